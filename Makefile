@@ -1,0 +1,34 @@
+# make train   install what it needs into .venv, then train an agent on Sokoban
+# make test    install, then lint, check types and run all tests
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The link tree is rollenv as it is imported: the siblings of rollenv/ inside it. Tools that read source need it so.
+TREE := .lint
+
+.PHONY: train test lint install clean
+
+train: install
+	$(BIN)/rollenv train sokoban
+
+test: lint
+	$(BIN)/pytest
+
+install: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("rollenv needs Python 3.11 or newer, this is %d.%d; try make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,dev]'
+	touch $@
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf $(TREE)/rollenv && mkdir -p $(TREE)/rollenv
+	ln -s $(CURDIR)/rollenv/* $(CURDIR)/agents $(CURDIR)/envs $(CURDIR)/trainers $(TREE)/rollenv/
+	cd $(TREE) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --package rollenv
+	cd $(TREE) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml
+
+clean:
+	rm -rf $(VENV) $(TREE) build *.egg-info

@@ -1,0 +1,1 @@
+"""Agents: random, oracle, language models."""

@@ -1,0 +1,51 @@
+"""Log-probabilities of given responses under a causal language model, for imitation and for policy gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from rollenv.agents.local import pad_left, positions
+
+Ids = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Scores:
+    """Per response token; all of shape (rows, longest response), right-aligned, zero where ``mask`` is."""
+
+    logprobs: torch.Tensor
+    entropy: torch.Tensor
+    mask: torch.Tensor
+
+
+def score(model: PreTrainedModel, prompts: Sequence[Ids], responses: Sequence[Ids], temperature: float = 1.0) -> Scores:
+    """Score every response token with gradients.
+
+    Rows whose model input is the same (prompt and all response tokens but the last) go through the model once, and
+    logits are computed for response positions only.
+    """
+    device = model.device
+    where: dict[Ids, int] = {}
+    rows = [where.setdefault(p + r[:-1], len(where)) for p, r in zip(prompts, responses, strict=True)]
+    ids, mask = pad_left(list(where), device)
+    longest = max(map(len, responses))
+    out = model(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=positions(mask, ids.shape[1], device),
+        use_cache=False,
+        logits_to_keep=longest,
+    )
+    distribution = (out.logits.float() / temperature).log_softmax(-1)
+    entropy = -(distribution.exp() * distribution).sum(-1)
+    index = torch.tensor(rows, device=device)
+    targets, response_mask = pad_left(responses, device)
+    if response_mask is None:
+        response_mask = torch.ones_like(targets)
+    steps = torch.arange(longest, device=device)[None]
+    chosen = distribution[index[:, None], steps, targets]
+    return Scores(chosen * response_mask, entropy[index] * response_mask, response_mask)

@@ -1,0 +1,1 @@
+"""The tiny model: built, tokenised and warmed up on the spot."""

@@ -1,0 +1,117 @@
+"""Sokoban rules on bitboards.
+
+A cell is an index ``row * width + column``; a set of cells is an int with those bits set. The outer ring is always
+wall, so shifting a set by one cell can never wrap into a neighbouring row unnoticed: it lands on a wall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+#: Characters of the XSB level format, which Boxoban uses as well.
+WALL, FLOOR, PLAYER, BOX, TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET = "#", " ", "@", "$", ".", "*", "+"
+
+DIRECTIONS = ("up", "down", "left", "right")
+
+
+class State(NamedTuple):
+    """What changes during play: the player's cell and the set of boxes."""
+
+    player: int
+    boxes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """What stays: walls and targets of a ``height`` x ``width`` room."""
+
+    height: int
+    width: int
+    walls: int
+    targets: int
+
+    @property
+    def steps(self) -> tuple[int, int, int, int]:
+        """Index offsets of :data:`DIRECTIONS`."""
+        return (-self.width, self.width, -1, 1)
+
+    def move(self, state: State, step: int) -> State | None:
+        """The state after the player moves by index offset ``step``, or None if something blocks the way."""
+        cell = state.player + step
+        if self.walls >> cell & 1:
+            return None
+        if not state.boxes >> cell & 1:
+            return State(cell, state.boxes)
+        if (self.walls | state.boxes) >> (cell + step) & 1:
+            return None
+        return State(cell, state.boxes ^ (1 << cell) ^ (1 << (cell + step)))
+
+    def solved(self, state: State) -> bool:
+        return state.boxes == self.targets
+
+    def rows(self, state: State, symbols: dict[str, str] | None = None) -> list[list[str]]:
+        """The board as rows of cells, each an XSB character or what ``symbols`` maps it to."""
+        cells = [WALL if self.walls >> i & 1 else FLOOR for i in range(self.height * self.width)]
+        for i in bits(self.targets):
+            cells[i] = TARGET
+        for i in bits(state.boxes):
+            cells[i] = BOX_ON_TARGET if self.targets >> i & 1 else BOX
+        cells[state.player] = PLAYER_ON_TARGET if self.targets >> state.player & 1 else PLAYER
+        if symbols:
+            cells = [symbols[c] for c in cells]
+        return [cells[r * self.width : (r + 1) * self.width] for r in range(self.height)]
+
+
+def layers(board: Board, player: int, boxes: int) -> Iterator[tuple[int, int]]:
+    """The cells the player can walk to, nearest first, as ``(moves it takes plus one, set of cells)``."""
+    width = board.width
+    free = ~(board.walls | boxes)
+    frontier = seen = 1 << player
+    moves = 1
+    while frontier:
+        yield moves, frontier
+        frontier = (frontier << width | frontier >> width | frontier << 1 | frontier >> 1) & free & ~seen
+        seen |= frontier
+        moves += 1
+
+
+def bits(cells: int) -> Iterator[int]:
+    """The indices in a set of cells, in ascending order."""
+    while cells:
+        low = cells & -cells
+        yield low.bit_length() - 1
+        cells ^= low
+
+
+def parse_level(text: str) -> tuple[Board, State]:
+    """Read one level in XSB format. Rows may be ragged; an outer wall is added where one is missing.
+
+    Raises:
+        ValueError: for an unknown character, a player count other than one, or unequal boxes and targets.
+    """
+    lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
+    known = WALL + FLOOR + PLAYER + BOX + TARGET + BOX_ON_TARGET + PLAYER_ON_TARGET
+    if unknown := sorted(set("".join(lines)) - set(known)):
+        raise ValueError(f"unknown character {unknown[0]!r}; a level is drawn with {known!r}")
+    width = max(map(len, lines), default=0)
+    lines = [line.ljust(width, WALL) for line in lines]
+    ring = "".join(lines[:1] + lines[-1:]) + "".join(line[0] + line[-1] for line in lines)
+    if set(ring) != {WALL}:
+        lines = [WALL * width, *lines, WALL * width]
+        lines = [WALL + line + WALL for line in lines]
+    grid = "".join(lines)
+
+    def cells(characters: str) -> int:
+        return sum(1 << i for i, c in enumerate(grid) if c in characters)
+
+    players, boxes, targets = cells("@+"), cells("$*"), cells(".*+")
+    if players.bit_count() != 1:
+        raise ValueError(f"a level needs exactly one player '@'; this one has {players.bit_count()}")
+    if boxes.bit_count() != targets.bit_count() or not boxes:
+        raise ValueError(
+            f"a level needs as many boxes as targets; this one has {boxes.bit_count()} and {targets.bit_count()}"
+        )
+    board = Board(len(lines), len(lines[0]), cells(WALL), targets)
+    return board, State(players.bit_length() - 1, boxes)

@@ -1,0 +1,47 @@
+"""``rollenv check``"""
+
+from __future__ import annotations
+
+import typer
+from rich.progress import track
+from rich.table import Table
+
+from rollenv.checker import CHECKS, Finding, TwinProcess, run_checks
+from rollenv.cli.common import console
+from rollenv.core import UsageError
+from rollenv.registry import list_envs, spec
+
+_MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "[dim]·[/]"}
+
+
+def command(
+    env: list[str] = typer.Argument(None, help="Ids to check."),
+    every: bool = typer.Option(False, "--all", help="Check every id that needs nothing special."),
+    episodes: int = typer.Option(20, "--episodes", "-n", min=1, help="Episodes for the oracle and for random actions."),
+) -> None:
+    """Prove what environments promise: one row an id, one column a property."""
+    ids = [s.id for s in list_envs() if not s.needs] if every else [spec(name).id for name in env or ()]
+    if not ids:
+        raise UsageError("name the ids to check, or pass --all")
+    findings: dict[str, list[Finding]] = {}
+    with TwinProcess() as twin:
+        for env_id in track(ids, "checking", console=console, transient=True, disable=not console.is_terminal):
+            findings[env_id] = run_checks(env_id, episodes=episodes, twin_process=twin)
+    console.print(_table(findings))
+    broken = [(env_id, f) for env_id, found in findings.items() for f in found if f.ok is False]
+    for env_id, finding in broken:
+        console.print(f"[bold red]✗[/] {env_id}, {finding.name}: ", end="")
+        console.print(finding.detail, markup=False)
+    console.print(f"{len(ids)} environments, {len(CHECKS)} properties, {len(broken)} broken  (· is not promised)")
+    if broken:
+        raise typer.Exit(1)
+
+
+def _table(findings: dict[str, list[Finding]]) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("id", no_wrap=True, vertical="bottom")
+    for name in CHECKS:
+        table.add_column(name.replace(" ", "\n"), justify="center", vertical="bottom")
+    for env_id, found in findings.items():
+        table.add_row(env_id, *(_MARKS[f.ok] for f in found))
+    return table

@@ -1,0 +1,162 @@
+"""``rollenv train``"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rollenv.cli.common import console, error_console, percent
+from rollenv.core import MissingExtra, UsageError
+
+if TYPE_CHECKING:
+    from rollenv.trainers.config import TrainConfig
+    from rollenv.trainers.run_dir import RunDir
+    from rollenv.trainers.trainer import Result
+
+
+def command(
+    recipe: str = typer.Argument(help="A bundled recipe (sokoban) or a TOML file."),
+    overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, as in algorithm.name=gigpo."),
+    resume: bool = typer.Option(False, "--resume", help="Go on with the run in run_dir, or the recipe's latest."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Print the resolved settings and stop."),
+) -> None:
+    """Train an agent; everything is written to one run directory."""
+    started = time.perf_counter()
+    _need_train_extra()
+    from rollenv.trainers.config import load_config
+
+    config = load_config(recipe, overrides or ())
+    if dry_run:
+        console.print_json(json.dumps(config.model_dump(mode="json")))
+        return
+    run, config = _resume(recipe, config, bool(overrides)) if resume else _create(recipe, config)
+    try:
+        result = _train(config, run)
+    except KeyboardInterrupt:
+        error_console.print(
+            f"stopped; continue with: rollenv train {recipe} run_dir={run.path} --resume", soft_wrap=True
+        )
+        raise typer.Exit(130) from None
+    _conclude(run, result, time.perf_counter() - started)
+
+
+def _need_train_extra() -> None:
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise MissingExtra(f"training needs the train extra: pip install 'rollenv[train]' ({error})") from error
+    transformers.utils.logging.disable_progress_bar()
+    del torch
+
+
+def _create(recipe: str, config: TrainConfig) -> tuple[RunDir, TrainConfig]:
+    from rollenv.trainers.run_dir import RunDir
+
+    return RunDir.create(config, recipe), config
+
+
+def _resume(recipe: str, wanted: TrainConfig, overridden: bool) -> tuple[RunDir, TrainConfig]:
+    """The run to go on with. Settings given again must be the ones it was started with."""
+    from rollenv.trainers.run_dir import RunDir, latest
+
+    path = Path(wanted.run_dir) if wanted.run_dir else latest(Path("runs"), Path(recipe).stem)
+    if path is None:
+        raise UsageError(f"there is no run of {recipe!r} below runs/ to resume; name one with run_dir=PATH")
+    run, started = RunDir.resume(path)
+    only_place = wanted.run_dir and overridden
+    if overridden and not (only_place and _is_default_but_place(recipe, wanted)):
+        run.check_same(started, wanted)
+    return run, started
+
+
+def _is_default_but_place(recipe: str, wanted: TrainConfig) -> bool:
+    from rollenv.trainers.config import load_config
+
+    return wanted == load_config(recipe).model_copy(update={"run_dir": wanted.run_dir})
+
+
+def _train(config: TrainConfig, run: RunDir) -> Result:
+    from rollenv.trainers.trainer import Trainer
+
+    console.print(f"writing to [bold]{run.path}[/]", soft_wrap=True)
+    gc.collect()
+    gc.freeze()  # torch's objects stay; without this, every full collection would walk over them again
+    with _Display() as display:
+        return Trainer(config, run, display.watch).fit()
+
+
+class _Display:
+    """One live line on a terminal; elsewhere a line for every evaluation and finished stage."""
+
+    def __init__(self) -> None:
+        self.live = error_console.is_terminal
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=error_console,
+            disable=not self.live,
+        )
+        self.tasks: dict[str, int] = {}
+        self.known: dict[str, float] = {}
+
+    def __enter__(self) -> _Display:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.bar.stop()
+
+    def watch(self, stage: str, done: int, total: int, numbers: dict[str, float]) -> None:
+        self.known |= numbers
+        if not self.live:
+            if done == total or "eval/success" in numbers:
+                error_console.print(f"{stage} {done}/{total}  {self._numbers()}", soft_wrap=True)
+            return
+        if stage not in self.tasks:
+            self.tasks[stage] = self.bar.add_task(stage, total=total, numbers="")
+        self.bar.update(self.tasks[stage], completed=done, numbers=self._numbers())  # type: ignore[arg-type]
+
+    def _numbers(self) -> str:
+        formats = {
+            "loss": "loss {:.3f}",
+            "reward": "reward {:.2f}",
+            "success": "success {:.2f}",
+            "eval/success": "unseen {:.3f}",
+            "tokens_per_s": "{:,.0f} tokens/s",
+        }
+        return "  ".join(text.format(self.known[key]) for key, text in formats.items() if key in self.known)
+
+
+def _conclude(run: RunDir, result: Result, seconds: float) -> None:
+    from rollenv.cli.view import write_report
+
+    report = write_report(run.path)
+    table = Table("", "before", "after", box=None, header_style="bold")
+
+    def interval(row: dict[str, float]) -> str:
+        return percent(row["eval/success"], row["eval/low"], row["eval/high"])
+
+    table.add_row("success on unseen episodes (95 %)", interval(result.before), interval(result.after))
+    for name in ("reward", "turns"):
+        table.add_row(
+            f"{name} per episode", f"{result.before[f'eval/{name}']:.2f}", f"{result.after[f'eval/{name}']:.2f}"
+        )
+    console.print(table)
+    console.print(f"trained in {result.seconds:.0f} s, {seconds:.0f} s with everything before it")
+    for label, path in (("model", result.checkpoint), ("metrics", run.metrics_file), ("page to look at", report)):
+        console.print(f"{label}: {path}", soft_wrap=True)
+    sys.stdout.flush()

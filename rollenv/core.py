@@ -1,0 +1,319 @@
+"""The environment contract: :class:`Env`, :class:`Wrapper` and the errors that rollenv raises.
+
+An environment is a :class:`gymnasium.Env` whose observations and actions are text. An author writes two hooks::
+
+    class Guess(rollenv.Env):
+        def _reset(self, options):
+            self.secret = self.randint(10)
+            return "Guess a number from 0 to 9.", {}
+
+        def _step(self, action):
+            right = action.strip() == str(self.secret)
+            return ("Right." if right else "Wrong."), float(right), right, False, {"success": right}
+
+and gets seeding, the end-of-episode guard, the spaces and the default abilities from here. What an environment promises
+is proved by :func:`rollenv.check_env`.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import random
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium.utils import seeding
+
+if TYPE_CHECKING:
+    from rollenv.registry import EnvSpec
+
+StepResult = tuple[str, float, bool, bool, dict[str, Any]]
+ResetResult = tuple[str, dict[str, Any]]
+
+
+class RollenvError(Exception):
+    """Base of the errors that rollenv raises on purpose. The text says what happened, where, and what to do next."""
+
+    #: What the command line exits with when this error ends it.
+    exit_code = 1
+
+
+class UsageError(RollenvError, ValueError):
+    """An argument, id or configuration key is wrong."""
+
+    exit_code = 2
+
+
+class UnknownEnv(UsageError):
+    """No environment is registered under the id."""
+
+
+class MissingExtra(RollenvError, ImportError):
+    """An optional dependency is not installed."""
+
+    exit_code = 3
+
+
+class EpisodeOver(RollenvError, RuntimeError):
+    """``step`` was called before ``reset``, or after the episode had ended."""
+
+
+class Unsolvable(RollenvError, RuntimeError):
+    """The task can no longer be completed from the current state, so an expert has no next action."""
+
+
+class TextSpace(gymnasium.spaces.Space[str]):
+    """All strings. ``gymnasium.spaces.Text`` wants a finite alphabet and length, which language does not have."""
+
+    def __init__(self, seed: int | None = None):
+        super().__init__(shape=None, dtype=None, seed=seed)
+
+    def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
+        """Up to 20 printable ASCII characters."""
+        return "".join(map(chr, self.np_random.integers(32, 127, size=int(self.np_random.integers(0, 21)))))
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TextSpace)
+
+    def __hash__(self) -> int:
+        return hash(TextSpace)
+
+    def __repr__(self) -> str:
+        return "TextSpace()"
+
+
+class Env(gymnasium.Env[str, str]):
+    """A multi-turn text environment.
+
+    An episode is a pure function of (constructor arguments, seed, actions): every draw comes from the private
+    :attr:`np_random`, never from process-wide state. ``terminated`` means that the task ended, ``truncated`` that a
+    limit did; they are never both set for one cause.
+
+    Optional abilities, declared in the spec (:data:`rollenv.registry.ABILITIES`) and proved by the checker:
+    :meth:`get_state` / :meth:`set_state`, :meth:`spawn`, :meth:`sample_random_action`, :meth:`oracle_action`,
+    :meth:`state_key`.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"]}
+    render_mode = "ansi"
+    #: Set by :func:`rollenv.make`.
+    spec: EnvSpec | None = None  # type: ignore[assignment]
+
+    _over = True
+    _random_actions: random.Random | None = None
+
+    # -- what an author writes ---------------------------------------------------------------------------------------
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        """Start an episode; draws come from :attr:`np_random`, already seeded."""
+        raise NotImplementedError(f"{type(self).__name__} has no _reset()")
+
+    def _step(self, action: str) -> StepResult:
+        """Play one turn of an episode that is not over."""
+        raise NotImplementedError(f"{type(self).__name__} has no _step()")
+
+    # -- what a caller uses ------------------------------------------------------------------------------------------
+
+    def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
+        """Start an episode and return ``(observation, info)``.
+
+        Args:
+            seed: starts the private random stream anew; without one, the stream goes on.
+            options: settings of this episode alone, where the environment knows any.
+        """
+        if seed is not None:
+            self.seed_stream(seed)
+        self._over = True
+        observation, info = self._reset(options or {})
+        self._over = False
+        return observation, info
+
+    def step(self, action: str) -> StepResult:
+        """Play one turn and return ``(observation, reward, terminated, truncated, info)``.
+
+        Raises:
+            EpisodeOver: before the first ``reset`` and after the end of an episode.
+            TypeError: if the action is not text.
+        """
+        if self._over:
+            raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")
+        if not isinstance(action, str):
+            raise TypeError(f"{self}: an action is a str, not {type(action).__name__}")
+        result = self._step(action)
+        self._over = result[2] or result[3]
+        return result
+
+    def render(self) -> str:
+        """The current state as text, for people."""
+        return ""
+
+    def close(self) -> None:
+        """Let go of every resource; calling it again does nothing."""
+
+    # -- abilities ---------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that decides how the episode goes on, as JSON data, the private random stream included."""
+        return {"over": self._over, "rng": self.np_random.bit_generator.state, "env": self._get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go back to a state that :meth:`get_state` of the same kind of environment returned."""
+        self._np_random = np.random.Generator(np.random.PCG64(0))
+        self._np_random.bit_generator.state = state["rng"]
+        self._set_state(state["env"])
+        self._over = state["over"]
+
+    def _get_state(self) -> dict[str, Any]:
+        raise NotImplementedError(f"{type(self).__name__} does not save its state")
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError(f"{type(self).__name__} does not restore its state")
+
+    def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
+        """A new, independent environment of the same kind: in the same state, or not yet reset.
+
+        Args:
+            same_state: continue from where this one is, with a copy of its random stream.
+            kwargs: constructor arguments to change; not together with ``same_state``.
+        """
+        if same_state:
+            if kwargs:
+                raise UsageError(f"{self}: spawn(same_state=True) takes no other arguments, got {sorted(kwargs)}")
+            return self._twin()
+        if self.spec is None:
+            raise UsageError(f"{self}: only an environment that rollenv.make() built can spawn a fresh one")
+        return self.spec.make(**kwargs)
+
+    def _twin(self) -> Env:
+        """A copy that shares nothing that changes."""
+        return copy.deepcopy(self)
+
+    def sample_random_action(self) -> str:
+        """An action that parses. Draws from a stream of its own, so that sampling does not change the episode."""
+        raise NotImplementedError(f"{type(self).__name__} has no random actions")
+
+    def oracle_action(self) -> str:
+        """An expert's next action.
+
+        Raises:
+            Unsolvable: if earlier actions made the task impossible.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no oracle")
+
+    def state_key(self) -> str:
+        """A name for the current state: two states are equal if and only if their keys are (GiGPO's anchor)."""
+        raise NotImplementedError(f"{type(self).__name__} has no state key")
+
+    def seed_stream(self, seed: int) -> None:
+        """Start the private random stream anew, without a reset."""
+        self._np_random, self._np_random_seed = seeding.np_random(seed)
+        self._random_actions = None
+
+    # -- help for authors --------------------------------------------------------------------------------------------
+
+    def randint(self, n: int) -> int:
+        """A draw from 0 .. n - 1 (faster than ``np_random.integers``; the bias is below n / 2**53)."""
+        return int(self.np_random.random() * n)
+
+    @property
+    def action_rng(self) -> random.Random:
+        """The stream for :meth:`sample_random_action`: follows the seed, apart from :attr:`np_random`."""
+        if self._random_actions is None:
+            self._random_actions = random.Random(self._np_random_seed)
+        return self._random_actions
+
+    @functools.cached_property
+    def observation_space(self) -> TextSpace:  # type: ignore[override]
+        return TextSpace()
+
+    @functools.cached_property
+    def action_space(self) -> TextSpace:  # type: ignore[override]
+        return TextSpace()
+
+    @property
+    def env_id(self) -> str | None:
+        """The id it was made from (GEM's name for ``spec.id``)."""
+        return self.spec.id if self.spec else None
+
+    def __str__(self) -> str:
+        return self.spec.id if self.spec else type(self).__name__
+
+    __repr__ = __str__
+
+
+class Wrapper(Env):
+    """An environment around another one; whatever it does not define itself is the inner environment's."""
+
+    def __init__(self, env: Env):
+        self.env = env
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "env":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.env, name)
+
+    def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
+        return self.env.reset(seed, options=options)
+
+    def step(self, action: str) -> StepResult:
+        return self.env.step(action)
+
+    def render(self) -> str:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def get_state(self) -> dict[str, Any]:
+        return {"env": self.env.get_state(), "wrapper": self._get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.env.set_state(state["env"])
+        self._set_state(state["wrapper"])
+
+    def _get_state(self) -> dict[str, Any]:
+        return {}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        pass
+
+    def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
+        twin = copy.copy(self)
+        twin.env = self.env.spawn(same_state, **kwargs)
+        twin._set_state(copy.deepcopy(self._get_state()))
+        return twin
+
+    def sample_random_action(self) -> str:
+        return self.env.sample_random_action()
+
+    def oracle_action(self) -> str:
+        return self.env.oracle_action()
+
+    def state_key(self) -> str:
+        return self.env.state_key()
+
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]
+        return self.env.spec
+
+    @property
+    def np_random(self) -> np.random.Generator:
+        return self.env.np_random
+
+    @np_random.setter
+    def np_random(self, value: np.random.Generator) -> None:
+        self.env.np_random = value
+
+    @property
+    def unwrapped(self) -> Env:
+        return self.env.unwrapped  # type: ignore[return-value]
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}<{self.env}>"
+
+    __repr__ = __str__

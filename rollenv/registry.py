@@ -1,0 +1,188 @@
+"""Environment ids: :func:`register`, :func:`make`, :func:`spec`, :func:`list_envs`.
+
+An id reads ``namespace:Name-vN[-variant]``, as in ``game:Sokoban-v0-easy``. rollenv's own environments register
+themselves when an id is first looked up; other packages add theirs through the entry point group ``rollenv.envs``, each
+entry naming a function without arguments that calls :func:`register`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rollenv.core import Env, MissingExtra, UnknownEnv, UsageError
+
+#: What a spec may declare; the checker proves what is declared.
+ABILITIES = frozenset({"state", "spawn", "random_action", "oracle", "state_key"})
+
+ENTRY_POINT_GROUP = "rollenv.envs"
+_ID = re.compile(r"[A-Za-z0-9_.]+:[A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """How to build an environment, and what it promises. Picklable when its entry point is a string."""
+
+    id: str
+    entry_point: str | Callable[..., Env]
+    """``"module.path:ClassName"`` or any callable that returns an environment."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    abilities: frozenset[str] = frozenset()
+    needs: tuple[str, ...] = ()
+    """What must be there for it to work: an extra, a data set, a server. Empty if a bare install is enough."""
+    nondeterministic: bool = False
+    oracle_success: float = 0.99
+    """The share of episodes that the oracle wins (lower where chance decides)."""
+
+    @property
+    def namespace(self) -> str:
+        return self.id.partition(":")[0]
+
+    def make(self, **kwargs: Any) -> Env:
+        """Build the environment; ``kwargs`` override the spec's, and ``seed`` starts its private random stream."""
+        merged = {**self.kwargs, **kwargs}
+        seed = merged.pop("seed", None)
+        factory = _load(self.entry_point, self.id)
+        try:
+            env = factory(**merged)
+        except TypeError as error:
+            _check_arguments(self.id, factory, merged, error)
+            raise
+        env.spec = replace(self, kwargs=merged)
+        if seed is not None:
+            env.seed_stream(seed)
+        return env
+
+
+ENV_REGISTRY: dict[str, EnvSpec] = {}
+
+
+def register(
+    env_id: str,
+    entry_point: str | Callable[..., Env],
+    *,
+    abilities: Iterable[str] = (),
+    needs: Iterable[str] = (),
+    nondeterministic: bool = False,
+    oracle_success: float = 0.99,
+    **kwargs: Any,
+) -> None:
+    """Make ``env_id`` known to :func:`make`.
+
+    Args:
+        env_id: ``namespace:Name-vN[-variant]``.
+        entry_point: ``"module.path:ClassName"``, imported on first use, or a callable.
+        abilities: which of :data:`ABILITIES` the environment has.
+        needs: extras, data sets or servers without which it cannot be made.
+        nondeterministic: an episode depends on something outside (a live server, say).
+        oracle_success: the share of episodes that the oracle wins.
+        kwargs: arguments for the constructor.
+
+    Raises:
+        UsageError: for an id that is taken or malformed, or an unknown ability.
+    """
+    if not _ID.fullmatch(env_id):
+        raise UsageError(f"cannot register {env_id!r}: an id reads namespace:Name-vN[-variant]")
+    if env_id in ENV_REGISTRY:
+        raise UsageError(f"cannot register {env_id!r}: it is taken by {ENV_REGISTRY[env_id].entry_point!r}")
+    if unknown := sorted(set(abilities) - ABILITIES):
+        raise UsageError(f"cannot register {env_id!r}: unknown ability {unknown[0]!r}; there are {sorted(ABILITIES)}")
+    ENV_REGISTRY[env_id] = EnvSpec(
+        env_id, entry_point, kwargs, frozenset(abilities), tuple(needs), nondeterministic, oracle_success
+    )
+
+
+def spec(env_id: str) -> EnvSpec:
+    """The spec registered under ``env_id``.
+
+    Raises:
+        UnknownEnv: with the nearest ids, if there is none.
+    """
+    if env_id not in ENV_REGISTRY:
+        _load_own()
+    if env_id not in ENV_REGISTRY:
+        _load_plugins()
+    if env_id not in ENV_REGISTRY:
+        raise UnknownEnv(_unknown_message(env_id))
+    return ENV_REGISTRY[env_id]
+
+
+def make(env_id: str | EnvSpec, **kwargs: Any) -> Env:
+    """Build an environment.
+
+    Args:
+        env_id: a registered id, or a spec.
+        kwargs: override the registered constructor arguments; ``seed`` starts the private random stream.
+
+    Raises:
+        UnknownEnv: no such id; the message names the nearest ones.
+        UsageError: an argument that the environment does not take.
+        MissingExtra: the environment needs a package that is not installed.
+    """
+    return (env_id if isinstance(env_id, EnvSpec) else spec(env_id)).make(**kwargs)
+
+
+def list_envs(pattern: str = "") -> list[EnvSpec]:
+    """All specs whose id contains ``pattern``, sorted by id."""
+    _load_own()
+    _load_plugins()
+    return sorted((s for s in ENV_REGISTRY.values() if pattern.lower() in s.id.lower()), key=lambda s: s.id)
+
+
+@functools.cache
+def _load_own() -> None:
+    importlib.import_module("rollenv.envs").register_all()
+
+
+@functools.cache
+def _load_plugins() -> None:
+    """Third-party packages; one that is broken is reported and does not hide the others."""
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            entry.load()()
+        except Exception as error:
+            warnings.warn(f"the environments of entry point {entry.value!r} were not loaded: {error!r}", stacklevel=2)
+
+
+def _load(entry_point: str | Callable[..., Env], env_id: str) -> Callable[..., Env]:
+    if callable(entry_point):
+        return entry_point
+    module, _, name = entry_point.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+    except MissingExtra:
+        raise
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"{env_id}: cannot load its entry point {entry_point!r}: {error}") from error
+
+
+def _check_arguments(env_id: str, factory: Callable[..., Env], kwargs: dict[str, Any], error: TypeError) -> None:
+    """Turn a TypeError about an argument's name into one that says which names there are."""
+    parameters = inspect.signature(factory).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in kwargs:
+        if name not in parameters:
+            raise UsageError(f"{env_id} takes no argument {name!r}{_nearest(name, parameters)}") from error
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else f"; there are {', '.join(map(repr, known))}"
+
+
+def _unknown_message(env_id: str) -> str:
+    known = sorted(ENV_REGISTRY)
+    near = difflib.get_close_matches(env_id, known, n=3, cutoff=0.5)
+    near = near or [k for k in known if k.partition(":")[2].partition("-")[0].lower() in env_id.lower()][:3]
+    hint = f"did you mean {' or '.join(near)}?" if near else "`rollenv list` shows them all"
+    return f"no environment is registered as {env_id!r}; {hint}"

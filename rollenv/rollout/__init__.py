@@ -1,0 +1,1 @@
+"""Playing tasks: trajectories, groups, the manager, evaluation."""

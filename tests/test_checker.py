@@ -1,0 +1,303 @@
+"""Every registered environment passes; for each property there is an environment that breaks just that one."""
+
+import json
+import random
+import threading
+
+import pytest
+
+import rollenv
+from rollenv import Env, registry
+from rollenv.checker import CHECKS, Broken, TwinProcess, check_env, run_checks
+from rollenv.registry import ABILITIES
+
+COUNTER = [0]
+
+
+class Guess(Env):
+    """Guess the number; keeps every promise."""
+
+    def __init__(self, limit=6):
+        self.limit = limit
+        self.secret = self.turn = 0
+
+    def _reset(self, options):
+        self.secret, self.turn = self.randint(10), 0
+        return "Guess a number from 0 to 9.", {"suffix": f"{self.limit} turns"}
+
+    def _step(self, action):
+        self.turn += 1
+        guess = action.strip()
+        valid = guess.isdecimal() and guess.isascii() and len(guess) == 1
+        won = valid and int(guess) == self.secret
+        said = "right" if won else "higher" if valid and int(guess) < self.secret else "lower"
+        last = self.turn >= self.limit and not won
+        info = {"valid": valid}
+        if won or last:
+            info["success"] = won
+        return said, float(won), won, last, info
+
+    def render(self):
+        return f"the number is {self.secret}"
+
+    def sample_random_action(self):
+        return str(self.action_rng.randrange(10))
+
+    def oracle_action(self):
+        return str(self.secret)
+
+    def state_key(self):
+        return str(self.secret)
+
+    def _get_state(self):
+        return {"secret": self.secret, "turn": self.turn}
+
+    def _set_state(self, state):
+        self.secret, self.turn = state["secret"], state["turn"]
+
+
+class IntegerReward(Guess):
+    def _step(self, action):
+        observation, reward, *rest = super()._step(action)
+        return observation, bool(reward), *rest
+
+
+class BothFlags(Guess):
+    def _step(self, action):
+        observation, reward, terminated, truncated, info = super()._step(action)
+        return observation, reward, terminated or truncated, truncated, info
+
+
+class Unseeded(Guess):
+    def _reset(self, options):
+        result = super()._reset(options)
+        COUNTER[0] += 1
+        self.secret = COUNTER[0] % 10
+        return f"{result[0]} {COUNTER[0]}", result[1]
+
+
+class Remembers(Guess):
+    """What an episode says depends on how many turns were ever played."""
+
+    total = 0
+
+    def _step(self, action):
+        self.total += 1
+        observation, *rest = super()._step(action)
+        return f"{observation} {self.total}", *rest
+
+
+class Salted(Guess):
+    def _reset(self, options):
+        result = super()._reset(options)
+        return f"{result[0]} {hash('a string')}", result[1]
+
+
+class DrawsGlobally(Guess):
+    def _reset(self, options):
+        result = super()._reset(options)
+        self.secret = random.randrange(10)
+        return result
+
+
+class Unguarded(Guess):
+    def step(self, action):
+        return self._step(action)
+
+
+class ForgetsTurn(Guess):
+    def _get_state(self):
+        return {"secret": self.secret}
+
+    def _set_state(self, state):
+        self.secret = state["secret"]
+
+
+class SharesState(Guess):
+    def __init__(self, limit=6):
+        super().__init__(limit)
+        self.played = []
+
+    def _reset(self, options):
+        self.played = []
+        return super()._reset(options)
+
+    def _step(self, action):
+        self.played.append(action)
+        observation, *rest = super()._step(action)
+        return f"{observation} {len(self.played)}", *rest
+
+    def _twin(self):
+        import copy
+
+        twin = copy.copy(self)
+        twin._np_random = copy.deepcopy(self.np_random)
+        return twin
+
+
+class Unparsable(Guess):
+    def sample_random_action(self):
+        return "a" if self.action_rng.random() < 0.1 else "3"
+
+
+class SamplesFromTheEpisode(Guess):
+    def _step(self, action):
+        self.secret = (self.secret + self.randint(3)) % 10
+        return super()._step(action)
+
+    def sample_random_action(self):
+        return str(self.randint(10))
+
+
+class BadOracle(Guess):
+    def oracle_action(self):
+        return "3"
+
+
+class OneKey(Guess):
+    def state_key(self):
+        return "here"
+
+
+class TooManyKeys(Guess):
+    def state_key(self):
+        return f"{self.secret} {self.turn}"
+
+
+class Fragile(Guess):
+    def _step(self, action):
+        int(action)
+        return super()._step(action)
+
+
+class Echoes(Guess):
+    def _step(self, action):
+        _, *rest = super()._step(action)
+        return f"you said {action}", *rest
+
+
+class LeavesThread(Guess):
+    def __init__(self, limit=6):
+        super().__init__(limit)
+        self.stop = threading.Event()
+        threading.Thread(target=self.stop.wait, daemon=True).start()
+
+
+class LeavesFile(Guess):
+    kept: list = []  # noqa: RUF012
+
+    def __init__(self, limit=6):
+        super().__init__(limit)
+        self.kept.append(open(__file__))  # noqa: SIM115
+
+
+class SharesInfo(Guess):
+    info: dict = {}  # noqa: RUF012
+
+    def _reset(self, options):
+        return super()._reset(options)[0], self.info
+
+
+BROKEN = [
+    (IntegerReward, "types"),
+    (BothFlags, "types"),
+    (Unseeded, "seeds"),
+    (Remembers, "replay"),
+    (Salted, "processes"),
+    (DrawsGlobally, "global rng"),
+    (Unguarded, "over"),
+    (ForgetsTurn, "state"),
+    (SharesState, "spawn"),
+    (Unparsable, "random actions"),
+    (SamplesFromTheEpisode, "random actions"),
+    (BadOracle, "oracle"),
+    (OneKey, "state key"),
+    (TooManyKeys, "state key"),
+    (Fragile, "hostile"),
+    (Echoes, "hostile"),
+    (LeavesThread, "leaks"),
+    (LeavesFile, "leaks"),
+    (SharesInfo, "gymnasium"),
+]
+
+
+@pytest.fixture(scope="module")
+def twin():
+    with TwinProcess() as process:
+        yield process
+
+
+@pytest.mark.parametrize("env_id", [s.id for s in rollenv.list_envs() if not s.needs])
+def test_every_registered_environment_keeps_its_promises(env_id, twin):
+    findings = run_checks(env_id, episodes=20, twin_process=twin)
+    assert [f"{f.name}: {f.detail}" for f in findings if f.ok is False] == []
+    assert {f.name for f in findings if f.ok is None} <= {"processes", "seeds", "replay"} | set(CHECKS) - {"types"}
+
+
+@pytest.fixture
+def spec_of(monkeypatch, tmp_path):
+    """Register a class of this module; another process finds it through PYTHONPATH."""
+    rollenv.list_envs()
+    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
+
+    def add(cls, **kwargs):
+        rollenv.register(f"test:{cls.__name__}-v0", f"{__name__}:{cls.__name__}", abilities=ABILITIES, **kwargs)
+        return rollenv.spec(f"test:{cls.__name__}-v0")
+
+    monkeypatch.setenv("PYTHONPATH", str(__import__("pathlib").Path(__file__).parent))
+    return add
+
+
+def test_an_environment_that_keeps_every_promise(spec_of):
+    findings = check_env(spec_of(Guess))
+    assert [f.name for f in findings] == list(CHECKS)
+    assert all(f.ok for f in findings), findings
+
+
+@pytest.mark.parametrize(("cls", "property_name"), BROKEN, ids=lambda x: getattr(x, "__name__", x))
+def test_a_broken_promise_is_found_and_named(cls, property_name, spec_of):
+    findings = {f.name: f for f in run_checks(spec_of(cls))}
+    assert findings[property_name].ok is False, findings
+    assert findings[property_name].detail
+    with pytest.raises(Broken, match=property_name):
+        check_env(spec_of_again(cls))
+
+
+def spec_of_again(cls):
+    return rollenv.spec(f"test:{cls.__name__}-v0")
+
+
+def test_a_spec_that_cannot_be_pickled_is_found(spec_of):
+    spec_of(Guess)
+    rollenv.register("test:Lambda-v0", f"{__name__}:Guess", limit=lambda: 3)
+    findings = {f.name: f for f in run_checks("test:Lambda-v0", abilities=[])}
+    assert findings["spec"].ok is False
+
+
+def test_what_is_not_declared_is_not_demanded():
+    findings = {f.name: f for f in run_checks(Guess)}
+    assert findings["types"].ok
+    assert findings["oracle"].ok is None
+    assert "oracle" in findings["oracle"].detail
+    assert findings["processes"].ok is None
+
+
+def test_an_exception_in_the_environment_is_a_finding_not_a_crash():
+    class Explodes(Guess):
+        def _reset(self, options):
+            raise ValueError("no such level")
+
+    findings = run_checks(Explodes)
+    assert all(f.ok is not True for f in findings if f.name in ("types", "seeds", "hostile"))
+    assert any("no such level" in f.detail for f in findings)
+
+
+def test_the_command_shows_a_table_and_exits_with_1_when_something_is_broken(rollenv_command):
+    good = rollenv_command("check", "roll:FrozenLake-v0", "-n", "5")
+    assert good.returncode == 0, good.stderr
+    assert "0 broken" in good.stdout
+    unknown = rollenv_command("check", "roll:FrozenLake-v9")
+    assert unknown.returncode == 2
+    assert "roll:FrozenLake-v0" in unknown.stderr
+    listed = rollenv_command("list", "--json")
+    assert len(json.loads(listed.stdout)) == len(rollenv.list_envs())

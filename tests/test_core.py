@@ -1,0 +1,126 @@
+"""The contract that Env and Wrapper enforce by themselves."""
+
+import gymnasium
+import pytest
+
+import rollenv
+from rollenv import Env, EpisodeOver, TextSpace, UsageError, Wrapper
+
+
+class Count(Env):
+    """Says how often it was stepped; ends after ``turns``."""
+
+    def __init__(self, turns=3):
+        self.turns = turns
+
+    def _reset(self, options):
+        self.done = options.get("start", 0)
+        return f"start {self.randint(1000)}", {}
+
+    def _step(self, action):
+        self.done += 1
+        return f"{self.done} {action}", 1.0, False, self.done >= self.turns, {}
+
+
+def test_an_env_is_a_gymnasium_env_with_text_spaces():
+    env = Count()
+    assert isinstance(env, gymnasium.Env)
+    assert env.observation_space == env.action_space == TextSpace()
+    assert env.action_space.contains(env.action_space.sample())
+    assert not env.action_space.contains(b"bytes")
+
+
+def test_step_before_reset_and_after_the_end_raises():
+    env = Count(turns=1)
+    with pytest.raises(EpisodeOver, match="reset"):
+        env.step("a")
+    env.reset()
+    env.step("a")
+    with pytest.raises(EpisodeOver):
+        env.step("a")
+    env.reset()
+    env.step("a")
+
+
+def test_a_reset_that_fails_leaves_no_episode_to_step():
+    class Fails(Count):
+        def _reset(self, options):
+            if options.get("fail"):
+                raise OSError("no level")
+            return super()._reset(options)
+
+    env = Fails()
+    env.reset()
+    with pytest.raises(OSError, match="no level"):
+        env.reset(options={"fail": True})
+    with pytest.raises(EpisodeOver):
+        env.step("a")
+
+
+def test_reset_takes_the_seed_by_position_or_name_and_passes_options():
+    env = Count()
+    assert env.reset(5) == env.reset(seed=5)
+    env.reset(options={"start": 2})
+    assert env.step("x")[3]
+
+
+def test_an_action_that_is_not_text_is_refused():
+    env = Count()
+    env.reset()
+    with pytest.raises(TypeError, match="bytes"):
+        env.step(b"up")
+
+
+def test_resets_without_a_seed_continue_the_private_stream():
+    one, two = Count(), Count()
+    first = [one.reset(3)[0], one.reset()[0], one.reset()[0]]
+    two.reset(99)
+    assert [two.reset(3)[0], two.reset()[0], two.reset()[0]] == first
+    assert len(set(first)) > 1
+
+
+class Shout(Wrapper):
+    """Answers in capitals."""
+
+    def step(self, action):
+        observation, *rest = self.env.step(action)
+        return (observation.upper(), *rest)
+
+
+def test_a_wrapper_passes_everything_on_as_it_is_now():
+    env = Shout(rollenv.make("game:Sokoban-v0-easy"))
+    plain = rollenv.make("game:Sokoban-v0-easy")
+    env.reset(1)
+    plain.reset(1)
+    assert env.turn == 0
+    action = env.sample_random_action()
+    assert env.step(action)[0] == plain.step(action)[0].upper()
+    assert env.turn == plain.turn == 1
+    assert env.state_key() == plain.state_key()
+    assert env.oracle_action() == plain.oracle_action()
+    assert env.unwrapped is env.env
+    assert env.spec.id == "game:Sokoban-v0-easy"
+    with pytest.raises(AttributeError):
+        _ = env.no_such_thing
+
+
+def test_a_wrapped_twin_and_a_restored_one_continue_alike():
+    env = Shout(rollenv.make("game:Sokoban-v0-easy"))
+    env.reset(1)
+    twin, restored = env.spawn(same_state=True), Shout(rollenv.make("game:Sokoban-v0-easy"))
+    restored.set_state(env.get_state())
+    for action in ("\\boxed{up}", "\\boxed{left}"):
+        assert env.step(action) == twin.step(action) == restored.step(action)
+    fresh = env.spawn()
+    assert isinstance(fresh, Shout)
+    assert fresh.reset(1) == twin.reset(1)
+
+
+def test_spawn_says_what_it_cannot_do():
+    with pytest.raises(UsageError, match="rollenv.make"):
+        Count().spawn()
+    env = rollenv.make("game:Sokoban-v0-easy", seed=0)
+    env.reset()
+    with pytest.raises(UsageError, match="max_turns"):
+        env.spawn(same_state=True, max_turns=3)
+    assert env.spawn(max_turns=7).max_turns == 7

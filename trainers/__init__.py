@@ -1,0 +1,1 @@
+"""Training: advantages, losses, batches, the loop, recipes."""

@@ -1,0 +1,1 @@
+"""Bundled training recipes as TOML files."""
