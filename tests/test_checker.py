@@ -184,7 +184,7 @@ class LeavesThread(Guess):
 
 
 class LeavesFile(Guess):
-    kept: list = []  # noqa: RUF012
+    kept: list = []
 
     def __init__(self, limit=6):
         super().__init__(limit)
@@ -192,7 +192,7 @@ class LeavesFile(Guess):
 
 
 class SharesInfo(Guess):
-    info: dict = {}  # noqa: RUF012
+    info: dict = {}
 
     def _reset(self, options):
         return super()._reset(options)[0], self.info

@@ -117,7 +117,7 @@ def test_a_wrapped_twin_and_a_restored_one_continue_alike():
 
 
 def test_spawn_says_what_it_cannot_do():
-    with pytest.raises(UsageError, match="rollenv.make"):
+    with pytest.raises(UsageError, match=r"rollenv\.make"):
         Count().spawn()
     env = rollenv.make("game:Sokoban-v0-easy", seed=0)
     env.reset()

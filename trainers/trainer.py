@@ -55,13 +55,15 @@ class Trainer:
         self.config, self.run, self.watch = config, run, watch
         if config.threads:
             torch.set_num_threads(config.threads)
+        clock = time.perf_counter()
         self.agent, self.optimizer, self.iteration = self._restore() or self._begin()
+        self.begin_seconds = time.perf_counter() - clock
 
     def fit(self) -> Result:
         """Train to the last iteration."""
         started = time.perf_counter()
         if self.iteration == 0:
-            self._log(self._evaluate())
+            self._log(self._evaluate() | {"time/begin": self.begin_seconds})
         while self.iteration < self.config.iterations:
             clock = time.perf_counter()
             groups = self._collect()

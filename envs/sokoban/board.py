@@ -91,7 +91,7 @@ def parse_level(text: str) -> tuple[Board, State]:
     Raises:
         ValueError: for an unknown character, a player count other than one, or unequal boxes and targets.
     """
-    lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
+    lines = [line for line in text.replace("\r", "").split("\n") if line]
     known = WALL + FLOOR + PLAYER + BOX + TARGET + BOX_ON_TARGET + PLAYER_ON_TARGET
     if unknown := sorted(set("".join(lines)) - set(known)):
         raise ValueError(f"unknown character {unknown[0]!r}; a level is drawn with {known!r}")

@@ -90,6 +90,7 @@ def _train(config: TrainConfig, run: RunDir) -> Result:
     console.print(f"writing to [bold]{run.path}[/]", soft_wrap=True)
     gc.collect()
     gc.freeze()  # torch's objects stay; without this, every full collection would walk over them again
+    gc.set_threshold(100_000, 20, 20)  # a batch makes a million small objects that are all in use until it is done
     with _Display() as display:
         return Trainer(config, run, display.watch).fit()
 

@@ -67,4 +67,4 @@ def wilson_interval(wins: int, n: int, z: float = 1.959964) -> tuple[float, floa
     share = wins / n
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return (0.0 if wins == 0 else middle - half), (1.0 if wins == n else middle + half)

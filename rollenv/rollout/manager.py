@@ -43,14 +43,8 @@ class RolloutManager:
         groups = [Group(task, [Trajectory(task) for _ in range(group_size)]) for task in tasks]
         plays = []
         for group in groups:
-            first = make(group.task.env_id, **group.task.kwargs)  # a wrong id or argument ends the rollout
-            try:
-                starts = _guard(_start_group, first, group.task, group_size)
-            except EnvFailed as failure:
-                for trajectory in group:
-                    trajectory.error = str(failure)
-                continue
-            plays += [self._play(t, s, member) for member, (t, s) in enumerate(zip(group, starts, strict=True))]
+            for member, start in enumerate(_start_group(group)):
+                plays.append(self._play(group.trajectories[member], start, member))
         await asyncio.gather(*plays)
         return groups
 
@@ -106,15 +100,29 @@ def _guard(function: Callable[..., T], *args: Any) -> T:
         raise EnvFailed(f"{type(error).__name__}: {error}") from error
 
 
-def _start_group(first: Env, task: Task, size: int) -> list[Start]:
-    """``size`` environments in the same first state: copies of the first where it can be copied, else each reset."""
-    observation, info = first.reset(task.seed)
-    starts: list[Start] = [(first, observation, info)]
-    copies = first.spec is not None and "spawn" in first.spec.abilities
-    for _ in range(size - 1):
-        if copies:
-            starts.append((first.spawn(same_state=True), observation, dict(info)))
-        else:
-            env = make(task.env_id, **task.kwargs)
-            starts.append((env, *env.reset(task.seed)))
+def _start_group(group: Group) -> list[Start]:
+    """An environment for every member, all in the same first state; none if the environment cannot be reset.
+
+    Members are copies of the first where its kind can be copied, else each is reset with the seed.
+    """
+    task = group.task
+    envs = [make(task.env_id, **task.kwargs)]  # a wrong id or argument is not caught: it ends the rollout
+    copies = envs[0].spec is not None and "spawn" in envs[0].spec.abilities
+    starts: list[Start] = []
+    try:
+        for _ in group:
+            if starts and copies:
+                _, observation, info = starts[0]
+                envs.append(_guard(envs[0].spawn, True))
+                starts.append((envs[-1], observation, dict(info)))
+            else:
+                if starts:
+                    envs.append(make(task.env_id, **task.kwargs))
+                starts.append((envs[-1], *_guard(envs[-1].reset, task.seed)))
+    except EnvFailed as failure:
+        for env in envs:
+            env.close()
+        for trajectory in group:
+            trajectory.error = str(failure)
+        return []
     return starts

@@ -1,0 +1,162 @@
+"""The local agent: what it samples is what the trainer scores."""
+
+import asyncio
+import random
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import rollenv
+from rollenv import UsageError
+from rollenv.agents.local import Engine, LocalAgent, Sampling
+from rollenv.agents.prompts import StepPrompt
+from rollenv.agents.scoring import score
+from rollenv.agents.tiny.model import TinySize, build_model, build_tokenizer
+
+SIZE = TinySize(hidden=32, layers=2, heads=2, intermediate=64)
+TEXT = ["the quick brown fox jumps over the lazy dog\n" * 3, "Pac Xdd Oba\n____\n#__#\n", "up down left right"]
+
+
+@pytest.fixture(scope="module")
+def agent():
+    tokenizer = build_tokenizer(TEXT, 400)
+    return LocalAgent(build_model(SIZE, tokenizer, 0).eval(), tokenizer, StepPrompt("{state}"), Sampling(1.0, 6))
+
+
+def generate(engine, prompts, sampling, seeds):
+    async def all_at_once():
+        return await asyncio.gather(
+            *(engine.generate(p, sampling, random.Random(s).random) for p, s in zip(prompts, seeds, strict=True))
+        )
+
+    return asyncio.run(all_at_once())
+
+
+PROMPTS = [(5, 9, 40), (7,), (5, 9, 40), (100, 101, 102, 103, 104, 105, 106), (3, 3)]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
+@pytest.mark.parametrize("tokens", [1, 8])
+def test_the_sampler_and_the_scorer_agree(agent, temperature, tokens):
+    done = generate(Engine(agent.model, frozenset()), PROMPTS, Sampling(temperature, tokens), range(5))
+    scores = score(agent.model, PROMPTS, [tuple(r.ids) for r in done], temperature)
+    for row, request in enumerate(done):
+        assert len(request.ids) == tokens
+        assert scores.logprobs[row].tolist() == pytest.approx(request.logprobs, abs=2e-5)
+
+
+def test_a_response_does_not_depend_on_what_else_is_in_the_batch(agent):
+    sampling = Sampling(1.0, 8)
+    together = generate(Engine(agent.model, frozenset()), PROMPTS, sampling, range(5))
+    alone = [generate(Engine(agent.model, frozenset()), [p], sampling, [s])[0] for s, p in enumerate(PROMPTS)]
+    small = generate(Engine(agent.model, frozenset(), max_batch_tokens=1), PROMPTS, sampling, range(5))
+    for one, two, three in zip(together, alone, small, strict=True):
+        assert one.ids == two.ids == three.ids
+        assert one.logprobs == pytest.approx(two.logprobs, abs=2e-5)
+
+
+def test_greedy_decoding_equals_transformers_generate(agent):
+    done = generate(Engine(agent.model, frozenset()), PROMPTS, Sampling(0.0, 8), range(5))
+    for prompt, request in zip(PROMPTS, done, strict=True):
+        ids = torch.tensor([prompt])
+        expected = agent.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=8,
+            min_new_tokens=8,
+            pad_token_id=0,
+        )
+        assert request.ids == expected[0, len(prompt) :].tolist()
+
+
+def test_a_response_ends_with_its_stop_token(agent):
+    free = generate(Engine(agent.model, frozenset()), PROMPTS, Sampling(1.0, 12), range(5))
+    stop = free[0].ids[3]
+    stopped = generate(Engine(agent.model, frozenset({stop})), PROMPTS, Sampling(1.0, 12), range(5))
+    for before, after in zip(free, stopped, strict=True):
+        cut = before.ids.index(stop) + 1 if stop in before.ids else 12
+        assert after.ids == before.ids[:cut]
+        assert len(after.logprobs) == cut
+    assert len(stopped[0].ids) <= 4
+
+
+def test_tokens_are_drawn_with_the_models_probabilities(agent):
+    n = 4000
+    prompt = (5, 9, 40)
+    done = generate(Engine(agent.model, frozenset()), [prompt] * n, Sampling(1.0, 1), range(n))
+    with torch.no_grad():
+        expected = agent.model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
+    counts = torch.bincount(torch.tensor([r.ids[0] for r in done]), minlength=len(expected)) / n
+    assert (counts - expected).abs().max() < 0.02
+
+
+def test_new_weights_change_the_next_response(agent):
+    engine = Engine(agent.model, frozenset())
+    before = generate(engine, [PROMPTS[0]], Sampling(0.0, 1), [0])[0]
+    weight = agent.model.model.embed_tokens.weight
+    saved = weight.detach().clone()
+    with torch.no_grad():
+        weight[before.ids[0]] -= 10 * weight[before.ids[0]]
+    try:
+        assert generate(engine, [PROMPTS[0]], Sampling(0.0, 1), [0])[0].ids == before.ids, "remembered until told"
+        engine.forget()
+        assert generate(engine, [PROMPTS[0]], Sampling(0.0, 1), [0])[0].ids != before.ids
+    finally:
+        with torch.no_grad():
+            weight.copy_(saved)
+
+
+def test_an_error_in_the_model_reaches_every_waiting_session(agent):
+    with pytest.raises(IndexError):
+        generate(Engine(agent.model, frozenset()), [(10**6,)], Sampling(1.0, 2), [0])
+
+
+def test_a_session_speaks_tokens_and_text(agent):
+    env = rollenv.make("game:Sokoban-v0-tiny")
+    observation, info = env.reset(0)
+    action = asyncio.run(agent.start(env, 1).act(observation, info))
+    assert agent.tokenizer.decode(action.prompt_ids) == info["suffix"]
+    assert action.text == agent.tokenizer.decode(action.response_ids, skip_special_tokens=True)
+    assert len(action.response_ids) == len(action.logprobs)
+    again = asyncio.run(agent.start(env, 1).act(observation, info))
+    assert again == action
+
+
+@pytest.mark.parametrize("text", [*TEXT, "unseen: zebra 123 äöü √ \t tail "])
+def test_the_tokenizer_is_lossless_and_survives_auto_loading(agent, tmp_path, text):
+    agent.save(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    ids = agent.tokenizer.encode(text)
+    assert loaded.encode(text) == ids
+    assert loaded.decode(ids) == text
+
+
+def test_a_saved_agent_loads_with_transformers_and_plays_the_same(agent, tmp_path):
+    agent.save(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    ids = torch.tensor([PROMPTS[0]])
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, agent.model(ids).logits)
+    loaded = LocalAgent.load(tmp_path, temperature=0.5)
+    assert loaded.prompt == agent.prompt
+    assert loaded.sampling == Sampling(0.5, 6)
+
+
+def test_loading_what_is_not_a_model_says_so(tmp_path):
+    with pytest.raises(UsageError, match="cannot load a model"):
+        LocalAgent.load(tmp_path / "nothing")
+
+
+def test_equal_seeds_build_equal_models_and_leave_the_global_generator_alone():
+    tokenizer = build_tokenizer(TEXT, 400)
+    torch.manual_seed(5)
+    first = torch.rand(1)
+    torch.manual_seed(5)
+    one = build_model(SIZE, tokenizer, 1)
+    assert torch.equal(torch.rand(1), first)
+    two = build_model(SIZE, tokenizer, 1)
+    other = build_model(SIZE, tokenizer, 2)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert not torch.equal(one.model.embed_tokens.weight, other.model.embed_tokens.weight)

@@ -1,0 +1,67 @@
+"""Recipes, overrides, and errors that name the right key."""
+
+import pytest
+
+from rollenv import UsageError
+from rollenv.trainers.config import changed_keys, load_config, recipes
+
+
+@pytest.mark.parametrize("recipe", recipes())
+def test_every_bundled_recipe_loads(recipe):
+    config = load_config(recipe)
+    assert config.env.id
+
+
+def test_overrides_reach_every_depth():
+    config = load_config(
+        "sokoban",
+        ["seed=3", "algorithm.name=gigpo", "optimizer.lr=1e-3", "env.kwargs.max_turns=9", "prompt.template='{state}>'"],
+    )
+    assert (config.seed, config.algorithm.name, config.optimizer.lr) == (3, "gigpo", 1e-3)
+    assert config.env.kwargs["max_turns"] == 9
+    assert config.env.kwargs["split"] == "train"
+    assert config.prompt.template == "{state}>"
+    assert changed_keys(load_config("sokoban"), load_config("sokoban", ["seed=3"])) == ["seed: 0 -> 3"]
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("algoritm.name=gigpo", "'algoritm'; did you mean 'algorithm'"),
+        ("algorithm.nam=gigpo", "'algorithm.nam'; did you mean 'algorithm.name'"),
+        ("group_size=4", "did you mean 'rollout.group_size'"),
+        ("optimizer.lr=fast", "optimizer.lr: .* got 'fast'"),
+        ("optimizer.lr=-1", "optimizer.lr"),
+        ("iterations=2.5", "iterations"),
+        ("algorithm.name=dqn", "'grpo' or 'gigpo', got 'dqn'"),
+        ("rollout.group_size=1", "rollout.group_size"),
+        ("seed", "key=value"),
+        ("seed.deep=1", "seed"),
+        ("iterations.x=1", "'iterations' is a value|iterations is a value"),
+    ],
+)
+def test_a_wrong_override_names_key_and_remedy(override, says):
+    with pytest.raises(UsageError, match=says):
+        load_config("sokoban", [override])
+
+
+def test_all_errors_are_told_at_once():
+    with pytest.raises(UsageError, match=r"(?s)optimizer.lr.*nope|nope.*optimizer.lr"):
+        load_config("sokoban", ["optimizer.lr=x", "nope=1"])
+
+
+def test_an_unknown_recipe_names_the_bundled_ones():
+    with pytest.raises(UsageError, match="sokoban"):
+        load_config("sokobam")
+
+
+def test_a_recipe_can_be_a_file(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('iterations = 3\n[env]\nid = "game:Sokoban-v0-tiny"\n')
+    assert load_config(str(file)).iterations == 3
+    file.write_text("iterations = \n")
+    with pytest.raises(UsageError, match=r"mine.toml is not valid TOML"):
+        load_config(str(file))
+    file.write_text("iterations = 3\n")
+    with pytest.raises(UsageError, match="env: field required"):
+        load_config(str(file))
