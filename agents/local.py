@@ -71,6 +71,8 @@ class LocalAgent:
         """
         agent_file = Path(path) / AGENT_FILE
         saved = json.loads(agent_file.read_text()) if agent_file.exists() else {}
+        if not Path(path).exists() and str(path).count("/") != 1:
+            raise UsageError(f"cannot load a model: there is no folder {str(path)!r}, and a hub name reads OWNER/NAME")
         try:
             model = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
             tokenizer = AutoTokenizer.from_pretrained(path)

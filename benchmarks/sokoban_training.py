@@ -70,8 +70,8 @@ def main() -> None:
     draw(curves, ROOT / "docs" / "images" / "sokoban_curve.svg")
     head = ("algorithm", "seed", "before RL (95 %)", "after RL (95 %)", "seconds")
     note = (
-        "Success on 500 unseen levels, sampled at temperature 1. The seconds hold the warm-up of the tiny model, where it "
-        "was not cached, and all evaluations.\n\n"
+        "Success on 500 unseen levels, sampled at temperature 1. The seconds hold the warm-up of the tiny "
+        "model, where it was not cached, and all evaluations.\n\n"
     )
     save("sokoban_training", header() + "\n" + note + table(head, sorted(rows)))
 

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import hashlib
 import json
 import os
 import pickle
 import random
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium.utils.env_checker
 import numpy as np
 
-from rollenv.core import Env, EpisodeOver, RollenvError, Unsolvable
+from rollenv.core import Env, EpisodeOver, Unsolvable
 from rollenv.registry import EnvSpec, spec
+from rollenv.traces import Broken, NotApplicable, TwinProcess, digest, play
 
 #: Texts no agent should send, each of which an environment must survive.
 HOSTILE_ACTIONS = (
@@ -53,14 +51,6 @@ HOSTILE_ACTIONS = (
 
 #: Actions for environments that cannot sample their own.
 _PLAIN_ACTIONS = ("\\boxed{1}", "up", "\\boxed{a}", "<answer>left</answer>", "0", "\\boxed{1 1}")
-
-
-class Broken(RollenvError, AssertionError):
-    """A property that the environment promises does not hold."""
-
-
-class NotApplicable(Exception):
-    """The environment does not promise this property; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -153,28 +143,12 @@ def _name(env: Any) -> str:
 # -- traces ----------------------------------------------------------------------------------------------------------
 
 
-def _digest(*values: Any) -> str:
-    text = json.dumps(values, sort_keys=True, default=repr)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
 def _actions(subject_env: Env, can_sample: bool, seed: int, n: int) -> list[str]:
     """A sequence of actions that depends on the seed alone."""
     if not can_sample:
         return [random.Random(seed + i).choice(_PLAIN_ACTIONS) for i in range(n)]
     subject_env.reset(seed)
     return [subject_env.sample_random_action() for _ in range(n)]
-
-
-def _trace(env: Env, actions: Sequence[str], seed: int | None = None, *, reset: bool = True) -> list[str]:
-    """Digests of everything the environment returned while it played ``actions`` (or until the episode ended)."""
-    trace = [_digest(*env.reset(seed))] if reset else []
-    for action in actions:
-        result = env.step(action)
-        trace.append(_digest(*result))
-        if result[2] or result[3]:
-            break
-    return trace
 
 
 def _sequences(subject: Subject, seeds: int = 3, length: int = 12) -> list[tuple[int, list[str]]]:
@@ -237,9 +211,9 @@ def check_seeds(subject: Subject) -> None:
     _deterministic(subject)
     one, two = subject.make(), subject.make()
     for seed, actions in _sequences(subject):
-        first, second = _trace(one, actions, seed), _trace(one, actions)
-        _same(first, _trace(two, actions, seed), f"two instances, both reset with seed {seed}")
-        _same(second, _trace(two, actions), f"two instances after seed {seed}, at the next reset without a seed")
+        first, second = play(one, actions, seed), play(one, actions)
+        _same(first, play(two, actions, seed), f"two instances, both reset with seed {seed}")
+        _same(second, play(two, actions), f"two instances after seed {seed}, at the next reset without a seed")
     one.close()
     two.close()
 
@@ -249,9 +223,13 @@ def check_replay(subject: Subject) -> None:
     _deterministic(subject)
     for seed, actions in _sequences(subject):
         used = subject.make()
-        _trace(used, actions[:3], seed + 100)
+        play(used, actions[:3], seed + 100)
         fresh = subject.make()
-        _same(_trace(used, actions, seed), _trace(fresh, actions, seed), f"a used and a fresh instance, seed {seed}")
+        _same(
+            play(used, actions, seed),
+            play(fresh, actions, seed),
+            f"a used and a fresh instance, seed {seed}",
+        )
         used.close()
         fresh.close()
 
@@ -263,7 +241,7 @@ def check_processes(subject: Subject) -> None:
         raise NotApplicable("it has no spec, so no other process can build it")
     sequences = _sequences(subject)
     env = subject.make()
-    here = [_trace(env, actions, seed) for seed, actions in sequences]
+    here = [play(env, actions, seed) for seed, actions in sequences]
     env.close()
     there = subject.twin_process.traces(subject.spec, sequences)
     for (seed, _), a, b in zip(sequences, here, there, strict=True):
@@ -286,11 +264,11 @@ def check_global_rng(subject: Subject) -> None:
         for global_seed in (1, 2):
             random.seed(global_seed)
             np.random.seed(global_seed)
-            before = random.getstate(), _digest(np.random.get_state())
+            before = random.getstate(), digest(np.random.get_state())
             env = subject.make()
-            traces.append([_trace(env, actions, seed) for seed, actions in sequences])
+            traces.append([play(env, actions, seed) for seed, actions in sequences])
             env.close()
-            if (random.getstate(), _digest(np.random.get_state())) != before:
+            if (random.getstate(), digest(np.random.get_state())) != before:
                 raise Broken("it draws from or seeds the process-wide random or numpy.random; use self.np_random")
         if not (subject.spec and subject.spec.nondeterministic):
             for a, b in zip(*traces, strict=True):
@@ -344,12 +322,14 @@ def check_state(subject: Subject) -> None:
 def _restore(env: Env, other: Env, rest: list[str], where: str) -> None:
     state = json.loads(json.dumps(env.get_state()))
     other.set_state(state)
-    if _digest(other.get_state()) != _digest(state):
+    if digest(other.get_state()) != digest(state):
         raise Broken(f"get_state() after set_state() differs from what was set ({where})")
     _same(
-        _trace(env, rest, reset=False), _trace(other, rest, reset=False), f"an original and its restored copy ({where})"
+        play(env, rest, reset=False),
+        play(other, rest, reset=False),
+        f"an original and its restored copy ({where})",
     )
-    _same(_trace(env, rest), _trace(other, rest), f"the resets after an original and its restored copy ({where})")
+    _same(play(env, rest), play(other, rest), f"the resets after an original and its restored copy ({where})")
 
 
 def check_spawn(subject: Subject) -> None:
@@ -360,17 +340,21 @@ def check_spawn(subject: Subject) -> None:
         env.reset(seed)
         witness.reset(seed)
         twin = env.spawn(same_state=True)
-        expected = _trace(witness, actions, reset=False)
-        _same(_trace(twin, actions, reset=False), expected, f"a spawned twin and its original, seed {seed}")
+        expected = play(witness, actions, reset=False)
+        _same(play(twin, actions, reset=False), expected, f"a spawned twin and its original, seed {seed}")
         _same(
-            _trace(env, actions, reset=False), expected, f"an environment before and after its twin played, seed {seed}"
+            play(env, actions, reset=False),
+            expected,
+            f"an environment before and after its twin played, seed {seed}",
         )
         _same(
-            _trace(env, actions), _trace(twin, actions), f"the next resets of an environment and its twin, seed {seed}"
+            play(env, actions),
+            play(twin, actions),
+            f"the next resets of an environment and its twin, seed {seed}",
         )
         if subject.spec is not None:
             fresh = env.spawn()
-            _same(_trace(fresh, actions, seed), _trace(env, actions, seed), f"a fresh spawn, seed {seed}")
+            _same(play(fresh, actions, seed), play(env, actions, seed), f"a fresh spawn, seed {seed}")
             fresh.close()
         for e in (env, witness, twin):
             e.close()
@@ -394,10 +378,10 @@ def check_random_actions(subject: Subject) -> None:
     for seed, actions in _sequences(subject):
         if _actions(env, True, seed, 5) != _actions(env, True, seed, 5):
             raise Broken(f"the sampled actions differ between two resets with seed {seed}; draw from self.action_rng")
-        plain = _trace(env, actions, seed)
+        plain = play(env, actions, seed)
         env.reset(seed)
         env.sample_random_action()
-        _same(plain[1:], _trace(env, actions, reset=False), "with and without sampling; draw from self.action_rng")
+        _same(plain[1:], play(env, actions, reset=False), "with and without sampling; draw from self.action_rng")
     env.close()
 
 
@@ -473,7 +457,7 @@ def check_leaks(subject: Subject) -> None:
     before = _resources()
     for seed, actions in _sequences(subject, seeds=2):
         env = subject.make()
-        _trace(env, actions, seed)
+        play(env, actions, seed)
         env.close()
         env.close()
     del env
@@ -538,71 +522,3 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "spec": check_spec,
     "gymnasium": check_gymnasium,
 }
-
-
-# -- the other process -----------------------------------------------------------------------------------------------
-
-
-class TwinProcess:
-    """Another Python with its own hash seed, started when first asked and shared by many checks."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def traces(self, env_spec: EnvSpec, sequences: list[tuple[int, list[str]]]) -> list[list[str]]:
-        """What :func:`_trace` gives there for every (seed, actions)."""
-        try:
-            request = pickle.dumps((replace(env_spec, kwargs=dict(env_spec.kwargs)), sequences))
-        except Exception as error:
-            raise NotApplicable(f"its spec cannot be sent to another process: {error}") from error
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", "from rollenv.checker import _serve_traces; _serve_traces()"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONHASHSEED": "4321"},
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(len(request).to_bytes(8, "big") + request)
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise Broken("another process that built the environment ended without an answer")
-        reply = json.loads(answer)
-        if "error" in reply:
-            raise Broken(f"another process could not play it: {reply['error']}")
-        traces: list[list[str]] = reply["traces"]
-        return traces
-
-    def close(self) -> None:
-        """End the process; it starts again if asked again."""
-        if self._process is not None:
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            self._process.stdin.close()
-            self._process.wait()
-            self._process.stdout.close()
-            self._process = None
-
-    def __enter__(self) -> TwinProcess:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-def _serve_traces() -> None:
-    """The other end of :class:`TwinProcess`: requests on standard input, a line of JSON for each on standard output."""
-    out, sys.stdout = sys.stdout, sys.stderr  # whatever an environment prints must not mix with the answers
-    while header := sys.stdin.buffer.read(8):
-        data = sys.stdin.buffer.read(int.from_bytes(header, "big"))
-        try:
-            env_spec, sequences = pickle.loads(data)
-            env = env_spec.make()
-            reply: dict[str, Any] = {"traces": [_trace(env, actions, seed) for seed, actions in sequences]}
-            env.close()
-        except Exception as error:
-            reply = {"error": repr(error)}
-        out.write(json.dumps(reply) + "\n")
-        out.flush()

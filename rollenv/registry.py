@@ -55,6 +55,9 @@ class EnvSpec:
             env = factory(**merged)
         except TypeError as error:
             _check_arguments(self.id, factory, merged, error)
+            if kwargs:
+                given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
+                raise UsageError(f"{self.id} cannot be made with {given}: {error}") from error
             raise
         env.spec = replace(self, kwargs=merged)
         if seed is not None:

@@ -55,7 +55,7 @@ def save(root: Path, iteration: int, agent: LocalAgent, optimizer: torch.optim.O
         shutil.rmtree(partial, ignore_errors=True)
         good = checkpoints(root)
         raise CheckpointError(
-            f"cannot write the checkpoint {final}: {error}. "
+            f"cannot write the checkpoint {final}: {error} ({_mib_free(root)} MiB are free there). "
             + (f"The last good one is {good[-1]}. " if good else "")
             + "Make room or permissions, then continue with --resume"
         ) from error
@@ -74,6 +74,13 @@ def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], int]:
     iteration = json.loads((folder / "trainer.json").read_text())["iteration"]
     state = torch.load(folder / "optimizer.pt", weights_only=True)
     return LocalAgent.load(folder), state, iteration
+
+
+def _mib_free(path: Path) -> str:
+    try:
+        return str(shutil.disk_usage(path).free >> 20)
+    except OSError:
+        return "unknown"
 
 
 def _write_manifest(folder: Path) -> None:

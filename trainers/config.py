@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rollenv.agents.tiny.model import TinySize
-from rollenv.agents.tiny.warm_up import WarmUp
+from rollenv.agents.tiny.settings import TinySize, WarmUp
 from rollenv.core import UsageError
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ from rollenv.trainers.run_dir import RunDir, read_rows
 
 #: ``watch(stage, done, total, numbers)``, called whenever there is something new to show.
 Watch = Callable[[str, int, int, dict[str, float]], None]
+
+logger = logging.getLogger(__name__)
 
 #: Episodes of each evaluation that are kept to be looked at.
 SHOWN_EPISODES = 6
@@ -100,6 +103,12 @@ class Trainer:
         algorithm, settings = self.config.algorithm, self.config.optimizer
         rng = random.Random(task_seed(self.config.seed, self.iteration, -1))
         rows = [row for row in rows if row.advantage]
+        if not rows:
+            logger.warning(
+                "iteration %d taught nothing: in every group all rewards were equal; look at the sampled episodes, and "
+                "try easier tasks, larger groups or a longer warm-up",
+                self.iteration + 1,
+            )
         lr = self._learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = lr

@@ -6,26 +6,13 @@ import json
 from collections.abc import Iterable
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from tokenizers import pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
+from rollenv.agents.tiny.settings import TinySize
+
 END = "<|endoftext|>"
-
-
-class TinySize(BaseModel):
-    """The shape of the model; the default has about 0.7 million parameters."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    hidden: int = 128
-    layers: int = 3
-    heads: int = 4
-    intermediate: int = 384
-    context: int = 512
-    vocabulary: int = 1024
-    """The most tokens; fewer if the corpus has no more to merge."""
 
 
 def build_tokenizer(corpus: Iterable[str], vocabulary: int) -> Qwen2Tokenizer:

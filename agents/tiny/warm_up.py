@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict
 
 from rollenv.agents.base import noisy_expert
 from rollenv.agents.local import LocalAgent, Sampling
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.scoring import Ids, score
-from rollenv.agents.tiny.model import TinySize, build_model, build_tokenizer
+from rollenv.agents.tiny.model import build_model, build_tokenizer
+from rollenv.agents.tiny.settings import TinySize, WarmUp
 from rollenv.core import Env
 from rollenv.registry import make
 
@@ -32,19 +32,6 @@ Report = Callable[[str, int, int, dict[str, float]], None]
 
 #: Goes into the cache's key: raise it when a change here changes the result.
 _RECIPE_VERSION = 1
-
-
-class WarmUp(BaseModel):
-    """How the tiny model imitates the noisy expert."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    noise: float = 0.75
-    """The share of the expert's actions that are replaced by random ones."""
-    episodes: int = 14_000
-    steps: int = 700
-    batch_size: int = 256
-    lr: float = 1.5e-3
 
 
 def tiny_agent(

@@ -6,10 +6,11 @@ import typer
 from rich.progress import track
 from rich.table import Table
 
-from rollenv.checker import CHECKS, Finding, TwinProcess, run_checks
+from rollenv.checker import CHECKS, Finding, run_checks
 from rollenv.cli.common import console
 from rollenv.core import UsageError
 from rollenv.registry import list_envs, spec
+from rollenv.traces import TwinProcess
 
 _MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "[dim]·[/]"}
 

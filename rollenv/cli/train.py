@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import json
 import sys
 import time
@@ -49,13 +50,9 @@ def command(
 
 
 def _need_train_extra() -> None:
-    try:
-        import torch
-        import transformers
-    except ImportError as error:
-        raise MissingExtra(f"training needs the train extra: pip install 'rollenv[train]' ({error})") from error
-    transformers.utils.logging.disable_progress_bar()
-    del torch
+    for module in ("torch", "transformers"):
+        if (module in sys.modules and sys.modules[module] is None) or not importlib.util.find_spec(module):
+            raise MissingExtra(f"training needs {module}, which is not installed: pip install 'rollenv[train]'")
 
 
 def _create(recipe: str, config: TrainConfig) -> tuple[RunDir, TrainConfig]:
@@ -85,8 +82,11 @@ def _is_default_but_place(recipe: str, wanted: TrainConfig) -> bool:
 
 
 def _train(config: TrainConfig, run: RunDir) -> Result:
+    import transformers
+
     from rollenv.trainers.trainer import Trainer
 
+    transformers.utils.logging.disable_progress_bar()
     console.print(f"writing to [bold]{run.path}[/]", soft_wrap=True)
     gc.collect()
     gc.freeze()  # torch's objects stay; without this, every full collection would walk over them again

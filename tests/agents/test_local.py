@@ -12,7 +12,8 @@ from rollenv import UsageError
 from rollenv.agents.local import Engine, LocalAgent, Sampling
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.scoring import score
-from rollenv.agents.tiny.model import TinySize, build_model, build_tokenizer
+from rollenv.agents.tiny.model import build_model, build_tokenizer
+from rollenv.agents.tiny.settings import TinySize
 
 SIZE = TinySize(hidden=32, layers=2, heads=2, intermediate=64)
 TEXT = ["the quick brown fox jumps over the lazy dog\n" * 3, "Pac Xdd Oba\n____\n#__#\n", "up down left right"]

@@ -1,0 +1,113 @@
+"""The command line: what a person types, sees, and gets as an exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import rollenv
+
+
+def test_list_and_version(rollenv_command):
+    listed = json.loads(rollenv_command("list", "sokoban", "--json").stdout)
+    assert {"game:Sokoban-v0-easy", "game:Sokoban-v0-hard"} <= {row["id"] for row in listed}
+    shown = rollenv_command("list").stdout
+    assert all(s.id in shown for s in rollenv.list_envs())
+    assert rollenv_command("--version").stdout.strip() == rollenv.__version__
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [
+        (("eval", "game:Sokobann-v0-easy"), 2, "did you mean game:Sokoban-v0-easy"),
+        (("eval", "game:Sokoban-v0-easy", "max_turn=3"), 2, "did you mean 'max_turns'"),
+        (("eval", "game:Sokoban-v0-easy", "max_turns=no"), 2, "cannot be made with max_turns='no'"),
+        (("eval", "game:Sokoban-v0-easy", "-a", "wizard"), 2, "there is no agent 'wizard'"),
+        (("eval", "game:Sokoban-v0-easy", "-a", "noisy:2"), 2, "share between 0 and 1"),
+        (("eval", "game:Sokoban-v0-easy", "-a", "local:nowhere"), 2, "there is no folder 'nowhere'"),
+        (("eval", "game:Sokoban-v0-easy", "-n", "0"), 2, "-n"),
+        (("play", "game:Nothing-v0"), 2, "no environment is registered"),
+        (("check",), 2, "name the ids"),
+        (("check", "nope:X-v0"), 2, "no environment is registered"),
+        (("view", "nowhere"), 2, "no metrics.jsonl"),
+        (("train", "sokobam"), 2, "there is no recipe 'sokobam'"),
+        (("train", "sokoban", "--resume"), 2, "there is no run of 'sokoban'"),
+        (("train", "sokoban", "run_dir=absent", "--resume"), 2, "cannot resume absent"),
+        (("train", "sokoban", "algorithm.nme=gigpo"), 2, "did you mean 'algorithm.name'"),
+        (("train", "sokoban", "seed=x"), 2, "seed: "),
+        (("train", "sokoban", "run_dir=/proc/none/run"), 4, "cannot write the run directory"),
+        (("frobnicate",), 2, "frobnicate"),
+    ],
+)
+def test_bad_input_is_explained(rollenv_command, command, code, says):
+    done = rollenv_command(*command)
+    assert says in " ".join(done.stderr.split())
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
+def test_missing_extra_names_the_install_command(tmp_path):
+    script = (
+        "import sys; sys.modules['torch'] = None\n"  # as if it were not installed
+        "sys.argv = ['rollenv', 'train', 'sokoban']\n"
+        "from rollenv.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert "pip install 'rollenv[train]'" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("agent", "low", "high"), [("oracle", 1.0, 1.0), ("random", 0.0, 0.5)])
+def test_eval_reports_success(rollenv_command, agent, low, high):
+    done = rollenv_command("eval", "game:Sokoban-v0-easy", "-a", agent, "-n", "40", "-s", "7", "--json")
+    result = json.loads(done.stdout)
+    assert low <= result["success"] <= high
+    assert result["low"] <= result["success"] <= result["high"]
+    again = rollenv_command("eval", "game:Sokoban-v0-easy", "-a", agent, "-n", "40", "-s", "7", "--json")
+    assert json.loads(again.stdout) | {"seconds": 0} == result | {"seconds": 0}
+
+
+def test_eval_prints_a_table(rollenv_command):
+    done = rollenv_command("eval", "game:Sokoban-v0-tiny", "max_turns=9", "-a", "noisy:0.5", "-n", "10")
+    assert done.returncode == 0
+    assert "success (95 %)" in done.stdout
+
+
+def test_play_to_the_end_with_hints(rollenv_command):
+    hints = ":hint\n" * 20
+    typed = f"nonsense:\n:what\n:again\n{hints}:quit\n"
+    done = rollenv_command("play", "game:Sokoban-v0-easy", "--seed", "3", input=typed)
+    assert done.returncode == 0, done.stderr
+    assert "solved" in done.stdout
+
+
+def test_play_accepts_first_letters(rollenv_command):
+    done = rollenv_command("play", "game:Sokoban-v0-easy", "--seed", "3", input="u\nd\nleft\n")
+    assert done.returncode == 0
+    assert "Turn 3" in done.stdout
+    assert "not a valid action" not in done.stdout
+
+
+def test_check_is_green_for_what_comes_with_rollenv_and_red_for_what_is_broken(rollenv_command, tmp_path):
+    done = rollenv_command("check", "game:Sokoban-v0-tiny", "ragen:FrozenLake-v0", "-n", "5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 environments" in done.stdout
+    (tmp_path / "broken_env.py").write_text(
+        "import random, rollenv\n"
+        "class Dice(rollenv.Env):\n"
+        "    def _reset(self, options): return 'roll', {}\n"
+        "    def _step(self, action): return str(random.random()), 0.0, True, False, {}\n"
+        "if __name__ == '__main__':\n"
+        "    rollenv.register('bad:Dice-v0', 'broken_env:Dice')\n"
+        "    from rollenv.cli.main import main; main()\n"
+    )
+    broken = subprocess.run(
+        [sys.executable, "broken_env.py", "check", "bad:Dice-v0"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert broken.returncode == 1
+    assert "global rng" in broken.stdout
+    assert "self.np_random" in " ".join(broken.stdout.split())

@@ -1,0 +1,104 @@
+"""Checkpoints are complete or absent, and a damaged one is noticed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+import torch
+
+from rollenv.agents.local import LocalAgent, Sampling
+from rollenv.agents.prompts import StepPrompt
+from rollenv.agents.tiny.model import build_model, build_tokenizer
+from rollenv.agents.tiny.settings import TinySize
+from rollenv.trainers import checkpoint
+from rollenv.trainers.checkpoint import CheckpointError
+
+
+@pytest.fixture(scope="module")
+def agent() -> LocalAgent:
+    size = TinySize(hidden=32, layers=1, heads=2, intermediate=64)
+    tokenizer = build_tokenizer(["up down left right"], size.vocabulary)
+    return LocalAgent(build_model(size, tokenizer, 0), tokenizer, StepPrompt(chat=False), Sampling(1.0, 1))
+
+
+@pytest.fixture
+def optimizer(agent) -> torch.optim.Optimizer:
+    optimizer = torch.optim.AdamW(agent.model.parameters(), lr=1e-3)
+    agent.model(input_ids=torch.tensor([agent.encode("up down")])).logits.sum().backward()
+    optimizer.step()
+    return optimizer
+
+
+def test_what_was_saved_is_loaded(tmp_path, agent, optimizer):
+    folder = checkpoint.save(tmp_path, 7, agent, optimizer, keep=2)
+    loaded, state, iteration = checkpoint.load(folder)
+    assert iteration == 7
+    assert loaded.prompt == agent.prompt
+    assert loaded.sampling == agent.sampling
+    for name, weight in agent.model.state_dict().items():
+        assert torch.equal(loaded.model.state_dict()[name], weight)
+    for key, moments in optimizer.state_dict()["state"].items():
+        for name, value in moments.items():
+            assert torch.equal(state["state"][key][name], value)
+
+
+def test_only_the_last_ones_are_kept(tmp_path, agent, optimizer):
+    for iteration in (1, 2, 10):
+        checkpoint.save(tmp_path, iteration, agent, optimizer, keep=2)
+    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["step-000002", "step-000010"]
+
+
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "optimizer.pt", "config.json", "MANIFEST.json", "tokenizer.json"]
+)
+@pytest.mark.parametrize("damage", ["cut", "gone", "flipped"])
+def test_damage_is_noticed_and_the_way_out_is_said(tmp_path, agent, optimizer, file, damage):
+    checkpoint.save(tmp_path, 1, agent, optimizer, keep=2)
+    folder = checkpoint.save(tmp_path, 2, agent, optimizer, keep=2)
+    path, data = folder / file, (folder / file).read_bytes()
+    if damage == "gone":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    else:
+        path.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
+    with pytest.raises(CheckpointError, match=r"step-000002 is damaged.*resume from .*step-000001") as caught:
+        checkpoint.load(folder)
+    assert file in str(caught.value)
+    shutil.rmtree(folder)
+    checkpoint.load(checkpoint.checkpoints(tmp_path)[-1])
+
+
+def test_what_a_kill_left_half_written_is_not_a_checkpoint(tmp_path, agent, optimizer):
+    checkpoint.save(tmp_path, 1, agent, optimizer, keep=2)
+    shutil.copytree(tmp_path / "step-000001", tmp_path / "partial-step-000002")
+    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["step-000001"]
+    checkpoint.save(tmp_path, 2, agent, optimizer, keep=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-000001", "step-000002"]
+
+
+def test_a_full_disk_leaves_the_last_good_one(tmp_path, agent, optimizer):
+    mounted = os.geteuid() == 0 and (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(tmp_path)], capture_output=True).returncode
+        == 0
+    )
+    if not mounted:
+        pytest.skip("only root may mount the small file system that this test fills")
+    try:
+        good = checkpoint.save(tmp_path, 1, agent, optimizer, keep=2)
+        filler = tmp_path / "filler"
+        free = shutil.disk_usage(tmp_path).free
+        filler.write_bytes(b"x" * (free - 60_000))
+        with pytest.raises(
+            CheckpointError, match=rf"cannot write .*step-000002.*0 MiB are free.*last good one is {good}.*--resume"
+        ):
+            checkpoint.save(tmp_path, 2, agent, optimizer, keep=2)
+        assert [p.name for p in sorted(tmp_path.iterdir())] == ["filler", "step-000001"]
+        assert checkpoint.load(good)[2] == 1
+        filler.unlink()
+        checkpoint.save(tmp_path, 2, agent, optimizer, keep=2)
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)

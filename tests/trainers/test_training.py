@@ -1,0 +1,146 @@
+"""A run from its start to its end, through kills, and what a person sees of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rollenv.agents.local import LocalAgent
+from rollenv.trainers.config import load_config
+from rollenv.trainers.run_dir import RunDir
+from rollenv.trainers.trainer import Trainer, task_seed
+
+COMMAND = [sys.executable, "-c", "from rollenv.cli.main import main; main()", "train", "sokoban"]
+
+
+def rows(run: Path) -> list[dict[str, float]]:
+    """The metrics without what depends on the clock."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    clock = ("time/", "tokens_per_s")
+    return [{k: v for k, v in json.loads(line).items() if not k.startswith(clock)} for line in lines]
+
+
+def fit(path: Path, overrides: list[str]) -> RunDir:
+    run = RunDir.create(load_config("sokoban", [*overrides, f"run_dir={path}"]), "sokoban")
+    Trainer(load_config("sokoban", overrides), run).fit()
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, small) -> RunDir:
+    return fit(tmp_path_factory.mktemp("runs") / "whole", small)
+
+
+def test_a_run_directory_holds_everything(finished):
+    metrics = rows(finished.path)
+    assert [row["iteration"] for row in metrics] == list(range(7))
+    assert [row["iteration"] for row in metrics if "eval/success" in row] == [0, 3, 6]
+    names = {"reward", "success", "kl", "entropy", "grad_norm", "informative_groups"}
+    assert all(names <= row.keys() for row in metrics[1:])
+    assert [p.name for p in sorted(finished.checkpoints.iterdir())] == ["step-000004", "step-000006"]
+    assert json.loads(finished.config_file.read_text())["rollout"]["group_size"] == 4
+    episodes = [json.loads(line) for line in finished.episodes_file.read_text().splitlines()]
+    assert {e["iteration"] for e in episodes} == {0, 3, 6}
+
+
+def test_a_checkpoint_is_a_hugging_face_folder(finished):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = finished.checkpoints / "step-000006"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    agent = LocalAgent.load(folder)
+    text = "_#_\nPaa Xbb Occ"
+    assert tuple(tokenizer.encode(text)) == agent.encode(text)
+    assert model.config.model_type == "qwen2"
+    assert agent.sampling.max_new_tokens == 1
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "gigpo"])
+def test_training_changes_the_weights_and_is_the_same_twice(tmp_path, small, algorithm):
+    overrides = [*small, f"algorithm.name={algorithm}", "iterations=3"]
+    one, two = fit(tmp_path / "one", overrides), fit(tmp_path / "two", overrides)
+    assert rows(one.path) == rows(two.path)
+    assert rows(one.path)[-1]["optimizer_steps"] > 0
+    assert rows(one.path)[1]["kl"] == pytest.approx(0, abs=1e-4), "the first step is on the policy that sampled"
+    assert rows(one.path)[1]["ratio"] == pytest.approx(1, abs=1e-4)
+
+
+def test_training_never_sees_the_evaluation_seeds(small):
+    config = load_config("sokoban", small)
+    trained = {task_seed(0, i, k) for i in range(500) for k in range(config.rollout.groups_per_batch)}
+    assert len(trained) == 500 * config.rollout.groups_per_batch
+    assert not trained & set(range(config.eval.seed, config.eval.seed + config.eval.episodes))
+    assert (config.env.kwargs["split"], config.eval.kwargs["split"]) == ("train", "test")
+
+
+@pytest.mark.slow
+def test_kill_and_resume_give_the_same_numbers(tmp_path, small):
+    overrides = [*small, "iterations=40", "checkpoint_every=4"]
+    whole = fit(tmp_path / "whole", overrides)
+    killed = tmp_path / "killed"
+    for _ in range(3):
+        resume = ["--resume"] if killed.exists() else []
+        before = _last_iteration(killed)
+        process = subprocess.Popen([*COMMAND, f"run_dir={killed}", *overrides, *resume], stderr=subprocess.PIPE)
+        while process.poll() is None and _last_iteration(killed) < before + 7:
+            time.sleep(0.005)
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert 14 <= _last_iteration(killed) < 40
+    subprocess.run([*COMMAND, f"run_dir={killed}", *overrides, "--resume"], check=True, capture_output=True)
+    assert rows(killed) == rows(whole.path)
+    weights = [(p / "checkpoints/step-000040/model.safetensors").read_bytes() for p in (killed, whole.path)]
+    assert weights[0] == weights[1]
+
+
+def _last_iteration(run: Path) -> int:
+    try:
+        return int(rows(run)[-1]["iteration"])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+@pytest.mark.slow
+def test_ctrl_c_says_how_to_go_on_and_leaves_no_process(tmp_path, small):
+    run = tmp_path / "run"
+    command = [*COMMAND, f"run_dir={run}", *small, "iterations=10000"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while process.poll() is None and _last_iteration(run) < 3:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert f"run_dir={run} --resume" in " ".join(errors.split())
+    assert "Traceback" not in errors
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+@pytest.mark.slow
+def test_the_command_trains_and_reports(tmp_path, small, rollenv_command):
+    done = rollenv_command("train", "sokoban", "run_dir=run", *small)
+    assert done.returncode == 0, done.stderr
+    for said in ("success on unseen", "before", "after", "run/report.html", "run/checkpoints/step-000006"):
+        assert said in done.stdout
+    again = rollenv_command("train", "sokoban", "run_dir=run", *small)
+    assert again.returncode == 2
+    assert "run exists" in again.stderr
+    changed = rollenv_command("train", "sokoban", "run_dir=run", *small, "optimizer.lr=1e-5", "--resume")
+    assert changed.returncode == 2
+    assert "optimizer.lr: 0.0003 -> 1e-05" in changed.stderr
+    same = rollenv_command("train", "sokoban", "run_dir=run", "--resume")
+    assert same.returncode == 0, same.stderr
+    evaluated = rollenv_command(
+        "eval", "game:Sokoban-v0-tiny", "split=test", "-a", "local:run", "-n", "20", "-s", "1000000000", "--json"
+    )
+    assert evaluated.returncode == 0, evaluated.stderr
+    result = json.loads(evaluated.stdout)
+    assert result["success"] == rows(tmp_path / "run")[-1]["eval/success"], "the same episodes as in training"
