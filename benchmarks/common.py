@@ -17,7 +17,9 @@ def header() -> str:
     script = Path(sys.argv[0]).resolve().relative_to(ROOT)
     command = " ".join(["python", str(script), *sys.argv[1:]])
     cores = len(os.sched_getaffinity(0))
-    return f"$ {command}\n{cores} CPU cores, Python {sys.version.split()[0]}, {datetime.date.today()}\n"
+    return (
+        f"$ {command}\n{cores} CPU core{'s' * (cores > 1)}, Python {sys.version.split()[0]}, {datetime.date.today()}\n"
+    )
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
