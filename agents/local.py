@@ -190,11 +190,15 @@ class Engine:
         for batch in self._batches([r for r in waiting if not r.future.cancelled()]):
             try:
                 self._answer(batch)
+                failure = None
             except Exception as error:
-                for request in batch:
-                    request.future.set_exception(error)
-            else:
-                for request in batch:
+                failure = error
+            for request in batch:
+                if request.future.done():  # cancelled meanwhile, by Ctrl-C
+                    continue
+                if failure:
+                    request.future.set_exception(failure)
+                else:
                     request.future.set_result(None)
 
     def _batches(self, requests: list[Request]) -> list[list[Request]]:
