@@ -26,7 +26,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	rm -rf $(TREE)/rollenv && mkdir -p $(TREE)/rollenv
-	ln -s $(CURDIR)/rollenv/* $(CURDIR)/agents $(CURDIR)/envs $(CURDIR)/trainers $(TREE)/rollenv/
+	ln -s $(CURDIR)/rollenv/* $(CURDIR)/agents $(CURDIR)/envs $(CURDIR)/sandbox $(CURDIR)/trainers $(TREE)/rollenv/
 	cd $(TREE) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --package rollenv
 	cd $(TREE) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml
 

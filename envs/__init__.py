@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollenv.envs.adapters import register_adapters
+from rollenv.envs.data import register_data
+from rollenv.envs.games import register_games
 from rollenv.registry import ABILITIES, register
 
 _SOKOBAN = "rollenv.envs.sokoban:Sokoban"
@@ -12,11 +15,14 @@ _FROZEN_LAKE = "rollenv.envs.frozen_lake:FrozenLake"
 
 def register_all() -> None:
     """Register every id; called once, when an id is first looked up."""
-    _games()
+    _sokoban()
     _ragen_and_roll()
+    register_games()
+    register_data()
+    register_adapters()
 
 
-def _games() -> None:
+def _sokoban() -> None:
     """GEM's ids with GEM's parameters, and small variants."""
     for variant, room, boxes, turns in (
         ("easy", (6, 6), 2, 20),

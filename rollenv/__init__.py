@@ -12,11 +12,13 @@ from rollenv.core import (
     UsageError,
     Wrapper,
 )
-from rollenv.registry import EnvSpec, list_envs, make, register, spec
+from rollenv.registry import ABILITIES, EnvSpec, list_envs, make, print_envs, register, spec
+from rollenv.vector import make_vec
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ABILITIES",
     "Env",
     "EnvSpec",
     "EpisodeOver",
@@ -30,6 +32,8 @@ __all__ = [
     "check_env",
     "list_envs",
     "make",
+    "make_vec",
+    "print_envs",
     "register",
     "spec",
 ]

@@ -111,6 +111,8 @@ class Env(gymnasium.Env[str, str]):
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         """Start an episode; draws come from :attr:`np_random`, already seeded."""
+        if type(self).reset is not Env.reset:  # written for GEM: it overrides reset() and calls ours for the seed alone
+            return "", {}
         raise NotImplementedError(f"{type(self).__name__} has no _reset()")
 
     def _step(self, action: str) -> StepResult:

@@ -140,6 +140,12 @@ def list_envs(pattern: str = "") -> list[EnvSpec]:
     return sorted((s for s in ENV_REGISTRY.values() if pattern.lower() in s.id.lower()), key=lambda s: s.id)
 
 
+def print_envs() -> None:
+    """Print all ids, as GEM does; ``rollenv list`` shows more of each."""
+    for env_spec in list_envs():
+        print(env_spec.id)  # noqa: T201
+
+
 @functools.cache
 def _load_own() -> None:
     importlib.import_module("rollenv.envs").register_all()

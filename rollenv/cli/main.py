@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from rollenv import __version__
-from rollenv.cli import check, eval, list, play, train, view
+from rollenv.cli import check, eval, list, new, play, train, view
 from rollenv.cli.common import console, error_console
 from rollenv.core import RollenvError
 
@@ -41,7 +41,16 @@ def _with_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for _name, _module in {"train": train, "eval": eval, "play": play, "list": list, "check": check, "view": view}.items():
+_COMMANDS = {
+    "train": train,
+    "eval": eval,
+    "play": play,
+    "list": list,
+    "check": check,
+    "view": view,
+    "new": new,
+}
+for _name, _module in _COMMANDS.items():
     app.command(_name)(_with_exit_codes(_module.command))
 
 

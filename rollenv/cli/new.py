@@ -1,0 +1,143 @@
+"""``rollenv new``"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+
+import typer
+
+from rollenv.cli.common import console
+from rollenv.core import UsageError
+
+PYPROJECT = """\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{name}"
+version = "0.1.0"
+description = "An environment for language-model agents."
+requires-python = ">=3.11"
+dependencies = ["rollenv"]
+
+[project.entry-points."rollenv.envs"]
+{package} = "{package}:register_envs"
+
+[tool.setuptools.packages.find]
+where = ["src"]
+"""
+
+INIT = '''\
+"""{title}: environments for rollenv."""
+
+import rollenv
+
+
+def register_envs() -> None:
+    """Called by rollenv when an id is looked up."""
+    rollenv.register("{package}:{title}-v0", "{package}.env:{title}", abilities=rollenv.ABILITIES)
+'''
+
+ENV = '''\
+"""The environment {title}."""
+
+import rollenv
+from rollenv.parsing import last_boxed
+
+
+class {title}(rollenv.Env):
+    """Find a number below ``top``; the answer says whether it is higher or lower."""
+
+    def __init__(self, top: int = 10, max_turns: int = 4):
+        self.top, self.max_turns = top, max_turns
+
+    def _reset(self, options):
+        self.secret, self.turn, self.low, self.high = self.randint(self.top), 0, 0, self.top - 1
+        return f"Guess a number from 0 to {{self.high}}, as in \\\\boxed{{{{3}}}}.", {{}}
+
+    def _step(self, action):
+        self.turn += 1
+        text = last_boxed(action) or ""
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            return "Write a number in a box.", -0.1, True, False, {{"valid": False, "success": False}}
+        guess, over = int(text), self.turn == self.max_turns
+        if guess == self.secret:
+            return "Right.", 1.0, True, False, {{"valid": True, "success": True}}
+        if guess < self.secret:
+            self.low = max(self.low, guess + 1)
+        else:
+            self.high = min(self.high, guess - 1)
+        hint = f"The number is from {{self.low}} to {{self.high}}."
+        return hint, 0.0, False, over, {{"valid": True, "success": False}}
+
+    def render(self):
+        return f"{{self.low}} <= {{self.secret}} <= {{self.high}}"
+
+    def sample_random_action(self):
+        return "\\\\boxed{{%d}}" % self.action_rng.randrange(self.top)
+
+    def oracle_action(self):
+        return "\\\\boxed{{%d}}" % ((self.low + self.high) // 2)
+
+    def state_key(self):
+        return self.render()
+
+    def _get_state(self):
+        return {{"secret": self.secret, "turn": self.turn, "low": self.low, "high": self.high}}
+
+    def _set_state(self, state):
+        self.secret, self.turn, self.low, self.high = (state[k] for k in ("secret", "turn", "low", "high"))
+'''
+
+TEST = """\
+import rollenv
+
+
+def test_it_keeps_its_promises():
+    rollenv.check_env("{package}:{title}-v0")
+
+
+def test_a_right_guess_ends_the_episode_with_a_reward_of_one():
+    env = rollenv.make("{package}:{title}-v0", seed=1)
+    env.reset()
+    _, reward, terminated, _, info = env.step("\\\\boxed{{%d}}" % env.secret)
+    assert (reward, terminated, info["success"]) == (1.0, True, True)
+"""
+
+README = """\
+# {title}
+
+    pip install -e .
+    rollenv check {package}:{title}-v0
+    rollenv play {package}:{title}-v0
+    pytest
+"""
+
+
+def command(
+    name: str = typer.Argument(help="Of the package, as in my-game."),
+    folder: Path = typer.Option(Path("."), "--in", help="Where to write it."),
+) -> None:
+    """Write an installable package with one environment, its tests and its entry point."""
+    package = name.replace("-", "_")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", package) or keyword.iskeyword(package) or package == "rollenv":
+        raise UsageError(f"{name!r} cannot name a package: use lower-case letters, digits and dashes, as in my-game")
+    root = folder / name
+    if root.exists():
+        raise UsageError(f"{root} exists; choose another name, or another folder with --in")
+    title = "".join(part.capitalize() for part in package.split("_"))
+    files = {
+        "pyproject.toml": PYPROJECT,
+        "README.md": README,
+        f"src/{package}/__init__.py": INIT,
+        f"src/{package}/env.py": ENV,
+        "tests/test_env.py": TEST,
+    }
+    for path, text in files.items():
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text.format(name=name, package=package, title=title), encoding="utf-8")
+    console.print(f"wrote {root}; next: cd {root} && pip install -e . && rollenv check {package}:{title}-v0")

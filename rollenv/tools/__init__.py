@@ -1,0 +1,1 @@
+"""Things that an agent may call."""

@@ -1,0 +1,72 @@
+"""The tool that asks a retrieval server."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import httpx
+
+from rollenv.core import MissingExtra, UsageError
+from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
+
+_QUERY = re.compile(r"<search>(.*?)</search>", re.DOTALL)
+
+
+class SearchTool(BaseTool):
+    """Sends the first ``<search>`` element of an action to a retrieval server that speaks GEM's protocol.
+
+    The request is a MessagePack map ``{query, topk, return_scores}``, the answer (MessagePack or JSON)
+    ``{"result": [{"document": {"contents": ...}}, ...]}``.
+
+    Args:
+        search_url: of the server; by default ``$SEARCH_URL``, read when first used.
+        topk: documents for a query.
+        timeout: seconds for a request.
+    """
+
+    tool_type = "search"
+
+    def __init__(self, num_workers: int = 1, search_url: str | None = None, topk: int = 3, timeout: float = 5):
+        super().__init__(num_workers)
+        if topk < 1:
+            raise UsageError(f"topk is at least 1, got {topk}")
+        self.search_url, self.topk, self.timeout = search_url, topk, timeout
+
+    def instruction_string(self) -> str:
+        return "To search, write a query between <search> and </search>; the best documents are shown to you."
+
+    def execute_action(self, action: str) -> ToolResult:
+        call = _QUERY.search(action)
+        if call is None:
+            return NOT_CALLED
+        query, parsed = call[1].strip(), action[: call.end()]
+        if not query:
+            return ToolResult(True, True, "The query is empty: write it between <search> and </search>.", parsed)
+        try:
+            documents = self._retrieve(query)
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            return ToolResult(True, True, f"The search failed: {type(error).__name__}: {str(error)[:300]}", parsed)
+        return ToolResult(True, False, "\n".join(documents) or "Nothing was found.", parsed)
+
+    def _retrieve(self, query: str) -> list[str]:
+        try:
+            import msgpack
+        except ImportError as error:
+            raise MissingExtra(f"searching needs msgpack: pip install 'rollenv[tools]' ({error})") from error
+        url = self.search_url or os.environ.get("SEARCH_URL")
+        if not url:
+            raise UsageError("no retrieval server is known; pass search_url= or set SEARCH_URL")
+        request = msgpack.packb({"query": query, "topk": self.topk, "return_scores": False})
+        response = httpx.post(url, content=request, timeout=self.timeout)
+        response.raise_for_status()
+        is_json = "json" in response.headers.get("content-type", "")
+        answer: Any = response.json() if is_json else msgpack.unpackb(response.content)
+        return [_show(i + 1, row["document"]["contents"]) for i, row in enumerate(answer["result"][: self.topk])]
+
+
+def _show(number: int, contents: str) -> str:
+    """The first line of a document is its title."""
+    title, _, text = contents.partition("\n")
+    return f"Doc {number} (Title: {title.strip().strip(chr(34))}) {text.strip()}"

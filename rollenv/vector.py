@@ -1,0 +1,200 @@
+"""Many environments stepped together, in a loop or in threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollenv.core import Env, StepResult, UsageError
+from rollenv.registry import make
+
+VectorStep = tuple[list[str], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], list[dict[str, Any]]]
+
+
+class AutoresetMode(Enum):
+    """What happens when an episode of a vector ends."""
+
+    SAME_STEP = "SameStep"
+    """It is reset at once; the step returns the new observation, and the last one in ``info["final_obs"]``."""
+    NEXT_STEP = "NextStep"
+    """The next step resets it, whatever the action."""
+    DISABLED = "Disabled"
+    """Nothing; the caller resets it."""
+
+
+class VectorEnv:
+    """Environments stepped one after another.
+
+    Args:
+        env_ids: a name for each, shown in errors.
+        env_fns: build them.
+        autoreset_mode: see :class:`AutoresetMode`; the names of its values do too.
+    """
+
+    def __init__(
+        self,
+        env_ids: Sequence[str],
+        env_fns: Sequence[Callable[[], Env]],
+        autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
+    ):
+        try:
+            self.autoreset_mode = AutoresetMode(autoreset_mode)
+        except ValueError as error:
+            modes = ", ".join(m.value for m in AutoresetMode)
+            raise UsageError(f"autoreset_mode {autoreset_mode!r} is unknown; there are {modes}") from error
+        self.env_ids = list(env_ids)
+        self.envs = [build() for build in env_fns]
+        self.num_envs = len(self.envs)
+        self._finished = [False] * self.num_envs
+
+    def reset(
+        self, seed: int | Sequence[int | None] | None = None, **env_kwargs: Mapping[str, Any]
+    ) -> tuple[list[str], list[dict[str, Any]]]:
+        """Reset all environments.
+
+        Args:
+            seed: for the first; the others count up. A sequence has one for each; None lets the streams go on.
+            env_kwargs: ``env3_kwargs={"options": {...}}`` are arguments of that environment's reset.
+
+        Returns:
+            (observations, infos), one of each per environment.
+        """
+        seeds = (
+            [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else list(seed or [None] * self.num_envs)
+        )
+        if len(seeds) != self.num_envs:
+            raise UsageError(f"there are {self.num_envs} environments, but {len(seeds)} seeds")
+        extra = [dict(env_kwargs.pop(f"env{i}_kwargs", {})) for i in range(self.num_envs)]
+        if env_kwargs:
+            raise UsageError(
+                f"unknown argument {next(iter(env_kwargs))!r}; env0_kwargs to env{self.num_envs - 1}_kwargs are known"
+            )
+        self._finished = [False] * self.num_envs
+        results = self._map(lambda i: self.envs[i].reset(seeds[i], **extra[i]), range(self.num_envs))
+        return [observation for observation, _ in results], [info for _, info in results]
+
+    def step(self, actions: Sequence[str] | Mapping[int, str]) -> VectorStep:
+        """Step all environments, or with a mapping only those that it names.
+
+        Returns:
+            observations, rewards (float64), terminated, truncated (bool), infos: one of each per environment stepped,
+            in the order of the actions.
+        """
+        chosen = dict(actions) if isinstance(actions, Mapping) else dict(enumerate(actions))
+        if not isinstance(actions, Mapping) and len(chosen) != self.num_envs:
+            raise UsageError(f"there are {self.num_envs} environments, but {len(chosen)} actions")
+        if unknown := [i for i in chosen if not 0 <= i < self.num_envs]:
+            raise UsageError(f"there is no environment {unknown[0]}; there are {self.num_envs}")
+        results = self._map(lambda i: self._step_one(i, chosen[i]), chosen)
+        observations, rewards, terminated, truncated, infos = zip(*results, strict=True) if results else ((),) * 5
+        return (
+            list(observations),
+            np.array(rewards, dtype=np.float64),
+            np.array(terminated, dtype=np.bool_),
+            np.array(truncated, dtype=np.bool_),
+            list(infos),
+        )
+
+    def _step_one(self, i: int, action: str) -> StepResult:
+        env = self.envs[i]
+        if self._finished[i] and self.autoreset_mode is AutoresetMode.NEXT_STEP:
+            self._finished[i] = False
+            observation, info = env.reset()
+            return observation, 0.0, False, False, info
+        observation, reward, terminated, truncated, info = env.step(action)
+        self._finished[i] = terminated or truncated
+        if self._finished[i] and self.autoreset_mode is AutoresetMode.SAME_STEP:
+            final = {"final_obs": observation, "final_info": info}
+            observation, info = env.reset()
+            info |= final
+            self._finished[i] = False
+        return observation, reward, terminated, truncated, info
+
+    def _map(self, function: Callable[[int], Any], numbers: Iterable[int]) -> list[Any]:
+        return [function(i) for i in numbers]
+
+    def close(self) -> None:
+        """Close all environments; calling it again does nothing."""
+        for env in self.envs:
+            env.close()
+
+    def __enter__(self) -> VectorEnv:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.num_envs
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.num_envs} environments)"
+
+
+class SyncVectorEnv(VectorEnv):
+    """The vector whose environments run one after another in this thread."""
+
+
+class AsyncVectorEnv(VectorEnv):
+    """The vector whose environments run in threads at the same time: for those that wait on a tool or a server.
+
+    Args:
+        env_ids, env_fns, autoreset_mode: see :class:`VectorEnv`.
+        max_workers: threads; by default one for each environment, at most 64.
+    """
+
+    def __init__(
+        self,
+        env_ids: Sequence[str],
+        env_fns: Sequence[Callable[[], Env]],
+        autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
+        max_workers: int | None = None,
+    ):
+        super().__init__(env_ids, env_fns, autoreset_mode)
+        self._threads = ThreadPoolExecutor(max_workers or min(64, max(1, self.num_envs)), thread_name_prefix="vector")
+
+    def _map(self, function: Callable[[int], Any], numbers: Iterable[int]) -> list[Any]:
+        return list(self._threads.map(function, numbers))
+
+    def close(self) -> None:
+        super().close()
+        self._threads.shutdown()
+
+
+def make_vec(
+    env_ids: str | Sequence[str],
+    wrappers: Sequence[Callable[[Env], Env]] | None = None,
+    vec_kwargs: Sequence[Mapping[str, Any]] | None = None,
+    async_mode: bool = False,
+    seed: int = 0,
+    autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
+    **kwargs: Any,
+) -> VectorEnv:
+    """Build many environments to be stepped together.
+
+    Args:
+        env_ids: an id, or one for each environment.
+        wrappers: applied to each in this order, the first innermost.
+        vec_kwargs: constructor arguments of each.
+        async_mode: step them in threads.
+        seed: starts the private stream of the first environment, the others count up.
+        autoreset_mode: see :class:`AutoresetMode`.
+        kwargs: constructor arguments of all.
+    """
+    ids = [env_ids] if isinstance(env_ids, str) else list(env_ids)
+    if vec_kwargs is not None and len(vec_kwargs) != len(ids):
+        raise UsageError(f"there are {len(ids)} environments, but {len(vec_kwargs)} vec_kwargs")
+
+    def build(i: int) -> Env:
+        env = make(ids[i], **{"seed": seed + i, **(vec_kwargs[i] if vec_kwargs else {}), **kwargs})
+        for wrap in wrappers or ():
+            env = wrap(env)
+        return env
+
+    kind = AsyncVectorEnv if async_mode else SyncVectorEnv
+    return kind(ids, [lambda i=i: build(i) for i in range(len(ids))], autoreset_mode)  # type: ignore[misc]

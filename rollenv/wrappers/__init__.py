@@ -1,0 +1,15 @@
+"""Environments around environments: history as the observation, tools, episode statistics."""
+
+from rollenv.wrappers.factory import TOKENIZER_REQUIRED, WRAPPER_FACTORY, get_wrapper_fns
+from rollenv.wrappers.observation import ObservationWrapper
+from rollenv.wrappers.tool_env import ToolEnvWrapper
+from rollenv.wrappers.tracking import EpisodeTrackingWrapper
+
+__all__ = [
+    "TOKENIZER_REQUIRED",
+    "WRAPPER_FACTORY",
+    "EpisodeTrackingWrapper",
+    "ObservationWrapper",
+    "ToolEnvWrapper",
+    "get_wrapper_fns",
+]

@@ -1,0 +1,93 @@
+"""Tools beside an environment: an action that calls one is answered by it and costs the environment no turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, UsageError, Wrapper
+from rollenv.tools.base import BaseTool
+
+#: Added to the answer of the last call that is allowed.
+LAST_USE = "\n\nThat was the last tool call allowed. Give the final answer now."
+
+
+class ToolEnvWrapper(Wrapper):
+    """Lets an agent call tools during an episode.
+
+    The first tool that recognises the action answers it, also where the call is malformed or fails: the agent reads
+    what was wrong. Anything that no tool recognises is a step of the environment.
+
+    Args:
+        env: what to wrap.
+        tools: tried in this order.
+        tool_reward: for every call.
+        tool_success_reward: on top for a call that worked.
+        tool_execute_error_reward: on top for one that did not.
+        max_tool_uses: calls in an episode; after them every action goes to the environment. None for no limit.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        tools: Sequence[BaseTool],
+        tool_reward: float = 0.0,
+        tool_success_reward: float = 0.0,
+        tool_execute_error_reward: float = 0.0,
+        max_tool_uses: int | None = 10,
+    ):
+        super().__init__(env)
+        if max_tool_uses is not None and max_tool_uses < 0:
+            raise UsageError(f"max_tool_uses is None or at least 0, got {max_tool_uses}")
+        self.tools = list(tools)
+        self.tool_reward, self.tool_success_reward = tool_reward, tool_success_reward
+        self.tool_execute_error_reward = tool_execute_error_reward
+        self.max_tool_uses = max_tool_uses
+        self.tool_use_counter = self.tool_success_counter = 0
+        self._over = True
+
+    def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
+        observation, info = self.env.reset(seed, options=options)
+        info["prev_ep_tool_use_counter"] = self.tool_use_counter
+        info["prev_ep_tool_success_counter"] = self.tool_success_counter
+        self.tool_use_counter = self.tool_success_counter = 0
+        self._over = False
+        instructions = "\n".join(tool.instruction_string() for tool in self.tools)
+        if len(self.tools) > 1:
+            instructions = f"Available tools:\n{instructions}"
+        return f"{observation}\n{instructions}", info | self._counters(used=False)
+
+    def step(self, action: str, verbose: bool = False) -> StepResult:
+        if self._over:
+            raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")
+        if self.max_tool_uses is None or self.tool_use_counter < self.max_tool_uses:
+            for tool in self.tools:
+                known, failed, answer, parsed = tool.execute_action(action)
+                if known:
+                    return self._used(tool, failed, answer, parsed)
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._over = terminated or truncated
+        return observation, reward, terminated, truncated, info | self._counters(used=False)
+
+    def _used(self, tool: BaseTool, failed: bool, answer: str, parsed: str) -> StepResult:
+        self.tool_use_counter += 1
+        self.tool_success_counter += not failed
+        reward = self.tool_reward + (self.tool_execute_error_reward if failed else self.tool_success_reward)
+        if self.tool_use_counter == self.max_tool_uses:
+            answer += LAST_USE
+        info = {"parsed_action": parsed, "tool_type": tool.tool_type, "valid": True}
+        return answer, reward, False, False, info | self._counters(used=True)
+
+    def _counters(self, used: bool) -> dict[str, Any]:
+        return {
+            "tool_use_counter": self.tool_use_counter,
+            "tool_success_counter": self.tool_success_counter,
+            "use_tool": used,
+        }
+
+    def _get_state(self) -> dict[str, Any]:
+        return {"uses": self.tool_use_counter, "successes": self.tool_success_counter, "over": self._over}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self.tool_use_counter, self.tool_success_counter = state["uses"], state["successes"]
+        self._over = state["over"]

@@ -1,0 +1,55 @@
+"""`rollenv new` writes a package that installs, is found, and passes its own tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.slow
+def test_the_package_works_once_installed(tmp_path, rollenv_command):
+    assert rollenv_command("new", "my-game").returncode == 0
+    site = tmp_path / "site"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        str(site),
+    ]
+    subprocess.run([*pip, str(tmp_path / "my-game")], check=True, capture_output=True)
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    assert "my_game:MyGame-v0" in rollenv_command("list", "my_game", env=env).stdout
+    checked = rollenv_command("check", "my_game:MyGame-v0", env=env)
+    assert checked.returncode == 0, checked.stdout
+    assert "·" not in checked.stdout.splitlines()[-2], "every property is promised"
+    tests = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, str(tmp_path / "my-game/tests")],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert "2 passed" in tests.stdout, tests.stdout
+
+
+@pytest.mark.parametrize("name", ["Bad Name", "1st", "class", "rollenv", "../up"])
+def test_bad_names_are_refused(name, rollenv_command, tmp_path):
+    done = rollenv_command("new", name)
+    assert done.returncode == 2
+    assert "cannot name a package" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten(rollenv_command, tmp_path):
+    (tmp_path / "mine").mkdir()
+    done = rollenv_command("new", "mine")
+    assert done.returncode == 2
+    assert "mine exists" in done.stderr
