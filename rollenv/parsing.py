@@ -43,7 +43,7 @@ def last_tagged(text: str, tag: str = "answer") -> str | None:
     return text[start + len(tag) + 2 : end].strip() if start >= 0 else None
 
 
-def last_code_block(text: str, languages: tuple[str, ...] = ("python", "py", "python3", "")) -> str | None:
-    """The last fenced code block in one of the languages (``""`` is a fence without a language)."""
-    blocks = [code for language, code in _FENCE.findall(text) if language.lower() in languages]
+def last_code_block(text: str, languages: tuple[str, ...] | None = ("python", "py", "python3", "")) -> str | None:
+    """The last fenced code block in one of the languages (``""`` is a fence without one), or None for in any."""
+    blocks = [code for language, code in _FENCE.findall(text) if languages is None or language.lower() in languages]
     return blocks[-1] if blocks else None
