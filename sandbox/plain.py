@@ -17,14 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from rollenv.core import UsageError
 from rollenv.sandbox.types import Limits, RunResult
 
 #: Runs first in the new process: sets limits that hold from there on, then becomes the program. Without ``site``
 #: Python starts three times as fast, so what programs expect of ``site`` is done here.
 _BOOT = """
 import builtins, os, resource, sys
-parent, seconds, memory, size, processes, *packages = sys.argv[1:]
+parent, seconds, memory, size, files, processes, *packages = sys.argv[1:]
 def limit(what, n):
     hard = resource.getrlimit(what)[1]
     n = int(n) if hard == resource.RLIM_INFINITY else min(int(n), hard)
@@ -32,6 +31,7 @@ def limit(what, n):
 limit(resource.RLIMIT_CPU, seconds)
 limit(resource.RLIMIT_AS, memory)
 limit(resource.RLIMIT_FSIZE, size)
+limit(resource.RLIMIT_NOFILE, files)
 limit(resource.RLIMIT_CORE, 0)
 if processes != "0":
     limit(resource.RLIMIT_NPROC, processes)
@@ -44,12 +44,15 @@ if sys.platform == "linux":
 sys.path += packages
 sys.argv[:] = ["main.py"]
 builtins.exit = builtins.quit = sys.exit
-sys.excepthook = lambda kind, error, trace: sys.__excepthook__(kind, error, trace and trace.tb_next)
+def hook(kind, error, trace):  # without the line of this text
+    below = trace and trace.tb_next
+    sys.__excepthook__(kind, error.with_traceback(below), below)
+sys.excepthook = hook
 with open("main.py", "rb") as file:
     program = file.read()
 __file__ = "main.py"
 scope = globals()
-for name in "builtins os resource limit parent seconds memory size processes packages file".split():
+for name in "builtins os resource limit parent seconds memory size files processes packages file hook".split():
     del scope[name]
 del scope, name
 exec(compile(program, "main.py", "exec"))
@@ -66,7 +69,7 @@ class PlainRunner:
 
     What does hold: time, memory, file size and output are limited; the program starts in an empty folder that is
     removed afterwards, with an environment of its own; it and what it started in its session end with the run, and the
-    program ends when this process does, however this process ends (only on Linux; elsewhere its processor time ends it).
+    program ends when this process does, however this process ends (elsewhere than on Linux, when its time is up).
 
     Args:
         limits: what one run may use.
@@ -75,8 +78,6 @@ class PlainRunner:
 
     def __init__(self, limits: Limits | None = None, packages: bool = True):
         self.limits = limits or Limits()
-        if min(self.limits.seconds, self.limits.memory_mb, self.limits.output_bytes, self.limits.processes) <= 0:
-            raise UsageError(f"every limit is above 0, got {self.limits}")
         self.packages = [p for p in site.getsitepackages() if os.path.isdir(p)] if packages else []
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
@@ -110,7 +111,7 @@ class PlainRunner:
         """The started program; whatever happens, nothing of its session is left afterwards."""
         limits = self.limits
         arguments = [os.getpid(), 2 * int(seconds) + 2]  # processor time: only for when nobody watches the clock
-        arguments += [limits.memory_mb << 20, limits.output_bytes, self._process_limit()]
+        arguments += [limits.memory_mb << 20, limits.disk_mb << 20, limits.open_files, self._process_limit()]
         process = subprocess.Popen(
             [sys.executable, "-s", "-S", "-P", "-B", "-c", _BOOT, *map(str, arguments), *self.packages],
             stdin=subprocess.PIPE,
@@ -135,7 +136,7 @@ class PlainRunner:
                         stream.close()
 
     def _process_limit(self) -> int:
-        """The system counts all that a user runs, so the limit comes on top of that; it does not bind root (0: none)."""
+        """On top of what runs already, since the system counts all of a user's; root is not bound by it (0: none)."""
         try:
             running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
         except (OSError, ValueError, IndexError):

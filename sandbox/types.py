@@ -1,9 +1,11 @@
-"""What running code means: limits, the result, and the interface of every runner."""
+"""What running code means: limits, results, and the interface of every runner."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rollenv.core import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,11 +15,22 @@ class Limits:
     seconds: float = 10.0
     """Wall-clock time; a run asked for with a timeout of its own has that instead."""
     memory_mb: int = 1024
-    """Address space of each process."""
+    """Address space of each process, and resident memory of all of a sandbox's processes together."""
     output_bytes: int = 4 * 2**20
-    """Standard output and standard error, each; also the largest file that may be written."""
+    """Standard output and standard error, each. A run that writes more is stopped."""
     processes: int = 64
     """Processes and threads."""
+    disk_mb: int = 64
+    """The scratch folder (in memory), and the largest file in it."""
+    files: int = 10_000
+    """Files and folders in the scratch folder."""
+    open_files: int = 256
+    """Open file descriptors of each process."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not getattr(self, name) > 0:
+                raise UsageError(f"the limit {name} is above 0, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +46,8 @@ class RunResult:
     """Wall-clock time."""
     truncated: bool
     """Whether it wrote more than the limit; it was stopped there."""
+    out_of_memory: bool = False
+    """Whether its processes together used more memory than the limit; they were stopped there."""
 
 
 class Runner(Protocol):
@@ -51,3 +66,78 @@ class Runner(Protocol):
     def close(self) -> None:
         """Let go of every resource; calling it again does nothing."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One rich result, in every representation that the value offers. Pictures are base64."""
+
+    text: str = ""
+    html: str | None = None
+    markdown: str | None = None
+    svg: str | None = None
+    png: str | None = None
+    jpeg: str | None = None
+    latex: str | None = None
+    json: Any = None
+    is_main_result: bool = False
+    """Whether it is the value of the last expression, and not something displayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """What was printed, in the pieces it came in."""
+
+    stdout: list[str] = field(default_factory=list)
+    stderr: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionError:
+    """How code failed: an exception, or ``Timeout``, ``OutputLimit``, ``MemoryLimit``, ``Killed`` or ``Exit``."""
+
+    name: str
+    value: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What came of running code."""
+
+    results: list[Result]
+    logs: Logs
+    error: ExecutionError | None
+    exit_code: int | None
+    """Of the process, if it ended: below zero for a signal. A context that goes on has none."""
+    seconds: float
+
+    @property
+    def text(self) -> str | None:
+        """The value of the last expression as text."""
+        return next((r.text for r in self.results if r.is_main_result), None)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What came of a command."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    """Below zero for the signal that ended it."""
+    error: ExecutionError | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file, folder or link."""
+
+    name: str
+    path: str
+    type: str
+    """``file``, ``dir`` or ``link``."""
+    size: int
+    """Bytes."""
+    mode: int

@@ -1,0 +1,58 @@
+"""Backends by name, each proved before it is first used."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.sandbox import docker, local, probes
+from rollenv.sandbox.errors import IsolationError
+from rollenv.sandbox.types import Limits
+from rollenv.sandbox.worker import Worker
+
+BACKENDS = ("local", "docker")
+
+_proved: dict[str, dict[str, bool]] = {}
+_proving = threading.Lock()
+
+
+def start(
+    backend: str, limits: Limits, packages: Sequence[str] = (), *, require: Sequence[str] = (), **settings: Any
+) -> Worker:
+    """Start a worker whose isolation holds. The first of each kind in this process is probed.
+
+    Raises:
+        IsolationError: if a promised or required property does not hold; nothing is left running.
+        UsageError: for an unknown backend or property.
+    """
+    if backend not in BACKENDS:
+        raise UsageError(f"there is no sandbox backend {backend!r}; there are {', '.join(BACKENDS)}")
+    if unknown := [name for name in require if name not in probes.PROPERTIES]:
+        raise UsageError(f"there is no isolation property {unknown[0]!r}; there are {', '.join(probes.PROPERTIES)}")
+    worker = _start(backend, limits, packages, settings)
+    worker.about.setdefault("scratch", "/box/home")
+    kind = f"{backend} {sorted(settings.items())}"
+    try:
+        with _proving:
+            if kind not in _proved:
+                _proved[kind] = probes.prove(worker)
+    except BaseException:
+        worker.close()
+        raise
+    worker.about["isolation"] = _proved[kind]
+    missing = [name for name in require or probes.PROMISED[backend] if not _proved[kind].get(name)]
+    if missing:
+        worker.close()
+        said = "; ".join(f"{name} ({probes.PROPERTIES[name]})" for name in missing)
+        raise IsolationError(f"the {backend} sandbox does not give what was asked for on this machine: {said}")
+    return worker
+
+
+def _start(backend: str, limits: Limits, packages: Sequence[str], settings: dict[str, Any]) -> Worker:
+    if backend == "docker":
+        return docker.start(limits, packages, **settings)
+    if settings:
+        raise UsageError(f"the local sandbox takes no setting {next(iter(settings))!r}")
+    return local.start(limits, packages)

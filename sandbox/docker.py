@@ -1,0 +1,173 @@
+"""The docker backend: a locked-down container whose process 1 is the kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rollenv.core import MissingExtra
+from rollenv.sandbox.errors import SandboxError
+from rollenv.sandbox.types import Limits
+from rollenv.sandbox.worker import Worker
+
+#: Marks our containers: "host:pid:start time of that process".
+LABEL = "rollenv.sandbox.owner"
+_INSIDE = Path(__file__).with_name("inside")
+_START = """
+import sys, types
+for name, text in {sources!r}.items():
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(text, name, "exec"), module.__dict__)
+module.main()
+"""
+_USER = 1000
+
+
+class ContainerChannel:
+    """The attached standard streams of a container, which ends when its standard input does."""
+
+    def __init__(self, client: Any, container: str, connection: socket.socket, raw: Any):
+        self.client, self.container, self.connection, self._raw = client, container, connection, raw
+        self._buffer = b""
+        self.errors = b""
+
+    def send(self, data: bytes) -> None:
+        self.connection.sendall(data)
+
+    def receive(self) -> bytes:
+        """Standard output; docker puts eight bytes before each piece: the stream, and a length."""
+        while True:
+            while len(self._buffer) >= 8 and len(self._buffer) >= 8 + (
+                size := struct.unpack(">I", self._buffer[4:8])[0]
+            ):
+                stream, piece = self._buffer[0], self._buffer[8 : 8 + size]
+                self._buffer = self._buffer[8 + size :]
+                if stream == 1:
+                    return piece
+                self.errors = (self.errors + piece)[-10_000:]
+            data = self.connection.recv(1 << 20)
+            if not data:
+                return b""
+            self._buffer += data
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(Exception):  # it may be gone, or the daemon may be; the label is swept later
+            self.client.remove_container(self.container, force=True)
+        self._raw.close()
+        self.client.close()
+
+
+def start(
+    limits: Limits,
+    packages: Sequence[str] = (),
+    *,
+    image: str = "python:3.11-slim",
+    python: str = "python3",
+    runtime: str | None = None,
+    base_url: str | None = None,
+) -> Worker:
+    """Start a container.
+
+    Args:
+        limits: of every run in it.
+        packages: modules that every run finds already imported, where the image has them.
+        image: with a Python of 3.9 or later; it is never pulled.
+        python: that Python's path in the image.
+        runtime: of the daemon, such as ``runsc`` (gVisor).
+        base_url: of the daemon; by default what the environment says.
+
+    Raises:
+        SandboxError: if there is no daemon, no such image, or the container does not start.
+        MissingExtra: without the docker SDK.
+    """
+    try:
+        import docker.errors
+        from docker import APIClient
+    except ImportError as error:
+        raise MissingExtra(
+            f"the docker sandbox needs the docker SDK: pip install 'rollenv[docker]' ({error})"
+        ) from error
+    try:
+        client = APIClient(**({"base_url": base_url} if base_url else docker.utils.kwargs_from_env()), version="auto")
+        sweep(client)
+        container = client.create_container(
+            image,
+            [python, "-I", "-c", _program(), *packages],
+            user=f"{_USER}:{_USER}",
+            stdin_open=True,
+            detach=False,  # standard input closes with the client that is attached to it
+            environment={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            labels={LABEL: _owner(os.getpid())},
+            network_disabled=True,
+            host_config=client.create_host_config(**_host(limits, runtime)),
+        )["Id"]
+    except docker.errors.ImageNotFound as error:
+        raise SandboxError(f"there is no image {image!r} here; docker pull or build it, or pass image=") from error
+    except docker.errors.DockerException as error:
+        raise SandboxError(
+            f"docker cannot make a sandbox: {error}. Is the daemon running, and may you use it?"
+        ) from error
+    try:
+        raw = client.attach_socket(container, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
+        client.start(container)
+        connection = getattr(raw, "_sock", raw)
+        connection.settimeout(None)
+        channel = ContainerChannel(client, container, connection, raw)
+        worker = Worker(channel, limits)
+    except Exception as error:
+        with contextlib.suppress(docker.errors.DockerException):
+            client.remove_container(container, force=True)
+        raise SandboxError(f"the container did not start: {error}") from error
+    worker.about["scratch"] = "/box/home"
+    return worker
+
+
+def _program() -> str:
+    """What runs in the container, as one text: it needs no file there."""
+    names = ("linux", "kernel", "container")
+    return _START.format(sources={name: (_INSIDE / f"{name}.py").read_text(encoding="utf-8") for name in names})
+
+
+def _host(limits: Limits, runtime: str | None) -> dict[str, Any]:
+    memory = limits.memory_mb + limits.disk_mb + 64  # the kernel itself, and files in memory
+    folder = f"rw,exec,nosuid,nodev,uid={_USER},gid={_USER},mode=700,size={limits.disk_mb}m,nr_inodes={limits.files}"
+    return {
+        "network_mode": "none",
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "pids_limit": limits.processes + 16,
+        "mem_limit": f"{memory}m",
+        "memswap_limit": f"{memory}m",
+        "auto_remove": True,
+        "ipc_mode": "private",
+        "tmpfs": {"/box": folder, "/tmp": folder, "/home": folder},
+        "runtime": runtime,
+    }
+
+
+def sweep(client: Any) -> int:
+    """Remove containers whose owners on this machine are gone; how many there were."""
+    removed = 0
+    for found in client.containers(all=True, filters={"label": LABEL}):
+        host, pid, _ = found["Labels"][LABEL].split(":")
+        if host == socket.gethostname() and _owner(int(pid)) != found["Labels"][LABEL]:
+            with contextlib.suppress(Exception):  # another sweep was faster
+                client.remove_container(found["Id"], force=True)
+                removed += 1
+    return removed
+
+
+def _owner(pid: int) -> str:
+    try:
+        start = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        start = "gone"
+    return f"{socket.gethostname()}:{pid}:{start}"

@@ -1,0 +1,1 @@
+"""What runs inside a sandbox: the jail, the kernel, and the Linux calls between them."""

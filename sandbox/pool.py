@@ -1,0 +1,247 @@
+"""Warm sandboxes for runs that leave nothing behind: each run is a fresh fork, and its sandbox is clean after it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import queue
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from rollenv.core import UsageError
+from rollenv.sandbox import backends
+from rollenv.sandbox.errors import PoolFull, SandboxDied, SandboxError
+from rollenv.sandbox.types import Limits, RunResult
+from rollenv.sandbox.worker import Json, Worker
+
+#: Seconds until a place whose sandboxes do not start is tried again: doubled each time, up to the second number.
+BACKOFF = (0.5, 30.0)
+#: Idle seconds after which a sandbox is probed before it is used again.
+PROBE_AFTER = 30.0
+#: Runs whose times the report is made of.
+_REMEMBERED = 1000
+
+
+@dataclass(slots=True)
+class _Place:
+    """Room for one sandbox, and how it has fared."""
+
+    number: int
+    worker: Worker | None = None
+    failures: int = 0
+    retry_at: float = 0.0
+    last_used: float = field(default_factory=time.monotonic)
+    last_error: str = ""
+
+
+class Pool:
+    """Runs programs in warm sandboxes, from any thread; first come, first served.
+
+    A sandbox that dies or fails a probe is replaced. A place where none can be started is left alone for a while that
+    doubles each time.
+
+    Args:
+        size: sandboxes; by default one for each processor core.
+        backend, packages, require, settings: as in :meth:`rollenv.sandbox.Sandbox.create`.
+        limits: of every run.
+        max_waiting: runs that may wait; one more raises.
+    """
+
+    def __init__(
+        self,
+        size: int | None = None,
+        backend: str = "local",
+        *,
+        limits: Limits | None = None,
+        packages: Sequence[str] = (),
+        require: Sequence[str] = (),
+        max_waiting: int = 10_000,
+        **settings: Any,
+    ):
+        if size is not None and size < 1:
+            raise UsageError(f"a pool has at least one sandbox, got size={size}")
+        self.limits, self.backend = limits or Limits(), backend
+        self._start = functools.partial(backends.start, backend, self.limits, packages, require=require, **settings)
+        self._places = [_Place(i) for i in range(size or os.cpu_count() or 1)]
+        self._free = deque(self._places)
+        self._turns: deque[queue.SimpleQueue[_Place | None]] = deque()
+        self._lock = threading.Lock()
+        self._max_waiting, self._closed = max_waiting, False
+        self._counts: Counter[str] = Counter()
+        self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
+        self._places[0].worker = self._start()  # whatever cannot work at all is said here
+        threading.Thread(target=self._warm, name="sandbox-warm", daemon=True).start()
+
+    def run(self, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
+        """Run a program; see :class:`rollenv.sandbox.types.Runner`.
+
+        Raises:
+            PoolFull: if too many runs are waiting.
+            SandboxError: if no sandbox can be started.
+        """
+        done = self.execute(code, stdin=stdin, timeout=timeout)
+        exit_code = -done["signal"] if done["signal"] else done["exit_code"]
+        flags = (done["timed_out"], done["seconds"], done["truncated"], done["out_of_memory"])
+        return RunResult(done["stdout"], done["stderr"], -9 if exit_code is None else exit_code, *flags)
+
+    def execute(self, code: str, *, stdin: str = "", timeout: float | None = None) -> Json:
+        """:meth:`run`, with everything that the kernel says of it."""
+        seconds = self.limits.seconds if timeout is None else timeout
+        if not seconds > 0:
+            raise UsageError(f"a timeout is above 0 s, got {timeout!r}")
+        place = self._acquire()
+        try:
+            worker = self._ready(place)
+            fields = worker.run_fields(seconds)
+            done = worker.request("run", code=code, stdin=stdin, exclusive=True, wait=seconds + 10, **fields)
+        except SandboxDied:
+            self._counts["died"] += 1
+            self._discard(place)
+            raise
+        finally:
+            self._release(place)
+        self._counts["timed_out"] += done["timed_out"]
+        self._counts["runs"] += 1
+        self._seconds.append(done["seconds"])
+        return done
+
+    # -- places ------------------------------------------------------------------------------------------------------
+
+    def _acquire(self) -> _Place:
+        """A free place, in the order of asking."""
+        with self._lock:
+            if self._closed:
+                raise SandboxError("the pool is closed")
+            if self._free:
+                return self._best_free()
+            if len(self._turns) >= self._max_waiting:
+                self._counts["refused"] += 1
+                raise PoolFull(
+                    f"{len(self._turns)} runs are waiting for {len(self._places)} sandboxes; try again later"
+                )
+            turn = queue.SimpleQueue[_Place | None]()
+            self._turns.append(turn)
+        place = turn.get()
+        if place is None:
+            raise SandboxError("the pool was closed while the run was waiting")
+        return place
+
+    def _warm(self) -> None:
+        """Start the sandboxes that no run has needed yet."""
+        for place in self._places[1:]:
+            with self._lock:
+                if self._closed or place.worker is not None or place not in self._free:
+                    continue
+                self._free.remove(place)
+            with contextlib.suppress(Exception):  # it is in the health report, and the next run tries again
+                self._ready(place)
+            self._release(place)
+
+    def _best_free(self) -> _Place:
+        """The sandbox that has rested longest, else a place that is not left alone, else the one to be tried next."""
+        now = time.monotonic()
+        best = min(self._free, key=lambda p: (p.worker is None, max(p.retry_at, now), p.last_used))
+        self._free.remove(best)
+        return best
+
+    def _release(self, place: _Place) -> None:
+        place.last_used = time.monotonic()
+        with self._lock:
+            if self._closed:
+                self._discard(place)
+            elif self._turns:
+                self._turns.popleft().put(place)
+                return
+            self._free.append(place)
+
+    def _ready(self, place: _Place) -> Worker:
+        """The place's sandbox: the one that is there if it is well, else a new one."""
+        if place.worker is not None and not self._well(place.worker, time.monotonic() - place.last_used):
+            self._counts["replaced"] += 1
+            self._discard(place)
+        if place.worker is None:
+            time.sleep(max(0.0, min(place.retry_at - time.monotonic(), BACKOFF[1])))
+            try:
+                place.worker = self._start()
+            except Exception as error:
+                place.failures += 1
+                place.retry_at = time.monotonic() + min(BACKOFF[0] * 2 ** (place.failures - 1), BACKOFF[1])
+                place.last_error = str(error)
+                raise
+            place.failures, place.last_error = 0, ""
+        return place.worker
+
+    @staticmethod
+    def _well(worker: Worker, idle: float) -> bool:
+        """Alive, and after a while unused also able to run code."""
+        if not worker.alive or idle < PROBE_AFTER:
+            return worker.alive
+        try:
+            done = worker.request("run", code="print(6 * 7)", exclusive=True, wait=5, **worker.run_fields(3))
+        except SandboxError:
+            return False
+        return bool(done["stdout"] == "42\n")
+
+    def _discard(self, place: _Place) -> None:
+        worker, place.worker = place.worker, None
+        if worker is not None:
+            worker.close()
+
+    # -- looking at it, ending it ------------------------------------------------------------------------------------
+
+    def health(self) -> dict[str, Any]:
+        """How the pool fares: places, quarantine, counts, and run times in seconds."""
+        with self._lock:
+            now = time.monotonic()
+            times = sorted(self._seconds)
+            running = len(self._places) - len(self._free)
+            return {
+                "backend": self.backend,
+                "size": len(self._places),
+                "alive": sum(p.worker is not None and p.worker.alive for p in self._places),
+                "running": running,
+                "waiting": len(self._turns),
+                "quarantined": [
+                    {"place": p.number, "failures": p.failures, "seconds_left": p.retry_at - now, "error": p.last_error}
+                    for p in self._places
+                    if p.retry_at > now
+                ],
+                **{name: self._counts[name] for name in ("runs", "timed_out", "died", "replaced", "refused")},
+                "seconds_p50": times[len(times) // 2] if times else None,
+                "seconds_p95": times[int(0.95 * len(times))] if times else None,
+            }
+
+    def close(self) -> None:
+        """End all sandboxes; runs that wait or run raise. Calling it again does nothing."""
+        with self._lock:
+            self._closed = True
+            turns = list(self._turns)
+            self._turns.clear()
+        for turn in turns:
+            turn.put(None)
+        for place in self._places:
+            self._discard(place)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+@functools.cache
+def _shared(process: int, packages: tuple[str, ...]) -> Pool:
+    pool = Pool(packages=packages)
+    atexit.register(pool.close)
+    return pool
+
+
+def shared_pool(packages: Sequence[str] = ()) -> Pool:
+    """This process's pool for tools and rewards, started when first asked for and closed at exit."""
+    return _shared(os.getpid(), tuple(packages))

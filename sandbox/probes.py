@@ -1,0 +1,154 @@
+"""Proof of isolation: a program tries, inside a sandbox, what must not be possible there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+from rollenv.sandbox.errors import IsolationError
+from rollenv.sandbox.worker import Worker
+
+#: Every property that is probed, and what it means.
+PROPERTIES = {
+    "no_network": "no interface but its own loopback, and no way to a server on this machine",
+    "hidden_files": "files of this machine, other than the system's and Python's, cannot be seen",
+    "read_only_system": "nothing outside the scratch folder can be written",
+    "own_processes": "no process outside can be seen or signalled",
+    "no_capabilities": "not a single capability, and no way to gain one",
+    "seccomp": "dangerous system calls are filtered",
+    "no_namespaces": "no new user namespaces, in which more would be allowed",
+    "no_tracing": "no process outside the own session can be traced or its memory read",
+    "memory_limit": "memory is limited",
+    "process_limit": "the number of processes is limited",
+    "disk_limit": "the scratch folder is limited",
+    "landlock": "Landlock holds as a second fence around files",
+}
+
+PROMISED = {
+    "local": tuple(name for name in PROPERTIES if name != "landlock"),
+    "docker": tuple(name for name in PROPERTIES if name not in ("landlock", "no_namespaces")),
+}
+
+_PROGRAM = """
+import ctypes, json, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+told = json.loads(TOLD)
+
+def fails(attempt):
+    try:
+        attempt()
+    except (OSError, MemoryError):
+        return True
+    return False
+
+def interfaces():
+    if not os.path.exists("/proc/net/dev"):
+        return set()
+    return {line.partition(":")[0].strip() for line in open("/proc/net/dev") if ":" in line}
+
+def connect():
+    socket.create_connection(("127.0.0.1", told["port"]), timeout=2).close()
+
+def send_out():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.connect(("192.0.2.1", 53))
+
+def abstract():
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(told["abstract"])
+
+def write(path):
+    def attempt():
+        with open(path, "w"):
+            pass
+        os.remove(path)
+    return attempt
+
+def call(name, *arguments):
+    def attempt():
+        if getattr(libc, name)(*arguments) < 0:
+            raise OSError(ctypes.get_errno(), name)
+    return attempt
+
+def fill_memory():
+    bytearray(told["memory"] + (64 << 20))
+
+def fill_disk():
+    for i in range(3):
+        with open(f"probe{i}", "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, told["disk"] // 2)
+
+def fork_many():
+    children = []
+    try:
+        for _ in range(told["processes"] + 8):
+            pid = os.fork()
+            if pid == 0:
+                os.close(gate[1])
+                os.read(gate[0], 1)
+                os._exit(0)
+            children.append(pid)
+    finally:
+        os.close(gate[1])
+        for pid in children:
+            os.waitpid(pid, 0)
+
+gate = os.pipe()
+status = dict(line.split(":", 1) for line in open("/proc/self/status")) if os.path.exists("/proc/self/status") else {}
+header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+libc.capget(header, data)
+answers = {
+    "no_network": interfaces() <= {"lo"} and all(map(fails, (connect, send_out, abstract))),
+    "hidden_files": not os.path.exists(told["secret"]),
+    "read_only_system": all(fails(write(f"{d}/rollenv-probe")) for d in ("/", "/usr", "/etc", "/usr/bin", sys.prefix)),
+    "own_processes": os.getppid() == 1 and not os.path.exists(f"/proc/{told['pid']}/cmdline") or told["pid"] < 40,
+    "no_capabilities": not any(data[i] for i in (0, 1, 3, 4)) and libc.prctl(39, 0, 0, 0, 0) == 1,
+    "seccomp": libc.prctl(21, 0, 0, 0, 0) == 2 or "2" in status.get("Seccomp", ""),
+    "no_namespaces": fails(call("unshare", 0x10000000)),
+    "no_tracing": fails(call("ptrace", 16, 1, 0, 0)) and fails(lambda: open("/proc/1/mem", "rb")),
+    "memory_limit": fails(fill_memory),
+    "disk_limit": fails(fill_disk),
+    "landlock": bool(told["landlock"]),
+    "process_limit": fails(fork_many),
+}
+print(json.dumps(answers))
+"""
+
+
+def prove(worker: Worker) -> dict[str, bool]:
+    """Run the probes in a worker. What it could reach is really there: a server, a file, this process.
+
+    Raises:
+        IsolationError: if the probes cannot be run.
+    """
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
+        name = f"\0rollenv-probe-{os.getpid()}-{id(worker)}"
+        abstract.bind(name)
+        abstract.listen(1)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rollenv-probe-"))
+        os.chmod(folder, 0o755)
+        secret = Path(folder, "secret")
+        secret.write_text("secret")
+        told = {
+            "port": server.getsockname()[1],
+            "abstract": name,
+            "secret": str(secret),
+            "pid": os.getpid(),
+            "memory": worker.limits.memory_mb << 20,
+            "disk": worker.limits.disk_mb << 20,
+            "processes": worker.limits.processes,
+            "landlock": worker.about.get("landlock", 0),
+        }
+        code = _PROGRAM.replace("TOLD", repr(json.dumps(told)))
+        done = worker.request("run", code=code, exclusive=True, wait=60, **worker.run_fields(30))
+    try:
+        answers = json.loads(done["stdout"])
+    except ValueError:
+        raise IsolationError(f"the probes of isolation could not be run: {done['stderr'][-500:] or done}") from None
+    return {name: bool(answers.get(name)) for name in PROPERTIES}

@@ -1,0 +1,266 @@
+"""What a person does with a sandbox, on both backends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from rollenv import UsageError
+from rollenv.sandbox import (
+    AsyncSandbox,
+    ContextBusy,
+    IsolationError,
+    Limits,
+    NotFound,
+    Sandbox,
+    SandboxDied,
+    SandboxError,
+    SandboxTimeout,
+)
+
+
+@pytest.fixture(scope="module")
+def boxes():
+    """A sandbox of each backend, shared by tests that leave it usable."""
+    made: dict[str, Sandbox] = {}
+    yield made
+    for sandbox in made.values():
+        sandbox.kill()
+
+
+@pytest.fixture
+def box(backend, boxes) -> Sandbox:
+    name = backend["backend"]
+    if name not in boxes or not boxes[name].alive:
+        boxes[name] = Sandbox.create(**backend, limits=Limits(seconds=10, memory_mb=256))
+    return boxes[name]
+
+
+def test_the_last_expression_is_the_result_and_state_is_kept(box):
+    done = box.run_code("x = 20\nprint('out')\nimport sys; print('err', file=sys.stderr)\nx + 1")
+    assert done.text == "21"
+    assert "".join(done.logs.stdout) == "out\n"
+    assert "".join(done.logs.stderr) == "err\n"
+    assert done.error is None
+    assert box.run_code("x * 2").text == "40"
+
+
+def test_errors_are_structured(box):
+    error = box.run_code("def f():\n    return 1 / 0\nf()").error
+    assert (error.name, error.value) == ("ZeroDivisionError", "division by zero")
+    assert 'File "<code>", line 2, in f' in error.traceback
+    assert "kernel" not in error.traceback
+    assert box.run_code("(").error.name == "SyntaxError"
+    assert box.run_code("raise SystemExit(3)").error.name == "SystemExit"
+
+
+def test_rich_results(box):
+    code = """
+class Shown:
+    def _repr_html_(self): return "<b>x</b>"
+    def _repr_svg_(self): return "<svg/>"
+    def _repr_png_(self): return b"png"
+    def __repr__(self): return "shown"
+display({"a": [1, 2]})
+Shown()
+"""
+    first, second = box.run_code(code).results
+    assert (first.json, first.is_main_result) == ({"a": [1, 2]}, False)
+    assert (second.html, second.svg, second.png, second.text) == ("<b>x</b>", "<svg/>", "cG5n", "shown")
+
+
+def test_output_comes_while_the_code_runs(box):
+    seen: list[tuple[str, float]] = []
+    start = time.monotonic()
+    box.run_code(
+        "import time\nfor i in range(3):\n    print(i, flush=True); time.sleep(0.2)",
+        on_stdout=lambda text: seen.append((text, time.monotonic() - start)),
+    )
+    assert "".join(text for text, _ in seen) == "0\n1\n2\n"
+    assert seen[-1][1] - seen[0][1] > 0.2
+
+
+def test_contexts_are_apart(box):
+    name = box.create_context()
+    box.run_code("y = 1", context=name)
+    assert box.run_code("y", context=name).text == "1"
+    assert box.run_code("y").error.name == "NameError"
+    with pytest.raises(SandboxError):
+        box.create_context(name)
+    box.remove_context(name)
+    with pytest.raises(NotFound):
+        box.run_code("y", context=name)
+
+
+def test_a_timeout_holds_and_keeps_the_state_of_code_that_can_be_interrupted(box):
+    box.run_code("z = 5")
+    start = time.monotonic()
+    assert box.run_code("while True: pass", timeout=0.5).error.name == "Timeout"
+    assert time.monotonic() - start < 3
+    assert box.run_code("z").text == "5"
+
+
+def test_a_context_that_ignores_the_interrupt_is_ended_and_replaced(box):
+    code = "import time\nwhile True:\n    try: time.sleep(9)\n    except BaseException: pass"
+    assert box.run_code(code, timeout=0.5).error.name == "Timeout"
+    assert box.run_code("1 + 1").text == "2"
+
+
+def test_interrupt(box):
+    box.run_code("1")
+    threading.Timer(0.5, box.interrupt).start()
+    assert box.run_code("import time; time.sleep(9)").error.name == "KeyboardInterrupt"
+
+
+def test_a_busy_context_says_so(box):
+    box.run_code("1")
+    thread = threading.Thread(target=box.run_code, args=("import time; time.sleep(1)",))
+    thread.start()
+    time.sleep(0.3)
+    with pytest.raises(ContextBusy):
+        box.run_code("1")
+    thread.join()
+
+
+@pytest.mark.parametrize("code", ["import os; os._exit(7)", "import os, signal; os.kill(os.getpid(), 9)"])
+def test_an_exit_that_cannot_be_caught_is_reported_and_the_next_run_works(box, code):
+    done = box.run_code(code)
+    assert done.error.name in ("Exit", "Killed")
+    assert done.exit_code in (7, -9)
+    assert box.run_code("1 + 1").text == "2"
+
+
+def test_too_much_output_is_an_error(box):
+    done = box.run_code("while True: print('x' * 1000)")
+    assert done.error.name == "OutputLimit"
+    assert len("".join(done.logs.stdout)) == Limits().output_bytes
+    assert box.run_code("1 + 1").text == "2"
+
+
+def test_too_much_memory_is_an_error(box):
+    assert box.run_code("x = bytearray(1 << 30)").error.name == "MemoryError"
+    assert box.run_code("1 + 1").text == "2"
+
+
+def test_commands(box):
+    done = box.commands.run("echo out; echo err >&2; cat; exit 3", stdin="given")
+    assert (done.stdout, done.stderr, done.exit_code) == ("out\ngiven", "err\n", 3)
+    assert box.commands.run(["echo", "a b", "$HOME"]).stdout == "a b $HOME\n"
+    assert box.commands.run("echo $GREETING", env={"GREETING": "hi"}).stdout == "hi\n"
+    assert box.commands.run("sleep 9", timeout=0.3).error.name == "Timeout"
+    with pytest.raises(NotFound):
+        box.commands.run(["no-such-program"])
+    assert box.run_code("echo $((6 * 7))", language="bash").logs.stdout == ["42\n"]
+
+
+def test_commands_in_the_background(box):
+    handle = box.commands.start("cat; echo end")
+    handle.send_stdin("one\n")
+    with pytest.raises(SandboxTimeout):
+        handle.wait(0.2)
+    assert box.run_code("1 + 1").text == "2", "other things go on meanwhile"
+    handle.send_stdin("two\n", close=True)
+    assert handle.wait(5).stdout == "one\ntwo\nend\n"
+    sleeper = box.commands.start("sleep 60", timeout=100)
+    time.sleep(0.2)
+    assert sleeper.kill()
+    assert sleeper.wait(5).exit_code == -9
+    assert not sleeper.kill()
+
+
+def test_files(box):
+    data = bytes(range(256)) * 100
+    box.files.write("folder/data.bin", data)
+    assert box.files.read_bytes("folder/data.bin") == data
+    assert box.run_code("len(open('folder/data.bin', 'rb').read())").text == str(len(data))
+    box.run_code("open('folder/from_code', 'w').write('é')")
+    assert box.files.read("folder/from_code") == "é"
+    assert [(e.name, e.type, e.size) for e in box.files.list("folder")] == [
+        ("data.bin", "file", len(data)),
+        ("from_code", "file", 2),
+    ]
+    box.files.rename("folder/from_code", "moved")
+    assert box.files.exists("moved")
+    box.files.remove("folder")
+    assert not box.files.exists("folder")
+    with pytest.raises(NotFound):
+        box.files.read("absent")
+    with pytest.raises(SandboxError):
+        box.files.write("/usr/bad", "x")
+
+
+def test_bad_arguments_are_explained(box, backend):
+    for timeout in (0, -1):
+        with pytest.raises(UsageError, match="above 0"):
+            box.run_code("1", timeout=timeout)
+    with pytest.raises(UsageError, match="no language"):
+        box.run_code("1", language="cobol")
+    with pytest.raises(UsageError, match="above 0"):
+        Limits(memory_mb=0)
+    with pytest.raises(UsageError, match="no isolation property"):
+        Sandbox.create(**backend, require=["no_gravity"])
+
+
+def test_unknown_backends_and_settings():
+    with pytest.raises(UsageError, match="there are local, docker"):
+        Sandbox.create(backend="chroot")
+    with pytest.raises(UsageError, match="takes no setting 'image'"):
+        Sandbox.create(image="x")
+
+
+def test_isolation_is_reported_and_less_than_asked_for_is_refused(box, backend):
+    assert all(box.isolation[name] for name in ("no_network", "hidden_files", "seccomp", "no_capabilities"))
+    if not box.isolation["landlock"]:
+        with pytest.raises(IsolationError, match="landlock"):
+            Sandbox.create(**backend, require=["landlock"])
+
+
+def test_files_and_packages_at_creation(backend):
+    with Sandbox.create(**backend, files={"a.txt": "hello"}, packages=["decimal"], env={"K": "v"}) as box:
+        assert box.run_code("open('a.txt').read()").text == "'hello'"
+        assert box.run_code("import sys; 'decimal' in sys.modules").text == "True"
+        assert box.run_code("import os; os.environ['K']").text == "'v'"
+
+
+def test_kill_ends_everything(backend):
+    box = Sandbox.create(**backend)
+    box.commands.start("sleep 1000", timeout=2000)
+    box.kill()
+    box.kill()
+    assert not box.alive
+    with pytest.raises(SandboxDied):
+        box.run_code("1")
+
+
+def test_asyncio(backend):
+    async def play() -> None:
+        async with await AsyncSandbox.create(**backend) as box:
+            assert (await box.run_code("6 * 7")).text == "42"
+            assert (await box.commands.run("echo hi")).stdout == "hi\n"
+            task = asyncio.create_task(box.run_code("import time; time.sleep(30)", timeout=60))
+            await asyncio.sleep(0.5)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.sleep(0.5)
+            assert (await box.run_code("1 + 1")).text == "2"
+
+    asyncio.run(play())
+
+
+def test_matplotlib_figures_are_results():
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    with Sandbox.create(env={"MPLBACKEND": "agg"}) as box:
+        done = box.run_code("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nNone")
+        assert done.error is None, done.error
+        assert done.results[-1].png.startswith("iVBOR")
+
+
+def test_a_missing_image_or_daemon_is_explained(docker_url):
+    with pytest.raises(SandboxError, match="no image 'absent:1'"):
+        Sandbox.create("docker", image="absent:1", base_url=docker_url)
+    with pytest.raises(SandboxError, match="Is the daemon running"):
+        Sandbox.create("docker", base_url="unix:///nowhere")
