@@ -99,11 +99,11 @@ def start(
         sweep(client)
         container = client.create_container(
             image,
-            [python, "-I", "-c", _program(), *packages],
+            [python, "-s", "-c", _program(), *packages],
             user=f"{_USER}:{_USER}",
             stdin_open=True,
             detach=False,  # standard input closes with the client that is attached to it
-            environment={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            environment={"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             labels={LABEL: _owner(os.getpid())},
             network_disabled=True,
             host_config=client.create_host_config(**_host(limits, runtime)),
@@ -131,7 +131,7 @@ def start(
 
 def _program() -> str:
     """What runs in the container, as one text: it needs no file there."""
-    names = ("linux", "kernel", "container")
+    names = ("files", "interpreter", "linux", "kernel", "container")
     return _START.format(sources={name: (_INSIDE / f"{name}.py").read_text(encoding="utf-8") for name in names})
 
 

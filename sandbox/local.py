@@ -58,10 +58,16 @@ def start(limits: Limits, packages: Sequence[str] = ()) -> Worker:
     if sys.platform != "linux":
         raise IsolationError("the local sandbox needs Linux; use backend='docker' on this machine")
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-I", "-S", "-c", _START, str(theirs.fileno())]
+    command = [sys.executable, "-s", "-S", "-P", "-c", _START, str(theirs.fileno())]
     nothing = subprocess.DEVNULL
     process = subprocess.Popen(
-        command, pass_fds=[theirs.fileno()], env={}, cwd="/", stdin=nothing, stdout=nothing, start_new_session=True
+        command,
+        pass_fds=[theirs.fileno()],
+        env={"PYTHONHASHSEED": "0"},  # the order of a set is part of what a program prints
+        cwd="/",
+        stdin=nothing,
+        stdout=nothing,
+        start_new_session=True,
     )
     theirs.close()
     channel = JailChannel(process, ours)

@@ -431,7 +431,8 @@ def _error(done: Json, seconds: float) -> ExecutionError | None:
 
 
 def _exit_code(done: Json) -> int | None:
-    return -done["signal"] if done["signal"] else done["exit_code"]
+    code: int | None = -done["signal"] if done["signal"] else done["exit_code"]
+    return code
 
 
 def _execution(done: Json, collected: dict[str, list[str]], seconds: float) -> Execution:

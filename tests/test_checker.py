@@ -9,6 +9,7 @@ import pytest
 import rollenv
 from rollenv import Env, registry
 from rollenv.checker import CHECKS, Broken, TwinProcess, check_env, run_checks
+from rollenv.cli.check import is_available
 from rollenv.registry import ABILITIES
 
 COUNTER = [0]
@@ -227,7 +228,16 @@ def twin():
         yield process
 
 
-@pytest.mark.parametrize("env_id", [s.id for s in rollenv.list_envs() if not s.needs])
+#: Suites with many ids; the rest is checked in a developer's quick run too.
+LARGE = {"code", "eval", "math", "rg", "ta"}
+AVAILABLE = [
+    pytest.param(s.id, marks=pytest.mark.slow if s.namespace in LARGE else ())
+    for s in rollenv.list_envs()
+    if is_available(s)
+]
+
+
+@pytest.mark.parametrize("env_id", AVAILABLE)
 def test_every_registered_environment_keeps_its_promises(env_id, twin):
     findings = run_checks(env_id, episodes=20, twin_process=twin)
     assert [f"{f.name}: {f.detail}" for f in findings if f.ok is False] == []

@@ -9,7 +9,8 @@ from rich.table import Table
 from rollenv.checker import CHECKS, Finding, run_checks
 from rollenv.cli.common import console
 from rollenv.core import UsageError
-from rollenv.registry import list_envs, spec
+from rollenv.envs.data.datasets import is_local
+from rollenv.registry import EnvSpec, list_envs, spec
 from rollenv.traces import TwinProcess
 
 _MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "[dim]·[/]"}
@@ -17,11 +18,11 @@ _MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "[dim]·[/]"}
 
 def command(
     env: list[str] = typer.Argument(None, help="Ids to check."),
-    every: bool = typer.Option(False, "--all", help="Check every id that needs nothing special."),
+    every: bool = typer.Option(False, "--all", help="Check every id that can be made here."),
     episodes: int = typer.Option(20, "--episodes", "-n", min=1, help="Episodes for the oracle and for random actions."),
 ) -> None:
     """Prove what environments promise: one row an id, one column a property."""
-    ids = [s.id for s in list_envs() if not s.needs] if every else [spec(name).id for name in env or ()]
+    ids = [s.id for s in list_envs() if is_available(s)] if every else [spec(name).id for name in env or ()]
     if not ids:
         raise UsageError("name the ids to check, or pass --all")
     findings: dict[str, list[Finding]] = {}
@@ -36,6 +37,11 @@ def command(
     console.print(f"{len(ids)} environments, {len(CHECKS)} properties, {len(broken)} broken  (· is not promised)")
     if broken:
         raise typer.Exit(1)
+
+
+def is_available(env_spec: EnvSpec) -> bool:
+    """Whether it can be made here: it needs nothing special, or only data that is here."""
+    return not env_spec.needs or is_local(env_spec.kwargs.get("dataset_name", ""), env_spec.kwargs.get("split", ""))
 
 
 def _table(findings: dict[str, list[Finding]]) -> Table:

@@ -43,7 +43,7 @@ MODULES: dict[str, dict[str, str]] = {
     "gem.envs.math_env": {"MathEnv": "rollenv.envs.data.math_env:MathEnv"},
     "gem.envs.code_env": {"CodeEnv": "rollenv.envs.data.code_env:CodeEnv"},
     "gem.envs.qa_env": {"QaEnv": "rollenv.envs.data.qa_env:QaEnv"},
-    "gem.envs.reasoning_gym": {"ReasoningGymEnv": "rollenv.envs.adapters.reasoning_gym:ReasoningGymEnv"},
+    "gem.envs.reasoning_gym": {"ReasoningGymEnv": "rollenv.envs.adapters.rg:ReasoningGymEnv"},
     "gem.envs.multiagent": _MULTI_AGENT,
     "gem.envs.multiagent.multi_agent_env": _MULTI_AGENT,
     "gem.multiagent": _MULTI_AGENT,
@@ -94,7 +94,7 @@ GAMES = {
     "minesweeper": ("MinesweeperEnv", f"{_GAMES}.minesweeper:Minesweeper"),
     "sokoban": ("SokobanEnv", "rollenv.envs.sokoban:Sokoban"),
     "sudoku": ("SudokuEnv", f"{_GAMES}.sudoku:Sudoku"),
-    "tower_of_hanoi": ("TowerofHanoiEnv", f"{_GAMES}.tower_of_hanoi:TowerOfHanoi"),
+    "tower_of_hanoi": ("TowerofHanoiEnv", f"{_GAMES}.tower_of_hanoi:TowerofHanoi"),
     "word_search": ("WordSearchEnv", f"{_GAMES}.word_search:WordSearch"),
     "wordle": ("WordleEnv", f"{_GAMES}.wordle:Wordle"),
 }

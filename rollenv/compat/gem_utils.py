@@ -78,14 +78,10 @@ def em_check(prediction: str, golden_answers: str | Sequence[str]) -> bool:
 def run_python(
     code: str, sandbox_type: str = "none", stdin: str | None = None, timeout: float = 10
 ) -> tuple[bool, str, str]:
-    """``(success, stdout, stderr)`` of a program; the timeout holds."""
-    from rollenv.sandbox.plain import PlainRunner
+    """``(success, stdout, stderr)`` of a program, always in an isolated sandbox; the timeout holds."""
+    from rollenv.sandbox import shared_pool
 
-    runner = PlainRunner()
-    try:
-        result = runner.run(code, stdin=stdin or "", timeout=timeout)
-    finally:
-        runner.close()
+    result = shared_pool().run(code, stdin=stdin or "", timeout=timeout)
     errors = f"{result.stderr}\nExecution timed out after {timeout:g} seconds." if result.timed_out else result.stderr
     return result.exit_code == 0 and not result.timed_out, result.stdout, errors
 

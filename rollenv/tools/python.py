@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from rollenv.core import UsageError
-from rollenv.sandbox.plain import PlainRunner
-from rollenv.sandbox.types import Runner, RunResult
+from rollenv.sandbox import Runner, Sandbox, shared_pool
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
 
 _BLOCK = re.compile(r"<python>(.*?)</python>|```[ \t]*(?:python3?|py)[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
@@ -16,13 +15,15 @@ MAX_CHARACTERS = 20_000
 
 
 class PythonCodeTool(BaseTool):
-    """Runs the first ``<python>`` element or Python code fence of an action, every time in a fresh interpreter.
+    """Runs the first ``<python>`` element or Python code fence of an action in an isolated sandbox.
 
     Args:
         timeout: seconds for a program; they hold.
-        sandbox_type: ``none`` runs it as an ordinary process of this user, without isolation.
+        sandbox_type: ``local`` is the isolated sandbox of this process; GEM's ``none`` and ``bwrap`` mean the same,
+            since code that nobody has read is never run in the open.
         keep_error_last_line: show only the last line of an error.
         runner: runs the code instead; closing it stays with its owner.
+        stateful: keep variables from call to call, in a sandbox that belongs to this tool and ends with it.
     """
 
     tool_type = "python"
@@ -30,16 +31,18 @@ class PythonCodeTool(BaseTool):
     def __init__(
         self,
         timeout: float = 5,
-        sandbox_type: str = "none",
+        sandbox_type: str = "local",
         keep_error_last_line: bool = False,
         runner: Runner | None = None,
+        stateful: bool = False,
         num_workers: int = 1,
     ):
         super().__init__(num_workers)
-        if runner is None and sandbox_type != "none":
-            raise UsageError(f"sandbox_type {sandbox_type!r} is unknown; there is 'none', or pass runner=")
+        if sandbox_type not in ("local", "none", "bwrap"):
+            raise UsageError(f"sandbox_type {sandbox_type!r} is unknown; there is 'local', or pass runner=")
         self.timeout, self.keep_error_last_line = timeout, keep_error_last_line
-        self.runner: Runner = runner or PlainRunner()
+        self.stateful, self._runner = stateful, runner
+        self._sandbox: Sandbox | None = None
 
     def instruction_string(self) -> str:
         return "To run Python code, write it between <python> and </python>; what it prints is shown to you."
@@ -49,18 +52,38 @@ class PythonCodeTool(BaseTool):
         if block is None:
             return NOT_CALLED
         code = block[1] if block[1] is not None else block[2]
-        result = self.runner.run(code, timeout=self.timeout)
-        failed = result.timed_out or result.exit_code != 0
-        return ToolResult(True, failed, f"Code execution result: {self._shown(result)}\n", action[: block.end()])
-
-    def _shown(self, result: RunResult) -> str:
-        errors = result.stderr.strip()
+        output, errors = self._in_sandbox(code) if self.stateful else self._fresh(code)
         if errors and self.keep_error_last_line:
             errors = errors.splitlines()[-1]
+        text = _shortened("\n".join(part for part in (output.rstrip(), errors) if part))
+        return ToolResult(True, bool(errors), f"Code execution result: {text}\n", action[: block.end()])
+
+    def _fresh(self, code: str) -> tuple[str, str]:
+        """(output, errors); without a failure there are no errors, and what went to standard error is output."""
+        result = (self._runner or shared_pool()).run(code, timeout=self.timeout)
+        said = result.stderr.strip()
         if result.timed_out:
-            errors = f"{errors}\nStopped after {self.timeout:g} seconds.".strip()
-        text = "\n".join(part for part in (result.stdout.rstrip(), errors) if part)
-        if len(text) > MAX_CHARACTERS:
-            half = MAX_CHARACTERS // 2
-            text = f"{text[:half]}\n[{len(text) - MAX_CHARACTERS} characters left out]\n{text[-half:]}"
+            return result.stdout, f"{said}\nStopped after {self.timeout:g} seconds.".strip()
+        if result.truncated or result.out_of_memory:
+            return result.stdout, "Stopped: too much output." if result.truncated else "Stopped: too much memory."
+        if result.exit_code:
+            return result.stdout, said or f"It exited with {result.exit_code}."
+        return f"{result.stdout}{said}", ""
+
+    def _in_sandbox(self, code: str) -> tuple[str, str]:
+        if self._sandbox is None or not self._sandbox.alive:
+            self._sandbox = Sandbox.create()
+        done = self._sandbox.run_code(code, timeout=self.timeout)
+        output = "".join(done.logs.stdout) + (f"{done.text}\n" if done.text is not None else "")
+        return output, "" if done.error is None else done.error.traceback.strip() or done.error.value
+
+    def close(self) -> None:
+        if self._sandbox is not None:
+            self._sandbox.kill()
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= MAX_CHARACTERS:
         return text
+    half = MAX_CHARACTERS // 2
+    return f"{text[:half]}\n[{len(text) - MAX_CHARACTERS} characters left out]\n{text[-half:]}"

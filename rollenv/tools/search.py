@@ -1,9 +1,13 @@
-"""The tool that asks a retrieval server."""
+"""Tools that search: a retrieval server, or documents in memory."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,6 +16,8 @@ from rollenv.core import MissingExtra, UsageError
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
 
 _QUERY = re.compile(r"<search>(.*?)</search>", re.DOTALL)
+_INSTRUCTIONS = "To search, write a query between <search> and </search>; the best documents are shown to you."
+_EMPTY = "The query is empty: write it between <search> and </search>."
 
 
 class SearchTool(BaseTool):
@@ -35,7 +41,7 @@ class SearchTool(BaseTool):
         self.search_url, self.topk, self.timeout = search_url, topk, timeout
 
     def instruction_string(self) -> str:
-        return "To search, write a query between <search> and </search>; the best documents are shown to you."
+        return _INSTRUCTIONS
 
     def execute_action(self, action: str) -> ToolResult:
         call = _QUERY.search(action)
@@ -43,7 +49,7 @@ class SearchTool(BaseTool):
             return NOT_CALLED
         query, parsed = call[1].strip(), action[: call.end()]
         if not query:
-            return ToolResult(True, True, "The query is empty: write it between <search> and </search>.", parsed)
+            return ToolResult(True, True, _EMPTY, parsed)
         try:
             documents = self._retrieve(query)
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
@@ -64,6 +70,62 @@ class SearchTool(BaseTool):
         is_json = "json" in response.headers.get("content-type", "")
         answer: Any = response.json() if is_json else msgpack.unpackb(response.content)
         return [_show(i + 1, row["document"]["contents"]) for i, row in enumerate(answer["result"][: self.topk])]
+
+
+class CorpusSearchTool(BaseTool):
+    """Searches documents in memory with BM25 (Lucene's variant, k1 1.5, b 0.75), offline.
+
+    Args:
+        documents: texts whose first line is the title, or a path of a JSONL file with a ``contents`` column.
+        topk: documents for a query.
+
+    Raises:
+        MissingExtra: without bm25s.
+        UsageError: if there are no documents, or the file cannot be read.
+    """
+
+    tool_type = "search"
+
+    def __init__(self, documents: Sequence[str] | str | Path, topk: int = 3, num_workers: int = 1):
+        super().__init__(num_workers)
+        try:
+            import bm25s
+        except ImportError as error:
+            raise MissingExtra(f"searching a corpus needs bm25s: pip install 'rollenv[tools]' ({error})") from error
+        self.documents = _load(documents)
+        if not self.documents or topk < 1:
+            raise UsageError(
+                f"a corpus has at least one document and topk is at least 1, got {len(self.documents)}, {topk}"
+            )
+        self.topk = min(topk, len(self.documents))
+        self._tokenize = partial(bm25s.tokenize, stopwords="en", show_progress=False)
+        self._index = bm25s.BM25()
+        self._index.index(self._tokenize(self.documents), show_progress=False)
+
+    def instruction_string(self) -> str:
+        return _INSTRUCTIONS
+
+    def execute_action(self, action: str) -> ToolResult:
+        call = _QUERY.search(action)
+        if call is None:
+            return NOT_CALLED
+        query, parsed = call[1].strip(), action[: call.end()]
+        if not query:
+            return ToolResult(True, True, _EMPTY, parsed)
+        found, scores = self._index.retrieve(self._tokenize([query[:10_000]]), k=self.topk, show_progress=False)
+        hits = [self.documents[int(i)] for i, score in zip(found[0], scores[0], strict=True) if score > 0]
+        shown = "\n".join(_show(i + 1, text) for i, text in enumerate(hits))
+        return ToolResult(True, False, shown or "Nothing was found.", parsed)
+
+
+def _load(documents: Sequence[str] | str | Path) -> list[str]:
+    if not isinstance(documents, str | Path):
+        return list(documents)
+    try:
+        with open(documents, encoding="utf-8") as file:
+            return [json.loads(line)["contents"] for line in file if line.strip()]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"cannot read the corpus {str(documents)!r}: {type(error).__name__}: {error}") from error
 
 
 def _show(number: int, contents: str) -> str:

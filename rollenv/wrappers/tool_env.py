@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from typing import Any
 
 from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, UsageError, Wrapper
 from rollenv.tools.base import BaseTool
+from rollenv.tools.calls import first_call
+from rollenv.tools.function import CallableTool
 
 #: Added to the answer of the last call that is allowed.
 LAST_USE = "\n\nThat was the last tool call allowed. Give the final answer now."
@@ -65,9 +68,22 @@ class ToolEnvWrapper(Wrapper):
                 known, failed, answer, parsed = tool.execute_action(action)
                 if known:
                     return self._used(tool, failed, answer, parsed)
+            if unknown := self._unknown(action):
+                return self._used(*unknown)
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._over = terminated or truncated
         return observation, reward, terminated, truncated, info | self._counters(used=False)
+
+    def _unknown(self, action: str) -> tuple[BaseTool, bool, str, str] | None:
+        """The answer to a call of a function that none of the tools has."""
+        callables = [tool for tool in self.tools if isinstance(tool, CallableTool)]
+        call = first_call(action) if callables else None
+        if call is None:
+            return None
+        names = [name for tool in callables for name in tool.names()]
+        near = difflib.get_close_matches(call.name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
+        return callables[0], True, f"There is no tool {call.name!r}; {hint}", action[: call.end]
 
     def _used(self, tool: BaseTool, failed: bool, answer: str, parsed: str) -> StepResult:
         self.tool_use_counter += 1

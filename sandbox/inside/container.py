@@ -27,6 +27,7 @@ def main() -> None:
     for fd in (0, 1):
         os.dup2(nowhere, fd)
     os.makedirs(SCRATCH, exist_ok=True)
+    sys.path.remove("")  # what runs here must not choose what the kernel imports
     loaded = []
     for name in sys.argv[1:]:
         with contextlib.suppress(ImportError):

@@ -1,4 +1,4 @@
-"""Builds a jail around itself and becomes the kernel in it: ``python -I -S -c "... import jail; jail.main(fd)"``.
+"""Builds a jail around itself and becomes the kernel in it: ``python -s -S -P -c "... import jail; jail.main(fd)"``.
 
 The jail has its own user, pid, mount, network, ipc, uts and cgroup namespaces. Its file system is a read-only view of
 the system and of Python, and one scratch folder in memory with limits on size and number of files. Code runs in forks

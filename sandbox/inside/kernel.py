@@ -9,9 +9,6 @@ of ``{"id", "stream", "data"}`` and one ``{"id", "done": {...}}``. The channel's
 
 from __future__ import annotations
 
-import ast
-import atexit
-import base64
 import contextlib
 import errno
 import fcntl
@@ -24,17 +21,20 @@ import selectors
 import shutil
 import signal
 import sys
-import threading
 import time
 import traceback
-import types
 from collections.abc import Callable
 from typing import Any
 
+if __package__:
+    from rollenv.sandbox.inside.files import FileOperations
+    from rollenv.sandbox.inside.interpreter import MAX_REPORT, serve_cells, write_all
+else:
+    from files import FileOperations  # type: ignore[import-not-found,no-redef]
+    from interpreter import MAX_REPORT, serve_cells, write_all  # type: ignore[import-not-found,no-redef]
+
 #: Bytes of one message at most; what is larger ends the channel.
 MAX_MESSAGE = 64 << 20
-#: Bytes of results (rich output) that one execution may report.
-MAX_REPORT = 16 << 20
 #: Seconds between looks at the memory that is in use.
 WATCH_INTERVAL = 0.02
 #: Seconds that code has to react to an interrupt before it is killed.
@@ -43,158 +43,11 @@ GRACE = 0.5
 Json = dict[str, Any]
 
 
-# -- inside a fork: running code -------------------------------------------------------------------------------------
-
-
-class Interpreter:
-    """Runs cells of Python in one namespace, as a notebook does."""
-
-    def __init__(self) -> None:
-        self.main = types.ModuleType("__main__")
-        self.main.__dict__.update(__builtins__=__builtins__, display=self.display)
-        sys.modules["__main__"] = self.main
-        self.results: list[Json] = []
-
-    def run(self, code: str) -> Json:
-        """Execute one cell; what it displayed, the value of its last expression, and its error."""
-        self.results, error, status = [], None, 0
-        try:
-            self._execute(code)
-        except SystemExit as leave:
-            status = leave.code if isinstance(leave.code, int) else 0 if leave.code is None else 1
-            if leave.code is not None and not isinstance(leave.code, int):
-                print(leave.code, file=sys.stderr)  # noqa: T201
-            error = {"name": "SystemExit", "value": str(leave.code), "traceback": ""} if status else None
-        except BaseException as caught:  # whatever the code raised is its result
-            error, status = _describe(caught), 1
-            sys.stderr.write(error["traceback"])
-        self._figures()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        return {"results": _bounded(self.results), "error": error, "exit_code": status & 0xFF}
-
-    def _execute(self, code: str) -> None:
-        tree = ast.parse(code, "<code>")
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, "<code>", "exec"), self.main.__dict__)
-        if isinstance(last, ast.Expr):
-            value = eval(compile(ast.Expression(last.value), "<code>", "eval"), self.main.__dict__)
-            if value is not None:
-                self.main.__dict__["_"] = value
-                self.results.append(_formats(value) | {"is_main_result": True})
-
-    def display(self, *values: Any) -> None:
-        """Show values as results."""
-        self.results += [_formats(value) for value in values]
-
-    def _figures(self) -> None:
-        pyplot = sys.modules.get("matplotlib.pyplot")
-        for number in pyplot.get_fignums() if pyplot else ():
-            with contextlib.suppress(Exception):
-                self.results.append(_formats(pyplot.figure(number)))
-        if pyplot:
-            pyplot.close("all")
-
-
-def _describe(error: BaseException) -> Json:
-    """An exception without the frames of this file."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != "<code>":
-        trace = trace.tb_next
-    with contextlib.suppress(Exception):
-        lines = traceback.format_exception(type(error), error, trace)
-        return {"name": type(error).__name__, "value": str(error)[:10_000], "traceback": "".join(lines)[-100_000:]}
-    return {"name": type(error).__name__, "value": "", "traceback": f"{type(error).__name__}\n"}
-
-
-_METHODS = {
-    "html": "_repr_html_",
-    "markdown": "_repr_markdown_",
-    "svg": "_repr_svg_",
-    "png": "_repr_png_",
-    "jpeg": "_repr_jpeg_",
-    "latex": "_repr_latex_",
-    "json": "_repr_json_",
-}
-
-
-def _formats(value: Any) -> Json:
-    """Every representation that a value offers; pictures in base64."""
-    found: Json = {}
-    if hasattr(value, "savefig") and "matplotlib" in sys.modules:
-        picture = io.BytesIO()
-        value.savefig(picture, format="png", bbox_inches="tight")
-        found["png"] = base64.b64encode(picture.getvalue()).decode()
-    for name, method in _METHODS.items():
-        if name not in found and hasattr(type(value), method):
-            with contextlib.suppress(Exception):
-                shown = getattr(value, method)()
-                found[name] = base64.b64encode(shown).decode() if isinstance(shown, bytes) else shown
-    if isinstance(value, dict | list):
-        with contextlib.suppress(Exception):
-            found["json"] = json.loads(json.dumps(value))
-    try:
-        found["text"] = repr(value)
-    except Exception as error:
-        found["text"] = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
-    return {k: v for k, v in found.items() if v is not None}
-
-
-def _bounded(results: list[Json]) -> list[Json]:
-    kept, size = [], 0
-    for result in results:
-        size += len(json.dumps(result, default=repr))
-        if size > MAX_REPORT:
-            kept.append({"text": f"[more than {MAX_REPORT} bytes of results; the rest was dropped]"})
-            break
-        kept.append(json.loads(json.dumps(result, default=repr)))
-    return kept
-
-
-def _serve_cells(requests: int, reports: int, once: bool) -> None:
-    """In the fork: run cells as they come, or one, and report on each."""
-    interpreter = Interpreter()
-    inbox = os.fdopen(requests, "rb")
-    while line := inbox.readline():
-        try:
-            report = interpreter.run(json.loads(line))
-        except KeyboardInterrupt:  # between the cell's end and its report
-            error = {"name": "KeyboardInterrupt", "value": "", "traceback": ""}
-            report = {"results": [], "error": error, "exit_code": 1}
-        if once:
-            _run_exit_handlers()
-        _write_all(reports, json.dumps(report).encode() + b"\n")
-        if once:
-            os._exit(report["exit_code"])
-    os._exit(0)
-
-
-def _run_exit_handlers() -> None:
-    """What an interpreter does at its end: wait for threads, call the handlers, flush."""
-    with contextlib.suppress(BaseException):
-        threading._shutdown()  # type: ignore[attr-defined]
-    with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BaseException):
-            stream.flush()
-
-
 def out_of_the_way(fd: int) -> int:
     """A copy of a descriptor above those that a fork arranges; the original is closed."""
     high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 128)
     os.close(fd)
     return high
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-# -- the kernel ------------------------------------------------------------------------------------------------------
 
 
 class Child:
@@ -235,7 +88,7 @@ class Job:
         self.exclusive = bool(request.get("exclusive"))
 
 
-class Kernel:
+class Kernel(FileOperations):
     """Serves one channel until it ends.
 
     Args:
@@ -327,7 +180,7 @@ class Kernel:
         """Put a message on the channel."""
         data = json.dumps(message).encode()
         try:
-            _write_all(self.outward, len(data).to_bytes(4, "big") + data)
+            write_all(self.outward, len(data).to_bytes(4, "big") + data)
         except OSError:
             raise EOFError from None
 
@@ -343,7 +196,7 @@ class Kernel:
             self._kill(child)
             child = None
         if child is None:
-            child = self._fork(f"run-{request['id']}", request, lambda c: _serve_cells(c[0], c[1], once=True))
+            child = self._fork(f"run-{request['id']}", request, lambda c: serve_cells(c[0], c[1], once=True))
         child.request, child.cell = request, Job(request)
         self._send_cell(child, request["code"])
         self._feed(child, request.get("stdin", ""), close=True)
@@ -351,7 +204,7 @@ class Kernel:
     def _make_spare(self, request: Json) -> None:
         """Fork for the next run after the answer to this one, when nothing foreign is left that could touch it."""
         terms = {**_terms(request), "op": "run", "id": 0}
-        self.spare = self._fork("spare", terms, lambda c: _serve_cells(c[0], c[1], once=True))
+        self.spare = self._fork("spare", terms, lambda c: serve_cells(c[0], c[1], once=True))
 
     def _op_command(self, request: Json) -> Json | None:
         """A fork becomes another program. In the background its pid comes at once, and its end is a later message."""
@@ -375,7 +228,7 @@ class Kernel:
         """A fork that stays and runs cell after cell."""
         if request["key"] in self.children:
             raise FileExistsError(errno.EEXIST, "there is a context of this name", request["key"])
-        child = self._fork(request["key"], request, lambda c: _serve_cells(c[0], c[1], once=False))
+        child = self._fork(request["key"], request, lambda c: serve_cells(c[0], c[1], once=False))
         self._close_stdin(child)
         return {"pid": child.pid}
 
@@ -390,7 +243,7 @@ class Kernel:
     def _send_cell(child: Child, code: str) -> None:
         assert child.requests is not None
         with contextlib.suppress(BrokenPipeError):  # it has just ended, which will be noticed
-            _write_all(child.requests, json.dumps(code).encode() + b"\n")
+            write_all(child.requests, json.dumps(code).encode() + b"\n")
 
     def _op_signal(self, request: Json) -> Json:
         child = self._named(request)
@@ -406,61 +259,6 @@ class Kernel:
             raise BrokenPipeError(errno.EPIPE, "its standard input is closed", request["key"])
         self._feed(child, request["data"], close=bool(request.get("close")))
         return {}
-
-    def _op_read(self, request: Json) -> Json:
-        with open(request["path"], "rb") as file:
-            if not os.path.isfile(request["path"]):
-                raise OSError(errno.EINVAL, "not a regular file", request["path"])
-            data = file.read(request.get("max_bytes", 32 << 20) + 1)
-        if len(data) > request.get("max_bytes", 32 << 20):
-            raise OSError(errno.EFBIG, "the file is larger than what is read at once", request["path"])
-        return {"data": base64.b64encode(data).decode()}
-
-    def _op_write(self, request: Json) -> Json:
-        self._make_dirs(os.path.dirname(request["path"]))
-        with open(request["path"], "wb") as file:
-            file.write(base64.b64decode(request["data"]))
-        self._give_away(request["path"])
-        return {}
-
-    def _op_list(self, request: Json) -> Json:
-        entries = []
-        for entry in sorted(os.scandir(request["path"]), key=lambda e: e.name):
-            info = entry.stat(follow_symlinks=False)
-            kind = "dir" if entry.is_dir(follow_symlinks=False) else "link" if entry.is_symlink() else "file"
-            entries.append({"name": entry.name, "type": kind, "size": info.st_size, "mode": info.st_mode & 0o7777})
-        return {"entries": entries}
-
-    def _op_make_dir(self, request: Json) -> Json:
-        self._make_dirs(request["path"])
-        return {}
-
-    def _op_remove(self, request: Json) -> Json:
-        path = request["path"]
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        else:
-            os.remove(path)
-        return {}
-
-    def _op_rename(self, request: Json) -> Json:
-        os.rename(request["path"], request["to"])
-        return {}
-
-    def _op_exists(self, request: Json) -> Json:
-        return {"exists": os.path.lexists(request["path"])}
-
-    def _make_dirs(self, path: str) -> None:
-        if path and not os.path.isdir(path):
-            self._make_dirs(os.path.dirname(path))
-            os.mkdir(path)
-            self._give_away(path)
-
-    def _give_away(self, path: str) -> None:
-        """What the kernel writes belongs to whoever runs code."""
-        owner = os.stat(self.scratch)
-        with contextlib.suppress(OSError):
-            os.chown(path, owner.st_uid, owner.st_gid)
 
     def _named(self, request: Json) -> Child:
         if request["key"] not in self.children:
@@ -703,7 +501,8 @@ class Kernel:
 
     def _watch_memory(self) -> None:
         """A process has a limit of its own; all of them together are held to the same number here."""
-        limits = [c.request.get("memory_bytes") for c in self.children.values() if c.request.get("memory_bytes")]
+        asked = (c.request.get("memory_bytes") for c in self.children.values())
+        limits: list[int] = [limit for limit in asked if limit]
         if not limits:
             return
         pids = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]

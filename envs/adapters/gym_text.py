@@ -1,0 +1,209 @@
+"""Gymnasium's toy-text and classic-control environments told as text.
+
+The games are Gymnasium's own, with its rewards; the state is told in sentences with named quantities, and an action is
+a word in a box. Dynamics draw from the environment's private stream.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rollenv.core import Env, ResetResult, StepResult, UsageError
+from rollenv.parsing import last_boxed
+from rollenv.registry import ABILITIES, register
+
+_TOYS = "rollenv.envs.adapters.gym_toys"
+_CONTROL = "rollenv.envs.adapters.gym_control"
+
+
+def register_gym() -> None:
+    """Register ``gym:*``; the names are Gymnasium's."""
+    for name, entry_point, oracle_success in (
+        ("Taxi-v3", f"{_TOYS}:Taxi", 0.99),
+        ("FrozenLake-v1", f"{_TOYS}:FrozenLake", 0.5),
+        ("CliffWalking-v1", f"{_TOYS}:CliffWalking", 0.99),
+        ("Blackjack-v1", f"{_TOYS}:Blackjack", 0.25),
+        ("CartPole-v1", f"{_CONTROL}:CartPole", 0.99),
+        ("MountainCar-v0", f"{_CONTROL}:MountainCar", 0.99),
+        ("Acrobot-v1", f"{_CONTROL}:Acrobot", 0.99),
+        ("Pendulum-v1", f"{_CONTROL}:Pendulum", 0.99),
+    ):
+        register(f"gym:{name}", entry_point, abilities=ABILITIES, oracle_success=oracle_success)
+    register(
+        "gym:FrozenLake8x8-v1",
+        f"{_TOYS}:FrozenLake",
+        abilities=ABILITIES,
+        oracle_success=0.6,
+        map_name="8x8",
+        max_turns=200,
+    )
+
+
+class GymText(Env):
+    r"""A Gymnasium environment with a few actions, played in words.
+
+    An answer that holds none of the actions in a box passes the turn: nothing moves, and the reward is 0.
+
+    Args:
+        max_turns: the episode is truncated after this many turns; Gymnasium's limit unless given.
+        settings: arguments of Gymnasium's own environment.
+    """
+
+    #: ``"module:Class"`` of Gymnasium's environment.
+    game_class: str
+    #: The words for Gymnasium's actions 0, 1, 2, ...
+    actions: tuple[str, ...]
+    #: Attributes of the game that decide how it goes on.
+    fields: tuple[str, ...]
+    default_turns: int
+
+    def __init__(self, max_turns: int | None = None, **settings: Any):
+        self.max_turns = self.default_turns if max_turns is None else max_turns
+        if self.max_turns < 1:
+            raise UsageError(f"max_turns is at least 1, got {max_turns}")
+        module, _, name = self.game_class.partition(":")
+        try:
+            self.game: Any = getattr(importlib.import_module(module), name)(**settings)
+        except (TypeError, ValueError, KeyError) as error:
+            raise UsageError(f"Gymnasium's {name} cannot be made with {settings}: {error}") from error
+        self.settings = settings
+        self.turn = 0
+        self._index = {word: i for i, word in enumerate(self.actions)}
+
+    # -- what a game writes ------------------------------------------------------------------------------------------
+
+    def _rules(self) -> str:
+        """What the task is, without the actions."""
+        raise NotImplementedError
+
+    def _describe(self) -> str:
+        """What the player sees."""
+        raise NotImplementedError
+
+    def _success(self, reward: float, terminated: bool) -> bool:
+        """Whether the episode that has just ended was a success."""
+        return terminated
+
+    def _policy(self) -> int:
+        """The number of an expert's next action."""
+        raise NotImplementedError
+
+    def _game_action(self, index: int) -> Any:
+        return index
+
+    def _moved(self) -> None:
+        """Called after every turn, whether or not its action was valid."""
+
+    # -- the episode -------------------------------------------------------------------------------------------------
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        self.game.np_random = self.np_random
+        self.game.reset()
+        self.turn = 0
+        words = ", ".join(self.actions)
+        how = f"Answer with one of {words}, as in \\boxed{{{self.actions[0]}}}. You have {self.max_turns} turns."
+        return f"{self._rules()}\n{how}\n\n{self._describe()}", {}
+
+    def _step(self, action: str) -> StepResult:
+        self.turn += 1
+        index = self._index.get((last_boxed(action) or "").lower())
+        reward, terminated, said = 0.0, False, "this is not one of the actions, so you did nothing"
+        if index is not None:
+            _, reward, terminated, *_ = self.game.step(self._game_action(index))
+            said = f"you chose {self.actions[index]}"
+        self._moved()
+        reward, terminated = float(reward), bool(terminated)
+        truncated = not terminated and self.turn >= self.max_turns
+        info: dict[str, Any] = {"valid": index is not None}
+        if terminated or truncated:
+            info["success"] = self._success(reward, terminated)
+        return f"Turn {self.turn}: {said}. {self._describe()}", reward, terminated, truncated, info
+
+    def render(self) -> str:
+        return json.dumps(self._fields())
+
+    # -- abilities ---------------------------------------------------------------------------------------------------
+
+    def sample_random_action(self) -> str:
+        return f"\\boxed{{{self.action_rng.choice(self.actions)}}}"
+
+    def oracle_action(self) -> str:
+        return f"\\boxed{{{self.actions[self._policy()]}}}"
+
+    def state_key(self) -> str:
+        return self.render()
+
+    def _get_state(self) -> dict[str, Any]:
+        return {"turn": self.turn, **self._fields()}
+
+    def _fields(self) -> dict[str, Any]:
+        # some fields came with later versions of Gymnasium
+        return {name: _plain(getattr(self.game, name, None)) for name in self.fields}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self.turn = state["turn"]
+        self.game.np_random = self.np_random
+        for name in self.fields:
+            setattr(self.game, name, _restored(name, state[name]))
+
+    def _twin(self) -> Env:
+        twin = copy.copy(self)
+        # tables and settings never change, so only the stream and the fields are copied
+        twin.game = copy.copy(self.game)
+        twin._np_random = copy.deepcopy(self.np_random)
+        twin._random_actions = copy.deepcopy(self._random_actions)
+        twin._set_state(self._get_state())
+        return twin
+
+
+def _plain(value: Any) -> Any:
+    """A number, list or None that JSON can hold; what floats are is kept exactly."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(v) for v in value]
+    return int(value) if isinstance(value, int | np.integer) else float(value)
+
+
+def _restored(name: str, value: Any) -> Any:
+    if name == "state":
+        return np.array(value, dtype=np.float64)
+    return list(value) if isinstance(value, list) else value
+
+
+def table_policy(env: GymText, state: int) -> int:
+    """The best action in a state of a game that has its transitions in a table ``P``."""
+    return _solved(type(env), json.dumps(env.settings, sort_keys=True))[state]  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=64)
+def _solved(kind: Callable[..., GymText], settings: str) -> tuple[int, ...]:
+    return value_iteration(kind(**json.loads(settings)).game.P)
+
+
+def value_iteration(table: dict[int, dict[int, list[tuple[float, int, float, bool]]]]) -> tuple[int, ...]:
+    """The greedy policy of the optimal values at a discount of 0.999.
+
+    Args:
+        table: ``table[state][action]`` lists (probability, next state, reward, whether the episode ends).
+    """
+    states, actions = len(table), len(table[0])
+    reward, move = np.zeros((states, actions)), np.zeros((states, actions, states))
+    for s in range(states):
+        for a in range(actions):
+            for probability, after, paid, ends in table[s][a]:
+                reward[s, a] += probability * paid
+                move[s, a, after] += 0.0 if ends else 0.999 * probability
+    values = np.zeros(states)
+    while True:
+        q = reward + move @ values
+        if np.abs(q.max(1) - values).max() < 1e-9:
+            return tuple(int(a) for a in q.argmax(1))
+        values = q.max(1)

@@ -1,0 +1,70 @@
+"""Every rollenv id in Gymnasium's registry, for programs that call ``gymnasium.make``.
+
+Gymnasium reads a colon as the end of a module's name, so ``game:Sokoban-v0-easy`` is ``rollenv/game.Sokoban-v0-easy``
+there. Import this module once, or name it in the id, and Gymnasium imports it by itself::
+
+    import gymnasium
+    import rollenv.envs.adapters.in_gymnasium
+
+    env = gymnasium.make("rollenv/game.Sokoban-v0-easy")
+    env = gymnasium.make("rollenv.envs.adapters.in_gymnasium:rollenv/game.Sokoban-v0-easy")  # without the import
+
+It is no plug-in of Gymnasium's, as those load whenever Gymnasium does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+import rollenv
+from rollenv.core import TextSpace
+
+NAMESPACE = "rollenv"
+
+
+class InGymnasium(gymnasium.Env[str, str]):
+    """A rollenv environment with a spec of Gymnasium's; the environment itself, with its own, is :attr:`env`."""
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}
+
+    def __init__(self, env_id: str, render_mode: str | None = None, **kwargs: Any):
+        self.env = rollenv.make(env_id, **kwargs)
+        self.render_mode = render_mode
+        self.observation_space = TextSpace()
+        self.action_space = TextSpace()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.env.reset(seed, options=options)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return self.env.step(action)
+
+    def render(self) -> str | None:
+        return self.env.render() if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def gymnasium_id(env_id: str) -> str:
+    """How Gymnasium spells a rollenv id."""
+    return f"{NAMESPACE}/{env_id.replace(':', '.', 1)}"
+
+
+def register_in_gymnasium() -> None:
+    """Register every id that Gymnasium does not have yet; calling it again adds what is new."""
+    for spec in rollenv.list_envs():
+        name = gymnasium_id(spec.id)
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                name,
+                entry_point=f"{__name__}:InGymnasium",
+                nondeterministic=spec.nondeterministic,
+                kwargs={"env_id": spec.id},
+            )
+
+
+register_in_gymnasium()

@@ -1,0 +1,329 @@
+r"""Every data set of reasoning-gym as an environment: a question, an answer in ``\boxed{}``, its score as the reward.
+
+https://github.com/open-thought/reasoning-gym; the package is needed only when an environment is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import hashlib
+import importlib.util
+import json
+import re
+from typing import Any
+
+from rollenv.core import Env, MissingExtra, ResetResult, StepResult, UsageError
+from rollenv.envs.adapters.global_random import PrivateGlobals
+from rollenv.envs.adapters.rg_scoring import may_be_scored
+from rollenv.envs.adapters.rg_solvers import SOLVERS
+from rollenv.parsing import last_boxed
+from rollenv.registry import ABILITIES, register
+
+#: The data sets of reasoning-gym 0.1.25.
+NAMES = tuple(
+    """
+    ab acre advanced_geometry aiw arc_1d arc_agi base_conversion basic_arithmetic bf binary_alternation
+    binary_matrix bitwise_arithmetic boxnet caesar_cipher calendar_arithmetic chain_sum circuit_logic codeio
+    coin_flip color_cube_rotation complex_arithmetic composite count_bits count_primes countdown course_schedule
+    cryptarithm decimal_arithmetic decimal_chain_sum dice emoji_mystery family_relationships figlet_font
+    fraction_simplification futoshiki game_of_life game_of_life_halting gcd graph_color group_anagrams
+    gsm_symbolic intermediate_integration isomorphic_strings jugs kakurasu knight_swap knights_knaves
+    largest_island lcm leg_counting letter_counting letter_jumble list_functions mahjong_puzzle
+    manipulate_matrix maze mini_sudoku modulo_grid n_queens needle_haystack number_filtering number_format
+    number_sequence number_sorting palindrome_generation palindrome_partitioning path_star polynomial_equations
+    polynomial_multiplication pool_matrix power_function prime_factorization products propositional_logic
+    puzzle24 quantum_lock ransom_note rearc rectangle_count rotate_matrix rotten_oranges rubiks_cube rush_hour
+    self_reference sentence_reordering shortest_path simple_equations simple_geometry simple_integration sokoban
+    spell_backward spiral_matrix string_insertion string_manipulation string_splitting string_synthesis sudoku
+    survo syllogism time_intervals tower_of_hanoi tsumego word_ladder word_sequence_reversal word_sorting
+    zebra_puzzles
+    """.split()  # noqa: SIM905
+)
+
+#: What ``rg:composite`` mixes unless told otherwise.
+MIXTURE: tuple[dict[str, Any], ...] = tuple(
+    {"name": name, "weight": 1.0, "config": {}} for name in ("chain_sum", "syllogism", "maze", "word_sorting")
+)
+
+#: Whose constructor draws already; of the others one instance serves for every seed.
+_DRAWS_WHEN_BUILT = frozenset({"acre", "composite", "gsm_symbolic", "list_functions", "survo"})
+#: Which draw from, or seed, the process-wide generators.
+_DRAWS_GLOBALLY = frozenset({"codeio", "composite", "list_functions", "pool_matrix"})
+#: Which print while they make an item.
+_PRINTS = frozenset({"bf", "codeio", "composite"})
+#: A score from here on is a success.
+SOLVED = 0.99
+#: How many items may be drawn until one can be made.
+_TRIES = 20
+#: How many other items a random answer is taken from.
+_OTHER_ITEMS = 8
+
+
+def register_rg() -> None:
+    """Register ``rg:<name>`` for every data set; without the package the ids say that they need it."""
+    needs = () if importlib.util.find_spec("reasoning_gym") else ("envs extra: reasoning-gym",)
+    for name in NAMES:
+        register(
+            f"rg:{name}",
+            "rollenv.envs.adapters.rg:ReasoningGymEnv",
+            abilities=ABILITIES,
+            needs=needs,
+            # of its items, some 6 in 1,000 have tautologies alone as premises, and no answer scores 1
+            oracle_success=0.95 if name == "propositional_logic" else 0.99,
+            name=name,
+        )
+
+
+class ReasoningGymEnv(Env):
+    r"""One question of a reasoning-gym data set.
+
+    The reward is the data set's score of the answer, often fractional; ``success`` is a score of at least 0.99. An
+    answer without a box scores 0. A brace that has no partner is written ``\{`` or ``\}`` inside the box.
+
+    Args:
+        name: the data set.
+        size: how many items one seed of the data set has.
+        dataset_seed: play items of this one seed (GEM plays 42); None draws a data set seed with every item, so that
+            items do not run out.
+        level: difficulty, from 0, along the data set's own curriculum; levels past the end are its last.
+        seed: starts the private random stream, as ``rollenv.make(..., seed=...)`` does.
+        config: fields of the data set's configuration; they override those of ``level``.
+
+    ``reset(options={"index": i})`` chooses the item instead of drawing it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        size: int = 500,
+        *,
+        dataset_seed: int | None = None,
+        level: int | None = None,
+        seed: int | None = None,
+        **config: Any,
+    ):
+        if size < 1:
+            raise UsageError(f"size is at least 1, got {size}")
+        try:
+            text = json.dumps(config, sort_keys=True)
+        except TypeError as error:
+            raise UsageError(f"rg:{name}: settings are plain JSON data: {error}") from error
+        self.name, self.size, self.fixed_seed = name, size, dataset_seed
+        self._source = (name, size, level, text)
+        _template(*self._source)
+        self.dataset_seed = self.index = 0
+        self.item: dict[str, Any] = {}
+        if seed is not None:
+            self.seed_stream(seed)
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        chosen = options.get("index")
+        if chosen is not None and not 0 <= chosen < self.size:
+            raise UsageError(f"{self}: index lies in 0 .. {self.size - 1}, got {chosen}")
+        for left in reversed(range(_TRIES)):
+            seed = self.randint(2**31) if self.fixed_seed is None else self.fixed_seed
+            index = self.randint(self.size) if chosen is None else chosen
+            # generators give up on rare items; one that was asked for, or too many of them, is an error
+            with contextlib.suppress(Exception) if left and chosen is None else contextlib.nullcontext():
+                self._load(seed, index)
+                break
+        return f"{self.item['question']}\n\nGive your final answer as \\boxed{{answer}}.", {}
+
+    def _load(self, dataset_seed: int, index: int) -> None:
+        self.item = _item(self._source, dataset_seed, index)[1]
+        self.dataset_seed, self.index = dataset_seed, index
+
+    def _step(self, action: str) -> StepResult:
+        answer = last_boxed(action)
+        score = 0.0 if answer is None else self.score(answer)
+        success = score >= SOLVED
+        said = "There is no answer in a box." if answer is None else f"Your answer scores {score:g}."
+        return said, score, True, False, {"valid": answer is not None, "correct": success, "success": success}
+
+    def score(self, answer: str) -> float:
+        r"""The data set's score, from 0 to 1; also of the answer with ``\{`` and ``\}`` read as braces."""
+        plain = re.sub(r"\\([{}])", r"\1", answer)
+        return max(_score(self._source, self.dataset_seed, self.index, text) for text in {answer: None, plain: None})
+
+    def render(self) -> str:
+        return str(self.item.get("question", ""))
+
+    def sample_random_action(self) -> str:
+        return boxed(_other_answer(self._source, self.action_rng.randrange(_OTHER_ITEMS)))
+
+    def oracle_action(self) -> str:
+        return boxed(_solution(self._source, self.dataset_seed, self.index))
+
+    def state_key(self) -> str:
+        return hashlib.sha256(self.render().encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+    def _twin(self) -> Env:
+        twin = copy.copy(self)
+        # items and data sets never change once made
+        twin._np_random = copy.deepcopy(self.np_random)
+        twin._random_actions = copy.deepcopy(self._random_actions)
+        return twin
+
+    def _get_state(self) -> dict[str, Any]:
+        return {"dataset_seed": self.dataset_seed, "index": self.index}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self._load(state["dataset_seed"], state["index"])
+
+
+# -- data sets -------------------------------------------------------------------------------------------------------
+
+Source = tuple[str, int, int | None, str]
+
+
+def _package() -> Any:
+    try:
+        import reasoning_gym  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError as error:
+        raise MissingExtra("rg:* needs reasoning-gym: pip install 'rollenv[envs]'") from error
+    return reasoning_gym
+
+
+def _build(source: Source, seed: int) -> Any:
+    """A new data set.
+
+    Raises:
+        UsageError: for an unknown name, or settings that the data set does not take.
+    """
+    name, size, level, text = source
+    registry = _package().factory
+    if name not in registry.DATASETS:
+        raise UsageError(f"reasoning-gym has no data set {name!r}; `rollenv list rg:` shows them all")
+    dataset_class, config_class = registry.DATASETS[name]
+    settings: dict[str, Any] = (_level_settings(name, level) if level is not None else {}) | json.loads(text)
+    if name == "composite":
+        parts = settings.get("datasets", MIXTURE)
+        settings["datasets"] = [_package().composite.DatasetSpec(**part) for part in parts]
+    try:
+        return dataset_class(config_class(**settings, seed=seed, size=size))
+    except (TypeError, AssertionError, ValueError) as error:
+        at = f" at level {level}" if level is not None else ""
+        raise UsageError(f"rg:{name}{at} cannot be made with {json.loads(text)}: {error}") from error
+
+
+def _level_settings(name: str, level: int) -> dict[str, Any]:
+    registry = _package().factory
+    if level < 0 or not registry.has_curriculum(name):
+        raise UsageError(
+            f"rg:{name} has no level {level}; "
+            + ("levels start at 0" if level < 0 else "the data set has no curriculum, set its parameters instead")
+        )
+    curriculum = registry.create_curriculum(name)
+    for attribute in curriculum.attributes.values():
+        curriculum.set_attr_level(attribute.name, min(level, len(attribute.levels) - 1))
+    config = curriculum.generate_configuration()
+    fields = ("field_name", "lower_field_name", "upper_field_name")
+    changed = [getattr(a, f) for a in curriculum.attributes.values() for f in fields if hasattr(a, f)]
+    return {field: getattr(config, field) for field in changed}
+
+
+@functools.lru_cache(maxsize=512)
+def _template(name: str, size: int, level: int | None, text: str) -> Any:
+    """A data set that nobody plays; copies of it with other seeds are played, as loading its files takes long."""
+    dataset = _build((name, size, level, text), seed=0)
+    _steady(dataset, name)
+    return dataset
+
+
+def _dataset(source: Source, seed: int) -> Any:
+    name = source[0]
+    template = _template(*source)
+    dataset = _build(source, seed) if name in _DRAWS_WHEN_BUILT else copy.copy(template)
+    dataset.seed = seed
+    return dataset
+
+
+@functools.lru_cache(maxsize=256)
+def _item(source: Source, seed: int, index: int) -> tuple[Any, dict[str, Any]]:
+    """The data set of a seed, and one of its items; a function of the arguments alone.
+
+    Kept for a while: the members of a group play the same item, and some take a second to make.
+    """
+    name = source[0]
+    if name in _DRAWS_GLOBALLY or name in _PRINTS:
+        with PrivateGlobals(seed + index).swapped_in(silent=name in _PRINTS):
+            dataset = _dataset(source, seed)
+            return dataset, dataset[index]
+    dataset = _dataset(source, seed)
+    return dataset, dataset[index]
+
+
+class _InOrder(frozenset[str]):
+    """A set that is walked in sorted order."""
+
+    def __iter__(self) -> Any:
+        return iter(sorted(super().__iter__()))
+
+    def __sub__(self, other: Any) -> _InOrder:
+        return _InOrder(super().__sub__(other))
+
+
+def _steady(dataset: Any, name: str) -> None:
+    """Give the sets that some data sets draw from an order, which would otherwise follow the process's hash seed."""
+    if name in ("isomorphic_strings", "ransom_note"):
+        dataset.letters = _InOrder(dataset.letters)
+    elif name == "word_ladder":
+        neighbours = dataset._get_neighbors
+        dataset._get_neighbors = lambda word, words: sorted(neighbours(word, words))
+    elif name == "polynomial_multiplication":
+        monomials = dataset._get_monomials
+        dataset._get_monomials = lambda rng: sorted(monomials(rng), key=str)
+
+
+# -- answers ---------------------------------------------------------------------------------------------------------
+
+
+def _score(source: Source, seed: int, index: int, answer: str) -> float:
+    """The score of an answer to an item, between 0 and 1; 0 for what may not be scored."""
+    item = _item(source, seed, index)[1]
+    return _scored(source, seed, index, answer) if may_be_scored(_kind(source, item), answer, item) else 0.0
+
+
+def _kind(source: Source, item: dict[str, Any]) -> str:
+    """The data set that an item is of; a composite names it in the item."""
+    return str(item["metadata"]["source_dataset"]) if source[0] == "composite" else source[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def _scored(source: Source, seed: int, index: int, answer: str) -> float:
+    """What the data set's scorer says; sympy may take a second over a formula."""
+    dataset, item = _item(source, seed, index)
+    with contextlib.suppress(Exception):  # some scorers trip over answers that they did not expect
+        score = float(dataset.score_answer(answer, item))
+        return min(max(score, 0.0), 1.0) if score == score else 0.0
+    return 0.0
+
+
+def _solution(source: Source, seed: int, index: int) -> str:
+    """An answer that scores 1."""
+    item = _item(source, seed, index)[1]
+    solver = SOLVERS.get(_kind(source, item))
+    if solver is None:
+        return str(item["answer"])
+    candidates = solver(item)
+    return next((c for c in candidates if _score(source, seed, index, c) >= SOLVED), candidates[0])
+
+
+@functools.lru_cache(maxsize=4096)
+def _other_answer(source: Source, number: int) -> str:
+    """The answer of one of a few fixed items, found once: making an item can take seconds."""
+    for seed in range(1000 * number, 1000 * number + 1000):
+        with contextlib.suppress(Exception):
+            return _solution(source, seed, number % source[1])
+    return "0"
+
+
+def boxed(answer: str) -> str:
+    """The answer in a box that gives it back."""
+    box = f"\\boxed{{{answer}}}"
+    if last_boxed(box) != answer.strip():
+        answer = re.sub(r"([{}])", r"\\\1", answer)
+        box = f"\\boxed{{{answer}}}"
+    return box

@@ -1,0 +1,169 @@
+"""What tasks that ask for an answer share: attempts, rewards, rows of a data set."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rollenv.core import Env, ResetResult, StepResult, UsageError
+from rollenv.envs.data.datasets import Row, load_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an answer is worth."""
+
+    score: float
+    """From 0 to 1; 1 is success."""
+    said: str
+    """What the agent is told."""
+    valid: bool = True
+    """Whether the action could be read."""
+    final: bool = False
+    """Whether it ends the task even if it is wrong."""
+
+
+class AnswerEnv(Env):
+    """A task, and an answer to it.
+
+    With one turn, the answer ends the task (``terminated``). With more, a wrong one may be tried again until it is
+    right or the turns are used up (``truncated``). The last answer's score is the reward.
+
+    Args:
+        max_turns: how many answers may be given.
+        format_reward: the reward for an action without an answer.
+    """
+
+    def __init__(self, *, max_turns: int = 1, format_reward: float = 0.0):
+        if max_turns < 1 or format_reward > 0:
+            raise UsageError(
+                f"max_turns is at least 1 and a format reward at most 0, got {max_turns} and {format_reward}"
+            )
+        self.max_turns, self.format_reward = max_turns, format_reward
+        self.turn = 0
+
+    # -- what a task writes; its attributes are replaced, never changed in place ------------------------------------
+
+    def _new_task(self, options: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _question(self) -> str:
+        """The whole task as text."""
+        raise NotImplementedError
+
+    def _suffix(self) -> str:
+        """The task in short, for prompts that have no room for more."""
+        return self._question()
+
+    def _judge(self, action: str) -> Verdict:
+        raise NotImplementedError
+
+    # -- the episode -------------------------------------------------------------------------------------------------
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        self._new_task(options)
+        self.turn = 0
+        return self._question(), {"suffix": self._suffix()}
+
+    def _step(self, action: str) -> StepResult:
+        self.turn += 1
+        verdict = self._judge(action)
+        success = verdict.valid and verdict.score >= 1.0
+        ended = success or verdict.final or self.max_turns == 1
+        over = ended or self.turn >= self.max_turns
+        reward = (verdict.score if over else 0.0) if verdict.valid else self.format_reward
+        info = {"suffix": self._suffix(), "valid": verdict.valid}
+        if over:
+            return verdict.said, reward, ended, not ended, info | {"success": success}
+        left = self.max_turns - self.turn
+        return f"{verdict.said}\n{left} more turn{'s' * (left > 1)}.", reward, False, False, info
+
+    def render(self) -> str:
+        return f"{self._suffix()}\nTurn {self.turn} of {self.max_turns}"
+
+    def state_key(self) -> str:
+        return self.render()
+
+    def _twin(self) -> Env:
+        twin = copy.copy(self)
+        twin._np_random = np.random.Generator(np.random.PCG64(0))
+        twin._np_random.bit_generator.state = self.np_random.bit_generator.state
+        twin._random_actions = copy.copy(self._random_actions)
+        return twin
+
+
+class RowEnv(AnswerEnv):
+    """Tasks from the rows of a data set, one answer each.
+
+    Args:
+        dataset_name, split, dataset: which rows; see :func:`~rollenv.envs.data.datasets.load_rows` (``dataset`` are
+            rows in memory).
+        question_key, gold_key: the columns that hold the question and what an answer is judged by.
+        seed: starts the private random stream, as ``reset(seed)`` does.
+        format_reward: the reward for an action without an answer.
+
+    ``reset(idx=i)`` and ``reset(options={"idx": i})`` ask for row ``i``; else a row is drawn.
+    """
+
+    def __init__(
+        self,
+        dataset_name: str | None,
+        split: str | None,
+        dataset: Iterable[Row] | None,
+        question_key: str,
+        gold_key: str,
+        seed: int | None,
+        format_reward: float,
+    ):
+        super().__init__(format_reward=format_reward)
+        self.rows = load_rows(dataset_name or "", split, dataset)
+        for key in (question_key, gold_key):
+            if key not in self.rows[0]:
+                raise UsageError(
+                    f"the rows of {dataset_name or 'the data set'} have no column {key!r}; "
+                    f"they have {', '.join(map(repr, self.rows[0]))}"
+                )
+        self.question_key, self.gold_key = question_key, gold_key
+        self.idx = 0
+        if seed is not None:
+            self.seed_stream(seed)
+
+    @property
+    def row(self) -> Row:
+        """The row of the current episode."""
+        return self.rows[self.idx]
+
+    def reset(
+        self, seed: int | None = None, idx: int | None = None, *, options: dict[str, Any] | None = None
+    ) -> ResetResult:
+        """Start an episode; see :meth:`rollenv.Env.reset`. ``idx`` asks for a row (GEM's argument)."""
+        return super().reset(seed, options=options if idx is None else {**(options or {}), "idx": idx})
+
+    def _new_task(self, options: dict[str, Any]) -> None:
+        idx = options.get("idx")
+        if idx is None:
+            self.idx = self.randint(len(self.rows))
+            return
+        if not isinstance(idx, int) or not 0 <= idx < len(self.rows):
+            raise UsageError(f"{self}: there are rows 0 to {len(self.rows) - 1}, not {idx!r}")
+        self.idx = idx
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        observation, info = super()._reset(options)
+        return observation, info | {"idx": self.idx}
+
+    def render(self) -> str:
+        return f"Row {self.idx}: {super().render()}"
+
+    def state_key(self) -> str:
+        return f"{self.idx}/{self.turn}"
+
+    def _get_state(self) -> dict[str, Any]:
+        return {"turn": self.turn, "idx": self.idx}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self.turn, self.idx = state["turn"], state["idx"]

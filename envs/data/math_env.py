@@ -1,0 +1,68 @@
+"""Mathematics with a checkable answer: GSM8K, MATH and their like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rollenv.envs.data.answer_env import RowEnv, Verdict
+from rollenv.envs.data.answers import gold_answer
+from rollenv.envs.data.datasets import Row
+from rollenv.envs.data.grading import SECONDS, check_installed, grade
+from rollenv.parsing import last_boxed
+
+
+class MathEnv(RowEnv):
+    r"""One problem, one answer in ``\boxed{}``; reward 1 if it equals the gold answer, else 0.
+
+    Gold answers may be plain, end a solution after ``####`` (GSM8K) or stand in its last ``\boxed{}`` (MATH).
+
+    Args:
+        dataset_name, split, dataset, question_key, seed: see :class:`~rollenv.envs.data.answer_env.RowEnv`.
+        answer_key: the column with the gold answer.
+        use_format_error_reward: pay -0.1 instead of 0 for an action without a box.
+        use_mp: GEM's choice between a process for each environment and a timer that fails outside the main thread.
+            Accepted and ignored: grading here works in every thread, in processes that the environments share.
+        instruct: say in the question that the answer belongs in a box.
+        seconds: of processor time after which an answer counts as wrong.
+    """
+
+    def __init__(
+        self,
+        dataset_name: str | None = "",
+        split: str | None = None,
+        dataset: Iterable[Row] | None = None,
+        question_key: str = "problem",
+        answer_key: str = "answer",
+        use_format_error_reward: bool = False,
+        seed: int | None = None,
+        use_mp: bool = True,
+        *,
+        instruct: bool = True,
+        seconds: float = SECONDS,
+    ):
+        check_installed()
+        format_reward = -0.1 if use_format_error_reward else 0.0
+        super().__init__(dataset_name, split, dataset, question_key, answer_key, seed, format_reward)
+        self.instruct, self.seconds = instruct, seconds
+
+    @property
+    def gold(self) -> str:
+        """The right answer."""
+        return gold_answer(self.row[self.gold_key])
+
+    def _question(self) -> str:
+        question = str(self.row[self.question_key])
+        return f"{question}\n\nGive the final answer in \\boxed{{}}." if self.instruct else question
+
+    def _judge(self, action: str) -> Verdict:
+        answer = last_boxed(action)
+        if answer is None:
+            return Verdict(0.0, "There is no answer in \\boxed{}.", valid=False)
+        right = grade(self.gold, answer, self.seconds)
+        return Verdict(float(right), "That is right." if right else "That is wrong.")
+
+    def sample_random_action(self) -> str:
+        return f"\\boxed{{{self.action_rng.randrange(1000)}}}"
+
+    def oracle_action(self) -> str:
+        return f"\\boxed{{{self.gold}}}"

@@ -1,0 +1,90 @@
+"""What tasks that are made up on the spot share: the drawing of numbers, splits, action formats."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.envs.data.answer_env import AnswerEnv
+from rollenv.envs.grid_game import ACTION_FORMATS
+from rollenv.parsing import last_code_block
+
+Format = tuple[Callable[[str], str | None], str]
+
+#: Where an answer stands in the text, and how to write one.
+FORMATS: dict[str, Format] = {**ACTION_FORMATS, "code": (last_code_block, "```python\n%s\n```")}
+
+SPLITS = ("all", "train", "test")
+
+#: One task in so many is a test task.
+_TEST_SHARE = 5
+_LARGEST = 10**12
+
+
+class ProceduralEnv(AnswerEnv):
+    """A task drawn from the private random stream.
+
+    Args:
+        split: ``train`` and ``test`` never share a task; ``all`` is both.
+        action_format: ``boxed``, ``answer`` (tags), ``code`` (a fenced block) or ``bare`` (nothing but the answer).
+        max_turns, format_reward: see :class:`~rollenv.envs.data.answer_env.AnswerEnv`.
+    """
+
+    #: Attributes that hold the task and what has happened in it: numbers, texts and tuples of those.
+    state_names: tuple[str, ...]
+
+    def __init__(self, *, split: str, action_format: str, max_turns: int, format_reward: float):
+        super().__init__(max_turns=max_turns, format_reward=format_reward)
+        if split not in SPLITS:
+            raise UsageError(f"split {split!r} is unknown; there are {', '.join(SPLITS)}")
+        if action_format not in FORMATS:
+            raise UsageError(f"action_format {action_format!r} is unknown; there are {', '.join(FORMATS)}")
+        self.split, self.action_format = split, action_format
+        self._extract, self._template = FORMATS[action_format]
+
+    def _draw(self) -> str:
+        """Draw a task, and name it: equal tasks have equal names."""
+        raise NotImplementedError
+
+    def _new_task(self, options: dict[str, Any]) -> None:
+        for _ in range(1000):
+            name = self._draw()
+            is_test = zlib.crc32(name.encode()) % _TEST_SHARE == 0
+            if self.split == "all" or is_test == (self.split == "test"):
+                return
+        raise UsageError(f"{self}: its settings leave no tasks in the split {self.split!r}")
+
+    def _between(self, span: tuple[int, int]) -> int:
+        """A draw from both ends of the span and all between."""
+        return span[0] + self.randint(span[1] - span[0] + 1)
+
+    def format_answer(self, answer: object) -> str:
+        """An answer in the form that this task reads."""
+        return self._template % str(answer)
+
+    def _get_state(self) -> dict[str, Any]:
+        return {"turn": self.turn, **{name: getattr(self, name) for name in self.state_names}}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self.turn = state["turn"]
+        for name in self.state_names:
+            setattr(self, name, _tuples(state[name]))
+
+
+def _tuples(value: Any) -> Any:
+    """JSON knows lists only."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def span(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
+    """A number, or the lowest and highest of a range, as a range.
+
+    Raises:
+        UsageError: it is neither, or out of bounds.
+    """
+    ends = (value, value) if isinstance(value, int) else tuple(value)
+    if len(ends) != 2 or not least <= ends[0] <= ends[1] <= _LARGEST:
+        raise UsageError(f"{name} is a number or (lowest, highest) from {least} to {_LARGEST}, got {value!r}")
+    return ends[0], ends[1]

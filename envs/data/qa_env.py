@@ -1,0 +1,111 @@
+"""Questions with short answers, compared as SQuAD compares them (arXiv 1606.05250, section 4)."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.envs.data.answer_env import RowEnv, Verdict
+from rollenv.envs.data.datasets import Row
+from rollenv.parsing import last_boxed, last_tagged
+
+METRICS = ("em", "f1")
+
+#: No longer answer is right.
+MAX_CHARACTERS = 10_000
+
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize(text: str) -> str:
+    """Lower case, without punctuation, articles and extra white space; a text of nothing else is kept."""
+    lower = text.lower()
+    return " ".join(_ARTICLES.sub(" ", lower.translate(_NO_PUNCTUATION)).split()) or lower.strip()
+
+
+def exact_match(answer: str, accepted: Iterable[str]) -> float:
+    """1.0 if the answer equals an accepted one after :func:`normalize`, else 0.0."""
+    said = normalize(answer)
+    return float(any(said == normalize(one) for one in accepted))
+
+
+def f1(answer: str, accepted: Iterable[str]) -> float:
+    """The harmonic mean of precision and recall of the words, with the accepted answer that gives the highest."""
+    said = normalize(answer).split()
+    return max((_f1(said, normalize(one).split()) for one in accepted), default=0.0)
+
+
+def _f1(said: list[str], wanted: list[str]) -> float:
+    if not said or not wanted:
+        return float(said == wanted)
+    common = (Counter(said) & Counter(wanted)).total()
+    return 2 * common / (len(said) + len(wanted))
+
+
+class QaEnv(RowEnv):
+    """One question, one answer; an action without an answer pays -0.1.
+
+    Args:
+        dataset_name, split, dataset, question_key, seed: see :class:`~rollenv.envs.data.answer_env.RowEnv`.
+        answer_key: the column with the accepted answer or a list of them.
+        extract_boxed: the answer stands in ``\\boxed{}`` instead of ``<answer>`` tags.
+        metric: the reward: ``em`` (1 for an exact match, else 0) or ``f1`` (the share of words; success is 1).
+        instruct: say in the question how to answer.
+    """
+
+    def __init__(
+        self,
+        dataset_name: str | None = "",
+        split: str | None = None,
+        dataset: Iterable[Row] | None = None,
+        question_key: str = "question",
+        answer_key: str = "answer",
+        seed: int | None = None,
+        extract_boxed: bool = False,
+        *,
+        metric: str = "em",
+        instruct: bool = True,
+    ):
+        if metric not in METRICS:
+            raise UsageError(f"metric {metric!r} is unknown; there are {', '.join(METRICS)}")
+        super().__init__(dataset_name, split, dataset, question_key, answer_key, seed, format_reward=-0.1)
+        self.extract_boxed, self.metric, self.instruct = extract_boxed, metric, instruct
+        self._template = "\\boxed{%s}" if extract_boxed else "<answer>%s</answer>"
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """The answers that count as right."""
+        return _texts(self.row[self.gold_key])
+
+    def _question(self) -> str:
+        question = str(self.row[self.question_key])
+        if not self.instruct:
+            return question
+        return f"{question}\n\nThink first. Then give a short answer in the form {self._template % '...'}"
+
+    def _judge(self, action: str) -> Verdict:
+        answer = last_boxed(action) if self.extract_boxed else last_tagged(action)
+        if answer is None:
+            return Verdict(0.0, f"There is no answer in the form {self._template % '...'}", valid=False)
+        measure = exact_match if self.metric == "em" else f1
+        score = measure(answer, self.accepted) if len(answer) <= MAX_CHARACTERS else 0.0
+        return Verdict(score, "That is right." if score >= 1 else "That is wrong.")
+
+    def sample_random_action(self) -> str:
+        return self._template % self.action_rng.choice(("yes", "no", "True", "False"))
+
+    def oracle_action(self) -> str:
+        return self._template % self.accepted[0]
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if isinstance(value, list | tuple):
+        return tuple(str(one) for one in value) or ("",)
+    if isinstance(value, str | int | float):
+        return (str(value),)
+    raise UsageError(f"an answer is a text, a number or a list of them, not {type(value).__name__}")

@@ -1,0 +1,223 @@
+"""Minesweeper: reveal every cell without a mine."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from rollenv.core import Unsolvable, UsageError
+from rollenv.envs.games.base import TextGame, box, turns
+
+
+class Minesweeper(TextGame):
+    """Reveal all safe cells. The first reveal never hits a mine, nor has one beside it where there is room for that.
+
+    Pays for every safe cell that comes to light its share of them; a mine ends the episode.
+
+    The oracle deduces what single numbers allow; where they allow nothing it looks at the hidden mines.
+
+    Args:
+        rows, cols: size of the board.
+        num_mines: hidden mines.
+        max_turns: turns before the episode is truncated.
+    """
+
+    size_names = ("rows", "cols", "num_mines", "max_turns")
+    random_sizes = [(n, n, n * n // 5, n * n) for n in range(5, 9)]
+    state_names = ("mines", "open", "flags")
+
+    rows: int
+    cols: int
+    num_mines: int
+
+    def __init__(
+        self, rows: int | None = 8, cols: int | None = 8, num_mines: int | None = 10, max_turns: int | None = 100
+    ):
+        super().__init__(rows, cols, num_mines, max_turns)
+        #: Sets of cells as bits, cell ``row * cols + col``; no mines are laid before the first reveal.
+        self.mines = self.open = self.flags = 0
+        self.board = ""
+
+    def _resized(self) -> None:
+        if not (0 < self.rows <= 99 and 0 < self.cols <= 99 and 0 < self.num_mines < self.rows * self.cols):
+            raise UsageError(
+                "a board has 1 to 99 rows and cols, at least one mine and one safe cell; "
+                f"got rows={self.rows}, cols={self.cols}, num_mines={self.num_mines}"
+            )
+        self.grid = grid_of(self.rows, self.cols)
+
+    def _instructions(self) -> str:
+        return (
+            f"This is Minesweeper on {self.rows} rows and {self.cols} columns, counted from 0, with {self.num_mines} "
+            f"mines. Reveal every cell without a mine within {turns(self.max_turns)}; a revealed mine ends the game, "
+            "but the first cell is safe. A number counts the mines in the up to 8 cells around it, . is a hidden cell, "
+            "F a flag.\n"
+            "Answer with \\boxed{reveal ROW COLUMN}, or \\boxed{flag ROW COLUMN} to set a flag or take it away."
+        )
+
+    def _new_game(self) -> None:
+        self.mines = self.open = self.flags = 0
+        self.board = self.grid.blank
+
+    def _parse(self, text: str) -> Any:
+        found = self.grid.moves.get(text)
+        return found if found or len(text) > 40 else self._parse_slowly(text)
+
+    def _parse_slowly(self, text: str) -> tuple[str, int] | None:
+        parts = text.lower().replace(",", " ").split()
+        if len(parts) != 3 or parts[0] not in ("reveal", "flag"):
+            return None
+        row, col = parts[1:]
+        if not all(p.isascii() and p.isdigit() for p in (row, col)):
+            return None
+        inside = int(row) < self.rows and int(col) < self.cols
+        return parts[0], int(row) * self.cols + int(col) if inside else -1
+
+    def _play(self, move: tuple[str, int]) -> tuple[str, float, bool | None]:
+        what, cell = move
+        if cell < 0:
+            return "this cell is outside the board.", 0.0, None
+        bit, name = 1 << cell, self.grid.names[cell]
+        if self.open & bit:
+            return f"cell {name} was revealed before.", 0.0, None
+        if what == "flag":
+            self.flags ^= bit
+            self._draw(bit)
+            return f"you {'set a flag on' if self.flags & bit else 'took the flag from'} cell {name}.", 0.0, None
+        if self.flags & bit:
+            return f"cell {name} has a flag; take it away to reveal the cell.", 0.0, None
+        return self._reveal(cell)
+
+    def _reveal(self, cell: int) -> tuple[str, float, bool | None]:
+        grid, name = self.grid, self.grid.names[cell]
+        if not self.mines:
+            self.mines = self._lay_mines(cell)
+        if self.mines >> cell & 1:
+            return f"cell {name} held a mine.", 0.0, False
+        new = grid.opened_from(cell, self.mines) & ~self.open
+        self.open |= new
+        self.flags &= ~new
+        self._draw(new)
+        reward = new.bit_count() / (grid.size - self.num_mines)
+        if self.open | self.mines == grid.full:
+            return f"you revealed {name}, the last safe cell.", reward, True
+        return f"you revealed cell {name}.", reward, None
+
+    def _lay_mines(self, first: int) -> int:
+        free = self.grid.full & ~self.grid.around[first] & ~(1 << first)
+        if free.bit_count() < self.num_mines:
+            free = self.grid.full & ~(1 << first)
+        mines, n = 0, self.grid.size
+        while mines.bit_count() < self.num_mines:
+            mines |= 1 << self.randint(n) & free
+        return mines
+
+    def _draw(self, cells: int) -> None:
+        """Bring the text of some cells up to date."""
+        chars, grid, mines = list(self.board), self.grid, self.mines
+        while cells:
+            low = cells & -cells
+            cells ^= low
+            cell = low.bit_length() - 1
+            if self.open & low:
+                symbol = str((mines & grid.around[cell]).bit_count())
+            else:
+                symbol = "F" if self.flags & low else "."
+            chars[grid.places[cell]] = symbol
+        self.board = "".join(chars)
+
+    def _restored(self) -> None:
+        self.board = self.grid.blank
+        self._draw(self.open | self.flags)
+
+    def _suffix(self) -> str:
+        return f"The board now:\n{self.board}"
+
+    def render(self) -> str:
+        return self.board
+
+    def _next_move(self) -> str:
+        safe = (self._deduced() if self.mines else 0) or self.grid.full & ~self.open & ~self.mines
+        if not safe:
+            raise Unsolvable(f"{self}: no safe cell is left")
+        cell = (safe & -safe).bit_length() - 1
+        if not self.mines:
+            cell = self.rows // 2 * self.cols + self.cols // 2
+        verb = "flag" if self.flags >> cell & 1 else "reveal"
+        return f"{verb} {self.grid.words[cell]}"
+
+    def _deduced(self) -> int:
+        """Hidden cells that one number alone, or one with the mines that others betray, shows to be safe."""
+        around, hidden = self.grid.around, self.grid.full & ~self.open
+        near = [(around[c] & hidden, (self.mines & around[c]).bit_count()) for c in bits(self.open)]
+        sure = 0
+        for cells, n in near:
+            if cells.bit_count() == n:
+                sure |= cells
+        safe = 0
+        for cells, n in near:
+            if (cells & sure).bit_count() == n:
+                safe |= cells & ~sure
+        return safe
+
+    def sample_random_action(self) -> str:
+        return self._pick(self.grid.actions)
+
+
+class Grid:
+    """What depends on the size of the board alone: neighbours as bits, and texts."""
+
+    def __init__(self, rows: int, cols: int):
+        self.size = rows * cols
+        self.full = (1 << self.size) - 1
+        self.around = [sum(1 << n for n in neighbours(rows, cols, cell)) for cell in range(self.size)]
+        where = [divmod(cell, cols) for cell in range(self.size)]
+        self.words = [f"{row} {col}" for row, col in where]
+        self.names = [f"({row}, {col})" for row, col in where]
+        self.moves = {f"{what} {self.words[c]}": (what, c) for what in ("reveal", "flag") for c in range(self.size)}
+        self.actions = tuple(box(f"reveal {word}") for word in self.words) + tuple(
+            box(f"flag {word}") for word in self.words
+        )
+        lines = [f"{'':3}" + "".join(f"{col:3}" for col in range(cols))]
+        lines += [f"{row:3}" + "  ." * cols for row in range(rows)]
+        self.blank = "\n".join(lines)
+        self.places = [(3 * cols + 4) * (row + 1) + 3 * col + 5 for row, col in where]
+
+    def opened_from(self, cell: int, mines: int) -> int:
+        """The cell, and if no mine is near, all that opens with it."""
+        opened, todo = 0, [cell]
+        while todo:
+            cell = todo.pop()
+            near = self.around[cell]
+            opened |= 1 << cell
+            if not mines & near:
+                todo += bits(near & ~opened)
+                opened |= near
+        return opened
+
+
+def neighbours(rows: int, cols: int, cell: int) -> list[int]:
+    """The up to 8 cells around one."""
+    row, col = divmod(cell, cols)
+    return [
+        r * cols + c
+        for r in range(max(row - 1, 0), min(row + 2, rows))
+        for c in range(max(col - 1, 0), min(col + 2, cols))
+        if (r, c) != (row, col)
+    ]
+
+
+def bits(mask: int) -> list[int]:
+    """The positions of the bits that are set, lowest first."""
+    out = []
+    while mask:
+        low = mask & -mask
+        out.append(low.bit_length() - 1)
+        mask ^= low
+    return out
+
+
+@functools.lru_cache(maxsize=64)
+def grid_of(rows: int, cols: int) -> Grid:
+    """The tables for a size of the board, shared by all games."""
+    return Grid(rows, cols)

@@ -1,0 +1,102 @@
+"""Python functions as tools: their schema comes from type hints and docstring."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from rollenv.core import UsageError
+from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
+from rollenv.tools.calls import ToolCall, first_call
+
+
+class CallableTool(BaseTool):
+    """Base of tools that are called by name, with JSON arguments (see :func:`rollenv.tools.calls.first_call`)."""
+
+    def schemas(self) -> list[dict[str, Any]]:
+        """The functions in the form of OpenAI's ``tools`` parameter."""
+        raise NotImplementedError(f"{type(self).__name__} has no schemas")
+
+    def call(self, call: ToolCall) -> tuple[bool, str]:
+        """Carry out a well-formed call of a function that is known: (failed, what the agent reads)."""
+        raise NotImplementedError(f"{type(self).__name__} calls nothing")
+
+    def names(self) -> list[str]:
+        """What can be called."""
+        return [schema["function"]["name"] for schema in self.schemas()]
+
+    def instruction_string(self) -> str:
+        lines = "\n".join(json.dumps(schema["function"]) for schema in self.schemas())
+        example = '<tool_call>{"name": "...", "arguments": {...}}</tool_call>'
+        return f"To call one of these functions, write {example}; the result is shown to you.\n{lines}"
+
+    def execute_action(self, action: str) -> ToolResult:
+        call = first_call(action)
+        if call is None or (not call.problem and call.name not in self.names()):
+            return NOT_CALLED
+        parsed = action[: call.end]
+        if call.problem:
+            return ToolResult(True, True, f"The tool call failed: {call.problem}.", parsed)
+        failed, text = self.call(call)
+        return ToolResult(True, failed, text, parsed)
+
+
+class FunctionTool(CallableTool):
+    """Lets an agent call Python functions of yours.
+
+    Args:
+        functions: with type hints; the first paragraph of the docstring says what each does.
+
+    Raises:
+        UsageError: for a function whose arguments cannot be described.
+    """
+
+    tool_type = "function"
+
+    def __init__(self, *functions: Callable[..., Any], num_workers: int = 1):
+        super().__init__(num_workers)
+        self._functions = {f.__name__: f for f in functions}
+        self._models = {name: _model(f) for name, f in self._functions.items()}
+        self._schemas = [_schema(f, self._models[name]) for name, f in self._functions.items()]
+
+    def schemas(self) -> list[dict[str, Any]]:
+        return self._schemas
+
+    def call(self, call: ToolCall) -> tuple[bool, str]:
+        try:
+            arguments = self._models[call.name].model_validate(call.arguments)
+        except ValidationError as error:
+            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            return True, f"The call of {call.name} failed: {problems}."
+        try:
+            result = self._functions[call.name](**{k: getattr(arguments, k) for k in type(arguments).model_fields})
+        except Exception as error:
+            return True, f"The call of {call.name} failed: {type(error).__name__}: {str(error)[:1000]}"
+        return False, result if isinstance(result, str) else json.dumps(result, default=repr)
+
+
+def _model(function: Callable[..., Any]) -> type[BaseModel]:
+    try:
+        hints = get_type_hints(function)
+    except NameError as error:
+        raise UsageError(f"the type hints of {function.__name__} cannot be resolved: {error}") from error
+    fields: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise UsageError(f"{function.__name__} cannot be a tool: {parameter} has no name that a call could use")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[name] = (hints.get(name, Any), default)
+    return create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _schema(function: Callable[..., Any], model: type[BaseModel]) -> dict[str, Any]:
+    parameters = {k: v for k, v in model.model_json_schema().items() if k != "title"}
+    about = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("\n", " ")
+    return {
+        "type": "function",
+        "function": {"name": function.__name__, "description": about, "parameters": parameters},
+    }

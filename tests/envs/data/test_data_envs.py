@@ -1,0 +1,218 @@
+"""The environments over rows of data: rewards, formats, rows by number, threads."""
+
+import threading
+
+import pytest
+
+import rollenv
+from rollenv import UsageError
+from rollenv.checker import check_env
+from rollenv.envs.data.math_env import MathEnv
+from rollenv.envs.data.qa_env import QaEnv, exact_match, f1, normalize
+
+MATH = [
+    {"problem": "1 + 1?", "answer": "2"},
+    {"problem": "A half?", "answer": "\\frac{1}{2}"},
+    {"problem": "Expand.", "answer": "x^2 + 2x + 1"},
+    {"problem": "Even or odd?", "answer": "\\text{even}"},
+]
+QUESTIONS = [
+    {"question": "Who?", "answer": ["Marie Curie", "Maria Skłodowska-Curie"]},
+    {"question": "Where?", "answer": "The Hague"},
+    {"question": "How many?", "answer": 42},
+]
+
+
+def play(env, action, **reset):
+    env.reset(**reset)
+    return env.step(action)
+
+
+# -- every id --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env_id", "file"),
+    [
+        ("math:GSM8K", "gsm8k/train.jsonl"),
+        ("eval:MATH500", "math/math500_test.jsonl"),
+        ("code:MBPP", "mbpp/mbpp.jsonl"),
+        pytest.param("eval:MBPP", "mbpp/mbpp.jsonl", marks=pytest.mark.slow),
+        pytest.param("code:HumanEval", "humaneval/HumanEval.jsonl.gz", marks=pytest.mark.slow),
+    ],
+)
+def test_ids_keep_their_promises_on_published_data(env_id, file, data):
+    data(file)
+    check_env(env_id, episodes=5)
+
+
+@pytest.mark.parametrize("env_id", ["math:GSM8K", "eval:AIME24"])
+def test_math_ids_keep_their_promises_on_rows_in_memory(env_id):
+    check_env(lambda: rollenv.make(env_id, dataset=MATH), abilities=sorted(rollenv.ABILITIES - {"spawn"}), episodes=5)
+
+
+@pytest.mark.parametrize("env_id", ["qa:HotpotQA", "logic:RuleTaker-d2", "eval:Musique"])
+def test_question_ids_keep_their_promises_on_rows_in_memory(env_id):
+    make = lambda: rollenv.make(env_id, dataset=QUESTIONS, question_key="question")  # noqa: E731
+    check_env(make, abilities=sorted(rollenv.ABILITIES - {"spawn"}), episodes=5)
+
+
+def test_gem_ids_have_gem_arguments():
+    kwargs = rollenv.spec("logic:RuleTaker-d5").kwargs
+    assert kwargs["dataset_name"] == "axon-rl/RuleTaker-d5-70k"
+    assert kwargs["extract_boxed"] is True
+    assert rollenv.spec("qa:HotpotQA").kwargs["question_key"] == "problem"
+    assert rollenv.spec("eval:TriviaQA").kwargs["split"] == "tq"
+    for name in ("ASDiv2K", "GSM8K", "Math12K", "Math8K-3to5", "Orz57K", "DeepScaleR40K"):
+        assert rollenv.spec(f"math:{name}").kwargs["answer_key"] == "answer"
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_can_be_asked_for_by_number():
+    env = MathEnv(dataset=MATH)
+    assert env.reset(idx=1)[1]["idx"] == 1
+    assert env.reset(5, 2)[0].startswith("Expand.")
+    assert env.reset(options={"idx": 3})[0].startswith("Even")
+    for wrong in (4, -1, "0"):
+        with pytest.raises(UsageError, match="rows 0 to 3"):
+            env.reset(idx=wrong)
+
+
+def test_draws_follow_the_seed_and_reach_every_row():
+    env = MathEnv(dataset=MATH)
+    drawn = [env.reset(seed)[1]["idx"] for seed in range(50)]
+    assert set(drawn) == {0, 1, 2, 3}
+    assert [MathEnv(dataset=MATH).reset(seed)[1]["idx"] for seed in range(50)] == drawn
+    stream = MathEnv(dataset=MATH, seed=3)
+    first = [stream.reset()[1]["idx"] for _ in range(20)]
+    env.reset(3)
+    assert [env.idx] + [env.reset()[1]["idx"] for _ in range(19)] == first
+
+
+# -- math ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("idx", "action", "reward"),
+    [
+        (0, "So it is \\boxed{2}.", 1.0),
+        (0, "\\boxed{3} no, \\boxed{2.0}", 1.0),
+        (0, "\\boxed{2} no, \\boxed{3}", 0.0),
+        (1, "\\boxed{0.5}", 1.0),
+        (2, "\\boxed{(x+1)^2}", 1.0),
+        (2, "\\boxed{(x-1)^2}", 0.0),
+        (3, "\\boxed{Even}", 1.0),
+    ],
+)
+def test_math_rewards(idx, action, reward):
+    result = play(MathEnv(dataset=MATH), action, idx=idx)
+    assert result[1:4] == (reward, True, False)
+    assert result[4]["success"] is bool(reward)
+    assert result[4]["valid"] is True
+
+
+@pytest.mark.parametrize(("asked", "reward"), [(False, 0.0), (True, -0.1)])
+def test_an_action_without_a_box(asked, reward):
+    result = play(MathEnv(dataset=MATH, use_format_error_reward=asked), "2", idx=0)
+    assert result[1:4] == (reward, True, False)
+    assert (result[4]["valid"], result[4]["success"]) == (False, False)
+
+
+def test_math_steps_in_threads():
+    results = {}
+
+    def work(who):
+        env = MathEnv(dataset=MATH, use_mp=who % 2 == 0)
+        results[who] = [play(env, action, idx=2)[1] for action in ("\\boxed{(1+x)^2}", "\\boxed{x^2+1}")]
+        env.close()
+
+    threads = [threading.Thread(target=work, args=(who,)) for who in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {who: [1.0, 0.0] for who in range(8)}
+
+
+def test_the_question_says_where_the_answer_belongs():
+    assert "\\boxed{}" in MathEnv(dataset=MATH).reset(idx=0)[0]
+    assert MathEnv(dataset=MATH, instruct=False).reset(idx=0)[0] == "1 + 1?"
+
+
+def test_gsm8k_oracle_wins_and_the_wrong_number_loses(data):
+    data("gsm8k/test.jsonl")
+    env = rollenv.make("math:GSM8K", split="test")
+    for i in range(0, len(env.rows), 7):
+        assert play(env, env.reset(idx=i) and env.oracle_action(), idx=i)[1] == 1.0
+        assert play(env, f"\\boxed{{{int(env.gold.replace(',', '')) + 1}}}", idx=i)[1] == 0.0
+
+
+# -- questions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("The  Quick, brown fox!", "quick brown fox"),
+        ("An apple a day", "apple day"),
+        ("U.S.A.", "usa"),
+        ("theatre", "theatre"),
+        ("", ""),
+        ("The", "the"),
+        ("\tx\n", "x"),
+    ],
+)
+def test_normalisation(text, normal):
+    assert normalize(text) == normal
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted", "em", "share"),
+    [
+        ("marie curie.", ["Marie Curie"], 1.0, 1.0),
+        ("Curie", ["Marie Curie"], 0.0, 2 / 3),
+        ("the cat sat on a mat", ["cat on the mat"], 0.0, 6 / 7),
+        ("red red", ["red blue"], 0.0, 0.5),
+        ("x", ["y", "x z"], 0.0, 2 / 3),
+        ("x", [], 0.0, 0.0),
+        ("", ["x"], 0.0, 0.0),
+        ("the", ["a"], 0.0, 0.0),
+    ],
+)
+def test_metrics(answer, accepted, em, share):
+    assert exact_match(answer, accepted) == em
+    assert f1(answer, accepted) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "idx", "action", "reward"),
+    [
+        ({}, 0, "<answer>marie curie</answer>", 1.0),
+        ({}, 0, "<answer>Maria Skłodowska Curie</answer>", 0.0),
+        ({}, 0, "<answer>Maria SkłodowskaCurie</answer>", 1.0),
+        ({}, 1, "<answer>no</answer> <answer>Hague</answer>", 1.0),
+        ({}, 2, "<answer>42</answer>", 1.0),
+        ({}, 2, "\\boxed{42}", -0.1),
+        ({"extract_boxed": True}, 2, "\\boxed{42}", 1.0),
+        ({"extract_boxed": True}, 2, "<answer>42</answer>", -0.1),
+        ({"metric": "f1"}, 0, "<answer>Curie</answer>", 2 / 3),
+        ({}, 0, "<answer>Curie</answer>", 0.0),
+        ({}, 0, f"<answer>{'Marie Curie ' * 10**5}</answer>", 0.0),
+    ],
+)
+def test_question_rewards(kwargs, idx, action, reward):
+    result = play(QaEnv(dataset=QUESTIONS, **kwargs), action, idx=idx)
+    assert result[1] == pytest.approx(reward)
+    assert result[2:4] == (True, False)
+    assert result[4]["success"] is (reward == 1.0)
+    assert result[4]["valid"] is (reward >= 0)
+
+
+def test_wrong_question_settings():
+    with pytest.raises(UsageError, match="em, f1"):
+        QaEnv(dataset=QUESTIONS, metric="bleu")
+    env = QaEnv(dataset=[{"question": "?", "answer": {}}])
+    with pytest.raises(UsageError, match="not dict"):
+        play(env, "<answer>x</answer>")

@@ -1,0 +1,215 @@
+"""Rows: where they come from, splits that do not mix, and what is said when they are missing."""
+
+import gzip
+import json
+import sys
+import types
+
+import pytest
+
+import rollenv
+from rollenv import MissingExtra, UsageError
+from rollenv.envs.data import datasets
+from rollenv.envs.data.datasets import KNOWN, MissingData, is_local, load_rows
+
+ROWS = [{"problem": f"{i} + {i}?", "answer": 2 * i} for i in range(5)]
+
+
+def write(path, rows=ROWS):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    elif path.suffix == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROLLENV_DATA", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def no_hub(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+
+
+@pytest.mark.parametrize("suffix", datasets.SUFFIXES)
+def test_every_format_gives_the_same_rows(tmp_path, suffix):
+    rows = load_rows(str(write(tmp_path / f"rows{suffix}")))
+    assert [dict(row) for row in rows] == ROWS
+
+
+def test_rows_in_memory():
+    assert [dict(row) for row in load_rows(rows=iter(ROWS))] == ROWS
+
+
+def test_rows_are_read_once_shared_and_read_only(tmp_path):
+    path = write(tmp_path / "train.jsonl")
+    rows = load_rows(str(path))
+    assert load_rows(str(path))[0] is rows[0]
+    with pytest.raises(TypeError):
+        rows[0]["answer"] = 1
+    write(path, ROWS[:2])
+    assert len(load_rows(str(path))) == 2, "a file that changed is read again"
+
+
+def test_environments_share_their_rows(tmp_path):
+    path = str(write(tmp_path / "train.jsonl"))
+    one, two = (rollenv.make("math:GSM8K", dataset_name=path) for _ in range(2))
+    assert one.rows[0] is two.rows[0]
+    assert one.spawn(same_state=True).rows is one.rows
+
+
+def test_train_and_test_do_not_mix(tmp_path):
+    write(tmp_path / "train.jsonl", ROWS[:3])
+    write(tmp_path / "set_test.jsonl.gz", ROWS[3:])
+    assert [r["answer"] for r in load_rows(str(tmp_path), "train")] == [0, 2, 4]
+    assert [r["answer"] for r in load_rows(str(tmp_path), "test")] == [6, 8]
+    with pytest.raises(UsageError, match="several splits"):
+        load_rows(str(tmp_path))
+    with pytest.raises(UsageError, match="no split 'validation'"):
+        load_rows(str(tmp_path), "validation")
+    with pytest.raises(UsageError, match="no split 'test'"):
+        load_rows(str(tmp_path / "train.jsonl"), "test")
+
+
+def test_a_file_whose_name_says_no_split_has_none(tmp_path):
+    path = str(write(tmp_path / "rows.jsonl"))
+    assert len(load_rows(path)) == 5
+    with pytest.raises(UsageError, match="no split 'train'"):
+        load_rows(path, "train")
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.parquet", "data/train-00000-of-00001.parquet"])
+def test_registered_sets_are_found_below_the_data_folder(root, no_hub, name):
+    write(root / "orz57k" / name)
+    assert len(load_rows("axon-rl/ORZ-57k", "train")) == 5
+    assert is_local("axon-rl/ORZ-57k", "train")
+    assert not is_local("axon-rl/ORZ-57k", "test")
+    with pytest.raises(MissingData):
+        load_rows("axon-rl/ORZ-57k", "test")
+    with pytest.raises(UsageError, match="split="):
+        load_rows("axon-rl/ORZ-57k")
+
+
+def test_a_set_in_parts(root):
+    write(root / "orz57k/data/train-00000-of-00002.parquet", ROWS[:2])
+    write(root / "orz57k/data/train-00001-of-00002.parquet", ROWS[2:])
+    assert [dict(row) for row in load_rows("axon-rl/ORZ-57k", "train")] == ROWS
+
+
+def test_published_columns_get_the_names_that_ids_ask_for(root):
+    write(root / "gsm8k/test.jsonl", [{"question": "1 + 1?", "answer": "Two.\n#### 2"}])
+    env = rollenv.make("math:GSM8K", split="test")
+    assert "1 + 1?" in env.reset()[0]
+    assert env.oracle_action() == "\\boxed{2}"
+
+
+@pytest.mark.parametrize(
+    ("split", "tasks"), [("prompt", (1, 10)), ("test", (11, 510)), ("validation", (511, 600)), ("train", (601, 974))]
+)
+def test_mbpp_is_split_by_task(root, split, tasks):
+    write(root / "mbpp/mbpp.jsonl", [{"task_id": i, "text": "", "test_list": [], "code": ""} for i in range(1, 975)])
+    found = [row["task_id"] for row in load_rows("google-research-datasets/mbpp", split)]
+    assert found == list(range(tasks[0], tasks[1] + 1))
+
+
+def test_a_missing_set_says_what_was_looked_for_where_and_where_to_get_it(root, no_hub):
+    with pytest.raises(MissingData) as caught:
+        rollenv.make("math:ASDiv2K")
+    message = str(caught.value)
+    for part in ("axon-rl/ASDIV-2k", "'train'", "asdiv2k/train.jsonl", str(root), "pip install", "https://"):
+        assert part in message
+    assert caught.value.exit_code == 3
+
+
+def test_a_missing_set_without_a_data_folder(monkeypatch, no_hub):
+    monkeypatch.delenv("ROLLENV_DATA", raising=False)
+    with pytest.raises(MissingData, match=r"\$ROLLENV_DATA does not name a folder"):
+        load_rows("axon-rl/ASDIV-2k", "train")
+
+
+def test_a_missing_file():
+    with pytest.raises(MissingData, match="nowhere"):
+        load_rows("nowhere/rows.jsonl")
+
+
+def test_the_hub_is_asked_last(root, monkeypatch):
+    asked = []
+
+    def load_dataset(*args):
+        asked.append(args)
+        return {"train": ROWS, "test": ROWS[:1]}
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    assert len(load_rows("someone/some-set", "test")) == 1
+    assert asked == [("someone/some-set",)]
+    with pytest.raises(UsageError, match="test, train"):
+        load_rows("someone/some-set", "dev")
+    with pytest.raises(UsageError, match="test, train"):
+        load_rows("someone/some-set")
+    write(root / "orz57k/train.jsonl", ROWS[:4])
+    assert len(load_rows("axon-rl/ORZ-57k", "train")) == 4
+    assert all("ORZ" not in args[0] for args in asked)
+
+
+def test_a_hub_that_cannot_be_reached_is_a_missing_set(root, monkeypatch):
+    def load_dataset(*args):
+        raise ConnectionError("no route")
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    with pytest.raises(MissingData, match="no route"):
+        load_rows("someone/other-set", "test")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "said"),
+    [
+        ({"dataset_name": ""}, "dataset_name="),
+        ({"dataset": []}, "no rows"),
+        ({"dataset": ROWS, "question_key": "question"}, "no column 'question'; they have 'problem', 'answer'"),
+        ({"dataset": ROWS, "answer_key": "gold"}, "no column 'gold'"),
+    ],
+)
+def test_wrong_arguments(kwargs, said):
+    with pytest.raises(UsageError, match=said):
+        rollenv.make("math:GSM8K", **kwargs)
+
+
+def test_a_line_that_is_no_json_is_named(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"a": 1}\n{"a":\n')
+    with pytest.raises(UsageError, match="line 2"):
+        load_rows(str(path))
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
+    path = tmp_path / "x.parquet"
+    path.write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(MissingExtra, match=r"rollenv\[envs\]"):
+        load_rows(str(path))
+
+
+def test_every_registered_id_names_a_known_set_and_a_split():
+    specs = [s for s in rollenv.list_envs() if "dataset_name" in s.kwargs]
+    assert len(specs) > 25
+    for spec in specs:
+        assert spec.kwargs["dataset_name"] in KNOWN
+        assert spec.kwargs["split"]
+        assert spec.needs
+
+
+def test_published_files(data):
+    for folder, split, rows in (("gsm8k", "train", 7473), ("gsm8k", "test", 1319), ("math", "math", 500)):
+        data(folder)
+        assert len(load_rows(folder, split)) == rows
+    data("mbpp/mbpp.jsonl")
+    train = {row["task_id"] for row in load_rows("mbpp", "train")}
+    assert not train & {row["task_id"] for row in load_rows("mbpp", "test")}

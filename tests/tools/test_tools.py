@@ -1,0 +1,289 @@
+"""Tools as an agent meets them: what is a call, what comes back, and what a mistake is answered with."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Literal
+
+import pytest
+
+import rollenv
+from rollenv import UsageError
+from rollenv.tools.calls import first_call
+from rollenv.tools.function import FunctionTool
+from rollenv.tools.mcp import MCPError, MCPTool
+from rollenv.tools.python import MAX_CHARACTERS, PythonCodeTool
+from rollenv.tools.search import CorpusSearchTool, SearchTool
+from rollenv.wrappers import ToolEnvWrapper, get_wrapper_fns
+
+
+def add(a: int, b: int = 1, unit: Literal["m", "km"] = "m") -> str:
+    """Add two lengths.
+
+    The rest of this text is not for the agent.
+    """
+    return f"{a + b} {unit}"
+
+
+def fail(text: str) -> str:
+    """Always fails."""
+    raise RuntimeError(text)
+
+
+HERMES = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
+GEM = '<tool_call><tool_name>add</tool_name><arguments>{"a": 2, "b": 3}</arguments></tool_call>'
+OPENAI = json.dumps({"tool_calls": [{"function": {"name": "add", "arguments": '{"a": 2, "b": 3}'}}]})
+
+
+@pytest.mark.parametrize("action", [HERMES, GEM, OPENAI, f"I think.\n{HERMES} and more"])
+def test_the_same_call_in_every_syntax(action):
+    done = FunctionTool(add).execute_action(action)
+    assert (done.is_valid, done.has_error, done.observation) == (True, False, "5 m")
+    assert action.startswith(done.parsed_action)
+    assert not done.parsed_action.endswith("more")
+
+
+@pytest.mark.parametrize("action", ["", "add(2, 3)", "{}", '{"a": 1}', "<tool_cal>", "\\boxed{3}", '{"tool_calls'])
+def test_other_text_is_no_call(action):
+    assert first_call(action) is None
+    assert not FunctionTool(add).execute_action(action).is_valid
+
+
+@pytest.mark.parametrize(
+    ("action", "says"),
+    [
+        ('<tool_call>{"name": "add"', "not closed"),
+        ("<tool_call>{'name': 'add'}</tool_call>", "not valid JSON"),
+        ("<tool_call>[1]</tool_call>", "not of the form"),
+        ("<tool_call>" + "[" * 100_000 + "</tool_call>", "not valid JSON"),
+        ('<tool_call>{"name": "add", "arguments": [1]}</tool_call>', "JSON object"),
+        ('<tool_call>{"name": "add", "arguments": {}}</tool_call>', "a: Field required"),
+        ('<tool_call>{"name": "add", "arguments": {"a": "x"}}</tool_call>', "a: Input should be a valid integer"),
+        ('<tool_call>{"name": "add", "arguments": {"a": 1, "c": 2}}</tool_call>', "c: Extra inputs"),
+        ('<tool_call>{"name": "add", "arguments": {"a": 1, "unit": "mile"}}</tool_call>', "'m' or 'km'"),
+        ("<tool_call><tool_name>add</tool_name><arguments>{oops}</arguments></tool_call>", "not valid JSON"),
+        ('{"tool_calls": []}', "no function"),
+        ('{"tool_calls": [{"function": {"name": "add", "arguments": "{"}}]}', "not valid JSON"),
+        ('<tool_call>{"name": "fail", "arguments": {"text": "on purpose"}}</tool_call>', "RuntimeError: on purpose"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_was_wrong(action, says):
+    done = FunctionTool(add, fail).execute_action(action)
+    assert (done.is_valid, done.has_error) == (True, True)
+    assert says in done.observation
+
+
+def test_schemas_come_from_hints_and_docstring():
+    (schema,) = FunctionTool(add).schemas()
+    function = schema["function"]
+    assert (function["name"], function["description"]) == ("add", "Add two lengths.")
+    assert function["parameters"]["required"] == ["a"]
+    assert function["parameters"]["properties"]["unit"]["enum"] == ["m", "km"]
+    assert '"add"' in FunctionTool(add).instruction_string()
+    with pytest.raises(UsageError, match="cannot be a tool"):
+        FunctionTool(print)
+
+
+def test_an_unknown_function_is_an_observation():
+    env = ToolEnvWrapper(rollenv.make("game:Sokoban-v0-easy"), [FunctionTool(add), FunctionTool(fail)])
+    env.reset(0)
+    said, _, terminated, _, info = env.step(HERMES.replace("add", "ad"))
+    assert "no tool 'ad'; did you mean add?" in said
+    assert (terminated, info["tool_success_counter"]) == (False, 0)
+    assert env.step(HERMES)[0] == "5 m"
+
+
+# -- python ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def python():
+    return PythonCodeTool(timeout=2)
+
+
+@pytest.mark.parametrize(
+    ("action", "says", "failed"),
+    [
+        ("<python>print(6 * 7)</python>", "42", False),
+        ("```python\nprint(6 * 7)\n```", "42", False),
+        ("```py\nprint('a')\n```\n```py\nprint('b')\n```", "a", False),
+        ("<python>1 / 0</python>", "ZeroDivisionError", True),
+        ("<python>while True: pass</python>", "Stopped after 2 seconds", True),
+        ("<python>import os; os._exit(3)</python>", "exited with 3", True),
+        ("<python>print('x' * 10 ** 8)</python>", "too much output", True),
+        ("<python>x = bytearray(1 << 33)</python>", "MemoryError", True),
+        ("<python>import sys; print('note', file=sys.stderr)</python>", "note", False),
+        ("<python>import socket; socket.create_connection(('127.0.0.1', 1))</python>", "refused", True),
+        ("<python>print('\udcff')</python>", "", True),
+    ],
+)
+def test_python(python, action, says, failed):
+    done = python.execute_action(action)
+    assert done.is_valid
+    assert says in done.observation
+    assert done.has_error == failed
+    assert len(done.observation) < MAX_CHARACTERS + 200
+    assert action.startswith(done.parsed_action)
+
+
+def test_python_is_fresh_or_keeps_its_state(python):
+    python.execute_action("<python>x = 1</python>")
+    assert "NameError" in python.execute_action("<python>print(x)</python>").observation
+    stateful = PythonCodeTool(stateful=True, keep_error_last_line=True)
+    stateful.execute_action("<python>x = 20</python>")
+    assert "21" in stateful.execute_action("<python>x + 1</python>").observation
+    error = stateful.execute_action("<python>def f():\n    1 / 0\nf()</python>").observation
+    assert error == "Code execution result: ZeroDivisionError: division by zero\n"
+    stateful.close()
+
+
+def test_the_python_wrappers_of_the_factory():
+    (wrap,) = get_wrapper_fns("python_tool")
+    env = wrap(rollenv.make("game:Sokoban-v0-easy"))
+    assert "<python>" in env.reset(0)[0]
+    said, reward, *_ = env.step("<python>print(1 + 1)</python>")
+    assert said == "Code execution result: 2\n"
+    assert reward == pytest.approx(0.3)
+
+
+# -- search ----------------------------------------------------------------------------------------------------------
+
+DOCUMENTS = ["Paris\nThe capital of France.", "Rome\nThe capital of Italy.", "Etna\nA volcano in Sicily."]
+
+
+def test_a_corpus_in_memory(tmp_path):
+    tool = CorpusSearchTool(DOCUMENTS, topk=2)
+    assert (
+        tool.execute_action("<search>volcano sicily</search>").observation == "Doc 1 (Title: Etna) A volcano in Sicily."
+    )
+    assert tool.execute_action("<search>zebra</search>").observation == "Nothing was found."
+    assert tool.execute_action("<search> </search>").has_error
+    assert not tool.execute_action("volcano").is_valid
+    file = tmp_path / "corpus.jsonl"
+    file.write_text("".join(json.dumps({"contents": d}) + "\n" for d in DOCUMENTS))
+    assert "Paris" in CorpusSearchTool(file).execute_action("<search>France</search>").observation
+    file.write_text("{}\n")
+    with pytest.raises(UsageError, match="cannot read the corpus"):
+        CorpusSearchTool(file)
+    with pytest.raises(UsageError, match="at least one document"):
+        CorpusSearchTool([])
+
+
+class Retrieval(BaseHTTPRequestHandler):
+    """GEM's protocol: MessagePack in, MessagePack out; a query of "broken" gets half an answer."""
+
+    def do_POST(self):
+        import msgpack
+
+        asked = msgpack.unpackb(self.rfile.read(int(self.headers["Content-Length"])))
+        rows = [{"document": {"contents": f'"T{i}"\n{asked["query"]}'}} for i in range(5)]
+        data = msgpack.packb({"result": rows})
+        self.send_response(500 if asked["query"] == "error" else 200)
+        self.end_headers()
+        self.wfile.write(data[:5] if asked["query"] == "broken" else data)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def retrieval_url():
+    server = HTTPServer(("127.0.0.1", 0), Retrieval)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/retrieve"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_retrieval_server(retrieval_url, monkeypatch):
+    tool = SearchTool(search_url=retrieval_url, topk=2)
+    assert tool.execute_action("<search>hi</search>").observation == "Doc 1 (Title: T0) hi\nDoc 2 (Title: T1) hi"
+    for query in ("error", "broken"):
+        done = tool.execute_action(f"<search>{query}</search>")
+        assert done.has_error
+        assert "search failed" in done.observation
+    monkeypatch.setenv("SEARCH_URL", retrieval_url)
+    assert "hey" in SearchTool().execute_action("<search>hey</search>").observation
+    monkeypatch.delenv("SEARCH_URL")
+    assert "SEARCH_URL" in SearchTool().execute_action("<search>hey</search>").observation
+
+
+# -- MCP -------------------------------------------------------------------------------------------------------------
+
+SERVER = '''
+import os, time
+from mcp.server import MCPServer
+server = MCPServer("test")
+
+@server.tool()
+def add(a: int, b: int) -> str:
+    """Add."""
+    return str(a + b)
+
+@server.tool()
+def slow() -> str:
+    """Slow."""
+    time.sleep(30)
+    return "late"
+
+@server.tool()
+def die() -> str:
+    """Ends the server."""
+    os._exit(1)
+
+server.run("stdio")
+'''
+
+
+@pytest.fixture
+def mcp_server(tmp_path):
+    file = tmp_path / "server.py"
+    file.write_text(SERVER)
+    return sys.executable, [str(file)]
+
+
+def test_an_mcp_server(mcp_server):
+    tool = MCPTool.from_local_command(*mcp_server, execution_timeout=10)
+    assert tool.names() == ["add", "slow", "die"]
+    done = tool.execute_action(GEM)
+    assert (done.has_error, done.observation) == (False, "5")
+    assert tool.execute_action(HERMES.replace("2", '"x"')).has_error
+    with ThreadPoolExecutor(8) as threads:
+        calls = [HERMES.replace("2", str(i)) for i in range(40)]
+        answers = list(threads.map(tool.execute_action, calls))
+    assert [a.observation for a in answers] == [str(i + 3) for i in range(40)]
+    tool.close()
+    tool.close()
+    assert tool.execute_action(HERMES).observation == "5", "it connects again when used again"
+    tool.close()
+
+
+def test_an_mcp_call_that_is_slow_or_ends_the_server(mcp_server):
+    tool = MCPTool.from_local_command(*mcp_server, execution_timeout=3, max_retries=1)
+    slow = tool.execute_action("<tool_call><tool_name>slow</tool_name></tool_call>")
+    assert slow.has_error
+    assert "longer than 3 s" in slow.observation
+    tool.close()
+    assert tool.execute_action("<tool_call><tool_name>die</tool_name></tool_call>").has_error
+    tool.close()
+    assert tool.execute_action(HERMES).observation == "5"
+    tool.close()
+
+
+@pytest.mark.parametrize("config", [{}, {"mcpServers": {}}, {"mcpServers": {"x": {}}}, "absent.json"])
+def test_bad_mcp_configurations(config):
+    with pytest.raises(UsageError):
+        MCPTool(config)
+
+
+def test_an_mcp_server_that_is_not_there():
+    with pytest.raises(MCPError, match="cannot reach"):
+        MCPTool.from_local_command("no-such-program")
+    with pytest.raises(MCPError, match="cannot reach"):
+        MCPTool("http://127.0.0.1:9/mcp", execution_timeout=5)
