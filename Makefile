@@ -12,7 +12,7 @@ train: install
 	$(BIN)/rollenv train sokoban
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2
 
 install: $(VENV)/installed
 

@@ -17,7 +17,7 @@ class Limits:
     memory_mb: int = 1024
     """Address space of each process, and resident memory of all of a sandbox's processes together."""
     output_bytes: int = 4 * 2**20
-    """Standard output and standard error, each. A run that writes more is stopped."""
+    """Standard output and standard error, each, at most 32 MiB. A run that writes more is stopped."""
     processes: int = 64
     """Processes and threads."""
     disk_mb: int = 64
@@ -31,6 +31,8 @@ class Limits:
         for name in self.__slots__:
             if not getattr(self, name) > 0:
                 raise UsageError(f"the limit {name} is above 0, got {getattr(self, name)!r}")
+        if self.output_bytes > 32 << 20:
+            raise UsageError(f"the limit output_bytes is at most {32 << 20}, got {self.output_bytes}; write to a file")
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def _load_image(url: str, daemon: subprocess.Popen[bytes], log: Path) -> None:
     client.close()
 
 
-@pytest.fixture(params=["local", "docker"])
+@pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.slow)])
 def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Arguments of Sandbox.create and Pool for each backend."""
     if request.param == "local":

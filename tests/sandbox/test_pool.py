@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -170,11 +171,12 @@ def test_closing_ends_what_runs_and_what_waits():
         pool.run("1")
 
 
-def test_nothing_is_left_after_close():
-    def resources() -> tuple[set[int], int, int, str]:
-        scratch = {p for p in os.listdir("/tmp") if p.startswith("rollenv")}
+def test_nothing_is_left_after_close(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def resources() -> tuple[set[int], int, list[str], str]:
         mounts = Path("/proc/self/mountinfo").read_text()
-        return descendants(), len(os.listdir("/proc/self/fd")), len(scratch), mounts
+        return descendants(), len(os.listdir("/proc/self/fd")), os.listdir(tmp_path), mounts
 
     with Pool(1) as pool:
         pool.run("1")
@@ -210,9 +212,9 @@ def test_sandboxes_die_with_their_process(how):
     assert not left
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["docker"], indirect=True)
 def test_containers_of_dead_processes_are_swept(docker_url, backend):
-    if backend["backend"] != "docker":
-        pytest.skip("only containers outlive a process")
     import docker
 
     script = (

@@ -200,6 +200,8 @@ def test_bad_arguments_are_explained(box, backend):
         box.run_code("1", language="cobol")
     with pytest.raises(UsageError, match="above 0"):
         Limits(memory_mb=0)
+    with pytest.raises(UsageError, match="at most"):
+        Limits(output_bytes=1 << 40)
     with pytest.raises(UsageError, match="no isolation property"):
         Sandbox.create(**backend, require=["no_gravity"])
 
@@ -259,6 +261,7 @@ def test_matplotlib_figures_are_results():
         assert done.results[-1].png.startswith("iVBOR")
 
 
+@pytest.mark.slow
 def test_a_missing_image_or_daemon_is_explained(docker_url):
     with pytest.raises(SandboxError, match="no image 'absent:1'"):
         Sandbox.create("docker", image="absent:1", base_url=docker_url)
