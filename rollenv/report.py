@@ -11,6 +11,7 @@ from typing import Any
 CURVES = (
     ("Success", ("eval/success", "success")),
     ("Reward per trajectory", ("eval/reward", "reward")),
+    ("Level of the curriculum", ("level",)),
     ("Turns per trajectory", ("eval/turns", "turns")),
     ("Groups whose members differ in reward", ("informative_groups",)),
     ("Entropy of the policy, nats per token", ("entropy",)),

@@ -33,8 +33,17 @@ def checkpoints(root: Path) -> list[Path]:
     return sorted(root.glob("step-*")) if root.is_dir() else []
 
 
-def save(root: Path, iteration: int, agent: LocalAgent, optimizer: torch.optim.Optimizer, keep: int) -> Path:
-    """Write a checkpoint in Hugging Face format, with the optimizer beside it, and drop all but the last ``keep``.
+def save(
+    root: Path,
+    iteration: int,
+    agent: LocalAgent,
+    optimizer: torch.optim.Optimizer,
+    keep: int,
+    more: dict[str, Any] | None = None,
+) -> Path:
+    """Write a checkpoint in Hugging Face format, with the optimizer and ``more`` (JSON) beside it.
+
+    All but the last ``keep`` checkpoints are dropped.
 
     Raises:
         CheckpointError: if it cannot be written. Earlier checkpoints stay as they are.
@@ -46,7 +55,7 @@ def save(root: Path, iteration: int, agent: LocalAgent, optimizer: torch.optim.O
         partial.mkdir(parents=True)
         agent.save(partial)
         torch.save(optimizer.state_dict(), partial / "optimizer.pt")
-        (partial / "trainer.json").write_text(json.dumps({"iteration": iteration}) + "\n")
+        (partial / "trainer.json").write_text(json.dumps({"iteration": iteration, **(more or {})}) + "\n")
         _write_manifest(partial)
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
@@ -64,16 +73,16 @@ def save(root: Path, iteration: int, agent: LocalAgent, optimizer: torch.optim.O
     return final
 
 
-def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], int]:
-    """``(agent, state of the optimizer, iteration)`` of a checkpoint.
+def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
+    """``(agent, state of the optimizer, the iteration and what else was saved)`` of a checkpoint.
 
     Raises:
         CheckpointError: if a file is missing, cut short or altered.
     """
     _check_manifest(folder)
-    iteration = json.loads((folder / "trainer.json").read_text())["iteration"]
+    about = json.loads((folder / "trainer.json").read_text())
     state = torch.load(folder / "optimizer.pt", weights_only=True)
-    return LocalAgent.load(folder), state, iteration
+    return LocalAgent.load(folder), state, about
 
 
 def _mib_free(path: Path) -> str:

@@ -29,6 +29,20 @@ class EnvConfig(Section):
     """Constructor arguments of the training environments."""
 
 
+class CurriculumConfig(Section):
+    """Training levels that follow the success rate (see rollenv.curriculum); evaluation stays as it is."""
+
+    enabled: bool = False
+    levels: list[dict[str, Any]] = Field(default_factory=list)
+    """Constructor arguments of each level; by default those that are bundled for the environment."""
+    window: int = Field(200, ge=1)
+    """Trajectories that a change of level looks back on."""
+    up: float = Field(0.8, gt=0, le=1)
+    down: float = Field(0.2, ge=0, lt=1)
+    review: float = Field(0.1, ge=0, lt=1)
+    """The share of tasks from earlier levels."""
+
+
 class ModelConfig(Section):
     """What to train."""
 
@@ -115,6 +129,7 @@ class TrainConfig(Section):
     threads: int = Field(0, ge=0)
     """CPU threads for the model; 0 leaves the choice to torch."""
     env: EnvConfig
+    curriculum: CurriculumConfig = CurriculumConfig()
     model: ModelConfig = ModelConfig()
     prompt: PromptConfig = PromptConfig()
     rollout: RolloutConfig = RolloutConfig()

@@ -16,6 +16,7 @@ from rollenv.agents.local import LocalAgent, Sampling
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.scoring import score
 from rollenv.agents.tiny.warm_up import tiny_agent
+from rollenv.curriculum import Curriculum, Schedule
 from rollenv.rollout.evaluate import Evaluation, evaluate
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Group, Task
@@ -59,6 +60,7 @@ class Trainer:
         if config.threads:
             torch.set_num_threads(config.threads)
         clock = time.perf_counter()
+        self.levels = _curriculum(config)
         self.agent, self.optimizer, self.iteration = self._restore() or self._begin()
         self.begin_seconds = time.perf_counter() - clock
 
@@ -76,6 +78,8 @@ class Trainer:
             self.agent.weights_changed()
             self.iteration += 1
             metrics |= rollout_metrics(groups)
+            if self.levels is not None:
+                metrics["level"] = self.levels[1].level
             updated = time.perf_counter()
             metrics |= {"time/collect": collected - clock, "time/update": updated - collected}
             metrics["tokens_per_s"] = metrics["tokens"] / (updated - clock)
@@ -95,8 +99,17 @@ class Trainer:
         """Play the next batch of tasks."""
         env, rollout = self.config.env, self.config.rollout
         seeds = [task_seed(self.config.seed, self.iteration, i) for i in range(rollout.groups_per_batch)]
-        tasks = [Task(env.id, seed, env.kwargs) for seed in seeds]
-        return RolloutManager(self.agent).collect(tasks, rollout.group_size)
+        if self.levels is None:
+            tasks = [Task(env.id, seed, env.kwargs) for seed in seeds]
+            return RolloutManager(self.agent).collect(tasks, rollout.group_size)
+        curriculum, schedule = self.levels
+        levels = [schedule.choose(self.iteration * len(seeds) + i) for i in range(len(seeds))]
+        tasks = [Task(env.id, s, {**env.kwargs, **curriculum[n]}) for s, n in zip(seeds, levels, strict=True)]
+        groups = RolloutManager(self.agent).collect(tasks, rollout.group_size)
+        for level, group in zip(levels, groups, strict=True):
+            for trajectory in group:
+                schedule.record(level, trajectory.success)
+        return groups
 
     def _update(self, rows: Sequence[Row]) -> dict[str, float]:
         """Policy-gradient steps over the rows that carry a signal; metrics are means over the steps."""
@@ -199,11 +212,13 @@ class Trainer:
         saved = checkpoint.checkpoints(self.run.checkpoints)
         if not saved:
             return None
-        agent, state, iteration = checkpoint.load(saved[-1])
+        agent, state, about = checkpoint.load(saved[-1])
         optimizer = self._optimizer(agent)
         optimizer.load_state_dict(state)
-        self.run.cut_back(iteration)
-        return agent, optimizer, iteration
+        if self.levels is not None:
+            self.levels[1].load_state_dict(about["schedule"])
+        self.run.cut_back(about["iteration"])
+        return agent, optimizer, about["iteration"]
 
     def _optimizer(self, agent: LocalAgent) -> torch.optim.Optimizer:
         settings = self.config.optimizer
@@ -212,9 +227,26 @@ class Trainer:
         )
 
     def _save(self) -> None:
-        checkpoint.save(
-            self.run.checkpoints, self.iteration, self.agent, self.optimizer, keep=self.config.keep_checkpoints
-        )
+        more = {} if self.levels is None else {"schedule": self.levels[1].state_dict()}
+        keep = self.config.keep_checkpoints
+        checkpoint.save(self.run.checkpoints, self.iteration, self.agent, self.optimizer, keep, more)
+
+
+def _curriculum(config: TrainConfig) -> tuple[Curriculum, Schedule] | None:
+    settings = config.curriculum
+    if not settings.enabled:
+        return None
+    env_id = config.env.id
+    curriculum = Curriculum(env_id, settings.levels) if settings.levels else Curriculum.for_env(env_id)
+    schedule = Schedule(
+        len(curriculum),
+        seed=config.seed,
+        window=settings.window,
+        up=settings.up,
+        down=settings.down,
+        review=settings.review,
+    )
+    return curriculum, schedule
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from rollenv.core import EpisodeOver, ResetResult, StepResult, UsageError
 from rollenv.envs.data.answer_env import Verdict
-from rollenv.envs.data.calculator import MAX_CHARACTERS, evaluate
 from rollenv.envs.data.procedural import ProceduralEnv, span
 from rollenv.parsing import last_boxed, last_tagged
+from rollenv.tools.calculator import MAX_CHARACTERS, evaluate
 
 OPERATORS = "+-*"
 

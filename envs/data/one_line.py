@@ -7,11 +7,11 @@ import functools
 from collections.abc import Sequence
 
 from rollenv.core import UsageError
-from rollenv.envs.data import calculator
 from rollenv.envs.data.answer_env import Verdict
 from rollenv.envs.data.code_tests import CallTests, run_tests
 from rollenv.envs.data.procedural import ProceduralEnv, span
 from rollenv.sandbox.types import Runner
+from rollenv.tools import calculator
 
 #: What a function returns, in words and in Python; A and B stand for numbers.
 TEMPLATES = (

@@ -13,6 +13,7 @@ import pytest
 
 import rollenv
 from rollenv import UsageError
+from rollenv.tools.calculator import calculator_tool
 from rollenv.tools.calls import first_call
 from rollenv.tools.function import FunctionTool
 from rollenv.tools.mcp import MCPError, MCPTool
@@ -86,6 +87,17 @@ def test_schemas_come_from_hints_and_docstring():
     assert '"add"' in FunctionTool(add).instruction_string()
     with pytest.raises(UsageError, match="cannot be a tool"):
         FunctionTool(print)
+
+
+@pytest.mark.parametrize(
+    ("expression", "says", "failed"),
+    [("12 * (3 + 4)", "84", False), ("9**9**9", "ValueError", True), ("import os", "not an", True)],
+)
+def test_the_calculator(expression, says, failed):
+    call = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
+    done = calculator_tool().execute_action(f"<tool_call>{call}</tool_call>")
+    assert says in done.observation
+    assert done.has_error == failed
 
 
 def test_an_unknown_function_is_an_observation():

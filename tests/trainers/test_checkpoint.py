@@ -33,9 +33,9 @@ def optimizer(agent) -> torch.optim.Optimizer:
 
 
 def test_what_was_saved_is_loaded(tmp_path, agent, optimizer):
-    folder = checkpoint.save(tmp_path, 7, agent, optimizer, keep=2)
-    loaded, state, iteration = checkpoint.load(folder)
-    assert iteration == 7
+    folder = checkpoint.save(tmp_path, 7, agent, optimizer, keep=2, more={"schedule": {"level": 2}})
+    loaded, state, about = checkpoint.load(folder)
+    assert about == {"iteration": 7, "schedule": {"level": 2}}
     assert loaded.prompt == agent.prompt
     assert loaded.sampling == agent.sampling
     for name, weight in agent.model.state_dict().items():
@@ -97,7 +97,7 @@ def test_a_full_disk_leaves_the_last_good_one(tmp_path, agent, optimizer):
         ):
             checkpoint.save(tmp_path, 2, agent, optimizer, keep=2)
         assert [p.name for p in sorted(tmp_path.iterdir())] == ["filler", "step-000001"]
-        assert checkpoint.load(good)[2] == 1
+        assert checkpoint.load(good)[2]["iteration"] == 1
         filler.unlink()
         checkpoint.save(tmp_path, 2, agent, optimizer, keep=2)
     finally:

@@ -80,6 +80,27 @@ def test_training_never_sees_the_evaluation_seeds(small):
     assert (config.env.kwargs["split"], config.eval.kwargs["split"]) == ("train", "test")
 
 
+def test_a_curriculum_follows_success_and_survives_a_resume(tmp_path, small):
+    levels = "curriculum.levels=[{min_moves = 1, max_turns = 15}, {min_moves = 2, max_turns = 15}, {min_moves = 4}]"
+    overrides = [
+        *small,
+        "curriculum.enabled=true",
+        levels,
+        "curriculum.up=0.1",
+        "curriculum.down=0",
+        "curriculum.window=20",
+    ]
+    whole = fit(tmp_path / "whole", overrides)
+    seen = [row["level"] for row in rows(whole.path)[1:]]
+    assert max(seen) > 0
+    part = RunDir.create(load_config("sokoban", [*overrides, f"run_dir={tmp_path / 'part'}"]), "sokoban")
+    stopped = Trainer(load_config("sokoban", overrides), part)
+    stopped.config.iterations = 4
+    stopped.fit()
+    Trainer(load_config("sokoban", overrides), part).fit()
+    assert [row["level"] for row in rows(part.path)[1:]] == seen
+
+
 @pytest.mark.slow
 def test_kill_and_resume_give_the_same_numbers(tmp_path, small):
     overrides = [*small, "iterations=40", "checkpoint_every=4"]

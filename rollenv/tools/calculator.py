@@ -8,6 +8,8 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 
+from rollenv.tools.function import FunctionTool
+
 #: What an expression may be, at most.
 MAX_CHARACTERS = 1000
 MAX_DEPTH = 100
@@ -131,3 +133,13 @@ def _refusal(node: ast.expr) -> str:
         case ast.Tuple():
             return "write numbers without commas"
     return "only numbers, + - * / // % **, comparisons and parentheses are known"
+
+
+def calculator(expression: str) -> str:
+    """The value of an arithmetic expression, as in 12 * (3 + 4)."""
+    return str(evaluate(expression))
+
+
+def calculator_tool() -> FunctionTool:
+    """The calculator as a tool."""
+    return FunctionTool(calculator)
