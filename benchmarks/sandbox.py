@@ -62,18 +62,13 @@ def docker_engine() -> Iterator[dict[str, Any] | None]:
     if os.geteuid() != 0 or subprocess.run(["which", "dockerd"], capture_output=True).returncode:
         yield None
         return
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        url = f"unix://{folder}/s"
-        command = ["dockerd", "--iptables=false", "--bridge=none", "-H", url, "--data-root", f"{folder}/data"]
-        command += ["--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid"]
-        with open(folder / "log", "wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as daemon:
-            try:
-                conftest._load_image(url, daemon, folder / "log")
-                python_path = str(Path(sys.executable).resolve())
-                yield {"backend": "docker", "image": conftest.IMAGE, "base_url": url, "python": python_path}
-            finally:
-                daemon.terminate()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        url, daemon = conftest.start_engine(Path(folder))
+        try:
+            yield conftest.settings(url)
+        finally:
+            daemon.terminate()
+            daemon.wait(30)
 
 
 def docker_exec(settings: dict[str, Any], n: int) -> list[float]:

@@ -75,6 +75,8 @@ def _is_harmless(node: ast.AST) -> bool:
 
 
 def _is_small_power(node: ast.AST) -> bool:
+    if isinstance(node, ast.Pow | ast.Mult):  # towers, and products that come to the same
+        return False
     return not isinstance(node, ast.Constant) or (isinstance(node.value, int | float) and abs(node.value) <= _MAX_POWER)
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,24 +50,38 @@ def _image_tar() -> bytes:
     return buffer.getvalue()
 
 
-@pytest.fixture(scope="session")
-def docker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of an engine of our own, with the image loaded."""
-    pytest.importorskip("docker", reason="the docker SDK is not installed")
-    if os.geteuid() != 0 or not shutil.which("dockerd"):
-        pytest.skip("only root can start a Docker engine, and it has to be installed (Debian's docker.io)")
-    folder = tmp_path_factory.mktemp("docker")
-    url = f"unix://{folder}/s"
+def start_engine(folder: Path, url: str | None = None) -> tuple[str, subprocess.Popen[bytes]]:
+    """A Docker engine whose files are all below the folder: (its URL, its process)."""
+    url = url or f"unix://{folder}/s"
     command = ["dockerd", "--iptables=false", "--bridge=none", "-H", url, "--data-root", f"{folder}/data"]
     command += ["--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid"]
     with open(folder / "log", "wb") as log:
         daemon = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        _load_image(url, daemon, folder / "log")
-        yield url
-    finally:
-        daemon.terminate()
-        daemon.wait(30)
+    _load_image(url, daemon, folder / "log")
+    return url, daemon
+
+
+def settings(url: str) -> dict[str, Any]:
+    """Arguments of Sandbox.create and Pool for an engine."""
+    return {"backend": "docker", "image": IMAGE, "base_url": url, "python": str(Path(sys.executable).resolve())}
+
+
+@pytest.fixture(scope="session")
+def engine_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Makes folders for engines; the test is skipped where none can run."""
+    pytest.importorskip("docker", reason="the docker SDK is not installed")
+    if os.geteuid() != 0 or not shutil.which("dockerd"):
+        pytest.skip("only root can start a Docker engine, and it has to be installed (Debian's docker.io)")
+    return lambda: tmp_path_factory.mktemp("docker")
+
+
+@pytest.fixture(scope="session")
+def docker_url(engine_folder: Callable[[], Path]) -> Iterator[str]:
+    """The URL of an engine of our own, with the image loaded."""
+    url, daemon = start_engine(engine_folder())
+    yield url
+    daemon.terminate()
+    daemon.wait(30)
 
 
 def _load_image(url: str, daemon: subprocess.Popen[bytes], log: Path) -> None:
@@ -90,6 +104,4 @@ def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Arguments of Sandbox.create and Pool for each backend."""
     if request.param == "local":
         return {"backend": "local"}
-    url = request.getfixturevalue("docker_url")
-    python = str(Path(sys.executable).resolve())
-    return {"backend": "docker", "image": IMAGE, "base_url": url, "python": python}
+    return settings(request.getfixturevalue("docker_url"))

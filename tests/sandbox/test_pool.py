@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import conftest
 import pytest
 
 from rollenv import UsageError
@@ -210,6 +211,31 @@ def test_sandboxes_die_with_their_process(how):
     while (left := {p for p in theirs if Path(f"/proc/{p}").exists()}) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left
+
+
+@pytest.mark.slow
+def test_a_docker_engine_that_dies_is_an_error_until_it_is_back(engine_folder):
+    folder = engine_folder()
+    url, daemon = conftest.start_engine(folder)
+    try:
+        with Pool(1, **conftest.settings(url)) as pool:
+            pool.run("1")
+            threading.Timer(1.0, daemon.kill).start()
+            start = time.monotonic()
+            with pytest.raises(SandboxDied):
+                pool.run("import time; time.sleep(60)", timeout=99)
+            assert time.monotonic() - start < 10
+            daemon.wait()
+            with pytest.raises(SandboxError, match="Is the daemon running"):
+                pool.run("1")
+            assert len(pool.health()["quarantined"]) == 1
+            _, daemon = conftest.start_engine(engine_folder(), url)
+            assert pool.run("print(1)").stdout == "1\n"
+            assert pool.health()["quarantined"] == []
+    finally:
+        daemon.terminate()
+        daemon.wait(30)
+        subprocess.run(["pkill", "-KILL", "-f", str(folder)], check=False)  # what outlived the first engine
 
 
 @pytest.mark.slow

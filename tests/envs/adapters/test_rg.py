@@ -98,6 +98,8 @@ def test_braces_without_a_partner_survive_the_box(answer):
         ("puzzle24", "__import__('pathlib').Path('pwned').touch()"),
         ("countdown", "().__class__.__base__.__subclasses__()"),
         ("countdown", "9**9**9**9"),
+        ("polynomial_multiplication", "9**9**9"),
+        ("polynomial_multiplication", "9**(9*9*9*9*9*9)"),
         ("polynomial_multiplication", "open('pwned', 'w')"),
         ("simple_integration", "x**(10**9)"),
         ("intermediate_integration", "eval('1')"),
