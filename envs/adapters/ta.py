@@ -147,7 +147,8 @@ class TextArena(ReplayState):
             self._play_others()
 
     def _step(self, action: str) -> StepResult:
-        self.actions.append(action[:_CLIP])
+        # halves of surrogate pairs would be other text after JSON
+        self.actions.append(action[:_CLIP].encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
         valid = self._play(self.actions[-1])
         done = self.error is not None or self._state.done
         truncated = not done and len(self.actions) >= self.max_turns

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ def test_as_an_ordinary_user(file, tmp_path):
     if os.geteuid() != 0:
         pytest.skip("these tests are already run by an ordinary user")
     tmp_path.chmod(0o777)
-    for folder in [tmp_path, *tmp_path.parents][:3]:
-        folder.chmod(folder.stat().st_mode | 0o055)
+    for folder in tmp_path.parents:
+        if folder.is_relative_to(tempfile.gettempdir()) and folder != Path(tempfile.gettempdir()):
+            folder.chmod(folder.stat().st_mode | 0o055)
     pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "local and not docker"]
     command = [sys.executable, str(HERE / "as_user.py"), *pytest_command, f"--basetemp={tmp_path}/t", str(HERE / file)]
     env = {**os.environ, "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
