@@ -61,6 +61,15 @@ def start_engine(folder: Path, url: str | None = None) -> tuple[str, subprocess.
     return url, daemon
 
 
+def clear_away(folder: Path) -> None:
+    """End and unmount what outlived an engine that was killed."""
+    subprocess.run(["pkill", "-KILL", "-f", str(folder)], check=False)
+    time.sleep(0.5)
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for mount in sorted((m for m in mounts if m.startswith(str(folder))), reverse=True):
+        subprocess.run(["umount", "--lazy", mount], check=False)
+
+
 def settings(url: str) -> dict[str, Any]:
     """Arguments of Sandbox.create and Pool for an engine."""
     return {"backend": "docker", "image": IMAGE, "base_url": url, "python": str(Path(sys.executable).resolve())}

@@ -235,7 +235,7 @@ def test_a_docker_engine_that_dies_is_an_error_until_it_is_back(engine_folder):
     finally:
         daemon.terminate()
         daemon.wait(30)
-        subprocess.run(["pkill", "-KILL", "-f", str(folder)], check=False)  # what outlived the first engine
+        conftest.clear_away(folder)
 
 
 @pytest.mark.slow
