@@ -100,12 +100,13 @@ class _Display:
 
     def __init__(self) -> None:
         self.live = error_console.is_terminal
+        roomy = (BarColumn(bar_width=20), TimeElapsedColumn()) if error_console.width >= 110 else ()
         self.bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            *roomy[:1],
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
-            TimeElapsedColumn(),
+            *roomy[1:],
             TextColumn("left"),
             TimeRemainingColumn(),
             console=error_console,
@@ -123,23 +124,26 @@ class _Display:
 
     def watch(self, stage: str, done: int, total: int, numbers: dict[str, float]) -> None:
         self.known |= numbers
+        text = self._numbers(stage)
         if not self.live:
             if done == total or "eval/success" in numbers:
-                error_console.print(f"{stage} {done}/{total}  {self._numbers()}", soft_wrap=True)
+                error_console.print(f"{stage} {done}/{total} {text}", soft_wrap=True)
             return
         if stage not in self.tasks:
+            for finished in self.tasks.values():
+                self.bar.update(finished, visible=False)  # type: ignore[arg-type]
             self.tasks[stage] = self.bar.add_task(stage, total=total, numbers="")
-        self.bar.update(self.tasks[stage], completed=done, numbers=self._numbers())  # type: ignore[arg-type]
+        self.bar.update(self.tasks[stage], completed=done, numbers=text)  # type: ignore[arg-type]
 
-    def _numbers(self) -> str:
-        formats = {
-            "loss": "loss {:.3f}",
-            "reward": "reward {:.2f}",
-            "success": "success {:.2f}",
-            "eval/success": "unseen {:.3f}",
-            "tokens_per_s": "{:,.0f} tokens/s",
-        }
-        return "  ".join(text.format(self.known[key]) for key, text in formats.items() if key in self.known)
+    def _numbers(self, stage: str) -> str:
+        """What matters of a stage, short enough for 80 columns."""
+        formats = {"loss": "loss {:.3f}"}
+        if stage == "training":
+            formats = {"reward": "reward {:.2f}", "success": "success {:.2f}", "eval/success": "unseen {:.3f}"}
+        shown = [text.format(self.known[key]) for key, text in formats.items() if key in self.known]
+        if stage == "training" and "tokens_per_s" in self.known:
+            shown.append(f"{self.known['tokens_per_s'] / 1000:.0f}k tokens/s")
+        return " ".join(shown)
 
 
 def _conclude(run: RunDir, result: Result, seconds: float) -> None:
