@@ -57,15 +57,15 @@ def python(*arguments: str) -> Callable[[], Any]:
 @contextlib.contextmanager
 def docker_engine() -> Iterator[dict[str, Any] | None]:
     """Arguments for the docker backend, or None where there is no engine."""
-    import conftest  # of the sandbox's tests
+    import engine  # of the sandbox's tests
 
     if os.geteuid() != 0 or subprocess.run(["which", "dockerd"], capture_output=True).returncode:
         yield None
         return
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        url, daemon = conftest.start_engine(Path(folder))
+        url, daemon = engine.start_engine(Path(folder))
         try:
-            yield conftest.settings(url)
+            yield engine.settings(url)
         finally:
             daemon.terminate()
             daemon.wait(30)

@@ -4,12 +4,12 @@ import json
 import random
 import threading
 
+import available
 import pytest
 
 import rollenv
 from rollenv import Env, registry
 from rollenv.checker import CHECKS, Broken, TwinProcess, check_env, run_checks
-from rollenv.cli.check import is_available
 from rollenv.registry import ABILITIES
 
 COUNTER = [0]
@@ -228,16 +228,7 @@ def twin():
         yield process
 
 
-#: Suites with many ids; the rest is checked in a developer's quick run too.
-LARGE = {"code", "eval", "math", "rg", "ta"}
-AVAILABLE = [
-    pytest.param(s.id, marks=pytest.mark.slow if s.namespace in LARGE else ())
-    for s in rollenv.list_envs()
-    if is_available(s)
-]
-
-
-@pytest.mark.parametrize("env_id", AVAILABLE)
+@pytest.mark.parametrize("env_id", available.IDS)
 def test_every_registered_environment_keeps_its_promises(env_id, twin):
     findings = run_checks(env_id, episodes=20, twin_process=twin)
     assert [f"{f.name}: {f.detail}" for f in findings if f.ok is False] == []

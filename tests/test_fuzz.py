@@ -6,10 +6,10 @@ import json
 import random
 from collections.abc import Iterator
 
+import available
 import pytest
 
 import rollenv
-from rollenv.cli.check import is_available
 
 ALPHABETS = (
     "\\{}boxed<>answer/[](),:;|'\"",
@@ -54,15 +54,7 @@ def episodes(env: rollenv.Env, rng: random.Random, actions: int) -> Iterator[tup
             env.reset(rng.randrange(3))  # few, since some suites take seconds to make a task
 
 
-LARGE = {"code", "eval", "math", "rg", "ta"}
-IDS = [
-    pytest.param(s.id, marks=pytest.mark.slow if s.namespace in LARGE else ())
-    for s in rollenv.list_envs()
-    if is_available(s)
-]
-
-
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", available.IDS)
 def test_hostile_actions(env_id):
     env = rollenv.make(env_id)
     rng = random.Random(env_id)

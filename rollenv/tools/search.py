@@ -16,11 +16,36 @@ from rollenv.core import MissingExtra, UsageError
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
 
 _QUERY = re.compile(r"<search>(.*?)</search>", re.DOTALL)
-_INSTRUCTIONS = "To search, write a query between <search> and </search>; the best documents are shown to you."
-_EMPTY = "The query is empty: write it between <search> and </search>."
 
 
-class SearchTool(BaseTool):
+class _Search(BaseTool):
+    """Recognises the first ``<search>`` element of an action, and shows what was found."""
+
+    tool_type = "search"
+
+    def instruction_string(self) -> str:
+        return "To search, write a query between <search> and </search>; the best documents are shown to you."
+
+    def execute_action(self, action: str) -> ToolResult:
+        call = _QUERY.search(action)
+        if call is None:
+            return NOT_CALLED
+        query, parsed = call[1].strip(), action[: call.end()]
+        if not query:
+            return ToolResult(True, True, "The query is empty: write it between <search> and </search>.", parsed)
+        try:
+            documents = self._retrieve(query)
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            return ToolResult(True, True, f"The search failed: {type(error).__name__}: {str(error)[:300]}", parsed)
+        shown = "\n".join(_show(i + 1, text) for i, text in enumerate(documents))
+        return ToolResult(True, False, shown or "Nothing was found.", parsed)
+
+    def _retrieve(self, query: str) -> list[str]:
+        """The best documents, best first."""
+        raise NotImplementedError
+
+
+class SearchTool(_Search):
     """Sends the first ``<search>`` element of an action to a retrieval server that speaks GEM's protocol.
 
     The request is a MessagePack map ``{query, topk, return_scores}``, the answer (MessagePack or JSON)
@@ -32,29 +57,11 @@ class SearchTool(BaseTool):
         timeout: seconds for a request.
     """
 
-    tool_type = "search"
-
     def __init__(self, num_workers: int = 1, search_url: str | None = None, topk: int = 3, timeout: float = 5):
         super().__init__(num_workers)
         if topk < 1:
             raise UsageError(f"topk is at least 1, got {topk}")
         self.search_url, self.topk, self.timeout = search_url, topk, timeout
-
-    def instruction_string(self) -> str:
-        return _INSTRUCTIONS
-
-    def execute_action(self, action: str) -> ToolResult:
-        call = _QUERY.search(action)
-        if call is None:
-            return NOT_CALLED
-        query, parsed = call[1].strip(), action[: call.end()]
-        if not query:
-            return ToolResult(True, True, _EMPTY, parsed)
-        try:
-            documents = self._retrieve(query)
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-            return ToolResult(True, True, f"The search failed: {type(error).__name__}: {str(error)[:300]}", parsed)
-        return ToolResult(True, False, "\n".join(documents) or "Nothing was found.", parsed)
 
     def _retrieve(self, query: str) -> list[str]:
         try:
@@ -69,10 +76,10 @@ class SearchTool(BaseTool):
         response.raise_for_status()
         is_json = "json" in response.headers.get("content-type", "")
         answer: Any = response.json() if is_json else msgpack.unpackb(response.content)
-        return [_show(i + 1, row["document"]["contents"]) for i, row in enumerate(answer["result"][: self.topk])]
+        return [row["document"]["contents"] for row in answer["result"][: self.topk]]
 
 
-class CorpusSearchTool(BaseTool):
+class CorpusSearchTool(_Search):
     """Searches documents in memory with BM25 (Lucene's variant, k1 1.5, b 0.75), offline.
 
     Args:
@@ -83,8 +90,6 @@ class CorpusSearchTool(BaseTool):
         MissingExtra: without bm25s.
         UsageError: if there are no documents, or the file cannot be read.
     """
-
-    tool_type = "search"
 
     def __init__(self, documents: Sequence[str] | str | Path, topk: int = 3, num_workers: int = 1):
         super().__init__(num_workers)
@@ -102,20 +107,9 @@ class CorpusSearchTool(BaseTool):
         self._index = bm25s.BM25()
         self._index.index(self._tokenize(self.documents), show_progress=False)
 
-    def instruction_string(self) -> str:
-        return _INSTRUCTIONS
-
-    def execute_action(self, action: str) -> ToolResult:
-        call = _QUERY.search(action)
-        if call is None:
-            return NOT_CALLED
-        query, parsed = call[1].strip(), action[: call.end()]
-        if not query:
-            return ToolResult(True, True, _EMPTY, parsed)
+    def _retrieve(self, query: str) -> list[str]:
         found, scores = self._index.retrieve(self._tokenize([query[:10_000]]), k=self.topk, show_progress=False)
-        hits = [self.documents[int(i)] for i, score in zip(found[0], scores[0], strict=True) if score > 0]
-        shown = "\n".join(_show(i + 1, text) for i, text in enumerate(hits))
-        return ToolResult(True, False, shown or "Nothing was found.", parsed)
+        return [self.documents[int(i)] for i, score in zip(found[0], scores[0], strict=True) if score > 0]
 
 
 def _load(documents: Sequence[str] | str | Path) -> list[str]:

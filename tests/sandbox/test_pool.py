@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import conftest
+import engine
 import pytest
 
 from rollenv import UsageError
@@ -216,9 +216,9 @@ def test_sandboxes_die_with_their_process(how):
 @pytest.mark.slow
 def test_a_docker_engine_that_dies_is_an_error_until_it_is_back(engine_folder):
     folder = engine_folder()
-    url, daemon = conftest.start_engine(folder)
+    url, daemon = engine.start_engine(folder)
     try:
-        with Pool(1, **conftest.settings(url)) as pool:
+        with Pool(1, **engine.settings(url)) as pool:
             pool.run("1")
             threading.Timer(1.0, daemon.kill).start()
             start = time.monotonic()
@@ -229,13 +229,13 @@ def test_a_docker_engine_that_dies_is_an_error_until_it_is_back(engine_folder):
             with pytest.raises(SandboxError, match="Is the daemon running"):
                 pool.run("1")
             assert len(pool.health()["quarantined"]) == 1
-            _, daemon = conftest.start_engine(engine_folder(), url)
+            _, daemon = engine.start_engine(engine_folder(), url)
             assert pool.run("print(1)").stdout == "1\n"
             assert pool.health()["quarantined"] == []
     finally:
         daemon.terminate()
         daemon.wait(30)
-        conftest.clear_away(folder)
+        engine.clear_away(folder)
 
 
 @pytest.mark.slow
