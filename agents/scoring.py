@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from rollenv.agents.local import pad_left, positions
-
-Ids = tuple[int, ...]
+from rollenv.agents.generation import Ids
 
 
 @dataclass(slots=True)
@@ -49,3 +47,20 @@ def score(model: PreTrainedModel, prompts: Sequence[Ids], responses: Sequence[Id
     steps = torch.arange(longest, device=device)[None]
     chosen = distribution[index[:, None], steps, targets]
     return Scores(chosen * response_mask, entropy[index] * response_mask, response_mask)
+
+
+def pad_left(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Token ids (rows, longest) with zeros in front of shorter rows, and the attention mask (None without padding)."""
+    longest = max(map(len, rows))
+    if all(len(row) == longest for row in rows):
+        return torch.tensor(rows, device=device), None
+    ids = torch.tensor([[0] * (longest - len(row)) + list(row) for row in rows], device=device)
+    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=device)
+    return ids, mask
+
+
+def positions(mask: torch.Tensor | None, length: int, device: torch.device) -> torch.Tensor:
+    """Position ids that count from 0 at each row's first real token."""
+    if mask is None:
+        return torch.arange(length, device=device)[None]
+    return (mask.cumsum(1) - 1).clamp_(min=0)

@@ -222,6 +222,10 @@ class Env(gymnasium.Env[str, str]):
         """A draw from 0 .. n - 1 (faster than ``np_random.integers``; the bias is below n / 2**53)."""
         return int(self.np_random.random() * n)
 
+    def seed_actions(self, seed: int) -> None:
+        """Start the stream of :meth:`sample_random_action` anew, so that players of one episode draw differently."""
+        self._random_actions = random.Random(seed)
+
     @property
     def action_rng(self) -> random.Random:
         """The stream for :meth:`sample_random_action`: follows the seed, apart from :attr:`np_random`."""
@@ -292,6 +296,9 @@ class Wrapper(Env):
 
     def sample_random_action(self) -> str:
         return self.env.sample_random_action()
+
+    def seed_actions(self, seed: int) -> None:
+        self.env.seed_actions(seed)
 
     def oracle_action(self) -> str:
         return self.env.oracle_action()

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from rollenv.agents.local import LocalAgent, Sampling
+from rollenv.agents.generation import Sampling
+from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.scoring import score
 from rollenv.agents.tiny.warm_up import tiny_agent
@@ -62,6 +63,9 @@ class Trainer:
         clock = time.perf_counter()
         self.levels = _curriculum(config)
         self.agent, self.optimizer, self.iteration = self._restore() or self._begin()
+        #: Plays what is learned from, and what is measured.
+        self.manager = RolloutManager(self.agent, run_dir=run.path)
+        self.examiner = RolloutManager(self.agent, keep_views=True)
         self.begin_seconds = time.perf_counter() - clock
 
     def fit(self) -> Result:
@@ -101,11 +105,11 @@ class Trainer:
         seeds = [task_seed(self.config.seed, self.iteration, i) for i in range(rollout.groups_per_batch)]
         if self.levels is None:
             tasks = [Task(env.id, seed, env.kwargs) for seed in seeds]
-            return RolloutManager(self.agent).collect(tasks, rollout.group_size)
+            return self.manager.collect(tasks, rollout.group_size)
         curriculum, schedule = self.levels
         levels = [schedule.choose(self.iteration * len(seeds) + i) for i in range(len(seeds))]
         tasks = [Task(env.id, s, {**env.kwargs, **curriculum[n]}) for s, n in zip(seeds, levels, strict=True)]
-        groups = RolloutManager(self.agent).collect(tasks, rollout.group_size)
+        groups = self.manager.collect(tasks, rollout.group_size)
         for level, group in zip(levels, groups, strict=True):
             for trajectory in group:
                 schedule.record(level, trajectory.success)
@@ -172,9 +176,13 @@ class Trainer:
     def _evaluate(self) -> dict[str, float]:
         """Success on the evaluation episodes, always the same ones; some are kept to be looked at."""
         settings = self.config.eval
-        manager = RolloutManager(self.agent, keep_views=True)
         result: Evaluation = evaluate(
-            self.agent, self.config.env.id, settings.kwargs, n=settings.episodes, seed=settings.seed, manager=manager
+            self.agent,
+            self.config.env.id,
+            settings.kwargs,
+            n=settings.episodes,
+            seed=settings.seed,
+            manager=self.examiner,
         )
         for trajectory in result.trajectories[:SHOWN_EPISODES]:
             self.run.append(self.run.episodes_file, {"iteration": self.iteration, **trajectory.to_dict()})

@@ -19,9 +19,10 @@ from typing import Any
 import torch
 
 from rollenv.agents.base import noisy_expert
-from rollenv.agents.local import LocalAgent, Sampling
+from rollenv.agents.generation import Ids, Sampling
+from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.scoring import Ids, score
+from rollenv.agents.scoring import score
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize, WarmUp
 from rollenv.core import Env

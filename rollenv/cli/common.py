@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from rollenv.core import UsageError
 
 if TYPE_CHECKING:
     from rollenv.agents.base import Agent
+    from rollenv.rollout.workers import Workers
 
 #: Pipes and files have no width of their own; tables should not be squeezed into 80 columns there.
 _WIDE = 180
@@ -21,8 +23,10 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
 error_console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _WIDE)
 
 AGENT_HELP = (
-    "random, oracle, noisy:SHARE (an oracle, that share of its actions replaced) or local:FOLDER (a model or a run)."
+    "random, oracle, noisy:SHARE (an oracle, that share of its actions replaced), local:FOLDER (a model or a run), "
+    "vllm:FOLDER, or chat:MODEL at --base-url (the key is taken from OPENAI_API_KEY)."
 )
+WORKERS_HELP = "Where environments live: inline (this process), a number of worker processes, or ray:ACTORS."
 
 
 def key_values(pairs: Iterable[str]) -> dict[str, Any]:
@@ -39,7 +43,7 @@ def key_values(pairs: Iterable[str]) -> dict[str, Any]:
     return out
 
 
-def make_agent(name: str, temperature: float | None = None) -> Agent:
+def make_agent(name: str, temperature: float | None = None, base_url: str = "") -> Agent:
     """The agent that a name on the command line stands for.
 
     Raises:
@@ -60,12 +64,46 @@ def make_agent(name: str, temperature: float | None = None) -> Agent:
         if not 0 <= noise <= 1:
             raise UsageError(f"noisy:SHARE needs a share between 0 and 1, got {argument!r}")
         return OracleAgent(noise)
+    if kind == "chat" and argument:
+        from rollenv.agents.chat import ChatAgent
+
+        if not base_url:
+            raise UsageError(f"{name} needs --base-url, such as https://api.openai.com/v1 or http://127.0.0.1:8000/v1")
+        return ChatAgent(argument, base_url, temperature=temperature)
     if kind == "local" and argument:
         from rollenv.agents.local import LocalAgent
 
         override = {} if temperature is None else {"temperature": temperature}
         return LocalAgent.load(model_folder(Path(argument)), **override)
     raise UsageError(f"there is no agent {name!r}; it is one of {AGENT_HELP}")
+
+
+@contextlib.contextmanager
+def make_workers(name: str) -> Iterator[Workers | None]:
+    """The place for environments that a name on the command line stands for; closed when the block ends.
+
+    Raises:
+        UsageError: for an unknown name.
+    """
+    kind, _, number = name.rpartition(":")
+    if name == "inline":
+        yield None
+    elif kind == "" and number.isdigit() and int(number):
+        from rollenv.rollout.processes import ProcessWorkers
+
+        with ProcessWorkers(int(number)) as pool:
+            yield pool
+    elif kind == "ray" and number.isdigit() and int(number):
+        from rollenv.rollout.ray_workers import RayWorkers, ray
+
+        ray.init(ignore_reinit_error=True, log_to_driver=False, include_dashboard=False)
+        try:
+            with RayWorkers(int(number)) as actors:
+                yield actors
+        finally:
+            ray.shutdown()
+    else:
+        raise UsageError(f"there are no workers {name!r}; {WORKERS_HELP}")
 
 
 def model_folder(path: Path) -> Path:

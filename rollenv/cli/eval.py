@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_module
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Group as Lines
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from rollenv.cli.common import AGENT_HELP, console, error_console, key_values, make_agent, percent
+from rollenv.cli.common import (
+    AGENT_HELP,
+    WORKERS_HELP,
+    console,
+    error_console,
+    key_values,
+    make_agent,
+    make_workers,
+    percent,
+)
+from rollenv.core import UsageError
+
+if TYPE_CHECKING:
+    from rollenv.rollout.evaluate import Evaluation
+    from rollenv.rollout.manager import RolloutManager
+    from rollenv.rollout.types import Trajectory
+
+#: Episodes of which the page shows every turn.
+_SHOWN = 100
+
+#: The settings that a resumed evaluation must share with the one that it continues.
+_SETTINGS_FILE, _EPISODES_FILE = "eval.json", "episodes.jsonl"
 
 
 def command(
@@ -17,49 +47,177 @@ def command(
         None, metavar="[KEY=VALUE]...", help="Constructor arguments of the environment."
     ),
     agent: str = typer.Option("random", "--agent", "-a", help=AGENT_HELP),
-    n: int = typer.Option(100, "-n", min=1, help="Episodes."),
-    seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed of the first episode; the others count up."),
+    n: int = typer.Option(100, "-n", min=1, help="Tasks."),
+    k: int = typer.Option(1, "-k", min=1, help="Episodes of each task, for pass@k and pass^k."),
+    seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed of the first task; the others count up."),
     temperature: float | None = typer.Option(None, min=0, help="Sampling temperature of a model; 0 is greedy."),
-    json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
+    base_url: str = typer.Option("", help="Endpoint of a chat agent, such as http://127.0.0.1:8000/v1."),
+    concurrency: int = typer.Option(256, "--concurrency", "-c", min=1, help="Episodes played at the same time."),
+    workers: str = typer.Option("inline", "--workers", "-w", help=WORKERS_HELP),
+    step_deadline: float = typer.Option(120.0, min=0.001, help="Seconds for a step of an environment in a worker."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Folder for the episodes, a page and the numbers."),
+    resume: bool = typer.Option(False, "--resume", help="Go on with what is in the folder."),
+    json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
 ) -> None:
-    """Play seeded episodes and report the success rate with its 95 % interval."""
+    """Play seeded tasks and report success, pass@k and pass^k with their 95 % intervals."""
     from rollenv.registry import spec
+    from rollenv.rollout.episode import Limits
     from rollenv.rollout.evaluate import evaluate
     from rollenv.rollout.manager import RolloutManager
 
     spec(env)  # an unknown id is said before a model is loaded
-    player = make_agent(agent, temperature)
-    wins = done = 0
+    kwargs = key_values(settings or ())
+    about = {"env": env, "kwargs": kwargs, "agent": agent, "n": n, "k": k, "seed": seed, "temperature": temperature}
+    played = _begin(out, about, resume)
+    player = make_agent(agent, temperature, base_url)
+    with (
+        contextlib.ExitStack() as stack,
+        make_workers(workers) as pool,
+        RolloutManager(
+            player,
+            pool,
+            limits=Limits(step=step_deadline),
+            max_concurrent=concurrency,
+            keep_views=out is not None,
+            run_dir=out,
+        ) as manager,
+    ):
+        dashboard = stack.enter_context(_Dashboard(env, n * k, manager, player).shown(played))
+        if out is not None:
+            from rollenv.rollout.storage import JsonlWriter
 
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("success {task.fields[success]}"),
-        TimeRemainingColumn(),
-        console=error_console,
-        transient=True,
-        disable=not error_console.is_terminal,
-    ) as bar:
-        shown = bar.add_task(env, total=n, success="-")
-
-        def count(trajectory: object) -> None:
-            nonlocal wins, done
-            wins, done = wins + bool(getattr(trajectory, "success", False)), done + 1
-            bar.update(shown, advance=1, success=f"{wins / done:.2f}")
-
-        manager = RolloutManager(player, on_trajectory=count)
-        result = evaluate(player, env, key_values(settings or ()), n=n, seed=seed, manager=manager)
+            dashboard.file = stack.enter_context(JsonlWriter(out / _EPISODES_FILE))
+        result = evaluate(
+            player, env, kwargs, n=n, k=k, seed=seed, manager=manager, played=played, watch=dashboard.count
+        )
+    numbers = {**about, **result.to_dict(), **_totals(player)}
+    if out is not None:
+        _save(out, numbers, result)
     if json:
-        console.print_json(json_module.dumps({"agent": agent, "seed": seed, **result.to_dict()}))
-        return
-    table = Table(
-        "environment", "agent", "episodes", "success (95 %)", "reward", "turns", "failed", "seconds", box=None
-    )
+        console.print_json(json_module.dumps(numbers))
+    else:
+        _print(result, agent, out)
+
+
+def _begin(out: Path | None, about: Mapping[str, Any], resume: bool) -> list[Trajectory]:
+    """Prepare the folder; the episodes of the evaluation that is continued."""
+    if out is None:
+        if resume:
+            raise UsageError("--resume needs --out: the folder of the evaluation to go on with")
+        return []
+    from rollenv.rollout.storage import read
+
+    settings_file, episodes = out / _SETTINGS_FILE, out / _EPISODES_FILE
+    if settings_file.exists():
+        before = json_module.loads(settings_file.read_text(encoding="utf-8"))
+        if not resume:
+            raise UsageError(f"{out} holds an evaluation already; add --resume to go on with it, or name another folder")
+        if different := [key for key, value in about.items() if before.get(key) != value]:
+            key = different[0]
+            raise UsageError(
+                f"{out} holds an evaluation with {key}={before.get(key)!r}, not {about[key]!r}; name another folder"
+            )
+        return list(read(episodes)) if episodes.exists() else []
+    out.mkdir(parents=True, exist_ok=True)
+    settings_file.write_text(json_module.dumps(about, indent=2) + "\n", encoding="utf-8")
+    return []
+
+
+class _Dashboard:
+    """What is shown, and written, while an evaluation runs."""
+
+    def __init__(self, env: str, total: int, manager: RolloutManager, agent: Any):
+        self.manager, self.agent, self.total = manager, agent, total
+        self.file: Any = None
+        self.wins = self.done = self.failed = self.turns = self.tokens = 0
+        self.reward = 0.0
+        self.started = time.perf_counter()
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=error_console,
+        )
+        self.task = self.bar.add_task(env, total=total)
+
+    @contextlib.contextmanager
+    def shown(self, played: list[Trajectory]) -> Iterator[_Dashboard]:
+        """Show it until the block ends, on a terminal; elsewhere nothing is shown."""
+        for trajectory in played:
+            if trajectory.complete:
+                self._add(trajectory)
+        if not error_console.is_terminal:
+            yield self
+            return
+        with Live(console=error_console, transient=True, refresh_per_second=4, get_renderable=lambda: self.draw()):
+            yield self
+
+    def count(self, trajectory: Trajectory) -> None:
+        """An episode ended."""
+        if self.file:
+            self.file.write(trajectory)
+        self._add(trajectory)
+        self.tokens += sum(len(turn.response_ids) for turn in trajectory.turns)
+
+    def _add(self, trajectory: Trajectory) -> None:
+        self.done += 1
+        self.wins += trajectory.success
+        self.failed += trajectory.status == "failed"
+        self.turns += len(trajectory.turns)
+        self.reward += trajectory.reward
+        self.bar.update(self.task, advance=1)
+
+    def draw(self) -> Lines:
+        """The bar and two lines of numbers."""
+        from rollenv.rollout.evaluate import wilson_interval
+
+        done, seconds = max(self.done, 1), time.perf_counter() - self.started
+        low, high = wilson_interval(self.wins, done)
+        numbers = (
+            f"success {percent(self.wins / done, low, high)}   reward {self.reward / done:.3f}   "
+            f"turns {self.turns / done:.1f}   failed {self.failed}   {self.done / seconds:.1f} episodes/s"
+            + (f"   {self.tokens / seconds:.0f} tokens/s" if self.tokens else "")
+        )
+        rows = self.manager.flight.now()
+        phases = Counter(row["phase"] for row in rows if row["phase"] != "waiting" or row["worker"])
+        longest = f"   longest: {rows[0]['phase']} for {rows[0]['seconds']:.0f} s" if rows else ""
+        doing = "now: " + ", ".join(f"{number} {phase}" for phase, number in phases.most_common()) + longest
+        totals = _totals(self.agent)
+        cost = f"   cost {totals['cost']:.4f}   retries {totals['retries']}" if totals else ""
+        return Lines(self.bar, Text(numbers), Text(doing + cost, style="dim"))
+
+
+def _totals(agent: Any) -> dict[str, Any]:
+    """What a chat agent used."""
+    totals = getattr(agent, "totals", None)
+    return {} if totals is None else {name: getattr(totals, name) for name in type(totals).__slots__}
+
+
+def _save(out: Path, numbers: Mapping[str, Any], result: Evaluation) -> None:
+    from rollenv.report import render_report
+
+    (out / "result.json").write_text(json_module.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    shown = [{"iteration": t.task.seed, **t.to_dict()} for t in result.trajectories[:_SHOWN]]
+    page = render_report(f"{numbers['agent']} on {numbers['env']}", episodes=shown, settings=_flat(numbers))
+    (out / "report.html").write_text(page, encoding="utf-8")
+
+
+def _flat(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers with intervals as text, for the page."""
+    out = {key: value for key, value in numbers.items() if key not in ("pass_at", "pass_all")}
+    for name, sign in (("pass_at", "pass@"), ("pass_all", "pass^")):
+        out |= {f"{sign}{j}": percent(*interval) for j, interval in numbers[name].items()}
+    return out
+
+
+def _print(result: Evaluation, agent: str, out: Path | None) -> None:
+    table = Table("environment", "agent", "tasks", "success (95 %)", "reward", "turns", "failed", "seconds", box=None)
     table.add_row(
-        env,
+        result.env_id,
         agent,
-        str(n),
+        str(result.n) if result.k == 1 else f"{result.n} × {result.k}",
         percent(result.success, result.low, result.high),
         f"{result.reward:.3f}",
         f"{result.turns:.1f}",
@@ -67,6 +225,13 @@ def command(
         f"{result.seconds:.1f}",
     )
     console.print(table)
+    if result.k > 1:
+        passes = Table("k", "pass@k: one of k (95 %)", "pass^k: all k (95 %)", box=None)
+        for j in result.pass_at:
+            passes.add_row(str(j), percent(*result.pass_at[j]), percent(*result.pass_all[j]))
+        console.print(passes)
     if result.failed:
         error = next(t.error for t in result.trajectories if t.status == "failed")
-        error_console.print(f"{result.failed} episodes failed in the environment; the first: {error}", markup=False)
+        error_console.print(f"{result.failed} episodes failed; the first: {error}", markup=False)
+    if out is not None:
+        console.print(f"episodes, page and numbers: {out}", markup=False)

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from rollenv import __version__
-from rollenv.cli import check, eval, list, new, play, train, view
+from rollenv.cli import check, eval, health, list, new, play, train, view
 from rollenv.cli.common import console, error_console
 from rollenv.core import RollenvError
 
@@ -44,6 +44,7 @@ def _with_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
 _COMMANDS = {
     "train": train,
     "eval": eval,
+    "health": health,
     "play": play,
     "list": list,
     "check": check,

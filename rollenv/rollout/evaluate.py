@@ -1,9 +1,10 @@
-"""How well an agent does: success with its 95 % interval over seeded episodes."""
+"""How well an agent does: success, pass@k and pass^k with their 95 % intervals over seeded tasks."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,13 +12,17 @@ from rollenv.agents.base import Agent
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
 
+#: A value with the bounds of its 95 % interval.
+Interval = tuple[float, float, float]
+
 
 @dataclass(slots=True)
 class Evaluation:
-    """Results over ``n`` episodes; ``low`` and ``high`` bound the success rate with 95 % confidence."""
+    """Results over ``n`` tasks with ``k`` episodes each. An episode that failed counts as not successful."""
 
     env_id: str
     n: int
+    k: int
     success: float
     low: float
     high: float
@@ -25,6 +30,10 @@ class Evaluation:
     turns: float
     failed: int
     seconds: float
+    pass_at: dict[int, Interval]
+    """For each j up to k: the chance that one of j episodes of a task succeeds."""
+    pass_all: dict[int, Interval]
+    """For each j up to k: the chance that all of j episodes of a task succeed (tau-bench's pass^k)."""
     trajectories: list[Trajectory] = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -38,33 +47,89 @@ def evaluate(
     kwargs: dict[str, Any] | None = None,
     *,
     n: int = 100,
+    k: int = 1,
     seed: int = 0,
     manager: RolloutManager | None = None,
+    played: Iterable[Trajectory] = (),
+    watch: Callable[[Trajectory], None] | None = None,
 ) -> Evaluation:
-    """Play the episodes with the seeds ``seed`` .. ``seed + n - 1``, one each."""
+    """Play the tasks with the seeds ``seed`` .. ``seed + n - 1``, ``k`` times each.
+
+    Args:
+        agent: who plays.
+        env_id: what is played.
+        kwargs: constructor arguments of the environment.
+        n: tasks.
+        k: episodes of each task; they start in the same state and differ in the agent's draws.
+        seed: of the first task.
+        manager: plays; a plain one by default.
+        played: episodes of an earlier, unfinished evaluation, which are not played again. Failed ones are.
+        watch: called with every trajectory that ends.
+    """
     started = time.perf_counter()
-    manager = manager or RolloutManager(agent)
-    groups = manager.collect([Task(env_id, seed + i, kwargs or {}) for i in range(n)])
-    trajectories = [t for group in groups for t in group]
-    wins = sum(t.success for t in trajectories)
-    low, high = wilson_interval(wins, n)
+    tasks = [Task(env_id, seed + i, kwargs or {}) for i in range(n)]
+    known = {(t.task.seed, t.member): t for t in played if t.complete}
+    trajectories = [
+        known.get((task.seed, member)) or Trajectory(task, group=number, member=member)
+        for number, task in enumerate(tasks)
+        for member in range(k)
+    ]
+    to_play = [t for t in trajectories if (t.task.seed, t.member) not in known]
+    if manager is None:
+        with RolloutManager(agent) as plain:
+            plain.play(to_play, watch)
+    else:
+        manager.play(to_play, watch)
+    return summarise(env_id, trajectories, k, time.perf_counter() - started)
+
+
+def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: float) -> Evaluation:
+    """The numbers of an evaluation; ``trajectories`` are ``k`` of each task, next to each other."""
+    n = len(trajectories) // k
+    wins = [sum(t.success and t.complete for t in trajectories[i * k : (i + 1) * k]) for i in range(n)]
+    success, low, high = mean_interval([c / k for c in wins])
     return Evaluation(
         env_id=env_id,
         n=n,
-        success=wins / n,
+        k=k,
+        success=success,
         low=low,
         high=high,
-        reward=sum(t.reward for t in trajectories) / n,
-        turns=sum(len(t.turns) for t in trajectories) / n,
+        reward=sum(t.reward for t in trajectories) / len(trajectories),
+        turns=sum(len(t.turns) for t in trajectories) / len(trajectories),
         failed=sum(t.status == "failed" for t in trajectories),
-        seconds=time.perf_counter() - started,
-        trajectories=trajectories,
+        seconds=seconds,
+        pass_at={j: mean_interval([pass_at(k, c, j) for c in wins]) for j in range(1, k + 1)},
+        pass_all={j: mean_interval([pass_all(k, c, j) for c in wins]) for j in range(1, k + 1)},
+        trajectories=list(trajectories),
     )
 
 
-def wilson_interval(wins: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+def pass_at(n: int, c: int, k: int) -> float:
+    """The chance that one of ``k`` out of ``n`` episodes with ``c`` successes is a success: 1 - C(n-c, k) / C(n, k).
+
+    The unbiased estimator of Chen et al. 2021 (arXiv 2107.03374, equation 1).
+    """
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def pass_all(n: int, c: int, k: int) -> float:
+    """The chance that ``k`` out of ``n`` episodes with ``c`` successes all are: C(c, k) / C(n, k) (tau-bench's pass^k)."""
+    return math.comb(c, k) / math.comb(n, k)
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """The mean of values in 0 .. 1, and bounds that hold it with at least 95 %.
+
+    Wilson's interval for as many coin tosses: no distribution within 0 .. 1 varies more than the coin of its mean.
+    """
+    mean = sum(values) / len(values)
+    return mean, *wilson_interval(mean * len(values), len(values))
+
+
+def wilson_interval(wins: float, n: int, z: float = 1.959964) -> tuple[float, float]:
     """Wilson's score interval for a share of ``wins`` in ``n``; z = 1.96 gives 95 %."""
     share = wins / n
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return (0.0 if wins == 0 else middle - half), (1.0 if wins == n else middle + half)
+    return (0.0 if wins == 0 else max(0.0, middle - half)), (1.0 if wins == n else min(1.0, middle + half))

@@ -1,128 +1,336 @@
-"""Plays tasks: a coroutine for every trajectory, so that an agent sees all waiting turns at once."""
+"""Plays tasks in groups, with redundancy, through failures: a coroutine for every trajectory."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+import itertools
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
 from rollenv.agents.base import Agent
-from rollenv.core import Env
-from rollenv.registry import make
-from rollenv.rollout.types import Group, Task, Trajectory, Turn
+from rollenv.core import UsageError
+from rollenv.rollout.clock import Clock
+from rollenv.rollout.episode import Episode, Limits
+from rollenv.rollout.filters import Filter
+from rollenv.rollout.flight import FlightRecorder
+from rollenv.rollout.health import Health
+from rollenv.rollout.race import Race
+from rollenv.rollout.stats import RolloutStats
+from rollenv.rollout.types import Group, Task, Trajectory
+from rollenv.rollout.workers import InlineWorkers, Workers
 
 T = TypeVar("T")
-Start = tuple[Env, str, dict[str, Any]]
+
+#: Seconds between two writings of the health file.
+HEALTH_EVERY = 2.0
 
 
 class RolloutManager:
-    """Runs an agent over groups of environments in this process.
+    """Runs an agent over groups of environments.
 
     Args:
         agent: who plays.
+        workers: where the environments live; in this process by default. The caller closes a pool that it brings.
+        limits: deadlines, replays, replacements.
+        max_concurrent: episodes that are played at the same time; the others wait in the order of their groups.
+        reward: asked for what to add to the last turn's reward as soon as a trajectory ends, while others still play.
+        on_trajectory: called with every trajectory that ends (not with those that are cancelled).
         keep_views: store a drawing of the state with every turn.
-        on_trajectory: called with every trajectory that ends.
+        unhealthy_after: episodes of one environment id that may fail in a row before the rollout stops.
+        run_dir: a folder that ``health.json`` is kept up to date in; SIGUSR1 adds a flight record.
+        clock: virtual time is for workers and agents that only wait for timers.
     """
 
     def __init__(
-        self, agent: Agent, *, keep_views: bool = False, on_trajectory: Callable[[Trajectory], None] | None = None
+        self,
+        agent: Agent,
+        workers: Workers | None = None,
+        *,
+        limits: Limits | None = None,
+        max_concurrent: int | None = None,
+        reward: Callable[[Trajectory], Awaitable[float]] | None = None,
+        on_trajectory: Callable[[Trajectory], None] | None = None,
+        keep_views: bool = False,
+        unhealthy_after: int = 64,
+        run_dir: str | Path | None = None,
+        clock: Clock = Clock.REAL,
     ):
-        self.agent = agent
-        self.keep_views = keep_views
-        self.on_trajectory = on_trajectory
+        if max_concurrent is not None and max_concurrent < 1:
+            raise UsageError(f"max_concurrent is at least 1, got {max_concurrent}")
+        self.agent, self.workers = agent, workers or InlineWorkers()
+        self.limits = limits or Limits()
+        self.max_concurrent = max_concurrent
+        self.reward, self.on_trajectory, self.keep_views = reward, on_trajectory, keep_views
+        self.health = Health(unhealthy_after, self.limits.max_backoff)
+        self.run_dir = Path(run_dir) if run_dir else None
+        self.flight = FlightRecorder(self.health)
+        #: What the last batch, or the stream so far, kept and dropped.
+        self.stats = RolloutStats()
+        self._slots: asyncio.Semaphore | None = None
+        self._quarantine = asyncio.Lock()
+        self._loop = _Loop(clock)
+        self._finalizer = weakref.finalize(self, self._loop.close)
 
-    def collect(self, tasks: Iterable[Task], group_size: int = 1) -> list[Group]:
-        """Play every task ``group_size`` times; all members of a group start in the same state.
+    # -- from ordinary code ------------------------------------------------------------------------------------------
 
-        An environment that raises ends its trajectory with the status "failed"; an agent that raises ends the rollout.
+    def collect(self, tasks: Iterable[Task], group_size: int = 1, *, extra_members: int = 0) -> list[Group]:
+        """Play every task ``group_size`` times and return the groups in the order of the tasks.
+
+        All members of a group start in the same state. A member whose environment fails for good is replaced; if there
+        are too many of them, the group has trajectories with the status "failed".
+
+        Raises:
+            UsageError: a task's id or arguments are wrong.
+            EnvUnhealthy: an environment fails again and again.
+            Exception: whatever the agent raises, apart from ``AgentFailed``.
         """
-        return asyncio.run(self.collect_async(list(tasks), group_size))
+        return self.run(self.collect_async(list(tasks), group_size, extra_members=extra_members))
 
-    async def collect_async(self, tasks: Sequence[Task], group_size: int = 1) -> list[Group]:
-        """:meth:`collect` inside a running event loop."""
-        groups = [Group(task, [Trajectory(task) for _ in range(group_size)]) for task in tasks]
-        plays = []
-        for group in groups:
-            for member, start in enumerate(_start_group(group)):
-                plays.append(self._play(group.trajectories[member], start, member))
-        await asyncio.gather(*plays)
-        return groups
+    def batch(
+        self,
+        source: Iterable[Task],
+        groups: int,
+        group_size: int = 1,
+        *,
+        extra_groups: int = 0,
+        extra_members: int = 0,
+        keep: Filter | None = None,
+    ) -> list[Group]:
+        """Play tasks from ``source`` until ``groups`` groups are complete, and cancel the others.
 
-    async def _play(self, trajectory: Trajectory, start: Start, member: int) -> None:
-        env = start[0]
+        Args:
+            source: tasks; taken as needed, so it may be endless.
+            groups: how many are wanted. Fewer come back only if the source ends.
+            group_size: trajectories in each.
+            extra_groups: groups that are started besides, so that slow ones need not be waited for.
+            extra_members: trajectories that are started besides in each group.
+            keep: a group for which this is false is dropped, and another one is started at once.
+        """
+        return self.run(
+            self.batch_async(
+                source, groups, group_size, extra_groups=extra_groups, extra_members=extra_members, keep=keep
+            )
+        )
+
+    def play(
+        self, trajectories: Sequence[Trajectory], watch: Callable[[Trajectory], None] | None = None
+    ) -> Sequence[Trajectory]:
+        """Play trajectories that have a task and a member number and nothing else yet; none is replaced or dropped.
+
+        Args:
+            trajectories: filled in place.
+            watch: called with each as it ends.
+        """
+        return self.run(self.play_async(trajectories, watch))
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the manager's event loop, which it keeps, so that agents and workers may bind to it."""
         try:
-            await self._turns(trajectory, start, member)
-        except EnvFailed as failure:
-            trajectory.status, trajectory.error = "failed", str(failure)
-        finally:
-            env.close()
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._loop.runner.run(coroutine)
+        coroutine.close()
+        raise UsageError("an event loop is running here: await collect_async() or batch_async() instead")
+
+    def close(self) -> None:
+        """Let go of the event loop. Not needed, but earlier than the garbage collector."""
+        self._finalizer()
+
+    def __enter__(self) -> RolloutManager:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.close()
+
+    # -- inside an event loop ----------------------------------------------------------------------------------------
+
+    async def collect_async(self, tasks: Sequence[Task], group_size: int = 1, *, extra_members: int = 0) -> list[Group]:
+        """:meth:`collect` inside a running event loop."""
+        return await self.batch_async(tasks, len(tasks), group_size, extra_members=extra_members)
+
+    async def batch_async(
+        self,
+        source: Iterable[Task],
+        groups: int,
+        group_size: int = 1,
+        *,
+        extra_groups: int = 0,
+        extra_members: int = 0,
+        keep: Filter | None = None,
+    ) -> list[Group]:
+        """:meth:`batch` inside a running event loop."""
+        check_sizes(groups, group_size, extra_groups, extra_members)
+        tasks = iter(source)
+        self.stats = stats = RolloutStats()
+        done: list[Group] = []
+        lacking: list[Group] = []
+        numbers = itertools.count()
+        async with self.watching(), Race[Group]() as race:
+            waiting: dict[int, Task] = {}
+
+            def start(n: int) -> None:
+                for task in itertools.islice(tasks, n):
+                    number = next(numbers)
+                    waiting[number] = task
+                    race.start(self.play_group(Group(task, [], number), group_size, extra_members))
+
+            start(groups + extra_groups)
+            while len(done) < groups and race.running:
+                group = await race.next()
+                del waiting[group.number]
+                if len(group.complete) < group_size:
+                    lacking.append(group)
+                    start(1)
+                elif keep and not keep(group):
+                    stats.filtered(group)
+                    start(1)
+                else:
+                    done.append(group)
+        stats.unfinished = list(waiting.values())
+        done += lacking[: groups - len(done)]
+        for group in done:
+            stats.kept(group)
+        return sorted(done, key=lambda g: g.number)
+
+    async def play_async(
+        self, trajectories: Sequence[Trajectory], watch: Callable[[Trajectory], None] | None = None
+    ) -> Sequence[Trajectory]:
+        """:meth:`play` inside a running event loop."""
+        self.stats = RolloutStats()
+        async with self.watching(), Race[Trajectory]() as race:
+            for trajectory in trajectories:
+                race.start(self._play(trajectory))
+            while race.running:
+                trajectory = await race.next()
+                if watch:
+                    watch(trajectory)
+        return trajectories
+
+    async def play_group(self, group: Group, size: int, extra_members: int = 0) -> Group:
+        """Fill ``group`` with the first ``size`` of ``size + extra_members`` trajectories that are complete.
+
+        While it plays, the group holds every trajectory that was begun.
+        """
+        spare = self.limits.max_replacements * size
+        complete: list[Trajectory] = []
+        async with Race[Trajectory]() as race:
+
+            def start() -> None:
+                trajectory = Trajectory(group.task, group=group.number, member=len(group.trajectories))
+                group.trajectories.append(trajectory)
+                race.start(self._play(trajectory))
+
+            for _ in range(size + extra_members):
+                start()
+            while len(complete) < size and race.running:
+                trajectory = await race.next()
+                if trajectory.complete:
+                    complete.append(trajectory)
+                elif spare:
+                    spare -= 1
+                    self.stats.replacements += 1
+                    start()
+        failed = [t for t in group.trajectories if t.status == "failed"]
+        group.trajectories = sorted(complete + failed[: size - len(complete)], key=lambda t: t.member)
+        return group
+
+    async def _play(self, trajectory: Trajectory) -> Trajectory:
+        episode = Episode(
+            trajectory,
+            self.agent,
+            self.workers,
+            self.limits,
+            self.health,
+            self.keep_views,
+            asyncio.get_running_loop().time,
+            self._quarantine,
+        )
+        with self.flight.following(episode):
+            try:
+                async with self._slot():
+                    await episode.play()
+                await self._add_reward(trajectory, episode)
+            except asyncio.CancelledError:
+                trajectory.status = "cancelled"
+                self.stats.cancelled(trajectory)
+                self.health.ended(episode.env_id, trajectory.worker, "cancelled")
+                raise
+        if not trajectory.complete:
+            self.stats.failed(trajectory)
         if self.on_trajectory:
             self.on_trajectory(trajectory)
+        self.health.ended(episode.env_id, trajectory.worker, episode.outcome)
+        return trajectory
 
-    async def _turns(self, trajectory: Trajectory, start: Start, member: int) -> None:
-        env, observation, info = start
-        named = env.spec is not None and "state_key" in env.spec.abilities
-        session = self.agent.start(env, trajectory.task.seed * 1_000_003 + member)
-        terminated = truncated = False
-        while not (terminated or truncated):
-            key = env.state_key() if named else ""
-            view = env.render() if self.keep_views else ""
-            action = await session.act(observation, info)
-            seen = observation
-            observation, reward, terminated, truncated, info = _guard(env.step, action.text)
-            turn = Turn(
-                action.prompt_ids,
-                action.response_ids,
-                action.logprobs,
-                reward,
-                action.text,
-                seen,
-                key,
-                action.policy_version,
-                view,
-            )
-            trajectory.turns.append(turn)
-        trajectory.status = "terminated" if terminated else "truncated"
-        trajectory.success = bool(info.get("success", False))
-        trajectory.final_observation = observation
-        trajectory.final_view = env.render() if self.keep_views else ""
+    async def _add_reward(self, trajectory: Trajectory, episode: Episode) -> None:
+        if self.reward is None or not trajectory.complete or not trajectory.turns:
+            return
+        episode.enter("reward")
+        try:
+            trajectory.turns[-1].reward += await self.reward(trajectory)
+        except Exception as error:
+            trajectory.status, trajectory.error = "failed", f"its reward could not be computed: {error!r}"
 
+    def _slot(self) -> contextlib.AbstractAsyncContextManager[None]:
+        return self._slots if self._slots is not None else contextlib.nullcontext()
 
-class EnvFailed(Exception):
-    """An environment raised."""
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Hold the slots, the health file and the flight recorder while something is played."""
+        self._slots = asyncio.Semaphore(self.max_concurrent) if self.max_concurrent else None
+        keeper = asyncio.create_task(self._keep_health()) if self.run_dir else None
+        try:
+            with self.flight.on_signal(self.run_dir):
+                yield
+        finally:
+            if keeper:
+                keeper.cancel()
+                self.save_health()
 
+    async def _keep_health(self) -> None:
+        while True:
+            self.save_health()
+            await asyncio.sleep(HEALTH_EVERY)
 
-def _guard(function: Callable[..., T], *args: Any) -> T:
-    """Call into an environment; whatever it raises becomes :class:`EnvFailed`."""
-    try:
-        return function(*args)
-    except Exception as error:
-        raise EnvFailed(f"{type(error).__name__}: {error}") from error
+    def save_health(self) -> None:
+        """Write ``health.json`` now."""
+        assert self.run_dir is not None
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        self.health.save(self.run_dir / "health.json", self.workers.report())
 
 
-def _start_group(group: Group) -> list[Start]:
-    """An environment for every member, all in the same first state; none if the environment cannot be reset.
+class _Loop:
+    """A runner that can be closed wherever the garbage collector happens to find it."""
 
-    Members are copies of the first where its kind can be copied, else each is reset with the seed.
-    """
-    task = group.task
-    envs = [make(task.env_id, **task.kwargs)]  # a wrong id or argument is not caught: it ends the rollout
-    copies = envs[0].spec is not None and "spawn" in envs[0].spec.abilities
-    starts: list[Start] = []
-    try:
-        for _ in group:
-            if starts and copies:
-                _, observation, info = starts[0]
-                envs.append(_guard(envs[0].spawn, True))
-                starts.append((envs[-1], observation, dict(info)))
-            else:
-                if starts:
-                    envs.append(make(task.env_id, **task.kwargs))
-                starts.append((envs[-1], *_guard(envs[-1].reset, task.seed)))
-    except EnvFailed as failure:
-        for env in envs:
-            env.close()
-        for trajectory in group:
-            trajectory.error = str(failure)
-        return []
-    return starts
+    def __init__(self, clock: Clock):
+        self.clock = clock
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.runner = asyncio.Runner(loop_factory=self._make)
+
+    def _make(self) -> asyncio.AbstractEventLoop:
+        self.loop = self.clock.new_loop()
+        return self.loop
+
+    def close(self) -> None:
+        """Free the loop."""
+        if self.loop is None or self.loop.is_closed():
+            return
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self.runner.close()
+        else:
+            self.loop.close()  # while another loop runs, nothing can be run on this one
+
+
+def check_sizes(groups: int, group_size: int, extra_groups: int, extra_members: int) -> None:
+    """Raise UsageError for sizes that make no sense."""
+    if groups < 0 or group_size < 1 or extra_groups < 0 or extra_members < 0:
+        raise UsageError(
+            "groups, extra_groups and extra_members cannot be negative and group_size is at least 1, got "
+            f"groups={groups}, group_size={group_size}, extra_groups={extra_groups}, extra_members={extra_members}"
+        )

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+#: "terminated": the task ended. "truncated": a limit did, the environment's or the model's context. "failed": see
+#: ``error``. "cancelled": others were faster, or it became too stale.
+Status = Literal["terminated", "truncated", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +36,56 @@ class Turn:
     state_key: str = ""
     """The state the action was taken in, where the environment names its states."""
     policy_version: int = 0
+    """The version of the weights that drew the first response token."""
+    versions: tuple[int, ...] = ()
+    """The version for each response token, where the weights changed in between; else empty."""
+    finish: str = "stop"
+    """Why the response ended: "stop" or "length"."""
     view: str = ""
     """The state as drawn for people, where that was asked for."""
+
+    @property
+    def oldest_version(self) -> int:
+        """The oldest weights that a response token was drawn with."""
+        return min(self.versions, default=self.policy_version)
 
 
 @dataclass(slots=True)
 class Trajectory:
-    """One episode. ``status``: "terminated" (the task ended), "truncated" (a limit did) or "failed" (see ``error``)."""
+    """One episode. Times are in seconds of the manager's clock and do not count when trajectories are compared."""
 
     task: Task
     turns: list[Turn] = field(default_factory=list)
-    status: str = "failed"
+    status: Status = "failed"
     success: bool = False
     error: str = ""
     final_observation: str = ""
     final_view: str = ""
+    group: int = 0
+    """Which group of its rollout it belongs to."""
+    member: int = 0
+    """Which member of the group it is; the agent's draws follow the task's seed and this number."""
+    replays: int = field(default=0, compare=False)
+    """How often the environment was replaced and the episode played again up to where it was."""
+    worker: str = field(default="", compare=False)
+    seconds: float = field(default=0.0, compare=False)
+    agent_seconds: float = field(default=0.0, compare=False)
+    """The part of ``seconds`` that the agent took; the rest is the environment's."""
 
     @property
     def reward(self) -> float:
         """The sum of its turns' rewards."""
         return sum(turn.reward for turn in self.turns)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the episode ended by itself or at a limit."""
+        return self.status in ("terminated", "truncated")
+
+    @property
+    def oldest_version(self) -> int | None:
+        """The oldest weights that a token was drawn with; None before the first turn."""
+        return min((turn.oldest_version for turn in self.turns), default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -60,10 +94,21 @@ class Trajectory:
 
 @dataclass(slots=True)
 class Group:
-    """Trajectories of one task."""
+    """Trajectories of one task, in the order of their member numbers."""
 
     task: Task
     trajectories: list[Trajectory]
+    number: int = 0
 
     def __iter__(self) -> Iterator[Trajectory]:
         return iter(self.trajectories)
+
+    @property
+    def complete(self) -> list[Trajectory]:
+        """The trajectories that did not fail."""
+        return [t for t in self.trajectories if t.complete]
+
+    @property
+    def oldest_version(self) -> int | None:
+        """The oldest weights that any token was drawn with; None where no turn was played."""
+        return min((v for t in self.trajectories if (v := t.oldest_version) is not None), default=None)

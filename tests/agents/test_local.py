@@ -9,7 +9,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rollenv
 from rollenv import UsageError
-from rollenv.agents.local import Engine, LocalAgent, Sampling
+from rollenv.agents.engine import LocalEngine
+from rollenv.agents.generation import Sampling
+from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.scoring import score
 from rollenv.agents.tiny.model import build_model, build_tokenizer
@@ -28,7 +30,7 @@ def agent():
 def generate(engine, prompts, sampling, seeds):
     async def all_at_once():
         return await asyncio.gather(
-            *(engine.generate(p, sampling, random.Random(s).random) for p, s in zip(prompts, seeds, strict=True))
+            *(engine.generate(p, sampling, random.Random(s)) for p, s in zip(prompts, seeds, strict=True))
         )
 
     return asyncio.run(all_at_once())
@@ -40,7 +42,7 @@ PROMPTS = [(5, 9, 40), (7,), (5, 9, 40), (100, 101, 102, 103, 104, 105, 106), (3
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
 @pytest.mark.parametrize("tokens", [1, 8])
 def test_the_sampler_and_the_scorer_agree(agent, temperature, tokens):
-    done = generate(Engine(agent.model, frozenset()), PROMPTS, Sampling(temperature, tokens), range(5))
+    done = generate(LocalEngine(agent.model, frozenset()), PROMPTS, Sampling(temperature, tokens), range(5))
     scores = score(agent.model, PROMPTS, [tuple(r.ids) for r in done], temperature)
     for row, request in enumerate(done):
         assert len(request.ids) == tokens
@@ -49,16 +51,16 @@ def test_the_sampler_and_the_scorer_agree(agent, temperature, tokens):
 
 def test_a_response_does_not_depend_on_what_else_is_in_the_batch(agent):
     sampling = Sampling(1.0, 8)
-    together = generate(Engine(agent.model, frozenset()), PROMPTS, sampling, range(5))
-    alone = [generate(Engine(agent.model, frozenset()), [p], sampling, [s])[0] for s, p in enumerate(PROMPTS)]
-    small = generate(Engine(agent.model, frozenset(), max_batch_tokens=1), PROMPTS, sampling, range(5))
+    together = generate(LocalEngine(agent.model, frozenset()), PROMPTS, sampling, range(5))
+    alone = [generate(LocalEngine(agent.model, frozenset()), [p], sampling, [s])[0] for s, p in enumerate(PROMPTS)]
+    small = generate(LocalEngine(agent.model, frozenset(), max_batch_tokens=1), PROMPTS, sampling, range(5))
     for one, two, three in zip(together, alone, small, strict=True):
         assert one.ids == two.ids == three.ids
         assert one.logprobs == pytest.approx(two.logprobs, abs=2e-5)
 
 
 def test_greedy_decoding_equals_transformers_generate(agent):
-    done = generate(Engine(agent.model, frozenset()), PROMPTS, Sampling(0.0, 8), range(5))
+    done = generate(LocalEngine(agent.model, frozenset()), PROMPTS, Sampling(0.0, 8), range(5))
     for prompt, request in zip(PROMPTS, done, strict=True):
         ids = torch.tensor([prompt])
         expected = agent.model.generate(
@@ -73,9 +75,9 @@ def test_greedy_decoding_equals_transformers_generate(agent):
 
 
 def test_a_response_ends_with_its_stop_token(agent):
-    free = generate(Engine(agent.model, frozenset()), PROMPTS, Sampling(1.0, 12), range(5))
+    free = generate(LocalEngine(agent.model, frozenset()), PROMPTS, Sampling(1.0, 12), range(5))
     stop = free[0].ids[3]
-    stopped = generate(Engine(agent.model, frozenset({stop})), PROMPTS, Sampling(1.0, 12), range(5))
+    stopped = generate(LocalEngine(agent.model, frozenset({stop})), PROMPTS, Sampling(1.0, 12), range(5))
     for before, after in zip(free, stopped, strict=True):
         cut = before.ids.index(stop) + 1 if stop in before.ids else 12
         assert after.ids == before.ids[:cut]
@@ -86,7 +88,7 @@ def test_a_response_ends_with_its_stop_token(agent):
 def test_tokens_are_drawn_with_the_models_probabilities(agent):
     n = 4000
     prompt = (5, 9, 40)
-    done = generate(Engine(agent.model, frozenset()), [prompt] * n, Sampling(1.0, 1), range(n))
+    done = generate(LocalEngine(agent.model, frozenset()), [prompt] * n, Sampling(1.0, 1), range(n))
     with torch.no_grad():
         expected = agent.model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
     counts = torch.bincount(torch.tensor([r.ids[0] for r in done]), minlength=len(expected)) / n
@@ -94,7 +96,7 @@ def test_tokens_are_drawn_with_the_models_probabilities(agent):
 
 
 def test_new_weights_change_the_next_response(agent):
-    engine = Engine(agent.model, frozenset())
+    engine = LocalEngine(agent.model, frozenset())
     before = generate(engine, [PROMPTS[0]], Sampling(0.0, 1), [0])[0]
     weight = agent.model.model.embed_tokens.weight
     saved = weight.detach().clone()
@@ -102,7 +104,7 @@ def test_new_weights_change_the_next_response(agent):
         weight[before.ids[0]] -= 10 * weight[before.ids[0]]
     try:
         assert generate(engine, [PROMPTS[0]], Sampling(0.0, 1), [0])[0].ids == before.ids, "remembered until told"
-        engine.forget()
+        engine.weights_changed()
         assert generate(engine, [PROMPTS[0]], Sampling(0.0, 1), [0])[0].ids != before.ids
     finally:
         with torch.no_grad():
@@ -111,7 +113,7 @@ def test_new_weights_change_the_next_response(agent):
 
 def test_an_error_in_the_model_reaches_every_waiting_session(agent):
     with pytest.raises(IndexError):
-        generate(Engine(agent.model, frozenset()), [(10**6,)], Sampling(1.0, 2), [0])
+        generate(LocalEngine(agent.model, frozenset()), [(10**6,)], Sampling(1.0, 2), [0])
 
 
 def test_a_session_speaks_tokens_and_text(agent):

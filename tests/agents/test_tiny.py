@@ -7,7 +7,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rollenv.agents.base import OracleAgent
-from rollenv.agents.local import LocalAgent, Sampling
+from rollenv.agents.generation import Sampling
+from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize, WarmUp

@@ -1,65 +1,73 @@
-"""Playing tasks: groups, failures, reproducibility."""
+"""Playing tasks: groups, redundancy, failures, reproducibility. Environments live in this process here."""
 
 import asyncio
+import itertools
+import json
+import os
+import signal
+from dataclasses import replace
 
 import pytest
+from troubled import ID, Echo, Troubled, chain, register
 
 import rollenv
-from rollenv import Env, UnknownEnv, UsageError, registry
-from rollenv.agents.base import Action, OracleAgent, RandomAgent
-from rollenv.rollout.manager import RolloutManager
+from rollenv import UnknownEnv, UsageError
+from rollenv.agents.base import Action, AgentFailed, ContextFull, OracleAgent, RandomAgent, Session
+from rollenv.rollout import filters
+from rollenv.rollout.episode import Limits
+from rollenv.rollout.health import EnvUnhealthy
+from rollenv.rollout.manager import RolloutManager as AnyManager
 from rollenv.rollout.types import Task
 
 
-class Fussy(Env):
-    """Fails in the way and at the turn it was told to; knows how many of its kind are open."""
-
-    open_now = 0
-
-    def __init__(self, fail_at=None, where="step"):
-        self.fail_at, self.where = fail_at, where
-        Fussy.open_now += 1
-
-    def _reset(self, options):
-        self.turn = 0
-        if self.where == "reset":
-            raise OSError("the level server is down")
-        return "go", {}
-
-    def _step(self, action):
-        self.turn += 1
-        if self.turn == self.fail_at:
-            raise ValueError("lost my board")
-        done = self.turn == 4
-        return f"turn {self.turn}", 1.0, done, False, {"success": True} if done else {}
-
-    def close(self):
-        Fussy.open_now -= 1
+@pytest.fixture(autouse=True)
+def troubled(monkeypatch):
+    register(monkeypatch)
+    yield
+    assert Troubled.open_now == 0, "an environment was left open"
 
 
-class SayTurn:
-    """An agent that yields to the others in every turn, and may fail."""
+def RolloutManager(agent, limits=None, **settings):
+    """A manager that does not rest between attempts."""
+    return AnyManager(agent, limits=replace(limits or Limits(), max_backoff=0.0), **settings)
 
-    def __init__(self, fail_after=None):
-        self.said, self.fail_after = 0, fail_after
+
+class Scripted(Session):
+    """Says its number; in turn ``at`` does what it is told."""
+
+    def __init__(self, trouble=None, at=2):
+        self.trouble, self.at, self.turn, self.closed = trouble, at, 0, 0
 
     def start(self, env, seed):
-        return self
+        session = Scripted(self.trouble, self.at)
+        self.last = session
+        return session
 
     async def act(self, observation, info):
-        self.said += 1
-        if self.said == self.fail_after:
-            raise RuntimeError("the model server is gone")
+        self.turn += 1
         await asyncio.sleep(0)
-        return Action(f"after {observation}")
+        if self.turn == self.at and self.trouble:
+            await self.trouble()
+        return Action(str(self.turn))
+
+    def close(self):
+        self.closed += 1
 
 
-@pytest.fixture(autouse=True)
-def fussy(monkeypatch):
-    rollenv.list_envs()
-    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
-    rollenv.register("test:Fussy-v0", Fussy)
-    Fussy.open_now = 0
+async def run_out():
+    raise ContextFull("4,096 tokens are not enough")
+
+
+async def give_up():
+    raise AgentFailed("the endpoint answered 500 four times")
+
+
+async def bug():
+    raise KeyError("temperature")
+
+
+async def never():
+    await asyncio.sleep(1000)
 
 
 def test_a_group_starts_in_one_state_and_its_members_go_their_own_ways():
@@ -67,15 +75,15 @@ def test_a_group_starts_in_one_state_and_its_members_go_their_own_ways():
     assert [g.task.seed for g in groups] == [0, 1, 2, 3]
     for group in groups:
         assert len({t.turns[0].state_key for t in group}) == 1
+        assert len({tuple(turn.text for turn in t.turns) for t in group}) > 1
+        assert [t.member for t in group] == list(range(6))
     assert len({g.trajectories[0].turns[0].state_key for g in groups}) == 4
 
 
 def test_trajectories_tell_what_happened():
     (group,) = RolloutManager(OracleAgent(), keep_views=True).collect([Task("game:Sokoban-v0-easy", 1)])
     (trajectory,) = group
-    assert trajectory.status == "terminated"
-    assert trajectory.success
-    assert trajectory.reward == 1.0
+    assert (trajectory.status, trajectory.success, trajectory.reward) == ("terminated", True, 1.0)
     replay = rollenv.make("game:Sokoban-v0-easy")
     observation, _ = replay.reset(1)
     for turn in trajectory.turns:
@@ -87,38 +95,112 @@ def test_trajectories_tell_what_happened():
 
 def test_the_same_tasks_give_the_same_trajectories():
     tasks = [Task("game:Sokoban-v0-easy", s) for s in range(3)]
-
-    def play():
-        return [t.to_dict() for g in RolloutManager(OracleAgent(0.5)).collect(tasks, 3) for t in g]
-
-    assert play() == play()
+    assert RolloutManager(OracleAgent(0.5)).collect(tasks, 3) == RolloutManager(OracleAgent(0.5)).collect(tasks, 3)
 
 
-@pytest.mark.parametrize(("fail_at", "turns"), [(1, 0), (3, 2)])
-def test_an_environment_that_raises_fails_its_own_trajectory_only(fail_at, turns):
-    tasks = [Task("test:Fussy-v0", 0, {"fail_at": fail_at}), Task("test:Fussy-v0", 1)]
-    bad, good = RolloutManager(SayTurn()).collect(tasks, 2)
+# -- environments that fail --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("trouble", "at", "turns"), [("raise", 1, 0), ("raise", 3, 2), ("exit", 2, 1), ("reset", 0, 0)]
+)
+def test_an_environment_that_fails_for_good_fails_its_own_group_only(trouble, at, turns):
+    tasks = [Task(ID, 0, {"trouble": trouble, "at": at}), Task(ID, 1)]
+    manager = RolloutManager(Echo())
+    bad, good = manager.collect(tasks, 2)
     assert all(t.status == "terminated" and t.success and len(t.turns) == 4 for t in good)
+    limits = manager.limits
     for trajectory in bad:
         assert trajectory.status == "failed"
-        assert trajectory.error == "ValueError: lost my board"
-        assert len(trajectory.turns) == turns
-    assert Fussy.open_now == 0
+        assert (
+            trajectory.error
+            == {
+                "raise": "ValueError: lost my board",
+                "exit": "SystemExit: 3",
+                "reset": "OSError: the level server is down",
+            }[trouble]
+        )
+        assert (len(trajectory.turns), trajectory.replays) == (turns, limits.max_replays)
+    assert manager.stats.replacements == 2 * limits.max_replacements
+    assert manager.stats.metrics()["failed/trajectories"] == 2 + 2 * limits.max_replacements
 
 
-def test_a_reset_that_raises_fails_its_group_only():
-    tasks = [Task("test:Fussy-v0", 0, {"where": "reset"}), Task("test:Fussy-v0", 1)]
-    bad, good = RolloutManager(SayTurn()).collect(tasks, 2)
-    assert {t.status for t in bad} == {"failed"}
-    assert {t.error for t in bad} == {"OSError: the level server is down"}
-    assert {t.status for t in good} == {"terminated"}
-    assert Fussy.open_now == 0
+@pytest.mark.parametrize("trouble", ["raise", "exit", "reset"])
+def test_an_episode_goes_on_after_a_failure_as_if_nothing_had_been(trouble, tmp_path):
+    task = Task(ID, 5, {"trouble": trouble, "at": 3, "once": str(tmp_path / "happened")})
+    ((trajectory,),) = RolloutManager(Echo()).collect([task])
+    assert (trajectory.status, trajectory.replays) == ("terminated", 1)
+    seen = [turn.observation for turn in trajectory.turns] + [trajectory.final_observation]
+    assert seen == chain(task, [turn.text for turn in trajectory.turns])
 
 
-def test_an_agent_that_raises_ends_the_rollout_and_closes_every_environment():
-    with pytest.raises(RuntimeError, match="model server"):
-        RolloutManager(SayTurn(fail_after=5)).collect([Task("test:Fussy-v0", s) for s in range(3)], 2)
-    assert Fussy.open_now == 0
+def test_random_actions_are_replayed_with_the_rest(tmp_path):
+    plain, troubled = Task(ID, 5), Task(ID, 5, {"trouble": "raise", "at": 3, "once": str(tmp_path / "happened")})
+    ((one,),) = RolloutManager(RandomAgent()).collect([plain])
+    ((two,),) = RolloutManager(RandomAgent()).collect([troubled])
+    assert (one.replays, two.replays) == (0, 1)
+    assert one.turns == two.turns
+
+
+def test_an_environment_that_cannot_be_replayed_says_so():
+    class Moody(Troubled):
+        made = 0
+
+        def _reset(self, options):
+            Moody.made += 1
+            self.mood = Moody.made
+            return super()._reset(options)
+
+        def _step(self, action):
+            if self.turn == 2 and self.mood == 1:
+                raise ValueError("once")
+            return (f"{super()._step(action)[0]} {self.mood}", 0.0, self.turn == 4, False, {})
+
+    rollenv.register("test:Moody-v0", Moody)
+    manager = RolloutManager(Echo(), limits=Limits(max_replacements=0))
+    ((trajectory,),) = manager.collect([Task("test:Moody-v0", 0)])
+    assert trajectory.status == "failed"
+    assert "call 1 gave another answer" in trajectory.error
+    assert "rollenv check test:Moody-v0" in trajectory.error
+
+
+def test_an_environment_that_always_fails_stops_the_rollout_and_says_since_when_and_why():
+    tasks = [Task(ID, s, {"trouble": "raise"}) for s in range(200)]
+    with pytest.raises(EnvUnhealthy, match=r"test:Troubled-v0 is unhealthy: its last 10 .* since 20.*lost my board"):
+        RolloutManager(Echo(), unhealthy_after=10, limits=Limits(max_replays=0)).collect(tasks)
+
+
+# -- agents that fail --------------------------------------------------------------------------------------------------
+
+
+def test_a_full_context_truncates_the_trajectory():
+    agent = Scripted(run_out)
+    ((trajectory,),) = RolloutManager(agent).collect([Task(ID, 0)])
+    assert (trajectory.status, len(trajectory.turns), agent.last.closed) == ("truncated", 1, 1)
+    assert trajectory.final_observation == chain(trajectory.task, ["1"])[-1]
+
+
+def test_an_agent_that_gives_up_fails_the_trajectory_and_not_the_environment():
+    manager = RolloutManager(Scripted(give_up), limits=Limits(max_replacements=0), unhealthy_after=1)
+    ((trajectory,),) = manager.collect([Task(ID, 0)])
+    assert (trajectory.status, trajectory.error) == ("failed", "the endpoint answered 500 four times")
+
+
+def test_a_bug_in_the_agent_ends_the_rollout_and_closes_everything():
+    agent = Scripted(bug)
+    with pytest.raises(KeyError, match="temperature"):
+        RolloutManager(agent).collect([Task(ID, s) for s in range(3)], 2)
+    assert agent.last.closed == 1
+
+
+@pytest.mark.parametrize(("limits", "text"), [(Limits(agent=0.05), "did not answer"), (Limits(episode=0.05), "longer")])
+def test_deadlines_hold_for_agents(limits, text):
+    limits = replace(limits, max_replacements=0)
+    agent = Scripted(never)
+    ((trajectory,),) = RolloutManager(agent, limits=limits).collect([Task(ID, 0)])
+    assert trajectory.status == "failed"
+    assert text in trajectory.error
+    assert agent.last.closed == 1
 
 
 def test_a_wrong_task_is_an_error_not_a_failed_episode():
@@ -128,7 +210,182 @@ def test_a_wrong_task_is_an_error_not_a_failed_episode():
         RolloutManager(RandomAgent()).collect([Task("game:Sokoban-v0-easy", 0, {"num_box": 1})])
 
 
+@pytest.mark.parametrize("wrong", [{"group_size": 0}, {"extra_groups": -1}, {"extra_members": -1}, {"groups": -1}])
+def test_sizes_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(UsageError, match="cannot be negative"):
+        RolloutManager(Echo()).batch([Task(ID, 0)], **{"groups": 1, **wrong})
+
+
+# -- redundancy --------------------------------------------------------------------------------------------------------
+
+
+class Slow(Session):
+    """Members whose number is below ``slow`` never answer."""
+
+    def __init__(self, slow=0, cancelled=None):
+        self.slow, self.cancelled = slow, [] if cancelled is None else cancelled
+
+    def start(self, env, seed):
+        session = Slow(self.slow, self.cancelled)
+        session.member = seed % 1_000_003
+        return session
+
+    async def act(self, observation, info):
+        try:
+            await asyncio.sleep(1000 if self.member < self.slow else 0)
+        except asyncio.CancelledError:
+            self.cancelled.append(self.member)
+            raise
+        return Action("go")
+
+
+def test_the_first_members_win_and_the_others_are_cancelled():
+    agent = Slow(2)
+    manager = RolloutManager(agent)
+    (group,) = manager.collect([Task(ID, 0)], 4, extra_members=2)
+    assert [t.member for t in group] == [2, 3, 4, 5]
+    assert sorted(agent.cancelled) == [0, 1]
+    metrics = manager.stats.metrics()
+    assert (metrics["kept/trajectories"], metrics["cancelled/trajectories"]) == (4, 2)
+    assert metrics["bias/turns"] == pytest.approx(4 / (16 / 6))
+
+
+class SlowTasks(Session):
+    """Never answers in episodes whose seed is divisible by three."""
+
+    def start(self, env, seed):
+        session = SlowTasks()
+        session.seed = seed // 1_000_003
+        return session
+
+    async def act(self, observation, info):
+        await asyncio.sleep(1000 if self.seed % 3 == 0 else 0)
+        return Action("go")
+
+
+def test_the_first_groups_win_and_the_tasks_of_the_others_are_told():
+    manager = RolloutManager(SlowTasks())
+    groups = manager.batch((Task(ID, s) for s in itertools.count()), 4, 2, extra_groups=2)
+    assert [g.task.seed for g in groups] == [1, 2, 4, 5]
+    assert [t.seed for t in manager.stats.unfinished] == [0, 3]
+    assert all(len(g.trajectories) == 2 for g in groups)
+
+
+def test_groups_that_a_filter_drops_are_replaced_at_once():
+    manager = RolloutManager(Echo())
+    groups = manager.batch((Task(ID, s) for s in itertools.count()), 5, 2, keep=lambda g: g.task.seed % 2 == 1)
+    assert [g.task.seed for g in groups] == [1, 3, 5, 7, 9]
+    assert manager.stats.metrics()["filtered/trajectories"] == 10
+    few = manager.batch([Task(ID, s) for s in range(4)], 4, keep=lambda g: g.task.seed % 2 == 1)
+    assert [g.task.seed for g in few] == [1, 3], "the source ended"
+
+
+def test_filters_look_at_rewards():
+    (win,) = RolloutManager(OracleAgent()).collect([Task("game:Sokoban-v0-easy", 0)], 3)
+    mixed = RolloutManager(OracleAgent(0.7)).batch(
+        (Task("game:Sokoban-v0-easy", s) for s in itertools.count()), 3, 4, keep=filters.varied()
+    )
+    assert not filters.varied()(win)
+    assert all(len({t.reward for t in g}) > 1 for g in mixed)
+    assert not filters.mean_between(0.0, 1.0)(win)
+    assert filters.mean_between(0.0, 1.1)(win)
+    with pytest.raises(UsageError):
+        filters.mean_between(1, 1)
+
+
+def test_no_more_episodes_than_allowed_are_played_at_once():
+    class Counting(Echo):
+        now = most = 0
+
+        async def act(self, observation, info):
+            Counting.now += 1
+            Counting.most = max(Counting.most, Counting.now)
+            await asyncio.sleep(0)
+            Counting.now -= 1
+            return Action("go")
+
+    groups = RolloutManager(Counting(), max_concurrent=3).collect([Task(ID, s) for s in range(10)], 2)
+    assert Counting.most == 3
+    assert all(t.complete for g in groups for t in g)
+
+
+# -- rewards, reports, records -----------------------------------------------------------------------------------------
+
+
+def test_rewards_are_asked_for_while_others_still_play():
+    order = []
+
+    async def reward(trajectory):
+        order.append("reward")
+        return 10.0
+
+    class Noting(Echo):
+        async def act(self, observation, info):
+            order.append("turn")
+            return Action("go")
+
+    groups = RolloutManager(Noting(), reward=reward, max_concurrent=1).collect([Task(ID, s) for s in range(3)])
+    assert order == (["turn"] * 4 + ["reward"]) * 3
+    assert all(t.reward == 14.0 for g in groups for t in g)
+
+
+def test_a_reward_that_cannot_be_computed_fails_its_trajectory():
+    async def reward(trajectory):
+        raise ConnectionError("no judge")
+
+    manager = RolloutManager(Echo(), reward=reward, limits=Limits(max_replacements=0))
+    ((trajectory,),) = manager.collect([Task(ID, 0)])
+    assert trajectory.status == "failed"
+    assert "no judge" in trajectory.error
+
+
 def test_every_trajectory_is_reported_as_it_ends():
     seen = []
-    RolloutManager(SayTurn(), on_trajectory=seen.append).collect([Task("test:Fussy-v0", s) for s in range(3)], 2)
+    RolloutManager(Echo(), on_trajectory=seen.append).collect([Task(ID, s) for s in range(3)], 2)
     assert len(seen) == 6
+
+
+def test_the_flight_recorder_tells_what_every_environment_does(tmp_path, capfd):
+    async def look():
+        manager = RolloutManager(SlowTasks(), run_dir=tmp_path)
+        playing = asyncio.create_task(manager.collect_async([Task(ID, s) for s in range(3)], 2))
+        await asyncio.sleep(0.05)
+        rows = manager.flight.now()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        await asyncio.sleep(0)
+        playing.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
+        return rows, manager.flight.now()
+
+    before = signal.getsignal(signal.SIGUSR1)
+    rows, after = asyncio.run(look())
+    assert [(r["group"], r["member"], r["phase"], r["turn"]) for r in rows] == [(0, 0, "agent", 0), (0, 1, "agent", 0)]
+    assert all(0 < r["seconds"] < 5 and r["env"] == ID for r in rows)
+    assert after == []
+    text = (tmp_path / "flight.txt").read_text()
+    assert "2 episodes: 2 agent" in text
+    assert "group     0 member   1  test:Troubled-v0 seed 0 turn 0: agent for" in text
+    assert text.strip() in capfd.readouterr().err
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_health_is_kept_beside_the_run(tmp_path):
+    once = str(tmp_path / "happened")
+    tasks = [Task(ID, 0, {"trouble": "raise", "once": once}), *[Task(ID, s) for s in range(1, 6)]]
+    RolloutManager(Echo(), run_dir=tmp_path).collect(tasks)
+    health = json.loads((tmp_path / "health.json").read_text())
+    (env,) = health["envs"]
+    assert (env["name"], env["state"], env["counts"]["completed"], env["counts"]["raised"]) == (ID, "up", 6, 1)
+    assert env["latency"]["step"]["p50"] <= env["latency"]["step"]["p99"]
+    (worker,) = health["workers"]
+    assert (worker["worker"], worker["envs"], worker["counts"]["completed"]) == ("inline", 0, 6)
+    (event,) = health["events"]
+    assert event[1:] == [ID, "inline", "raised", "ValueError: lost my board"]
+
+
+def test_inside_an_event_loop_the_plain_call_says_what_to_do():
+    async def wrong():
+        RolloutManager(Echo()).collect([Task(ID, 0)])
+
+    with pytest.raises(UsageError, match="await collect_async"):
+        asyncio.run(wrong())

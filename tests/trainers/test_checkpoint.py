@@ -9,7 +9,8 @@ import subprocess
 import pytest
 import torch
 
-from rollenv.agents.local import LocalAgent, Sampling
+from rollenv.agents.generation import Sampling
+from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize

@@ -1,0 +1,107 @@
+"""``rollenv health``"""
+
+from __future__ import annotations
+
+import json as json_module
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import typer
+from rich.table import Table
+
+from rollenv.cli.common import console
+from rollenv.core import RollenvError, UsageError
+
+#: Older records than this are said to be old.
+_OLD_SECONDS = 10.0
+
+
+def command(
+    where: str = typer.Argument(metavar="RUN|URL", help="The folder of a run, or a server's address."),
+    json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
+) -> None:
+    """Show how the environments and workers of a rollout are doing. The exit code is 1 if an environment is failing."""
+    health = _fetch(where) if where.startswith(("http://", "https://")) else _read(Path(where))
+    if json:
+        console.print_json(json_module.dumps(health))
+    else:
+        _print(health)
+    if any(env["state"] != "up" for env in health["envs"]):
+        raise typer.Exit(1)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    file = path / "health.json" if path.is_dir() else path
+    try:
+        health: dict[str, Any] = json_module.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"there is no {file}: a rollout writes it into the folder that it was given") from None
+    except ValueError as error:
+        raise RollenvError(f"{file} is damaged: {error}") from error
+    return health
+
+
+def _fetch(url: str) -> dict[str, Any]:
+    address = url.rstrip("/") + "/health"
+    try:
+        answer = httpx.get(address, timeout=10.0)
+        answer.raise_for_status()
+        health: dict[str, Any] = answer.json()
+    except (httpx.HTTPError, ValueError) as error:
+        raise RollenvError(f"no health from {address}: {error}") from error
+    return health
+
+
+def _print(health: dict[str, Any]) -> None:
+    age = time.time() - health["time"]
+    written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(health["time"]))
+    console.print(f"written {written}" + (f", {_span(age)} ago" if age > _OLD_SECONDS else ""))
+    envs = Table("environment", "state", "completed", "failed", "cancelled", "step p50/p95/p99", "reset p99", box=None)
+    for record in health["envs"]:
+        envs.add_row(record["name"], _state(record["state"]), *_numbers(record))
+    console.print(envs)
+    workers = Table("worker", "state", "envs", "deaths", "steps", "raised", "hung", "lost", "step p50/p95/p99", box=None)
+    for record in health["workers"]:
+        counts = record.get("counts", {})
+        numbers = [counts.get(name, 0) for name in ("step", "raised", "hung", "lost")]
+        workers.add_row(
+            record["name"] if "name" in record else record["worker"],
+            _state(record["state"]),
+            *map(str, [record.get("envs", "-"), record.get("deaths", "-"), *numbers]),
+            _latency(record, "step"),
+        )
+    console.print(workers)
+    for record in health["envs"]:
+        for reason, number in record["reasons"].items():
+            since = time.strftime("%H:%M:%S", time.localtime(record["failing_since"]))
+            console.print(f"{record['name']} since {since}: {number} times {reason}", markup=False)
+
+
+def _numbers(record: dict[str, Any]) -> list[str]:
+    counts = record["counts"]
+    reset = record["latency"].get("reset", {}).get("p99")
+    return [
+        *(str(counts.get(name, 0)) for name in ("completed", "failed", "cancelled")),
+        _latency(record, "step"),
+        "-" if reset is None else _seconds(reset),
+    ]
+
+
+def _latency(record: dict[str, Any], operation: str) -> str:
+    quantiles = record.get("latency", {}).get(operation)
+    return "/".join(_seconds(quantiles[q]) for q in ("p50", "p95", "p99")) if quantiles else "-"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value >= 0.1 else f"{1000 * value:.2g} ms" if value >= 0.001 else f"{1e6 * value:.0f} µs"
+
+
+def _state(state: str) -> str:
+    colour = {"up": "green", "starting": "yellow", "quarantined": "yellow"}.get(state, "red")
+    return f"[{colour}]{state}[/]"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else "hours"

@@ -1,0 +1,224 @@
+"""Rollout and training side by side, under a bound on staleness; and long tasks batched together."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.rollout.filters import Filter
+from rollenv.rollout.manager import RolloutManager, check_sizes
+from rollenv.rollout.race import Race
+from rollenv.rollout.types import Group, Task
+
+
+class RolloutStream:
+    """Plays on while the trainer trains; ``async with`` it.
+
+    Groups are admitted as in AReaL (arXiv 2505.24298, equation 3): with ``v`` updates done, at most
+    ``(v + max_staleness + 1) * groups`` groups are begun, besides those that were dropped. What became staler all the
+    same, because it took long, is dropped and its task begun again: no token that :meth:`next_batch` returns is older
+    than ``max_staleness`` updates.
+
+    Args:
+        manager: who plays; its agent is Updatable.
+        source: tasks, endless or not.
+        groups: the size of a batch.
+        group_size: trajectories in each group.
+        extra_groups: groups played at the same time besides; slow ones are finished for a later batch.
+        extra_members: trajectories that are begun besides in each group; the slowest are cancelled.
+        max_staleness: in updates of the weights.
+        keep: a group for which this is false is dropped.
+    """
+
+    def __init__(
+        self,
+        manager: RolloutManager,
+        source: Iterable[Task],
+        groups: int,
+        group_size: int = 1,
+        *,
+        extra_groups: int = 0,
+        extra_members: int = 0,
+        max_staleness: int = 1,
+        keep: Filter | None = None,
+    ):
+        check_sizes(groups, group_size, extra_groups, extra_members)
+        if max_staleness < 0:
+            raise UsageError(f"max_staleness cannot be negative, got {max_staleness}")
+        self.manager = manager
+        self.groups, self.group_size = groups, group_size
+        self.extra_groups, self.extra_members = extra_groups, extra_members
+        self.max_staleness, self.keep = max_staleness, keep
+        self.updates = 0
+        self.version = getattr(manager.agent, "version", 0)
+        self._again: deque[Task] = deque()
+        self._source = iter(source)
+        self._numbers = itertools.count()
+        self._begun = 0
+        self._playing: dict[int, tuple[Group, asyncio.Task[Group]]] = {}
+        self._ready: deque[Group] = deque()
+        self._changed = asyncio.Event()
+        self._race: Race[Group] = Race()
+
+    async def __aenter__(self) -> RolloutStream:
+        self._watching = self.manager.watching()
+        await self._watching.__aenter__()
+        self._admit()
+        self._pump = asyncio.create_task(self._collect())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
+        self._pump.cancel()
+        await asyncio.gather(self._pump, return_exceptions=True)
+        await self._race.__aexit__(None, None, None)
+        await self._watching.__aexit__(None, None, None)
+
+    async def next_batch(self) -> list[Group]:
+        """The next ``groups`` groups, those that were complete first; fewer only when the source has ended.
+
+        Raises:
+            Exception: what ended the rollout.
+        """
+        while len(self._ready) < self.groups and (self._playing or self._pump.done()):
+            if self._pump.done():
+                self._pump.result()
+            self._changed.clear()
+            await self._changed.wait()
+        batch = [self._ready.popleft() for _ in range(min(self.groups, len(self._ready)))]
+        for group in batch:
+            self.manager.stats.kept(group)
+        self._admit()
+        return batch
+
+    async def update_weights(self, weights: Any = None) -> None:
+        """Give the agent new weights between two tokens; what is being said goes on after the tokens it has."""
+        agent: Any = self.manager.agent
+        if not hasattr(agent, "update_weights"):
+            raise UsageError(f"{type(agent).__name__} has no update_weights(): there is nothing to train in it")
+        await agent.suspend()
+        try:
+            await agent.update_weights(weights)
+        finally:
+            await agent.resume()
+        self.updates += 1
+        self.version = agent.version
+        self._expire()
+        self._admit()
+
+    def staleness(self, batch: Iterable[Group]) -> dict[str, float]:
+        """Mean and largest age, in updates, of the response tokens in a batch."""
+        ages = [
+            self.version - version
+            for group in batch
+            for t in group.complete
+            for turn in t.turns
+            for version in (turn.versions or (turn.policy_version,) * max(1, len(turn.response_ids)))
+        ]
+        return {"staleness/mean": sum(ages) / max(1, len(ages)), "staleness/max": max(ages, default=0)}
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Begin groups while there is room and they will not be too old when their turn comes."""
+        while (
+            len(self._playing) < self.groups + self.extra_groups
+            and self._begun < (self.updates + self.max_staleness + 1) * self.groups + self.extra_groups
+        ):
+            task = self._again.popleft() if self._again else next(self._source, None)
+            if task is None:
+                break
+            group = Group(task, [], next(self._numbers))
+            playing = self._race.start(self.manager.play_group(group, self.group_size, self.extra_members))
+            self._playing[group.number] = group, playing
+            self._begun += 1
+        self._changed.set()
+
+    async def _collect(self) -> None:
+        """Take groups as they are complete."""
+        try:
+            while True:
+                group = await self._race.next()
+                if self._playing.pop(group.number, None) is None:
+                    continue
+                if self._stale(group):
+                    self._drop(group)
+                elif self.keep and not self.keep(group):
+                    self.manager.stats.filtered(group)
+                    self._begun -= 1
+                else:
+                    self._ready.append(group)
+                self._admit()
+        finally:
+            self._changed.set()
+
+    def _stale(self, group: Group) -> bool:
+        oldest = group.oldest_version
+        return oldest is not None and oldest < self.version - self.max_staleness
+
+    def _expire(self) -> None:
+        """Drop what the last update made too old."""
+        for number, (group, playing) in list(self._playing.items()):
+            if self._stale(group):
+                del self._playing[number]
+                playing.cancel()
+                self._again.append(group.task)
+                self._begun -= 1
+        old = [group for group in self._ready if self._stale(group)]
+        self._ready = deque(group for group in self._ready if not self._stale(group))
+        for group in old:
+            self._drop(group)
+
+    def _drop(self, group: Group) -> None:
+        """A complete group is too old: play its task again."""
+        for trajectory in group:
+            self.manager.stats.expired(trajectory)
+        self._again.append(group.task)
+        self._begun -= 1
+
+
+class TailBatches:
+    """Batches in which long tasks wait for each other (RollPacker, NSDI 2026, section 4).
+
+    A short round begins more groups and members than it needs and keeps the first; the tasks of the others are put by.
+    When enough of them are there, a long round plays those alone, all to the end. No task is lost, and few rounds wait
+    for a long one.
+    """
+
+    def __init__(
+        self,
+        manager: RolloutManager,
+        source: Iterable[Task],
+        groups: int,
+        group_size: int = 1,
+        *,
+        extra_groups: int,
+        extra_members: int = 0,
+        keep: Filter | None = None,
+    ):
+        check_sizes(groups, group_size, extra_groups, extra_members)
+        self.manager, self.source = manager, iter(source)
+        self.groups, self.group_size = groups, group_size
+        self.extra_groups, self.extra_members, self.keep = extra_groups, extra_members, keep
+        #: Tasks that were too slow for a short round.
+        self.long: deque[Task] = deque()
+
+    async def next_batch(self) -> list[Group]:
+        """The next batch, of a long round if enough long tasks wait, else of a short one."""
+        if len(self.long) >= self.groups:
+            tasks = [self.long.popleft() for _ in range(self.groups)]
+            return await self.manager.batch_async(tasks, self.groups, self.group_size, keep=self.keep)
+        batch = await self.manager.batch_async(
+            self.source,
+            self.groups,
+            self.group_size,
+            extra_groups=self.extra_groups,
+            extra_members=self.extra_members,
+            keep=self.keep,
+        )
+        self.long += self.manager.stats.unfinished
+        return batch

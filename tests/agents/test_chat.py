@@ -1,0 +1,554 @@
+"""The agent behind a chat endpoint, against a server on 127.0.0.1 that does all that an endpoint can do wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import itertools
+import json
+import socket
+import threading
+import time
+
+import pytest
+from chat_server import ChatServer, completion, events
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollenv.agents.base import AgentFailed, ContextFull
+from rollenv.agents.chat import ChatAgent
+from rollenv.agents.endpoint import Patience, Prices
+from rollenv.agents.limits import Window
+from rollenv.agents.prompts import StepPrompt
+from rollenv.core import UsageError
+from rollenv.tools.calls import first_call
+
+SOON = Patience(timeout=60, retries=2, first_wait=0.001)
+
+
+@pytest.fixture(autouse=True)
+def _no_key(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+
+def ask(agent, says=(("go", {}),), seed=0):
+    """An episode against fixed observations."""
+
+    async def play():
+        async with agent:
+            session = agent.start(None, seed)
+            actions = [await session.act(*said) for said in says]
+            session.close()
+            return actions
+
+    return asyncio.run(play())
+
+
+def one(server, **settings):
+    (action,) = ask(ChatAgent("tiny", server.url, **{"patience": SOON, **settings}))
+    return action
+
+
+async def good(exchange):
+    await exchange.json(completion("up"))
+
+
+async def half_json(exchange):
+    await exchange.send(json.dumps(completion()).encode()[:60])
+
+
+async def cut_body(exchange):
+    await exchange.raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n{")
+    await exchange.hang_up()
+
+
+async def cut_stream(exchange):
+    await exchange.chunks([events(completion("a longer answer"))[:300]], end=False)
+
+
+async def short_stream(exchange):
+    await exchange.chunks([events(completion("a longer answer"))[:300]])
+
+
+def answer(data=None, status="200 OK", content=None, kind="application/json", **headers):
+    async def behave(exchange):
+        await exchange.send(json.dumps(data).encode() if content is None else content, status, kind, **headers)
+
+    return behave
+
+
+def stream(*parts):
+    async def behave(exchange):
+        await exchange.chunks([b"data: " + part + b"\n\n" for part in parts])
+
+    return behave
+
+
+HTML = b"<html>Bad gateway, but with status 200</html>"
+PASSING = {
+    "429": (answer({"error": {"message": "slow down"}}, "429 Too Many Requests"), "429 Too Many Requests: slow down"),
+    "500": (answer({"error": "boom"}, "500 Internal Server Error"), "500 Internal Server Error: boom"),
+    "503 without text": (answer(content=b"", status="503 Service Unavailable"), "503 Service Unavailable: no text"),
+    "529": (answer({"message": "overloaded"}, "529 Overloaded"), "overloaded"),
+    "half a JSON": (half_json, "is not JSON or was cut: 60 bytes"),
+    "an empty body": (answer(content=b""), "is not JSON or was cut: 0 bytes"),
+    "deep JSON": (answer(content=b"[" * 100_000), "is not JSON"),
+    "wrong content type": (answer(content=HTML, kind="text/html"), r"\(text/html\) is not JSON .*Bad gateway"),
+    "not an object": (answer([1, 2]), "no choices"),
+    "null": (answer(None), "no choices"),
+    "no choices": (answer({"choices": []}), "no choices"),
+    "choices of another kind": (answer({"choices": {"0": "up"}}), "no choices"),
+    "an error with status 200": (answer({"error": {"message": "lost upstream"}}), "lost upstream"),
+    "no message": (answer({"choices": [{"text": "up"}]}), "no message"),
+    "null content": (answer(completion(None, finish_reason="length")), "no content .*'length'"),
+    "a refusal": (answer(completion(None, message={"refusal": "I cannot"})), "no content .I cannot"),
+    "a tool without a name": (answer(completion(None, message={"tool_calls": [{"id": 1}]})), "without a name"),
+    "closed socket": (lambda exchange: exchange.hang_up(), "RemoteProtocolError"),
+    "closed in the middle": (cut_body, "RemoteProtocolError"),
+    "not HTTP": (lambda exchange: exchange.raw(b"SSH-2.0-OpenSSH\r\n\r\n"), "RemoteProtocolError"),
+    "broken compression": (answer(content=b"junk", Content_Encoding="gzip"), "DecodingError"),
+    "a stream cut in the middle": (cut_stream, "RemoteProtocolError"),
+    "a stream that ends early": (short_stream, "is not JSON or was cut|cut before"),
+    "a stream without an end": (stream(b'{"choices": [{"delta": {"content": "u"}}]}'), "cut before the answer's end"),
+    "a stream with an error": (stream(b'{"error": {"message": "out of memory"}}'), "out of memory"),
+    "a stream of nothing": (stream(b"[DONE]"), "no choices"),
+    "a stream of nonsense": (stream(b"{{"), "text/event-stream. is not JSON"),
+    "a stream without content": (
+        stream(b'{"choices": [{"delta": {"role": "assistant"}}]}', b"[DONE]"),
+        "no content",
+    ),
+}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", PASSING)
+def test_what_goes_wrong_for_good_is_said_and_what_passes_is_not_noticed(name, streaming):
+    wrong, message = PASSING[name]
+    with ChatServer(wrong) as server:
+        with pytest.raises(AgentFailed, match=f"gave no answer in 3 attempts .*(?s:{message})"):
+            one(server, stream=streaming)
+        assert len(server.requests) == 3
+        server.wait_closed()
+    answers = iter([wrong, wrong, good])
+    with ChatServer(lambda exchange: next(answers)(exchange)) as server:
+        agent = ChatAgent("tiny", server.url, patience=SOON, stream=streaming)
+        assert ask(agent)[0].text == "up"
+        assert (agent.totals.requests, agent.totals.retries, agent.totals.failures) == (3, 2, 0)
+
+
+def test_an_endpoint_that_hangs_is_given_up():
+    with ChatServer(lambda exchange: exchange.hang()) as server:
+        with pytest.raises(AgentFailed, match=r"2 attempts .*no answer within 0.2 s"):
+            one(server, patience=Patience(timeout=0.2, retries=1, first_wait=0.001))
+        server.wait_closed()
+
+
+async def drip(exchange):
+    await exchange.raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+    while True:
+        await exchange.raw(b": still here\n\n")
+        await asyncio.sleep(0.02)
+
+
+def test_an_endpoint_that_drips_is_given_up_too():
+    with ChatServer(drip) as server:
+        with pytest.raises(AgentFailed, match=r"no answer within 0.3 s"):
+            one(server, patience=Patience(timeout=0.3, retries=0))
+        server.wait_closed()
+
+
+def test_an_endpoint_that_is_not_there():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        agent = ChatAgent("tiny", f"http://127.0.0.1:{free.getsockname()[1]}/v1", patience=SOON)
+        with pytest.raises(AgentFailed, match=r"ConnectError.*See whether the server is up"):
+            ask(agent)
+    assert agent.totals.failures == 1
+
+
+FINAL = {
+    "401": (401, {"error": {"message": "Incorrect API key provided: sk-secret"}}, UsageError, "OPENAI_API_KEY"),
+    "403": (403, {"detail": "not you"}, UsageError, "not you.*api_key"),
+    "404": (404, {"error": {"message": "The model `tiny` does not exist"}}, UsageError, "does not exist.*model's name"),
+    "404 text": (404, "nothing here", UsageError, "usually ends in /v1"),
+    "400": (400, {"error": {"message": "temperature is too high"}}, AgentFailed, "400 .*temperature is too high"),
+    "422": (422, {"detail": [{"msg": "field required"}]}, AgentFailed, "field required"),
+    "no money": (429, {"error": {"message": "quota", "code": "insufficient_quota"}}, AgentFailed, "429 .*quota"),
+    "OpenAI's context": (
+        400,
+        {"error": {"message": "Your messages resulted in 9 tokens", "code": "context_length_exceeded"}},
+        ContextFull,
+        "resulted in 9 tokens.*StepPrompt",
+    ),
+    "vLLM's context": (
+        400,
+        {"object": "error", "message": "This model's maximum context length is 4096 tokens. However, you requested"},
+        ContextFull,
+        "4096",
+    ),
+    "vLLM's newer context": (
+        400,
+        {"error": {"message": "The decoder prompt (length 9) is longer than the maximum model length of 4."}},
+        ContextFull,
+        "maximum model length",
+    ),
+    "llama.cpp's context": (
+        400,
+        {"error": {"type": "exceed_context_size_error", "message": "request exceeds the available context size"}},
+        ContextFull,
+        "available context size",
+    ),
+    "Anthropic's context": (400, {"error": {"message": "prompt is too long: 9 > 4"}}, ContextFull, "too long"),
+}
+
+
+@pytest.mark.parametrize("name", FINAL)
+def test_what_no_repetition_can_help_is_said_at_once(name):
+    status, data, error, message = FINAL[name]
+    with ChatServer(answer(data, f"{status} No")) as server:
+        with pytest.raises(error, match=message) as caught:
+            one(server, api_key="sk-secret")
+        assert len(server.requests) == 1
+        assert server.headers[0]["authorization"] == "Bearer sk-secret"
+    assert "sk-secret" not in str(caught.value)
+
+
+def test_a_redirection_is_not_followed_with_the_key():
+    redirect = answer(None, "307 Temporary Redirect", Location="http://127.0.0.1:1/v1")
+    message = r"redirects to http://127\.0\.0\.1:1/v1; set base_url"
+    with ChatServer(redirect) as server, pytest.raises(UsageError, match=message):
+        one(server, api_key="sk-secret")
+
+
+@pytest.mark.parametrize("after", ["0", "0.001", email.utils.formatdate(time.time() - 99, usegmt=True), "later", "nan"])
+def test_retry_after_is_heeded(after):
+    answers = iter([answer({}, "429 No", Retry_After=after), good])
+    with ChatServer(lambda exchange: next(answers)(exchange)) as server:
+        assert one(server).text == "up"
+
+
+def test_too_long_a_retry_after_is_not_waited_for():
+    message = r"1 attempts .*asks to wait 3600 s"
+    with ChatServer(answer({}, "503 No", Retry_After="3600")) as server, pytest.raises(AgentFailed, match=message):
+        one(server)
+
+
+# -- what is sent and read ---------------------------------------------------------------------------------------------
+
+
+def test_the_whole_chat_is_sent():
+    said = itertools.count()
+    with ChatServer(lambda exchange: exchange.json(completion(f"answer {next(said)}"))) as server:
+        agent = ChatAgent("tiny", server.url, system="be brief \udfff", temperature=0.5, extra_body={"top_k": 5})
+        ask(agent, [("rules", {"suffix": "board 1"}), ("moved \ud800", {"suffix": "board 2"})])
+    assert server.requests[1] == {
+        "model": "tiny",
+        "temperature": 0.5,
+        "top_k": 5,
+        "seed": server.requests[1]["seed"],
+        "messages": [
+            {"role": "system", "content": "be brief \ufffd"},
+            {"role": "user", "content": "rules\nboard 1"},
+            {"role": "assistant", "content": "answer 0"},
+            {"role": "user", "content": "moved \ufffd\nboard 2"},
+        ],
+    }
+    assert "authorization" not in server.headers[0]
+
+
+def test_the_environments_key_is_used(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-mine")
+    with ChatServer(good) as server:
+        one(server)
+        assert server.headers[0]["authorization"] == "Bearer sk-mine"
+
+
+def test_bounded_prompts_are_one_message():
+    with ChatServer(answer(completion("<think>x</think>\nup"))) as server:
+        agent = ChatAgent("tiny", server.url, prompt=StepPrompt("{history}{state}", history_length=1))
+        ask(agent, [("one", {}), ("two", {"suffix": "board"})])
+    assert [r["messages"] for r in server.requests] == [
+        [{"role": "user", "content": "one"}],
+        [{"role": "user", "content": "one\nYou: up\nboard"}],
+    ]
+
+
+def test_seeds_follow_the_episode():
+    with ChatServer(good) as server:
+        for seed in (1, 1, 2):
+            ask(ChatAgent("tiny", server.url), [("a", {}), ("b", {})], seed)
+        ask(ChatAgent("tiny", server.url, seeded=False))
+    seeds = [r.get("seed") for r in server.requests]
+    assert seeds[:2] == seeds[2:4]
+    assert len(set(seeds[:2] + seeds[4:6])) == 4
+    assert seeds[6] is None
+
+
+CALLS = [
+    {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": "x\\ny"}'}},
+    {"id": "call_2", "type": "function", "function": {"name": "add", "arguments": "{}"}},
+]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("text", [None, "Let me see."])
+def test_tool_calls_are_told_as_text_and_answered_as_tool_messages(streaming, text):
+    data = completion(text, message={"tool_calls": CALLS}, finish_reason="tool_calls")
+
+    async def behave(exchange):
+        await (exchange.chunks([events(data)]) if streaming else exchange.json(data))
+
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    with ChatServer(behave) as server:
+        agent = ChatAgent("tiny", server.url, tools=tools, stream=streaming, patience=SOON)
+        action, _ = ask(agent, [("add", {}), ("3", {"use_tool": True})])
+    call = first_call(action.text)
+    assert (call.name, call.arguments, call.problem) == ("add", {"a": 1, "b": "x\ny"}, "")
+    assert action.text.startswith(text or "<tool_call>")
+    assert server.requests[0]["tools"] == tools
+    assert server.requests[1]["messages"][1:] == [
+        {"role": "assistant", "content": text or "", "tool_calls": CALLS[:1]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "3"},
+    ]
+
+
+def test_arguments_that_are_no_json_are_for_the_environment_to_refuse():
+    call = {"id": "c", "function": {"name": "add", "arguments": '{"a": 1'}}
+    with ChatServer(answer(completion(None, message={"tool_calls": [call]}))) as server:
+        assert "not valid JSON" in first_call(one(server).text).problem
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 10_000])
+@pytest.mark.parametrize("text", ["", "up", "naïve 日本 🙂\n\n\u2028 end", "data: [DONE]\n\ndata: {}"])
+def test_a_streamed_answer_is_the_same_answer(text, size):
+    data = completion(text, finish_reason="length")
+    content = events(data)
+    parts = [content[i : i + size] for i in range(0, len(content), size)]
+
+    async def behave(exchange):
+        await (exchange.chunks(parts) if exchange.body.get("stream") else exchange.json(data))
+
+    with ChatServer(behave) as server:
+        agents = [ChatAgent("tiny", server.url, stream=s, patience=SOON) for s in (False, True)]
+        plain, streamed = (ask(agent)[0] for agent in agents)
+    assert plain == streamed
+    assert (plain.text, plain.finish) == (text, "length")
+    assert agents[0].totals == agents[1].totals
+    assert agents[1].totals.completion_tokens == 10
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_token_ids_and_logprobs_are_taken_where_the_server_gives_them(streaming):
+    logprobs = {"content": [{"token": "u", "logprob": -0.5}, {"token": "p", "logprob": -1.0}]}
+    data = completion("up", token_ids=[7, 8], logprobs=logprobs) | {"prompt_token_ids": [1, 2, 3]}
+
+    async def behave(exchange):
+        assert exchange.body["return_token_ids"]
+        assert exchange.body["logprobs"]
+        await (exchange.chunks([events(data)]) if streaming else exchange.json(data))
+
+    with ChatServer(behave) as server:
+        action = one(server, token_ids=True, stream=streaming)
+    assert (action.prompt_ids, action.response_ids, action.logprobs) == ((1, 2, 3), (7, 8), (-0.5, -1.0))
+    message = r"0 prompt ids, 0 response ids and 0 log-prob.*vLLM"
+    with ChatServer(good) as server, pytest.raises(UsageError, match=message):
+        one(server, token_ids=True)
+
+
+def test_totals_and_cost():
+    prices = Prices(prompt=1.0, completion=10.0, cached=0.1)
+    with ChatServer(good) as server:
+        agent = ChatAgent("tiny", server.url, prices=prices)
+        ask(agent, [("a", {}), ("b", {})])
+    totals = agent.totals
+    assert (totals.requests, totals.retries, totals.failures) == (2, 0, 0)
+    assert (totals.prompt_tokens, totals.cached_tokens, totals.completion_tokens) == (180, 80, 20)
+    assert totals.cost == pytest.approx(2 * (50 * 1.0 + 40 * 0.1 + 10 * 10.0) / 1e6)
+    with ChatServer(answer({**completion(), "usage": {"prompt_tokens": "many", "completion_tokens": None}})) as server:
+        assert one(server).text == "up"
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+def test_no_more_requests_at_once_than_allowed():
+    busy, most, together = 0, 0, asyncio.Event()
+
+    async def behave(exchange):
+        nonlocal busy, most
+        busy += 1
+        most = max(most, busy)
+        if busy == 3:
+            together.set()
+        await together.wait()
+        await asyncio.sleep(0.005)
+        busy -= 1
+        await good(exchange)
+
+    async def play():
+        async with ChatAgent("tiny", server.url, concurrency=3, patience=SOON) as agent:
+            await asyncio.gather(*(agent.start(None, seed).act("go", {}) for seed in range(12)))
+
+    with ChatServer(behave) as server:
+        asyncio.run(play())
+    assert most == 3
+
+
+@pytest.mark.parametrize("limit", [{"requests_per_minute": 2}, {"tokens_per_minute": 290}])
+def test_a_minute_has_no_more_than_allowed(limit):
+    async def play():
+        async with ChatAgent("tiny", server.url, patience=SOON, **limit) as agent:
+            session = agent.start(None, 0)
+            for _ in range(2 if "requests_per_minute" in limit else 1):
+                await session.act("go", {})
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(session.act("go", {}), 0.3)
+
+    with ChatServer(good) as server:
+        asyncio.run(play())
+    assert len(server.requests) == (2 if "requests_per_minute" in limit else 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(amounts=st.lists(st.integers(1, 12), max_size=30), pauses=st.lists(st.integers(0, 9), max_size=30))
+def test_windows_hold_their_limit_and_wait_no_longer_than_needed(amounts, pauses):
+    now = 0
+    window, taken = Window(10, 6, lambda: now), []
+    for amount, pause in itertools.zip_longest(amounts, pauses, fillvalue=0):
+        now += pause
+        if not amount:
+            continue
+        wait = window.wait(amount)
+        if wait:
+            now += wait - 1
+            assert window.wait(amount) > 0
+            now += 1
+        assert window.wait(amount) == 0
+        window.take(amount)
+        taken.append((now, amount))
+    for start, first in taken:
+        inside = [amount for at, amount in taken if start <= at < start + 6]
+        assert sum(inside) <= 10 or (inside[0] == first > 10 and len(inside) == 1)
+
+
+# -- loops and leaks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_cancelling_ends_the_work_on_the_answer(streaming):
+    started, gone = threading.Event(), threading.Event()
+
+    async def behave(exchange):
+        if streaming:
+            await exchange.raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n: wait\n\n")
+        started.set()
+        await exchange.hang()
+        gone.set()
+
+    async def play():
+        async with ChatAgent("tiny", server.url, stream=streaming, patience=SOON) as agent:
+            acting = asyncio.create_task(agent.start(None, 0).act("go", {}))
+            await asyncio.to_thread(started.wait)
+            acting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await acting
+            assert await asyncio.to_thread(gone.wait, 20), "the server still works on it"
+
+    with ChatServer(behave) as server:
+        asyncio.run(play())
+
+
+def test_one_agent_serves_one_loop_after_another_and_leaves_nothing_open():
+    with ChatServer(good) as server:
+        agent = ChatAgent("tiny", server.url, patience=SOON)
+        for _ in range(3):
+            assert asyncio.run(agent.start(None, 0).act("go", {})).text == "up"
+            server.wait_closed()  # nobody called aclose()
+        asyncio.run(agent.aclose())
+        asyncio.run(agent.aclose())
+        assert ask(agent)[0].text == "up"
+        server.wait_closed()
+    assert len(server.requests) == 4
+
+
+def test_two_loops_at_a_time_are_refused():
+    with ChatServer(good) as server:
+        agent = ChatAgent("tiny", server.url, patience=SOON)
+
+        async def both():
+            await agent.start(None, 0).act("go", {})
+            with pytest.raises(UsageError, match="another event loop"):
+                await asyncio.to_thread(ask, agent)
+
+        asyncio.run(both())
+
+
+def test_connections_are_used_again():
+    with ChatServer(lambda exchange: exchange.chunks([events(completion())])) as server:
+        most = 0
+
+        async def play():
+            nonlocal most
+            async with ChatAgent("tiny", server.url, stream=True, patience=SOON) as agent:
+                session = agent.start(None, 0)
+                for _ in range(5):
+                    await session.act("go", {})
+                    most = max(most, server.open_now)
+
+        asyncio.run(play())
+    assert most == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"base_url": "localhost:8000"}, "base_url"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"requests_per_minute": 0}, "requests_per_minute"),
+        ({"tokens_per_minute": -1}, "tokens_per_minute"),
+        ({"extra_body": {"messages": []}}, "extra_body may not set 'messages'"),
+    ],
+)
+def test_arguments_that_cannot_be(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        ChatAgent("tiny", **{"base_url": "http://127.0.0.1:1/v1", **arguments})
+
+
+def test_a_server_of_the_usual_kind():
+    """The same against uvicorn and Starlette, as vLLM and others are built."""
+    uvicorn = pytest.importorskip("uvicorn")
+    applications, responses = pytest.importorskip("starlette.applications"), pytest.importorskip("starlette.responses")
+    routing = pytest.importorskip("starlette.routing")
+
+    async def complete(request):
+        body = await request.json()
+        data = completion("to " + body["messages"][-1]["content"])
+        if not body.get("stream"):
+            return responses.JSONResponse(data)
+        parts = events(data).splitlines(keepends=True)
+
+        async def lines():
+            for part in parts:
+                yield part
+
+        return responses.StreamingResponse(lines(), media_type="text/event-stream")
+
+    app = applications.Starlette(routes=[routing.Route("/v1/chat/completions", complete, methods=["POST"])])
+
+    async def play():
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+            try:
+                for streaming in (False, True):
+                    async with ChatAgent("tiny", url, stream=streaming) as agent:
+                        sessions = [agent.start(None, seed) for seed in range(20)]
+                        said = await asyncio.gather(*(s.act(f"north {i}", {}) for i, s in enumerate(sessions)))
+                        assert [a.text for a in said] == [f"to north {i}" for i in range(20)]
+            finally:
+                server.should_exit = True
+                await serving
+
+    asyncio.run(play())

@@ -1,0 +1,429 @@
+"""The local engine: sessions share a batch, caches and new weights, and none of it changes what they are told."""
+
+import asyncio
+import random
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, Qwen2Config
+
+from rollenv import UsageError
+from rollenv.agents.base import ContextFull
+from rollenv.agents.engine import LocalEngine, context_length
+from rollenv.agents.generation import Sampling
+from rollenv.agents.scoring import score
+from rollenv.agents.tiny.model import build_model, build_tokenizer
+from rollenv.agents.tiny.settings import TinySize
+
+VOCABULARY = 300
+STOP = frozenset({7, 8, 9})
+
+
+@pytest.fixture(scope="module")
+def model():
+    tokenizer = build_tokenizer(["up down left right\n" * 9], VOCABULARY)
+    return build_model(TinySize(hidden=32, layers=2, heads=2, intermediate=64, context=128), tokenizer, 0).eval()
+
+
+def prompt(n, seed=0):
+    rng = random.Random(seed)
+    return tuple(rng.randrange(10, 250) for _ in range(n))
+
+
+def play(engine, prompts, sampling, seeds=None):
+    """The responses to prompts that are asked for at the same time."""
+
+    async def all_at_once():
+        asked = zip(prompts, seeds or range(len(prompts)), strict=True)
+        return await asyncio.gather(*(engine.generate(p, sampling, random.Random(s)) for p, s in asked))
+
+    return asyncio.run(all_at_once())
+
+
+def alone(model, asked, sampling, seed, stop=STOP):
+    return play(LocalEngine(model, stop), [asked], sampling, [seed])[0]
+
+
+def assert_scored(model, asked, response, temperature=1.0):
+    """The trainer gives the tokens the log-probabilities that the engine reported."""
+    with torch.no_grad():
+        scores = score(model, [asked], [tuple(response.ids)], temperature)
+    assert scores.logprobs[0].tolist() == pytest.approx(response.logprobs, abs=1e-4)
+
+
+def generated(model, asked, tokens):
+    ids = torch.tensor([asked])
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=tokens,
+        min_new_tokens=tokens,
+        pad_token_id=0,
+    )
+    return out[0, len(asked) :].tolist()
+
+
+class Turns:
+    """A session that asks again and again; what it was told, and something new, is in its next prompt."""
+
+    def __init__(self, engine, number, turns, *, cut=0):
+        self.engine, self.number, self.turns, self.cut = engine, number, turns, cut
+        self.rng = random.Random(number)
+        self.asked, self.told = [], []
+
+    async def run(self, sampling):
+        history = prompt(5 + self.number % 4, self.number // 3)
+        for _ in range(self.turns):
+            response = await self.engine.generate(history, sampling, self.rng, session=self.number)
+            self.asked.append(history)
+            self.told.append(response)
+            kept = history[: len(history) - self.cut] + tuple(response.ids)
+            history = kept + prompt(self.rng.randrange(4), self.rng.randrange(99))
+            for _ in range(self.number % 3):
+                await asyncio.sleep(0)
+        self.engine.release(self.number)
+        return self
+
+
+def play_turns(engine, numbers, turns, sampling, **more):
+    async def all_at_once():
+        return await asyncio.gather(*(Turns(engine, n, turns, **more).run(sampling) for n in numbers))
+
+    return asyncio.run(all_at_once())
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=7),
+    tokens=st.integers(1, 12),
+    temperature=st.sampled_from([0.0, 0.6, 1.0, 1.7]),
+    batch=st.sampled_from([1, 100, 1 << 16]),
+)
+def test_a_response_follows_its_prompt_and_stream_alone(model, lengths, tokens, temperature, batch):
+    sampling = Sampling(temperature, tokens)
+    prompts = [prompt(n, n % 5) for n in lengths]
+    engine = LocalEngine(model, STOP, max_batch_tokens=batch)
+    for seed, (asked, response) in enumerate(zip(prompts, play(engine, prompts, sampling), strict=True)):
+        by_itself = alone(model, asked, sampling, seed)
+        assert response.ids == by_itself.ids
+        assert (response.finish, response.versions) == (by_itself.finish, by_itself.versions)
+        assert_scored(model, asked, response, temperature or 1.0)
+    assert engine.active == 0
+
+
+def test_different_samplings_share_a_batch(model):
+    samplings = [Sampling(t, n) for t in (0.0, 0.5, 1.0) for n in (1, 3, 9)]
+
+    async def all_at_once():
+        engine = LocalEngine(model, STOP)
+        return await asyncio.gather(
+            *(engine.generate(prompt(12), s, random.Random(i)) for i, s in enumerate(samplings))
+        )
+
+    for seed, response in enumerate(asyncio.run(all_at_once())):
+        assert response.ids == alone(model, prompt(12), samplings[seed], seed).ids
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: LlamaForCausalLM(
+            LlamaConfig(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
+        ),
+        lambda: GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=2, n_positions=64)),
+    ],
+    ids=["llama with grouped heads", "gpt2"],
+)  # fmt: skip
+def test_greedy_responses_equal_transformers_generate(build):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        other = build().eval()
+    prompts = [prompt(n, n) for n in (3, 20, 7, 20)]
+    responses = play(LocalEngine(other, frozenset()), prompts, Sampling(0.0, 10))
+    assert [r.ids for r in responses] == [generated(other, p, 10) for p in prompts]
+
+
+@pytest.mark.parametrize("cut", [0, 3])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_kept_caches_change_nothing_but_the_work(model, temperature, cut):
+    sampling = Sampling(temperature, 6)
+    with_caches, without = LocalEngine(model, STOP), LocalEngine(model, STOP, keep_tokens=0)
+    for one, two in zip(
+        play_turns(with_caches, range(6), 5, sampling, cut=cut), play_turns(without, range(6), 5, sampling, cut=cut),
+        strict=True,
+    ):  # fmt: skip
+        assert one.asked == two.asked
+        for asked, response, other in zip(one.asked, one.told, two.told, strict=True):
+            assert response.ids == other.ids
+            assert response.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+            assert_scored(model, asked, response, temperature or 1.0)
+    assert with_caches.stats.drawn == without.stats.drawn
+    assert with_caches.stats.computed < without.stats.computed / 2
+
+
+def test_only_what_is_new_is_computed(model):
+    engine = LocalEngine(model, frozenset())
+    rng = random.Random(0)
+
+    async def two_turns():
+        first = await engine.generate(prompt(40), Sampling(1.0, 5), rng, session=1)
+        assert engine.stats.computed == 40
+        longer = (*prompt(40), *first.ids, 11, 12, 13)
+        await engine.generate(longer, Sampling(1.0, 5), rng, session=1)
+
+    asyncio.run(two_turns())
+    assert engine.stats.computed == 40 + 1 + 3, (
+        "the last token drawn was never put through the model, nor the new three"
+    )
+    assert engine.stats.reused == 44
+
+
+def test_the_prompt_of_a_group_is_computed_once(model):
+    engine = LocalEngine(model, frozenset())
+    responses = play(engine, [prompt(30)] * 8 + [prompt(20)] * 4, Sampling(1.0, 4))
+    assert engine.stats.computed == 50
+    assert len({tuple(r.ids) for r in responses}) > 2, "each member follows its own stream"
+
+
+def test_long_prompts_go_through_the_model_in_pieces(model, monkeypatch):
+    prompts = [prompt(n, n) for n in (100, 70, 61)]
+    whole = play(LocalEngine(model, STOP), prompts, Sampling(1.0, 6))
+    monkeypatch.setattr("rollenv.agents.kv_cache._CHUNK_TOKENS", 16)
+    pieces = play(LocalEngine(model, STOP), prompts, Sampling(1.0, 6))
+    assert [r.ids for r in whole] == [r.ids for r in pieces]
+
+
+def test_nothing_is_kept_after_release_and_never_more_than_the_bound(model):
+    engine = LocalEngine(model, STOP, keep_tokens=70)
+    kept = []
+
+    class Watched(Turns):
+        async def run(self, sampling):
+            result = await super().run(sampling)
+            kept.append(engine.kept_tokens)
+            return result
+
+    async def all_at_once():
+        await asyncio.gather(*(Watched(engine, n, 4).run(Sampling(1.0, 6)) for n in range(9)))
+
+    asyncio.run(all_at_once())
+    assert max(kept) <= 70
+    assert any(kept)
+    assert engine.kept_tokens == 0
+
+
+def test_the_least_recently_used_session_is_forgotten_first(model):
+    engine = LocalEngine(model, frozenset(), keep_tokens=70)
+
+    async def ask(session, asked):
+        before = engine.stats.reused
+        await engine.generate(asked, Sampling(1.0, 2), random.Random(0), session=session)
+        return engine.stats.reused - before
+
+    async def order():
+        for session in (1, 2, 3):  # 31 tokens each: only two fit
+            assert await ask(session, prompt(30, session)) == 0
+        assert await ask(2, prompt(30, 2)) == 29
+        assert await ask(4, prompt(30, 4)) == 0
+        return [await ask(s, prompt(30, s)) for s in (2, 3)]
+
+    assert asyncio.run(order()) == [29, 0]
+
+
+def test_released_while_it_runs(model):
+    engine = LocalEngine(model, frozenset())
+
+    async def release():
+        request = asyncio.create_task(engine.generate(prompt(9), Sampling(1.0, 5), random.Random(0), session=3))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        engine.release(3)
+        return await request
+
+    assert len(asyncio.run(release()).ids) == 5
+    assert engine.kept_tokens == 0
+
+
+@pytest.mark.parametrize("turns_before", [0, 1, 2, 5])
+def test_a_cancelled_request_leaves_at_once_and_the_others_do_not_notice(model, turns_before):
+    engine = LocalEngine(model, frozenset())
+    sampling = Sampling(1.0, 12)
+
+    async def cancel_some():
+        tasks = [
+            asyncio.create_task(engine.generate(prompt(8 + n, n), sampling, random.Random(n), session=n))
+            for n in range(6)
+        ]
+        for _ in range(turns_before):
+            await asyncio.sleep(0)
+        for n in (0, 3, 5):
+            tasks[n].cancel()
+        await asyncio.gather(*(tasks[n] for n in (0, 3, 5)), return_exceptions=True)
+        assert engine.active == 3
+        return await asyncio.gather(*(tasks[n] for n in (1, 2, 4)))
+
+    for n, response in zip((1, 2, 4), asyncio.run(cancel_some()), strict=True):
+        assert response.ids == alone(model, prompt(8 + n, n), sampling, n, frozenset()).ids
+    assert engine.active == 0
+
+
+def test_an_abandoned_event_loop_leaves_the_engine_usable(model):
+    engine = LocalEngine(model, frozenset())
+
+    async def abandon():
+        task = asyncio.create_task(engine.generate(prompt(9), Sampling(1.0, 50), random.Random(0)))
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert not task.done()
+
+    asyncio.run(abandon())
+    assert engine.active == 0
+    assert (
+        play(engine, [prompt(9)], Sampling(1.0, 5))[0].ids
+        == alone(model, prompt(9), Sampling(1.0, 5), 0, frozenset()).ids
+    )
+
+
+@pytest.fixture
+def other_weights(model):
+    """Weights quite unlike the model's, which are put back afterwards."""
+    saved = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    generator = torch.Generator().manual_seed(3)
+    yield {name: t + 0.3 * torch.randn(t.shape, generator=generator) for name, t in saved.items()}
+    model.load_state_dict(saved)
+
+
+def test_unfinished_responses_go_on_with_new_weights(model, other_weights):
+    engine = LocalEngine(model, frozenset())
+    sampling = Sampling(0.0, 10)
+    before = [generated(model, prompt(8 + n, n), 10) for n in range(5)]
+
+    async def update_in_the_middle():
+        tasks = [
+            asyncio.create_task(engine.generate(prompt(8 + n, n), sampling, random.Random(n), session=n))
+            for n in range(4)
+        ]
+        for _ in range(4):
+            await asyncio.sleep(0)
+        await engine.suspend()
+        tasks.append(asyncio.create_task(engine.generate(prompt(12, 4), sampling, random.Random(4))))
+        drawn = engine.stats.drawn
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert engine.stats.drawn == drawn, "nothing is drawn while suspended"
+        await engine.update_weights(other_weights.items())
+        await engine.resume()
+        return await asyncio.gather(*tasks)
+
+    responses = asyncio.run(update_in_the_middle())
+    for n, response in enumerate(responses):
+        cut = response.versions.count(0)
+        assert response.versions == [0] * cut + [1] * (10 - cut)
+        assert (0 < cut < 10) == (n < 4)
+        assert response.ids[:cut] == before[n][:cut]
+        assert response.ids[cut:] == generated(model, (*prompt(8 + n, n), *response.ids[:cut]), 10 - cut)
+    assert engine.version == 1
+
+
+def test_resuming_without_an_update_changes_nothing(model):
+    engine = LocalEngine(model, STOP)
+
+    async def pause():
+        task = asyncio.create_task(engine.generate(prompt(8), Sampling(1.0, 30), random.Random(5)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await engine.suspend()
+        await asyncio.sleep(0)
+        await engine.resume()
+        return await task
+
+    response = asyncio.run(pause())
+    assert response == alone(model, prompt(8), Sampling(1.0, 30), 5)
+
+
+def test_new_weights_drop_what_the_old_ones_computed(model, other_weights):
+    engine = LocalEngine(model, frozenset())
+
+    async def two_turns():
+        first = await engine.generate(prompt(20), Sampling(0.0, 4), random.Random(0), session=1)
+        one = await engine.generate(prompt(20), Sampling(0.0, 1), random.Random(0))
+        assert one.ids == first.ids[:1]
+        await engine.update_weights(other_weights.items())
+        assert engine.kept_tokens == 0
+        longer = (*prompt(20), *first.ids)
+        second = await engine.generate(longer, Sampling(0.0, 4), random.Random(0), session=1)
+        one = await engine.generate(longer, Sampling(0.0, 1), random.Random(0))
+        assert second.ids == generated(model, longer, 4)
+        assert one.ids == second.ids[:1]
+
+    asyncio.run(two_turns())
+
+
+@pytest.mark.parametrize(
+    ("weights", "says"),
+    [
+        ({"model.embed_token.weight": torch.zeros(1)}, "did you mean 'model.embed_tokens.weight'"),
+        ({"model.norm.weight": torch.zeros(3)}, r"has the shape \(3,\), not \(32,\)"),
+    ],
+)
+def test_wrong_weights_are_refused(model, weights, says):
+    with pytest.raises(UsageError, match=says):
+        asyncio.run(LocalEngine(model, STOP).update_weights(weights.items()))
+
+
+def test_the_context_bounds_prompts_and_responses(model):
+    engine = LocalEngine(model, frozenset())
+    assert engine.max_context == 128
+    response = play(engine, [prompt(120)], Sampling(1.0, 50))[0]
+    assert (len(response.ids), response.finish) == (8, "length")
+    with pytest.raises(ContextFull, match="128 tokens leaves no room"):
+        play(engine, [prompt(128)], Sampling(1.0, 1))
+    with pytest.raises(UsageError):
+        play(engine, [()], Sampling(1.0, 1))
+
+
+def test_a_sliding_window_bounds_the_context_and_unknown_layers_are_refused():
+    assert context_length(MistralConfig(sliding_window=256, max_position_embeddings=4096)) == 256
+    assert context_length(Qwen2Config(max_position_embeddings=4096)) == 4096
+    config = Qwen2Config(num_hidden_layers=1, max_position_embeddings=4096)
+    config.layer_types = ["linear_attention"]
+    with pytest.raises(UsageError, match="run the model with vLLM"):
+        context_length(config)
+
+
+def test_the_loop_has_turns_between_tokens_and_late_requests_join(model):
+    engine = LocalEngine(model, frozenset())
+    order = []
+
+    async def ask(name, tokens):
+        await engine.generate(prompt(5), Sampling(1.0, tokens), random.Random(0))
+        order.append(name)
+
+    async def late_but_short():
+        long = asyncio.create_task(ask("long", 60))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await ask("short", 3)
+        await long
+
+    asyncio.run(late_but_short())
+    assert order == ["short", "long"]
+    assert engine.stats.steps < 63, "they ran together"
+
+
+def test_a_failure_reaches_those_it_concerns_and_the_engine_goes_on(model):
+    engine = LocalEngine(model, frozenset())
+
+    async def one_bad():
+        good = asyncio.create_task(engine.generate(prompt(5), Sampling(1.0, 20), random.Random(0)))
+        for _ in range(4):
+            await asyncio.sleep(0)
+        with pytest.raises(IndexError):
+            await engine.generate((10**6,), Sampling(1.0, 3), random.Random(0))
+        return await good
+
+    assert asyncio.run(one_bad()).ids == alone(model, prompt(5), Sampling(1.0, 20), 0, frozenset()).ids

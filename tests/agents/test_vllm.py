@@ -1,0 +1,51 @@
+"""Runs ``vllm_suite.py`` in an interpreter that has vLLM: its pins rarely agree with those of everything else."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SUITE = Path(__file__).with_name("vllm_suite.py")
+
+
+@pytest.fixture
+def interpreter():
+    named = os.environ.get("ROLLENV_VLLM_PYTHON")
+    python = Path(named) if named else ROOT / ".bench" / "vllm" / "bin" / "python"
+    if not python.exists():
+        if named:
+            pytest.fail(f"ROLLENV_VLLM_PYTHON names {named}, which does not exist")
+        pytest.skip("no interpreter with vLLM: set ROLLENV_VLLM_PYTHON, or make one at .bench/vllm")
+    return python
+
+
+@pytest.fixture
+def link_tree(tmp_path):
+    """rollenv as it is imported, for an interpreter that it is not installed in."""
+    package = tmp_path / "tree" / "rollenv"
+    package.mkdir(parents=True)
+    for part in [*(ROOT / "rollenv").iterdir(), *(ROOT / name for name in ("agents", "envs", "sandbox", "trainers"))]:
+        (package / part.name).symlink_to(part)
+    return package.parent
+
+
+@pytest.mark.slow
+def test_the_suite_passes_where_vllm_is(interpreter, link_tree, tmp_path):
+    settings = {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    run = subprocess.run(
+        [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, SUITE],
+        env=settings | os.environ | {"PYTHONPATH": str(link_tree)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]

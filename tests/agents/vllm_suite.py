@@ -1,0 +1,234 @@
+"""vLLM in process: what it draws is what the trainer scores, before and after new weights.
+
+Not collected by itself: ``test_vllm.py`` runs it in an interpreter that has vLLM.
+"""
+
+import asyncio
+import random
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import rollenv
+from rollenv import UsageError
+from rollenv.agents.base import AgentFailed, ContextFull
+from rollenv.agents.generation import Sampling
+from rollenv.agents.local import LocalAgent
+from rollenv.agents.prompts import StepPrompt
+from rollenv.agents.scoring import score
+from rollenv.agents.tiny.model import build_model, build_tokenizer
+from rollenv.agents.tiny.settings import TinySize
+from rollenv.agents.vllm import VLLMAgent
+
+PROMPT = StepPrompt("{state}", chat=False)
+BLOCK = 16
+AT_ONCE = 8
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    tokenizer = build_tokenizer(["up down left right\n" * 9, "__##\nPcc Xcb Oca\n"], 300)
+    folder = tmp_path_factory.mktemp("model")
+    model = build_model(TinySize(hidden=64, layers=2, heads=2, intermediate=128), tokenizer, 0)
+    LocalAgent(model, tokenizer, PROMPT).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def loaded(folder):
+    options = {"dtype": "float32", "enforce_eager": True, "block_size": BLOCK, "max_num_seqs": AT_ONCE}
+    agent = VLLMAgent.load(folder, PROMPT, Sampling(1.0, 6), **options)
+    yield agent
+    agent.close()
+    with pytest.raises(AgentFailed, match="closed"):
+        asyncio.run(agent.engine.generate((5,), Sampling(), random.Random(0)))
+    agent.close()
+
+
+@pytest.fixture
+def model(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@pytest.fixture
+def engine(loaded, model):
+    """The engine with the saved model's weights, whatever a test did to it."""
+    if loaded.engine.version:
+        asyncio.run(loaded.engine.update_weights(model.state_dict().items()))
+    return loaded.engine
+
+
+def prompt(n, seed=0):
+    rng = random.Random(seed)
+    return tuple(rng.randrange(10, 250) for _ in range(n))
+
+
+def play(engine, prompts, sampling):
+    async def all_at_once():
+        return await asyncio.gather(*(engine.generate(p, sampling, random.Random(s)) for s, p in enumerate(prompts)))
+
+    return asyncio.run(all_at_once())
+
+
+def generated(model, asked, tokens):
+    ids = torch.tensor([asked])
+    more = {"do_sample": False, "max_new_tokens": tokens, "min_new_tokens": tokens, "pad_token_id": 0}
+    return model.generate(ids, attention_mask=torch.ones_like(ids), **more)[0, len(asked) :].tolist()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0, 1.5])
+def test_the_sampler_and_the_trainer_agree(engine, model, temperature):
+    prompts = [prompt(n, n) for n in (3, 50, 17, 50, 90)]
+    responses = play(engine, prompts, Sampling(temperature, 12))
+    with torch.no_grad():
+        scores = score(model, prompts, [tuple(r.ids) for r in responses], temperature or 1.0)
+    assert any(len(r.ids) == 12 for r in responses)
+    for row, response in enumerate(responses):
+        assert len(response.ids) == len(response.logprobs) == len(response.versions)
+        scored = scores.logprobs[row][scores.mask[row].bool()]
+        assert scored.tolist() == pytest.approx(response.logprobs, abs=1e-3)
+
+
+def test_greedy_tokens_equal_those_of_transformers(engine, model):
+    prompts = [prompt(n, n) for n in (3, 50, 17)]
+    for asked, response in zip(prompts, play(engine, prompts, Sampling(0.0, 10)), strict=True):
+        expected = generated(model, asked, 10)
+        assert response.ids == expected[: len(response.ids)]
+        assert len(response.ids) == 10 or response.finish == "stop"
+
+
+def test_a_response_follows_its_prompt_and_stream_alone(engine):
+    together = play(engine, [prompt(30)] * 6, Sampling(1.0, 8))
+    for seed, response in enumerate(together):
+        by_itself = asyncio.run(engine.generate(prompt(30), Sampling(1.0, 8), random.Random(seed)))
+        assert response.ids == by_itself.ids
+    assert len({tuple(r.ids) for r in together}) > 2
+
+
+def test_a_response_ends_with_its_stop_token(engine, model):
+    stop = next(iter(engine.stop))
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    weights["model.embed_tokens.weight"][stop] = 40 * weights["model.embed_tokens.weight"].std()
+    asyncio.run(engine.update_weights(weights.items()))
+    responses = play(engine, [prompt(9, s) for s in range(40)], Sampling(1.0, 30))
+    ended = [r for r in responses if r.finish == "stop"]
+    assert ended
+    for response in responses:
+        assert (response.ids[-1] == stop) == (response.finish == "stop")
+        assert stop not in response.ids[:-1]
+        assert response.finish == "stop" or len(response.ids) == 30
+
+
+def test_prefixes_of_groups_and_earlier_turns_are_not_computed_again(engine):
+    async def two_turns():
+        first = await engine.generate(prompt(64, 5), Sampling(1.0, 20), random.Random(0))
+        before = engine.stats.reused
+        await engine.generate((*prompt(64, 5), *first.ids, 11, 12), Sampling(1.0, 4), random.Random(0))
+        turn = engine.stats.reused - before
+        await engine.generate(prompt(64, 5), Sampling(1.0, 4), random.Random(1))
+        return turn, engine.stats.reused - before - turn
+
+    turn, member = asyncio.run(two_turns())
+    assert turn >= 64
+    assert member >= 64 - BLOCK
+
+
+def test_unfinished_responses_go_on_with_new_weights(engine, model):
+    version = engine.version
+    before = [generated(model, prompt(20 + n, n), 40) for n in range(4)]
+    other = {n: t + 0.1 * torch.randn(t.shape, generator=torch.Generator().manual_seed(1))
+             for n, t in model.state_dict().items()}  # fmt: skip
+    other["lm_head.weight"] = other["model.embed_tokens.weight"]
+
+    async def update_in_the_middle():
+        tasks = [
+            asyncio.create_task(engine.generate(prompt(20 + n, n), Sampling(0.0, 40), random.Random(n)))
+            for n in range(4)
+        ]
+        drawn = engine.stats.drawn
+        while engine.stats.drawn < drawn + 12:
+            await asyncio.sleep(0.001)
+        await engine.suspend()
+        drawn = engine.stats.drawn
+        tasks.append(asyncio.create_task(engine.generate(prompt(24, 4), Sampling(0.0, 40), random.Random(4))))
+        await asyncio.sleep(0.05)
+        assert engine.stats.drawn == drawn, "nothing is drawn while suspended"
+        await engine.update_weights(other.items())
+        await engine.resume()
+        return await asyncio.gather(*tasks)
+
+    responses = asyncio.run(update_in_the_middle())
+    model.load_state_dict(other)
+    for n, response in enumerate(responses):
+        cut = response.versions.count(version)
+        assert response.versions == [version] * cut + [version + 1] * (len(response.ids) - cut)
+        assert (cut > 0) == (n < 4)
+        assert len(response.ids) == 40 or response.finish == "stop"
+        if n < 4:
+            assert response.ids[:cut] == before[n][:cut]
+        after = generated(model, (*prompt(20 + n, n), *response.ids[:cut]), len(response.ids) - cut)
+        assert response.ids[cut:] == after
+    assert engine.active == 0
+
+
+def test_new_weights_show_in_the_next_token(engine, model):
+    asked = prompt(70, 9)
+    old = play(engine, [asked], Sampling(0.0, 1))[0]
+    with torch.no_grad():
+        model.model.embed_tokens.weight[old.ids[0]] *= -10
+    weights = dict(model.state_dict())
+    asyncio.run(engine.update_weights(weights.items()))
+    new = play(engine, [asked], Sampling(0.0, 1))[0]
+    assert new.ids == generated(model, asked, 1) != old.ids
+    assert new.versions == [old.versions[0] + 1]
+
+
+def test_what_is_cancelled_makes_room(engine):
+    async def cancel():
+        long = [
+            asyncio.create_task(engine.generate(prompt(20, n), Sampling(1.0, 400), random.Random(n)))
+            for n in range(2 * AT_ONCE)
+        ]
+        drawn = engine.stats.drawn
+        while engine.stats.drawn < drawn + 10:
+            await asyncio.sleep(0.001)
+        for task in long[1:]:
+            task.cancel()
+        await asyncio.gather(*long[1:], return_exceptions=True)
+        assert engine.active == 1
+        steps = engine.stats.steps
+        short = await engine.generate(prompt(5), Sampling(1.0, 3), random.Random(0))
+        assert engine.stats.steps - steps < 10, "it did not wait for the cancelled ones"
+        long[0].cancel()
+        return short
+
+    short = asyncio.run(cancel())
+    again = asyncio.run(engine.generate(prompt(5), Sampling(1.0, 3), random.Random(0)))
+    assert short.ids == again.ids
+    assert engine.active == 0
+
+
+def test_what_cannot_be_done_is_said(engine):
+    with pytest.raises(ContextFull, match="leaves no room in a context of 512"):
+        play(engine, [prompt(512)], Sampling(1.0, 1))
+    with pytest.raises(UsageError, match="named weights"):
+        asyncio.run(engine.update_weights())
+    with pytest.raises(UsageError, match="enable_sleep_mode"):
+        asyncio.run(engine.sleep())
+
+
+def test_a_model_that_is_none_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="cannot load a tokenizer"):
+        VLLMAgent.load(tmp_path / "nothing")
+
+
+def test_the_agent_plays_what_the_local_agent_plays(loaded, engine, folder):
+    env = rollenv.make("game:Sokoban-v0-tiny")
+    observation, info = env.reset(0)
+    local = LocalAgent.load(folder)
+    loaded.sampling = local.sampling = Sampling(0.0, 6)
+    one = asyncio.run(loaded.start(env, 1).act(observation, info))
+    two = asyncio.run(local.start(env, 1).act(observation, info))
+    assert (one.prompt_ids, one.response_ids, one.text) == (two.prompt_ids, two.response_ids, two.text)
+    assert one.logprobs == pytest.approx(two.logprobs, abs=1e-3)

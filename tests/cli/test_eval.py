@@ -1,0 +1,102 @@
+"""``rollenv eval`` and ``rollenv health``: folders, resuming, workers, what is printed."""
+
+import json
+
+import pytest
+
+from rollenv.rollout.storage import read
+
+ENV = "game:Sokoban-v0-easy"
+
+
+def test_repeats_give_pass_at_and_pass_all(rollenv_command):
+    done = json.loads(rollenv_command("eval", ENV, "-a", "noisy:0.4", "-n", "30", "-k", "3", "--json").stdout)
+    at = [done["pass_at"][str(j)][0] for j in (1, 2, 3)]
+    every = [done["pass_all"][str(j)][0] for j in (1, 2, 3)]
+    assert at == sorted(at)
+    assert every == sorted(every, reverse=True)
+    assert at[0] == pytest.approx(every[0])
+    assert at[0] == pytest.approx(done["success"])
+    assert 0 < every[2] < at[2] < 1
+    table = rollenv_command("eval", ENV, "-a", "noisy:0.4", "-n", "30", "-k", "3").stdout
+    assert "pass^k" in table
+    assert "30 × 3" in table
+
+
+def test_a_folder_holds_everything_and_an_evaluation_goes_on_where_it_was(rollenv_command, tmp_path):
+    args = ("eval", ENV, "-a", "noisy:0.4", "-n", "20", "-k", "2", "--json")
+    whole = json.loads(rollenv_command(*args).stdout)
+    out = tmp_path / "whole"
+    assert rollenv_command(*args, "--out", str(out)).returncode == 0
+    assert {p.name for p in out.iterdir()} == {
+        "eval.json",
+        "episodes.jsonl",
+        "result.json",
+        "report.html",
+        "health.json",
+    }
+    lines = (out / "episodes.jsonl").read_bytes().splitlines(keepends=True)
+    assert len(lines) == 40
+    (out / "episodes.jsonl").write_bytes(b"".join(lines[:13]) + lines[13][: len(lines[13]) // 2])  # a kill -9
+    resumed = rollenv_command(*args, "--out", str(out), "--resume")
+    assert {**json.loads(resumed.stdout), "seconds": 0} == {**whole, "seconds": 0}
+    played = list(read(out / "episodes.jsonl"))
+    assert len({(t.task.seed, t.member) for t in played}) == len(played) == 40
+
+
+def test_a_folder_is_not_overwritten_and_not_continued_with_other_settings(rollenv_command, tmp_path):
+    out = str(tmp_path / "run")
+    assert rollenv_command("eval", ENV, "-n", "2", "-o", out).returncode == 0
+    for args, says in (
+        (("-n", "2", "-o", out), "--resume"),
+        (("-n", "3", "-o", out, "--resume"), "n=2, not 3"),
+        (("-n", "2", "--resume"), "needs --out"),
+    ):
+        done = rollenv_command("eval", ENV, *args)
+        assert done.returncode == 2
+        assert says in " ".join(done.stderr.split())
+
+
+def test_an_evaluation_in_processes_gives_the_same(rollenv_command):
+    args = ("eval", ENV, "-a", "noisy:0.4", "-n", "20", "--json")
+    one, two = (json.loads(rollenv_command(*args, "-w", where).stdout) for where in ("inline", "2"))
+    assert {**one, "seconds": 0} == {**two, "seconds": 0}
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("eval", ENV, "-w", "many"), "there are no workers 'many'"),
+        (("eval", ENV, "-w", "ray:0"), "there are no workers 'ray:0'"),
+        (("eval", ENV, "-a", "chat:gpt"), "needs --base-url"),
+        (("health", "nowhere"), "there is no nowhere"),
+    ],
+)
+def test_bad_input_is_explained(rollenv_command, args, says):
+    done = rollenv_command(*args)
+    assert says in " ".join(done.stderr.split())
+    assert done.returncode == 2
+
+
+def test_health_shows_a_run(rollenv_command, tmp_path):
+    out = tmp_path / "run"
+    rollenv_command("eval", ENV, "-n", "5", "-o", str(out))
+    shown = rollenv_command("health", str(out))
+    assert shown.returncode == 0
+    assert ENV in shown.stdout
+    assert "inline" in shown.stdout
+    health = json.loads(rollenv_command("health", str(out), "--json").stdout)
+    assert health["envs"][0]["counts"]["completed"] == 5
+    health["envs"][0] |= {"state": "failing", "reasons": {"OSError: gone": 7}, "failing_since": 1e9}
+    (out / "health.json").write_text(json.dumps(health))
+    failing = rollenv_command("health", str(out))
+    assert failing.returncode == 1
+    assert "7 times OSError: gone" in failing.stdout
+    (out / "health.json").write_text("{")
+    assert "damaged" in rollenv_command("health", str(out)).stderr
+
+
+def test_health_asks_a_server(rollenv_command, tmp_path):
+    done = rollenv_command("health", "http://127.0.0.1:9")
+    assert done.returncode == 1
+    assert "no health from http://127.0.0.1:9/health" in done.stderr

@@ -1,0 +1,110 @@
+"""Environments in actors of a real Ray cluster of two nodes on this machine."""
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from troubled import ID, Echo, chain, register
+
+from rollenv import UsageError
+from rollenv.agents.base import OracleAgent
+from rollenv.rollout.episode import Limits
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.types import Task
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'rollenv[ray]'")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from rollenv.rollout.ray_workers import RayWorkers  # noqa: E402
+
+pytestmark = pytest.mark.slow
+QUICK = Limits(max_backoff=0.0)
+OPTIONS = {"num_cpus": 0.5, "runtime_env": {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    head = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture
+def second_node(cluster):
+    node = cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+    yield node
+    if node in cluster.list_all_nodes():
+        cluster.remove_node(node)
+
+
+@pytest.fixture(autouse=True)
+def troubled(monkeypatch):
+    register(monkeypatch)
+
+
+@pytest.fixture
+def pool(cluster, second_node):
+    with RayWorkers(2, envs_per_actor=16, actor_options=OPTIONS, ping_every=0.5) as workers:
+        yield workers
+
+
+def as_played(trajectory):
+    return [turn.observation for turn in trajectory.turns] + [trajectory.final_observation]
+
+
+def assert_whole(groups, tasks):
+    for group, task in zip(groups, tasks, strict=True):
+        for trajectory in group:
+            assert trajectory.status == "terminated", trajectory.error
+            assert as_played(trajectory) == chain(task, [turn.text for turn in trajectory.turns])
+
+
+def test_actors_give_what_this_process_gives_and_are_spread_over_the_nodes(pool):
+    tasks = [Task("game:Sokoban-v0-easy", s) for s in range(8)]
+    with RolloutManager(OracleAgent(0.3), pool) as manager:
+        there = manager.collect(tasks, 3)
+        assert there == RolloutManager(OracleAgent(0.3)).collect(tasks, 3)
+        assert {t.worker for g in there for t in g} == {"actor-0", "actor-1"}
+        assert len({place.worker.node for place in pool.places}) == 2
+
+
+@pytest.mark.parametrize("trouble", ["raise", "exit", "kill", "hang"])
+def test_an_episode_survives_whatever_happens_to_its_actor(pool, tmp_path, trouble):
+    bad = Task(ID, 7, {"trouble": trouble, "at": 3, "once": str(tmp_path / "happened")})
+    tasks = [bad, *[Task(ID, s) for s in range(6)]]
+    with RolloutManager(Echo(), pool, limits=replace(QUICK, step=2.0 if trouble == "hang" else 60.0)) as manager:
+        groups = manager.collect(tasks, 2)
+    assert_whole(groups, tasks)
+    assert sum(t.replays for t in groups[0]) >= 1
+
+
+def test_a_lost_node_costs_replays_and_nothing_else(cluster, second_node, pool):
+    tasks = [Task(ID, s, {"turns": 30, "latency": 0.1}) for s in range(12)]
+
+    async def play(manager):
+        playing = asyncio.create_task(manager.collect_async(tasks))
+        while len([w for w in manager.health.workers.values() if w.counts["step"] > 20]) < 2:
+            await asyncio.sleep(0.1)
+        await asyncio.to_thread(cluster.remove_node, second_node, allow_graceful=False)
+        return await playing
+
+    with RolloutManager(Echo(), pool, limits=QUICK) as manager:
+        groups = manager.run(play(manager))
+    assert_whole(groups, tasks)
+    assert sum(t.replays for g in groups for t in g) >= 4
+    assert sum(report["deaths"] for report in pool.report()) >= 1
+
+
+def test_wrong_tasks_and_a_missing_cluster_are_errors(pool, monkeypatch):
+    with RolloutManager(Echo(), pool) as manager, pytest.raises(UsageError, match="num_box"):
+        manager.collect([Task("game:Sokoban-v0-easy", 0, {"num_box": 1})])
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(UsageError, match="ray.init"):
+        RayWorkers(1)

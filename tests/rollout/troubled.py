@@ -1,0 +1,111 @@
+"""An environment that misbehaves as it is told to, and agents that do not mind."""
+
+import asyncio
+import hashlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import rollenv
+from rollenv import registry
+from rollenv.agents.base import Action, Session
+
+ID = "test:Troubled-v0"
+
+
+class Troubled(rollenv.Env):
+    """A chain of hashes over seed and actions; ``turns`` long.
+
+    Args:
+        trouble: what happens: "raise", "exit", "kill", "stop", "sleep" (and go on), "hang" (Python), "reset", "random".
+        at: in which turn.
+        once: a file that is made when it happened; it does not happen again while the file is there.
+        turns: the length of an episode.
+        latency: seconds that each step sleeps.
+    """
+
+    open_now = 0
+
+    def __init__(self, trouble="", at=2, once="", turns=4, latency=0.0):
+        self.trouble, self.at, self.once, self.turns, self.latency = trouble, at, once, turns, latency
+        Troubled.open_now += 1
+
+    def _reset(self, options):
+        self.turn = 0
+        self.chain = f"{self.np_random.random():.12f}"
+        if self.trouble == "reset" and self._due():
+            raise OSError("the level server is down")
+        return self.chain, {}
+
+    def _step(self, action):
+        self.turn += 1
+        if self.turn == self.at and self.trouble and self._due():
+            self._misbehave()
+        time.sleep(self.latency)
+        self.chain = hashlib.sha256(f"{self.chain} {action}".encode()).hexdigest()
+        done = self.turn >= self.turns
+        return self.chain, 1.0, done, False, {"success": True} if done else {}
+
+    def _due(self):
+        if self.once:
+            if Path(self.once).exists():
+                return False
+            Path(self.once).touch()
+        return True
+
+    def _misbehave(self):
+        if self.trouble == "raise":
+            raise ValueError("lost my board")
+        if self.trouble == "exit":
+            raise SystemExit(3)
+        if self.trouble == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.trouble == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if self.trouble == "hang":
+            time.sleep(10_000)
+        if self.trouble == "sleep":
+            time.sleep(0.3)
+        if self.trouble == "random":
+            self.chain = os.urandom(8).hex()
+
+    def sample_random_action(self):
+        return str(self.action_rng.randrange(1000))
+
+    def state_key(self):
+        return self.chain
+
+    def close(self):
+        Troubled.open_now -= 1
+
+
+def register(monkeypatch):
+    """Make it known for one test."""
+    rollenv.list_envs()
+    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
+    rollenv.register(ID, "troubled:Troubled", abilities=["random_action", "state_key"])
+    Troubled.open_now = 0
+
+
+def chain(task, actions):
+    """What an undisturbed episode of the task shows: the observations before each action and the last one."""
+    env = Troubled(turns=task.kwargs.get("turns", 4))
+    seen = [env.reset(task.seed)[0]]
+    seen += [env.step(action)[0] for action in actions]
+    env.close()
+    return seen
+
+
+class Echo(Session):
+    """Says what it saw, after a while."""
+
+    def __init__(self, seconds=0.0):
+        self.seconds = seconds
+
+    def start(self, env, seed):
+        return self
+
+    async def act(self, observation, info):
+        await asyncio.sleep(self.seconds)
+        return Action(f"after {observation}")
