@@ -7,6 +7,7 @@ from typing import Any
 from rollenv.envs.adapters import register_adapters
 from rollenv.envs.data import register_data
 from rollenv.envs.games import register_games
+from rollenv.envs.webshop import register_webshop
 from rollenv.registry import ABILITIES, register
 
 _SOKOBAN = "rollenv.envs.sokoban:Sokoban"
@@ -20,6 +21,7 @@ def register_all() -> None:
     register_games()
     register_data()
     register_adapters()
+    register_webshop()
 
 
 def _sokoban() -> None:

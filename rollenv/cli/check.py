@@ -10,6 +10,7 @@ from rollenv.checker import CHECKS, Finding, run_checks
 from rollenv.cli.common import console
 from rollenv.core import UsageError
 from rollenv.envs.data.datasets import is_local
+from rollenv.envs.webshop import files_are_here
 from rollenv.registry import EnvSpec, list_envs, spec
 from rollenv.traces import TwinProcess
 
@@ -41,6 +42,8 @@ def command(
 
 def is_available(env_spec: EnvSpec) -> bool:
     """Whether it can be made here: it needs nothing special, or only data that is here."""
+    if env_spec.namespace == "webshop":
+        return all(need == "data: webshop" and files_are_here() for need in env_spec.needs)
     return not env_spec.needs or is_local(env_spec.kwargs.get("dataset_name", ""), env_spec.kwargs.get("split", ""))
 
 

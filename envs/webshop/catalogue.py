@@ -1,0 +1,250 @@
+"""The products of a shop as a few files that are mapped into memory: shared by all environments and processes.
+
+A catalogue is built once from WebShop's files, below ``$ROLLENV_CACHE`` (``~/.cache/rollenv`` by default), and found
+again by a digest of theirs. Products are decoded when they are asked for.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import hashlib
+import json
+import math
+import os
+import random
+import shutil
+import tempfile
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollenv.core import UsageError
+from rollenv.envs.webshop.files import ShopFiles, products
+from rollenv.envs.webshop.product import Product
+
+#: Raise it when what is written changes.
+FORMAT = 2
+#: What the original seeds the order of its goals with.
+GOAL_SHUFFLE_SEED = 233
+#: Files up to this size are digested whole; of larger ones, evenly spread parts and the time of their last change.
+_DIGEST_WHOLE = 1 << 28
+_DECODED = 2048
+
+Ints = NDArray[np.int32]
+
+
+class Catalogue:
+    """The products in a folder that :func:`write_catalogue` wrote. Numbers of products follow the files' order.
+
+    Args:
+        folder: of the compact form.
+
+    Raises:
+        UsageError: if the folder holds no catalogue of this version.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        try:
+            meta = json.loads((folder / "catalogue.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{folder} holds no catalogue ({error}); delete it, it will be made again") from error
+        if meta["format"] != FORMAT:
+            raise UsageError(f"{folder} holds a catalogue of format {meta['format']}, not {FORMAT}; delete it")
+        self.size: int = meta["size"]
+        self._records = np.memmap(folder / "records.bin", np.uint8, "r").view(np.ndarray)
+        self._starts = _load(folder, "starts")
+        self._asins = _load(folder, "asins")
+        self.by_asin: Ints = _load(folder, "by_asin")
+        """The products in ascending order of their ASINs."""
+        self.instructed: Ints = _load(folder, "instructed")
+        """The products that have a synthetic instruction, and in how many ways the options of each can be chosen."""
+        self.combinations: NDArray[np.int64] = _load(folder, "combinations")
+        self.repeating: Ints = _load(folder, "repeating")
+        """Places among the instructed products of those that list an option's value twice."""
+        self.human: Ints = _load(folder, "human")
+        """One row for each human goal: the product, and which of its instructions."""
+        self.product = functools.lru_cache(maxsize=_DECODED)(self._product)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def _product(self, number: int) -> Product:
+        """The product of a number."""
+        return Product.unpack(self._records[self._starts[number] : self._starts[number + 1]].tobytes())
+
+    def __iter__(self) -> Iterator[Product]:
+        return map(self._product, range(self.size))
+
+    def find(self, asin: str) -> int | None:
+        """The number of a product, whatever the case of its ASIN."""
+        name = asin.upper().encode("ascii", "replace")
+        place = bisect.bisect_left(self.by_asin, name, key=self._asins.__getitem__)
+        if place < self.size and self._asins[self.by_asin[place]] == name:
+            return int(self.by_asin[place])
+        return None
+
+    def order(self, kind: str) -> Ints:
+        """The order of the synthetic or human goals: the shuffle with which the original makes its splits."""
+        return _load(self.folder, f"{kind}_order")  # type: ignore[no-any-return]
+
+    def listed(self, what: str, name: str) -> Ints:
+        """The products of a ``category``, ``query`` or ``attribute``, in the files' order."""
+        names, starts, members = self._lists(what)
+        place = names.get(name)
+        found: Ints = members[starts[place] : starts[place + 1]] if place is not None else members[:0]
+        return found
+
+    @functools.cache  # noqa: B019 (a catalogue lives as long as the process)
+    def _lists(self, what: str) -> tuple[dict[str, int], Any, Any]:
+        names = json.loads((self.folder / f"{what}.json").read_text(encoding="utf-8"))
+        return {name: i for i, name in enumerate(names)}, *(
+            _load(self.folder, f"{what}_{x}") for x in ("starts", "members")
+        )
+
+
+def _load(folder: Path, name: str) -> Any:
+    """A mapped array; as a plain one, because those are faster to index."""
+    return np.load(folder / f"{name}.npy", mmap_mode="r").view(np.ndarray)
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_catalogue(found: Iterable[Product], folder: Path) -> None:
+    """Write the compact form of products, one after the other, into a folder that exists."""
+    writer = _Writer()
+    with (folder / "records.bin").open("wb") as records:
+        for number, product in enumerate(found):
+            writer.add(number, product, records)
+    if not writer.size:
+        raise UsageError("a shop has at least one product; its files have none")
+    writer.save(folder)
+
+
+class _Writer:
+    """Collects, in plain arrays, what is written besides the records."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.starts = array("q", [0])
+        self.asins: list[bytes] = []
+        self.instructed, self.combinations = array("i"), array("q")
+        self.repeating = array("i")
+        self.human = array("i")
+        self.lists: dict[str, dict[str, array[int]]] = {"category": {}, "query": {}, "attribute": {}}
+
+    def add(self, number: int, product: Product, records: BinaryIO) -> None:
+        record = product.pack()
+        records.write(record)
+        self.starts.append(self.starts[-1] + len(record))
+        self.asins.append(product.asin.encode("ascii"))
+        self.size = number + 1
+        if product.instruction is not None and product.instruction_attributes and product.combinations:
+            self.instructed.append(number)
+            self.combinations.append(product.combinations)
+            if any(len(set(values)) < len(values) for values in product.options.values()):
+                self.repeating.append(len(self.instructed) - 1)
+        for which, instruction in enumerate(product.human):
+            if instruction.attributes:
+                self.human.extend((number, which))
+        for what, names in (
+            ("category", (product.category,)),
+            ("query", (product.query,)),
+            ("attribute", dict.fromkeys(product.attributes)),
+        ):
+            for name in names:
+                self.lists[what].setdefault(name, array("i")).append(number)
+
+    def save(self, folder: Path) -> None:
+        asins = np.array(self.asins, dtype="S10")
+        arrays = {
+            "starts": np.array(self.starts, np.int64),
+            "asins": asins,
+            "by_asin": np.argsort(asins, kind="stable").astype(np.int32),
+            "instructed": np.array(self.instructed, np.int32),
+            "combinations": np.array(self.combinations, np.int64),
+            "repeating": np.array(self.repeating, np.int32),
+            "human": np.array(self.human, np.int32).reshape(-1, 2),
+            "synthetic_order": _goal_order(sum(self.combinations)),
+            "human_order": _goal_order(len(self.human) // 2),
+        }
+        for what, members in self.lists.items():
+            (folder / f"{what}.json").write_text(json.dumps(list(members)), encoding="utf-8")
+            arrays[f"{what}_starts"] = np.cumsum([0, *map(len, members.values())])
+            arrays[f"{what}_members"] = np.concatenate(
+                [np.array(m, np.int32) for m in members.values()] or [np.zeros(0, np.int32)]
+            )
+        for name, values in arrays.items():
+            np.save(folder / f"{name}.npy", values)
+        (folder / "catalogue.json").write_text(json.dumps({"format": FORMAT, "size": self.size}), encoding="utf-8")
+
+
+def _goal_order(n: int) -> Ints:
+    order = array("i", range(n))
+    random.Random(GOAL_SHUFFLE_SEED).shuffle(order)
+    return np.array(order, np.int32)
+
+
+# -- the cache -------------------------------------------------------------------------------------------------------
+
+
+def cache_folder() -> Path:
+    """Where shops are kept: ``$ROLLENV_CACHE/webshop``, or ``~/.cache/rollenv/webshop``."""
+    return Path(os.environ.get("ROLLENV_CACHE") or Path.home() / ".cache" / "rollenv") / "webshop"
+
+
+def cached(name: str, make: Callable[[Path], None]) -> Path:
+    """The folder ``name`` of the cache. ``make`` fills it where there is none; others see it whole or not at all.
+
+    Raises:
+        UsageError: if it cannot be written.
+    """
+    folder = cache_folder() / name
+    if folder.exists():
+        return folder
+    partial = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{name}-partial-"))
+        make(partial)
+        partial.rename(folder)
+    except OSError as error:
+        if not folder.exists():  # else another process was faster
+            raise UsageError(f"cannot write {folder}: {error}; set ROLLENV_CACHE to a folder with room") from error
+    finally:
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def digest(files: ShopFiles) -> str:
+    """A name for the content of the files."""
+    found = hashlib.blake2b(str(FORMAT).encode(), digest_size=12)
+    for path in files.paths:
+        stat = path.stat()
+        found.update(f"{stat.st_size}".encode())
+        with path.open("rb") as file:
+            if stat.st_size <= _DIGEST_WHOLE:
+                found.update(hashlib.file_digest(file, "blake2b").digest())
+                continue
+            found.update(f"{stat.st_mtime_ns}".encode())
+            for part in range(64):
+                file.seek(math.floor(part / 63 * (stat.st_size - (1 << 20))))
+                found.update(file.read(1 << 20))
+    return found.hexdigest()
+
+
+def build_catalogue(files: ShopFiles, num_products: int | None = None) -> Path:
+    """The folder of the compact form of WebShop's files, from the cache if it was made before.
+
+    Raises:
+        BadFile: if a file is broken.
+    """
+    name = f"{digest(files)}-{'all' if num_products is None else num_products}"
+    return cached(name, lambda folder: write_catalogue(products(files, num_products), folder))

@@ -1,0 +1,349 @@
+"""WebShop as a text environment: search, choose and buy what an instruction asks for."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, Unsolvable, UsageError
+from rollenv.envs.webshop.goals import KINDS, SPLITS, Goal, Goals
+from rollenv.envs.webshop.pages import BACK, BUY, MODES, NEXT, PREVIOUS, SEPARATOR, SUB_PAGES, Node, View, clickables
+from rollenv.envs.webshop.pages import nodes as page_nodes
+from rollenv.envs.webshop.pages import render as render_page
+from rollenv.envs.webshop.reward import PUBLISHED, RewardRules, purchase_reward
+from rollenv.envs.webshop.search import MAX_QUERY, place_in
+from rollenv.envs.webshop.shop import Shop, open_shop
+from rollenv.parsing import last_boxed, last_tagged
+
+HOW_TO_ACT = (
+    "You shop on a web site for what the instruction asks for. Every turn, answer with one action: search[words] "
+    "searches the shop, click[name] clicks a button, product or option of the page. Choose the options that are asked "
+    "for, then click[buy now]; that ends the episode.\n"
+)
+_ACTION = re.compile(r"(search|click)\[(.+)\]", re.DOTALL)
+#: Draws of a goal before it is given up that one of them can be reached.
+_MAX_DRAWS = 10_000
+
+
+class WebShopEnv(Env):
+    """Buy what an instruction asks for (WebShop, arXiv 2207.01206).
+
+    An action is ``search[words]`` or ``click[name]``, alone, on the last line of a text, or within ``\\boxed{}``,
+    ``<action>`` or ``<answer>`` tags. What is neither, or a click on something absent, changes nothing. The reward,
+    from 0 to 1, comes with the purchase; ``success`` is a reward of 1. ``info`` has ``available_actions`` as the
+    original returns them, and after a purchase ``reward_details``.
+
+    Args:
+        split: ``train``, ``eval``, ``test`` (the published ones, which share no goal) or ``all``.
+        observation: ``text``, ``text_rich`` or ``html``.
+        num_products: only the first of the products.
+        goals: ``synthetic`` or ``human``.
+        max_steps: actions before the episode is truncated.
+        invalid_action_penalty: the reward of an action that changes nothing because it is malformed or absent.
+        error_tolerance: such actions in one episode before it ends; None for any number.
+        history: how many past turns are shown before the observation.
+        show_selected: mark the chosen options in ``text``; the original does not show them there.
+        show_actions: list the available actions in ``info["suffix"]``.
+        separator: what stands between the parts of a page in ``text``, and between past turns.
+        keep_unreachable_goals: draw goals too that cannot pay 1 (see :meth:`Goals.unreachable`).
+        weighted: draw goals by the original's weights instead of evenly.
+        rules: how purchases are scored, as :class:`RewardRules` or its fields.
+        price_seed: of the prices within a product's range, and of the price limits.
+        data: the folder of WebShop's files; by default ``$ROLLENV_DATA/webshop``.
+
+    ``reset(options={"goal": i})`` plays the i-th goal of the split, reachable or not.
+
+    Raises:
+        UsageError: for a setting that does not exist.
+        MissingData: if the files are not there.
+    """
+
+    def __init__(
+        self,
+        split: str = "train",
+        observation: str = "text",
+        num_products: int | None = None,
+        goals: str = "synthetic",
+        max_steps: int = 15,
+        *,
+        invalid_action_penalty: float = 0.0,
+        error_tolerance: int | None = None,
+        history: int = 0,
+        show_selected: bool = False,
+        show_actions: bool = True,
+        separator: str = SEPARATOR,
+        keep_unreachable_goals: bool = False,
+        weighted: bool = False,
+        rules: RewardRules | Mapping[str, Any] = PUBLISHED,
+        price_seed: int = 0,
+        data: str | Path | None = None,
+    ):
+        for name, value, known in (
+            ("split", split, SPLITS),
+            ("observation", observation, MODES),
+            ("goals", goals, KINDS),
+        ):
+            if value not in known:
+                raise UsageError(f"{name} {value!r} is unknown; there are {', '.join(known)}")
+        if max_steps < 1 or history < 0 or (num_products is not None and num_products < 1):
+            raise UsageError(
+                f"max_steps and num_products are at least 1 and history at least 0, got {max_steps}, {num_products}, "
+                f"{history}"
+            )
+        self.split, self.observation, self.max_steps, self.history = split, observation, max_steps, history
+        self.invalid_action_penalty, self.error_tolerance = invalid_action_penalty, error_tolerance
+        self.show_selected, self.show_actions, self.separator = show_selected, show_actions, separator
+        self.keep_unreachable_goals, self.weighted = keep_unreachable_goals, weighted
+        self.rules = rules if isinstance(rules, RewardRules) else RewardRules(**rules)
+        self.price_seed = price_seed
+        self.shop = self._open(data, num_products)
+        self.goals: Goals = self.shop.goals(goals, price_seed, self.rules)
+        self.goal: Goal
+        self.view = View()
+        self.turn = self.errors = 0
+        self.reward = 0.0
+        self._past: list[str] = []
+        self._page: list[Node] = []
+        self._clickable: dict[str, Node] = {}
+
+    def _open(self, data: str | Path | None, num_products: int | None) -> Shop:
+        return open_shop(data, num_products)
+
+    # -- the episode -------------------------------------------------------------------------------------------------
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        self.goal = self.goals[self._draw(options.get("goal"))]
+        self.view = View()
+        self.turn = self.errors = 0
+        self.reward = 0.0
+        self._past = []
+        self._show()
+        return self._observe(), self._info(None)
+
+    def _draw(self, place: int | None) -> int:
+        """The number of the goal to play."""
+        chosen = self.goals.split(self.split)
+        if place is not None:
+            if not 0 <= place < len(chosen):
+                raise UsageError(f"{self}: there is no goal {place}; the split {self.split!r} has {len(chosen)}")
+            return int(chosen[place])
+        ends = np.cumsum(self.goals.weights(self.split)) if self.weighted else None
+        for _ in range(_MAX_DRAWS if len(chosen) else 0):
+            if ends is None:
+                number = int(chosen[self.randint(len(chosen))])
+            else:
+                number = int(chosen[np.searchsorted(ends, self.np_random.random() * ends[-1], side="right")])
+            if self.keep_unreachable_goals or self.goals.reachable(number):
+                return number
+        raise UsageError(
+            f"{self}: of the {len(chosen)} goals of the split {self.split!r} none can be reached; take another split, "
+            "or pass keep_unreachable_goals=True"
+        )
+
+    def _step(self, action: str) -> StepResult:
+        self.turn += 1
+        before = self._text() if self.history else ""
+        valid = self._act(action)
+        reward = 0.0 if valid else self.invalid_action_penalty
+        self.errors += not valid
+        if self.history:
+            self._past = [*self._past, before, action[:MAX_QUERY]][-2 * self.history :]
+        if self.view.page == "done":
+            return self._buy()
+        ended = self.error_tolerance is not None and self.errors >= self.error_tolerance and not valid
+        truncated = not ended and self.turn >= self.max_steps
+        info = self._info(valid)
+        if ended or truncated:
+            info["success"] = False
+        return self._observe(), reward, ended, truncated, info
+
+    def _buy(self) -> StepResult:
+        product = self.shop.catalogue.product(self.view.product)
+        price = product.price(self.price_seed)
+        self.reward, details = purchase_reward(product, self.goal, price, self.view.options, self.rules)
+        self._show()
+        info = {**self._info(True), "success": self.reward == 1.0, "reward_details": details}
+        return self._observe(), self.reward, True, False, info
+
+    def _act(self, action: str) -> bool:
+        """Carry out an action; False if it changes nothing."""
+        parsed = parse_action(action)
+        if parsed is None:
+            return False
+        kind, argument = parsed
+        if kind == "search":
+            self.view.page, self.view.keywords, self.view.number = "results", " ".join(argument.split())[:MAX_QUERY], 1
+            self.view.product, self.view.options = -1, {}
+        elif argument == "search" or argument not in self._clickable:
+            return False
+        else:
+            self._click(self._clickable[argument], argument)
+        if self.view.page != "done":
+            self._show()
+        return True
+
+    def _click(self, node: Node, name: str) -> None:
+        """Buttons come first: an option of the same name does what the button does, as in the original."""
+        view = self.view
+        if name == BUY.lower():
+            view.page = "done"
+        elif name == BACK.lower():
+            self.view = View(visited=view.visited)
+        elif view.page == "results" and name in (NEXT.lower(), PREVIOUS.lower()):
+            view.number += 1 if name == NEXT.lower() else -1
+        elif name == PREVIOUS.lower():
+            self._previous()
+        elif name in SUB_PAGES:
+            view.page = name
+        elif node.kind == "product":
+            number = self.shop.catalogue.find(node.text)
+            assert number is not None
+            view.page, view.product = "item", number
+            if node.text not in view.visited:
+                view.visited.append(node.text)
+        else:
+            view.options[node.option] = name
+
+    def _previous(self) -> None:
+        """From a page about the item to the item, from there to the results."""
+        if self.view.page == "item":
+            self.view.page, self.view.product, self.view.options = "results", -1, {}
+        else:
+            self.view.page = "item"
+
+    # -- what is seen ------------------------------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        """Make the page anew."""
+        self._page = page_nodes(self.view, self.shop.content(self.view, self.goal.instruction, self.reward))
+        self._clickable = clickables(self._page)
+
+    def _text(self) -> str:
+        return render_page(self._page, self.view, self.observation, self.show_selected, self.separator)
+
+    def _observe(self) -> str:
+        return self.separator.join([*self._past, self._text()]) if self._past else self._text()
+
+    def _info(self, valid: bool | None) -> dict[str, Any]:
+        bar = self.view.page == "index"
+        info: dict[str, Any] = {
+            "prefix": HOW_TO_ACT,
+            "available_actions": {"has_search_bar": bar, "clickables": list(self._clickable)},
+        }
+        if self.show_actions:
+            info["suffix"] = self._suffix()
+        if valid is not None:
+            info["valid"] = valid
+        return info
+
+    def _suffix(self) -> str:
+        if self.view.page == "done":
+            return ""
+        clicks = [f"click[{name}]" for name in self._clickable if name != "search"]
+        return f"Available actions: {', '.join(['search[words]', *clicks])}"
+
+    def render(self) -> str:
+        """Where the customer is, what was chosen, and the page as text."""
+        if not self._page:
+            return ""
+        page = render_page(self._page, self.view, "text")
+        return f"{self.state_key()}\n{page}"
+
+    # -- abilities ---------------------------------------------------------------------------------------------------
+
+    def state_key(self) -> str:
+        """The goal, the page and all that was chosen. Where the observation shows the items visited, those too."""
+        view = self.view
+        visited = sorted(view.visited) if self.observation == "text_rich" else []
+        place = [self.goal.number, view.page, view.keywords, view.number, view.product, view.options, visited]
+        return json.dumps(place, sort_keys=True)
+
+    def sample_random_action(self) -> str:
+        """Mostly a click on something of the page, else a search for words of the instruction."""
+        if not self._page:
+            return "search[shoes]"
+        names = [name for name in self._clickable if name != "search"]
+        if names and self.action_rng.random() < 0.9:
+            return f"click[{self.action_rng.choice(names)}]"
+        words = self.goal.instruction.lower().replace("]", " ").replace("[", " ").split()
+        size = min(len(words), self.action_rng.randint(1, 6))
+        return f"search[{' '.join(self.action_rng.sample(words, size)) or 'shoes'}]"
+
+    def oracle_action(self) -> str:
+        if self._over:
+            raise EpisodeOver(f"{self}: the episode is over; there is no next action")
+        view, goal = self.view, self.goal
+        if view.product == goal.product:
+            return self._finish() if view.page == "item" else f"click[{PREVIOUS.lower()}]"
+        if view.page == "results":
+            place = place_in(self.shop.engine.search(view.keywords), goal.product)
+            if place is not None:
+                there = place // self.shop.window + 1
+                if there == view.number:
+                    return f"click[{goal.asin.lower()}]"
+                if abs(there - view.number) <= there:
+                    return f"click[{(NEXT if there > view.number else PREVIOUS).lower()}]"
+        keywords = self.shop.best_search(goal.product)
+        if keywords is None:
+            raise Unsolvable(f"{self}: no search finds the product {goal.asin}")
+        return f"search[{keywords}]"
+
+    def _finish(self) -> str:
+        """Choose what is still to be chosen, then buy."""
+        for value in self.goals.plan(self.goal):
+            node = self._clickable.get(value)
+            if node is not None and node.kind == "option" and value not in self.view.options.values():
+                return f"click[{value}]"
+        return f"click[{BUY.lower()}]"
+
+    def _twin(self) -> Env:
+        twin = copy.copy(self)
+        twin.view = copy.copy(self.view)
+        twin.view.options, twin.view.visited = dict(self.view.options), list(self.view.visited)
+        twin._np_random = np.random.Generator(np.random.PCG64(0))
+        twin._np_random.bit_generator.state = self.np_random.bit_generator.state
+        twin._random_actions = copy.copy(self._random_actions)
+        return twin
+
+    def _get_state(self) -> dict[str, Any]:
+        return {
+            "goal": self.goal.number if self._page else None,
+            "view": asdict(self.view),
+            "turn": self.turn,
+            "errors": self.errors,
+            "reward": self.reward,
+            "past": list(self._past),
+        }
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self.view = View(**copy.deepcopy(state["view"]))
+        self.turn, self.errors, self.reward = state["turn"], state["errors"], state["reward"]
+        self._past = list(state["past"])
+        self._page, self._clickable = [], {}
+        if state["goal"] is not None:
+            self.goal = self.goals[state["goal"]]
+            self._show()
+
+
+def parse_action(text: str) -> tuple[str, str] | None:
+    """``search`` or ``click`` and its argument in lower case, or None.
+
+    The action stands in ``\\boxed{}``, in ``<action>`` or ``<answer>`` tags, or on the last line.
+    """
+    found = None
+    if "box" in text:
+        found = last_boxed(text)
+    if found is None and "</" in text:
+        found = last_tagged(text, "action") or last_tagged(text, "answer")
+    if found is None:
+        found = text.rstrip().rpartition("\n")[2]
+    match = _ACTION.fullmatch(found.strip())
+    argument = match[2].strip().lower() if match else ""
+    return (match[1], argument) if match and argument else None

@@ -1,0 +1,299 @@
+"""WebShop's published files: read piece by piece, checked, and made into products.
+
+``items_shuffle*.json`` is a list of products, ``items_ins_v2*.json`` maps an ASIN to its attributes and instruction,
+and ``items_human_ins*.json`` an ASIN to instructions that people wrote. The first has 5 GB, so none is held whole.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.envs.data.datasets import MissingData
+from rollenv.envs.webshop.product import HumanInstruction, Product
+
+_CHUNK = 1 << 22
+#: A record longer than this many characters is taken for a broken file.
+_LONGEST = 1 << 26
+_NOT_PRICE = re.compile(r"[^\d.]")
+#: What the original shows for a product without a price.
+NO_PRICE = ("$100.0", (100.0,))
+#: The attribute of products that have none.
+DUMMY_ATTRIBUTES = ("DUMMY_ATTR",)
+
+
+class BadFile(UsageError):
+    """A file of the data set is broken; the message names it and the record."""
+
+
+@dataclass(frozen=True)
+class ShopFiles:
+    """The three files of a shop; ``human`` is None where there is none."""
+
+    items: Path
+    instructions: Path
+    human: Path | None
+
+    @classmethod
+    def find(cls, folder: Path, num_products: int | None = None) -> ShopFiles:
+        """The files in a folder: the full set, or the one of 1,000 where it is enough or there is no other.
+
+        Raises:
+            MissingData: if a file that is needed is not there.
+        """
+        small = num_products is not None and num_products <= 1000
+        order = ("_1000", "") if small else ("", "_1000")
+        for end in order:
+            items, instructions = folder / f"items_shuffle{end}.json", folder / f"items_ins_v2{end}.json"
+            if items.exists() and instructions.exists():
+                human = sorted(folder.glob("items_human_ins*.json"))
+                return cls(items, instructions, human[0] if human else None)
+        raise MissingData(
+            f"{folder} has neither items_shuffle.json and items_ins_v2.json nor items_shuffle_1000.json and "
+            "items_ins_v2_1000.json; get them as https://github.com/princeton-nlp/WebShop says, and put them there"
+        )
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return (self.items, self.instructions) if self.human is None else (self.items, self.instructions, self.human)
+
+
+class _Scanner:
+    """JSON values of one file, one after the other, with a window of a few megabytes."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.record = 0
+        self._file = path.open("rb")
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")()
+        self._json = json.JSONDecoder()
+        self._text, self._at, self._ended = "", 0, False
+
+    def close(self) -> None:
+        self._file.close()
+
+    def fail(self, what: str) -> BadFile:
+        return BadFile(f"{self.path}, record {self.record}: {what}")
+
+    def _more(self) -> bool:
+        """Read on; False at the end of the file."""
+        if self._ended:
+            return False
+        chunk = self._file.read(_CHUNK)
+        self._ended = not chunk
+        try:
+            new = self._decode.decode(chunk, self._ended)
+        except UnicodeDecodeError as error:
+            raise self.fail(f"this is not UTF-8: {error.reason}") from error
+        self._text, self._at = self._text[self._at :] + new, 0
+        return True
+
+    def peek(self) -> str:
+        """The next character that is not space; empty at the end."""
+        while True:
+            while self._at < len(self._text) and self._text[self._at] in " \t\r\n":
+                self._at += 1
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._more():
+                return ""
+
+    def take(self, allowed: str) -> str:
+        """The next character, which is one of ``allowed``."""
+        found = self.peek()
+        if not found:
+            raise self.fail("the file ends here, before its closing bracket: it is truncated; get it anew")
+        if found not in allowed:
+            raise self.fail(f"there is {found!r} where one of {' '.join(allowed)} belongs; the file is damaged")
+        self._at += 1
+        return found
+
+    def value(self) -> Any:
+        """The next JSON value."""
+        self.peek()
+        while True:
+            try:
+                found, end = self._json.raw_decode(self._text, self._at)
+            except ValueError as error:
+                if len(self._text) - self._at > _LONGEST or not self._more():
+                    raise self.fail(
+                        f"the file ends inside this record or it is damaged ({error}); get it anew"
+                    ) from error
+                continue
+            if end == len(self._text) and self._more():
+                continue  # a number might go on
+            self._at = end
+            return found
+
+
+def records(path: Path) -> Iterator[tuple[int, Any]]:
+    """The values of a JSON list with their numbers, from 1.
+
+    Raises:
+        BadFile: if it is truncated, damaged or no list.
+    """
+    scanner = _Scanner(path)
+    try:
+        scanner.take("[")
+        while scanner.peek() != "]":
+            scanner.record += 1
+            yield scanner.record, scanner.value()
+            if scanner.take(",]") == "]":
+                return
+        scanner.take("]")
+    finally:
+        scanner.close()
+
+
+def entries(path: Path) -> Iterator[tuple[int, str, Any]]:
+    """The pairs of a JSON object with their numbers, from 1.
+
+    Raises:
+        BadFile: if it is truncated, damaged or no object.
+    """
+    scanner = _Scanner(path)
+    try:
+        scanner.take("{")
+        while scanner.peek() != "}":
+            scanner.record += 1
+            key = scanner.value()
+            if not isinstance(key, str):
+                raise scanner.fail("a key is not text")
+            scanner.take(":")
+            yield scanner.record, key, scanner.value()
+            if scanner.take(",}") == "}":
+                return
+        scanner.take("}")
+    finally:
+        scanner.close()
+
+
+def products(files: ShopFiles, limit: int | None = None) -> Iterator[Product]:
+    """The products in the order of the file; of those with the same ASIN, the first.
+
+    Raises:
+        BadFile: naming the file and the record.
+    """
+    notes = _packed(files.instructions)
+    human = _packed(files.human) if files.human else {}
+    seen: set[str] = set()
+    for number, record in records(files.items):
+        if limit is not None and len(seen) >= limit:
+            return
+        where = f"{files.items}, record {number}"
+        if not isinstance(record, dict):
+            raise BadFile(f"{where}: a product is an object, not {type(record).__name__}")
+        asin = record.get("asin")
+        if not isinstance(asin, str) or not asin.isascii() or not asin:
+            raise BadFile(f"{where}: a product needs an asin of ASCII letters, got {asin!r}")
+        if asin == "nan" or len(asin) > 10 or asin in seen:
+            continue  # as the original does
+        seen.add(asin)
+        where = f"{where} (asin {asin})"
+        yield _product(record, where, *_noted(files, asin, notes, human))
+
+
+def _packed(path: Path) -> dict[str, bytes]:
+    """The entries of a file by ASIN, as compact JSON: a tenth of what the objects take."""
+    return {asin: json.dumps(value).encode() for _, asin, value in entries(path)}
+
+
+def _noted(
+    files: ShopFiles, asin: str, notes: Mapping[str, bytes], human: Mapping[str, bytes]
+) -> tuple[dict[str, Any], tuple[HumanInstruction, ...]]:
+    """What the other two files say about a product."""
+    note = json.loads(notes.get(asin, b"{}"))
+    if not isinstance(note, dict):
+        raise BadFile(f"{files.instructions}, {asin}: the entry is an object, not {type(note).__name__}")
+    for name in ("attributes", "instruction_attributes"):
+        _texts(note.get(name) or [], f"{files.instructions}, {asin}: {name}")
+    where = f"{files.human}, {asin}"
+    written = json.loads(human.get(asin, b"[]"))
+    if not isinstance(written, list) or not all(isinstance(each, dict) for each in written):
+        raise BadFile(f"{where}: the entry is a list of objects")
+    return note, tuple(_human(each, where) for each in written)
+
+
+def _human(record: dict[str, Any], where: str) -> HumanInstruction:
+    text = record.get("instruction")
+    if not isinstance(text, str):
+        raise BadFile(f"{where}: an instruction is text, not {text!r}")
+    attributes = _texts(record.get("instruction_attributes") or [], f"{where}: instruction_attributes")
+    options = _texts(record.get("instruction_options") or [], f"{where}: instruction_options")
+    return HumanInstruction(text, attributes, options)
+
+
+def _texts(values: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise BadFile(f"{where} is a list of texts, got {str(values)[:80]!r}")
+    return tuple(values)
+
+
+def _product(record: dict[str, Any], where: str, note: dict[str, Any], human: tuple[HumanInstruction, ...]) -> Product:
+    texts = {name: record.get(name) or "" for name in ("name", "full_description", "query", "product_category")}
+    texts["category"] = record.get("category") or ""
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise BadFile(f"{where}: {name} is text, got {str(text)[:80]!r}")
+    bullets = record.get("small_description") or []
+    tag, prices = _prices(record.get("pricing"), where)
+    return Product(
+        asin=record["asin"],
+        title=texts["name"],
+        description=texts["full_description"],
+        bullets=_texts([bullets] if isinstance(bullets, str) else bullets, f"{where}: small_description"),
+        price_tag=tag,
+        prices=prices,
+        category=texts["category"],
+        query=texts["query"].lower().strip(),
+        product_category=texts["product_category"],
+        options=_options(record.get("customization_options"), where),
+        attributes=tuple(note["attributes"]) if "attributes" in note else DUMMY_ATTRIBUTES,
+        instruction=note.get("instruction"),
+        instruction_attributes=tuple(note.get("instruction_attributes") or ()),
+        human=human,
+    )
+
+
+def _prices(pricing: Any, where: str) -> tuple[str, tuple[float, ...]]:
+    """What the page shows, and the price or the ends of its range."""
+    if not pricing:
+        return NO_PRICE
+    try:
+        prices = [float(_NOT_PRICE.sub("", part)) for part in pricing.split("$")[1:]]
+    except (ValueError, AttributeError):
+        prices = []
+    if not prices:
+        raise BadFile(f"{where}: pricing reads '$a' or '$a - $b', or is empty; got {str(pricing)[:80]!r}")
+    if len(prices) == 1:
+        return f"${prices[0]}", (prices[0],)
+    return f"${prices[0]} to ${prices[1]}", (prices[0], prices[1])
+
+
+def _options(found: Any, where: str) -> dict[str, tuple[str, ...]]:
+    """The values to choose from by the name of the option, in the order of the file."""
+    if not found:
+        return {}
+    if not isinstance(found, dict):
+        raise BadFile(f"{where}: customization_options is an object, got {str(found)[:80]!r}")
+    options = {}
+    for name, choices in found.items():
+        if choices is None:
+            continue
+        if not isinstance(choices, list):
+            raise BadFile(f"{where}: the option {name!r} is a list of choices, got {str(choices)[:80]!r}")
+        options[name.lower()] = tuple(_option_value(choice, f"{where}: the option {name!r}") for choice in choices)
+    return options
+
+
+def _option_value(choice: Any, where: str) -> str:
+    value = choice.get("value") if isinstance(choice, dict) else None
+    if not isinstance(value, str):
+        raise BadFile(f"{where} has a choice without a value: {str(choice)[:80]!r}")
+    return value.strip().replace("/", " | ").lower()

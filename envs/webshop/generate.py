@@ -1,0 +1,215 @@
+"""Shops made up by rule: from four dozen products with short pages to the size of the real one, from one generator.
+
+A product is a kind of thing (*mug*), made of or known for qualities (*steel*), with options to choose from. Products
+that share kind and qualities differ in their prices and in the values of their options. Every product follows from
+(style, seed, its number) alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.envs.webshop.catalogue import FORMAT, cached, write_catalogue
+from rollenv.envs.webshop.product import Product
+
+#: Raise it when the same style and seed give other products.
+GENERATOR = 1
+
+#: Department, aisle, and what stands there.
+_AISLES = {
+    ("fashion", "Clothing"): "shirt jacket dress sweater skirt coat sock glove scarf hat",
+    ("fashion", "Shoes"): "boot sandal slipper sneaker loafer clog",
+    ("garden", "Furniture"): "chair table shelf bench stool desk sofa bed cabinet wardrobe",
+    ("garden", "Kitchen"): "mug bowl plate kettle pan knife spoon jar tray teapot",
+    ("garden", "Light"): "lamp lantern candle chandelier bulb sconce",
+    ("electronics", "Audio"): "speaker headphone radio microphone amplifier turntable",
+    ("electronics", "Computers"): "keyboard mouse monitor printer cable charger tablet router",
+    ("beauty", "Care"): "soap cream shampoo brush comb mirror towel razor lotion perfume",
+    ("grocery", "Food"): "tea coffee cookie cracker sauce honey noodle cereal chocolate juice",
+}
+#: One of each aisle in turn, so that few kinds are of many aisles.
+KINDS = tuple(kind for row in zip_longest(*(v.split() for v in _AISLES.values())) for kind in row if kind)
+_AISLE_OF = {kind: aisle for aisle, kinds in _AISLES.items() for kind in kinds.split()}
+_QUALITIES = """
+cotton steel wool glass silk bamboo denim copper linen oak velvet marble leather paper rubber ceramic canvas nylon
+felt cork pine brass satin clay mesh fleece wicker crystal suede walnut
+"""
+QUALITIES = tuple(_QUALITIES.split())
+_VALUES = {
+    "color": "red blue green black white pink grey yellow purple brown orange gold",
+    "size": "small medium large tiny huge",
+    "pack": "single double triple family",
+    "style": "plain striped dotted floral checked",
+}
+OPTION_NAMES = tuple(_VALUES)
+
+
+@dataclass(frozen=True)
+class Style:
+    """What a generated shop is like.
+
+    Args:
+        products: how many.
+        kinds: kinds of things, up to 76.
+        qualities: words that tell products of a kind apart, up to 30.
+        qualities_each: how many of them a product has.
+        options: names of options each product has, up to 4.
+        values: to choose from in each option.
+        limits: whether goals name a highest price.
+        bullets: lines on the features page.
+        words: in the description, and in each bullet.
+        brands: made-up brand names in titles; 0 for titles without.
+    """
+
+    products: int = 240
+    kinds: int = 12
+    qualities: int = 6
+    qualities_each: int = 1
+    options: int = 2
+    values: int = 3
+    limits: bool = True
+    bullets: int = 1
+    words: int = 4
+    brands: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, low, high in (
+            ("products", self.products, 1, 36**8),
+            ("kinds", self.kinds, 1, len(KINDS)),
+            ("qualities", self.qualities, 1, len(QUALITIES)),
+            ("qualities_each", self.qualities_each, 1, self.qualities),
+            ("options", self.options, 0, len(OPTION_NAMES)),
+            ("values", self.values, 1, 4),
+            ("bullets", self.bullets, 0, 100),
+            ("words", self.words, 0, 10_000),
+            ("brands", self.brands, 0, 10**6),
+        ):
+            if not low <= value <= high:
+                raise UsageError(f"a generated shop has from {low} to {high} {name}, got {value}")
+
+
+#: What the ids are made with.
+STYLES = {
+    "easy": Style(products=48, kinds=8, qualities=6, options=1, limits=False),
+    "medium": Style(),
+    "hard": Style(products=2000, kinds=24, qualities=10, qualities_each=2, options=3, bullets=2, words=6),
+}
+#: About as much text as the real products have.
+REALISTIC = Style(products=1_181_436, kinds=54, qualities=30, qualities_each=3, bullets=5, words=40, brands=5000)
+
+
+def generated(style: Style, seed: int = 0) -> Iterator[Product]:
+    """The products of a style, one after the other."""
+    return (_product(style, seed, number) for number in range(style.products))
+
+
+def _product(style: Style, seed: int, number: int) -> Product:
+    rng = random.Random(seed << 40 | number)
+    kind = KINDS[number % style.kinds]
+    first = number // style.kinds
+    rest = [q for q in range(style.qualities) if q != first % style.qualities]
+    chosen = [first % style.qualities, *sorted(rng.sample(rest, style.qualities_each - 1))]
+    qualities = tuple(QUALITIES[q] for q in chosen)
+    department, aisle = _AISLE_OF[kind]
+    brand = f"{word(rng.randrange(style.brands), 'brand').capitalize()} " if style.brands else ""
+    title = f"{brand}{' '.join(qualities)} {kind}"
+    return Product(
+        asin=_asin(style, number),
+        title=title,
+        description=_words(rng, style.words),
+        bullets=tuple(f"{rng.choice(qualities)} {_words(rng, style.words)}" for _ in range(style.bullets)),
+        price_tag=f"${(price := float(rng.randrange(5, 95)))}",
+        prices=(price,),
+        category=department,
+        query=kind,
+        product_category=f"{department.capitalize()} › {aisle} › {kind.capitalize()}",
+        options=_options(style, rng),
+        attributes=qualities,
+        instruction=f"{' '.join(qualities)} {kind}",
+        instruction_attributes=qualities,
+    )
+
+
+def _asin(style: Style, number: int) -> str:
+    return f"P{number + 1:0{len(str(style.products))}d}" if style.products < 10**6 else f"B{number:09d}"
+
+
+def _options(style: Style, rng: random.Random) -> dict[str, tuple[str, ...]]:
+    """Values in the order of the lists, so that equal choices look alike."""
+    options = {}
+    for name in OPTION_NAMES[: style.options]:
+        values = _VALUES[name].split()
+        options[name] = tuple(values[i] for i in sorted(rng.sample(range(len(values)), style.values)))
+    return options
+
+
+@functools.lru_cache(maxsize=1 << 17)
+def word(number: int, salt: str = "") -> str:
+    """A made-up word of two to four syllables; the lower the number, the shorter."""
+    rng = random.Random(f"{salt} {number}")
+    syllables = 2 + (number > 300) + (number > 20_000)
+    return "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(syllables)) + rng.choice("lnrst")
+
+
+@functools.cache
+def _prose() -> list[str]:
+    """A long text of made-up words, a few of them often, most seldom, as in language."""
+    rng = random.Random(0)
+    return [word(int(200_000 ** rng.random()) - 1) for _ in range(1 << 18)]
+
+
+def _words(rng: random.Random, n: int) -> str:
+    """A piece of the text."""
+    start = int(rng.random() * ((1 << 18) - n))
+    return " ".join(_prose()[start : start + n])
+
+
+def generate_catalogue(style: Style, seed: int = 0) -> Path:
+    """The folder of a generated catalogue in its compact form, from the cache if it was made before."""
+    name = "-".join(str(int(value)) for value in asdict(style).values())
+    return cached(
+        f"generated{FORMAT}.{GENERATOR}-{seed}-{name}", lambda folder: write_catalogue(generated(style, seed), folder)
+    )
+
+
+def write_webshop_files(style: Style, folder: Path, seed: int = 0) -> None:
+    """Write a generated shop as ``items_shuffle.json`` and ``items_ins_v2.json``, as WebShop publishes its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "items_shuffle.json").open("w") as items, (folder / "items_ins_v2.json").open("w") as notes:
+        for number, product in enumerate(generated(style, seed)):
+            items.write(",\n" if number else "[")
+            json.dump(_item(product), items)
+            notes.write(",\n" if number else "{")
+            note = {
+                "attributes": product.attributes,
+                "instruction": product.instruction,
+                "instruction_attributes": product.instruction_attributes,
+            }
+            notes.write(f"{json.dumps(product.asin)}: {json.dumps(note)}")
+        items.write("]\n")
+        notes.write("}\n")
+
+
+def _item(product: Product) -> dict[str, Any]:
+    return {
+        "asin": product.asin,
+        "name": product.title,
+        "full_description": product.description,
+        "small_description": list(product.bullets),
+        "pricing": product.price_tag,
+        "category": product.category,
+        "query": product.query,
+        "product_category": product.product_category,
+        "images": [],
+        "customization_options": {
+            name: [{"value": value} for value in values] for name, values in product.options.items()
+        },
+    }

@@ -1,0 +1,282 @@
+"""What is to be bought: synthetic and human goals, their splits, and which of them can be reached at all."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rollenv.core import UsageError
+from rollenv.envs.webshop.catalogue import Catalogue
+from rollenv.envs.webshop.product import Product, draws
+from rollenv.envs.webshop.reward import PUBLISHED, RewardRules, normalize_colour, purchase_reward, similarity
+
+KINDS = ("synthetic", "human")
+#: The published splits, as places in the shuffled order.
+SPLITS = {"test": (0, 500), "eval": (500, 1500), "train": (1500, None), "all": (0, None)}
+#: The limit of goals that name none.
+NO_LIMIT = 1_000_000.0
+_PRICES = tuple(10.0 * i for i in range(1, 100))
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """An instruction and what fulfils it."""
+
+    number: int
+    product: int
+    """The number of the product that it was made from."""
+    asin: str
+    query: str
+    name: str
+    product_category: str
+    instruction: str
+    attributes: tuple[str, ...]
+    options: Mapping[str, str] | tuple[str, ...]
+    """Values by name in a synthetic goal, texts in a human one."""
+    price_upper: float
+
+    @property
+    def wanted_options(self) -> tuple[tuple[str, str], ...] | tuple[str, ...]:
+        """The options as the published reward compares them: pairs in a synthetic goal, texts in a human one."""
+        return self.options if isinstance(self.options, tuple) else tuple(self.options.items())
+
+
+class Goals:
+    """All goals of a catalogue, made when asked for. Numbers follow the order before the shuffle.
+
+    Args:
+        catalogue: the products.
+        kind: ``synthetic`` (every instructed product with every combination of its options) or ``human``.
+        price_seed: of the prices within ranges (drawn for each product) and of the price limits (for each goal).
+        rules: what decides whether a goal can be reached.
+        limits: whether goals name a highest price.
+
+    Raises:
+        UsageError: if the catalogue has no goals of the kind.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        kind: str = "synthetic",
+        price_seed: int = 0,
+        rules: RewardRules = PUBLISHED,
+        *,
+        limits: bool = True,
+    ):
+        if kind not in KINDS:
+            raise UsageError(f"goals {kind!r} is unknown; there are {', '.join(KINDS)}")
+        self.catalogue, self.kind, self.price_seed, self.rules = catalogue, kind, price_seed, rules
+        self.limits = limits
+        self.order = catalogue.order(kind)
+        self._ends = np.cumsum(catalogue.combinations)
+        if not len(self.order):
+            raise UsageError(f"{catalogue.folder}: the shop has no {kind} goals")
+        self._reachable = bytearray(len(self.order))
+        self._made = functools.lru_cache(maxsize=1 << 13)(self._human if kind == "human" else self._synthetic)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, number: int) -> Goal:
+        if not 0 <= number < len(self):
+            raise UsageError(f"there is no goal {number}; there are {len(self)}")
+        return self._made(number)
+
+    def _synthetic(self, number: int) -> Goal:
+        place = int(np.searchsorted(self._ends, number, side="right"))
+        which = number - (int(self._ends[place - 1]) if place else 0)
+        product_number = int(self.catalogue.instructed[place])
+        product = self.catalogue.product(product_number)
+        options = combination(product, which)
+        said = ", and ".join(f"{name}: {value}" for name, value in options.items())
+        text = f"{product.instruction}{' with ' if said else ''}{said}"
+        key = f"{product.asin} {sorted(options.items())}"
+        return self._goal(number, product_number, product, text, product.instruction_attributes, options, key)
+
+    def _human(self, number: int) -> Goal:
+        product_number, which = map(int, self.catalogue.human[number])
+        product = self.catalogue.product(product_number)
+        said = product.human[which]
+        text = said.text.strip(".")
+        return self._goal(
+            number, product_number, product, text, said.attributes, said.options, f"{product.asin} human {which}"
+        )
+
+    def _goal(
+        self,
+        number: int,
+        product_number: int,
+        product: Product,
+        text: str,
+        attributes: tuple[str, ...],
+        options: Mapping[str, str] | tuple[str, ...],
+        key: str,
+    ) -> Goal:
+        price = product.price(self.price_seed)
+        limit = price_limit(price, f"limit {self.price_seed} {key}") if self.limits else None
+        if limit is not None:
+            text += f", and price lower than {limit:.2f} dollars"
+        return Goal(
+            number=number,
+            product=product_number,
+            asin=product.asin,
+            query=product.query,
+            name=product.title,
+            product_category=product.product_category,
+            instruction=text,
+            attributes=attributes,
+            options=options,
+            price_upper=NO_LIMIT if limit is None else limit,
+        )
+
+    # -- splits ------------------------------------------------------------------------------------------------------
+
+    @functools.cache  # noqa: B019 (goals live as long as the process)
+    def split(self, name: str) -> Any:
+        """The numbers of a split's goals, in their shuffled order.
+
+        ``test`` is the first 500 of the published order, ``eval`` the next 1,000, ``train`` the rest. A goal of a later
+        split that asks for the very same as one of an earlier split (the same product, options and instruction, where
+        a product lists an option twice) is left out. A shop with up to 1,500 goals is cut in the same proportions as
+        far as there are goals: a fifth for test, two fifths for eval.
+
+        Raises:
+            UsageError: for another name.
+        """
+        if name not in SPLITS:
+            raise UsageError(f"split {name!r} is unknown; there are {', '.join(SPLITS)}")
+        first, last = self._cut(name)
+        chosen = np.asarray(self.order[first:last])
+        twins = self._twins
+        if name == "all" or not twins:
+            return chosen
+        earlier = np.asarray(self.order[:first])
+        seen = {twins[n] for n in map(int, earlier[np.isin(earlier, list(twins))])}
+        again = [n for n, asked in twins.items() if asked in seen]
+        return chosen[~np.isin(chosen, again)]
+
+    def _cut(self, name: str) -> tuple[int, int | None]:
+        first, last = SPLITS[name]
+        if name == "all" or len(self) > 1500:
+            return first, last
+        test, evaluate = max(1, len(self) // 5), len(self) // 5 * 3
+        return {"test": (0, test), "eval": (test, evaluate), "train": (evaluate, None)}[name]
+
+    @functools.cached_property
+    def _twins(self) -> dict[int, tuple[Any, ...]]:
+        """What is asked for by the goals of products that list an option's value twice."""
+        found: dict[int, tuple[Any, ...]] = {}
+        if self.kind == "human":
+            return found
+        for place in map(int, self.catalogue.repeating):
+            product = self.catalogue.product(int(self.catalogue.instructed[place]))
+            start, end = int(self._ends[place - 1]) if place else 0, int(self._ends[place])
+            for goal in range(start, end):
+                found[goal] = (product.asin, tuple(combination(product, goal - start).items()))
+        return found
+
+    # -- what can be reached -----------------------------------------------------------------------------------------
+
+    def plan(self, goal: Goal) -> tuple[str, ...]:
+        """The options to click on the page of the goal's product, in order, for the highest reward."""
+        return _plan(self.catalogue.product(goal.product), goal, self.price_seed, self.rules)[0]
+
+    def reachable(self, number: int) -> bool:
+        """Whether buying the goal's own product with the best options pays 1."""
+        if not self._reachable[number]:
+            goal = self[number]
+            best = _plan(self.catalogue.product(goal.product), goal, self.price_seed, self.rules)[1]
+            self._reachable[number] = 1 + (best == 1.0)
+        return self._reachable[number] == 2
+
+    def unreachable(self, split: str = "all") -> list[int]:
+        """The goals of a split that cannot pay 1, even for their own product with the best options."""
+        return [n for n in map(int, self.split(split)) if not self.reachable(n)]
+
+    def weights(self, split: str = "all") -> Any:
+        """How often the original draws each goal of a split: the mean of 1 / (goals with the attribute); human 1."""
+        chosen = self.split(split)
+        if self.kind == "human":
+            return np.ones(len(chosen))
+        return self._weights[np.searchsorted(self._ends, chosen, side="right")]
+
+    @functools.cached_property
+    def _weights(self) -> Any:
+        """For each instructed product."""
+        wanted = [self.catalogue.product(int(n)).instruction_attributes for n in self.catalogue.instructed]
+        counts: Counter[str] = Counter()
+        for attributes, ways in zip(wanted, map(int, self.catalogue.combinations), strict=True):
+            counts.update({attribute: attributes.count(attribute) * ways for attribute in attributes})
+        return np.array([sum(1 / counts[a] for a in attributes) / len(attributes) for attributes in wanted])
+
+
+def combination(product: Product, which: int) -> dict[str, str]:
+    """One of the ways to choose a product's options, names in alphabetical order, the last varying fastest."""
+    chosen = {}
+    for name in sorted(product.options, reverse=True):
+        which, place = divmod(which, len(product.options[name]))
+        chosen[name] = product.options[name][place]
+    return dict(reversed(chosen.items()))
+
+
+def price_limit(price: float, key: str) -> float | None:
+    """The higher of two different picks among the next four multiples of 10 above a price; None from 980 on."""
+    above = [limit for limit in _PRICES if limit > price][:4]
+    if len(above) < 2:
+        return None
+    one, two = draws(key, 2)
+    first = int(one * len(above))
+    second = int(two * (len(above) - 1))
+    return max(above[first], above[second + (second >= first)])
+
+
+# -- the best purchase -----------------------------------------------------------------------------------------------
+
+
+def clickable_options(product: Product, buttons: frozenset[str]) -> dict[str, str]:
+    """The name of the option that a click on a value sets: the last that has it; none where a button has the name."""
+    names = {value: name for name, values in product.options.items() for value in values}
+    return {value: name for value, name in names.items() if value not in buttons}
+
+
+#: The buttons of an item page, which take precedence over options of the same name.
+ITEM_BUTTONS = frozenset(("back to search", "< prev", "description", "features", "reviews", "buy now"))
+
+
+def _plan(product: Product, goal: Goal, price_seed: int, rules: RewardRules) -> tuple[tuple[str, ...], float]:
+    """The best clicks found, and what they pay."""
+    price = product.price(price_seed)
+    names = clickable_options(product, ITEM_BUTTONS)
+
+    def pays(clicks: tuple[str, ...]) -> float:
+        chosen = {names[value]: value for value in clicks if value in names}
+        return purchase_reward(product, goal, price, chosen, rules)[0]
+
+    exact = tuple(goal.options.values()) if isinstance(goal.options, Mapping) else ()
+    best = exact, pays(exact)
+    if best[1] < 1.0:
+        others = [exact[::-1], _closest(names, goal, rules)]
+        best = max([best, *((clicks, pays(clicks)) for clicks in others)], key=lambda found: found[1])
+    return best
+
+
+def _closest(names: Mapping[str, str], goal: Goal, rules: RewardRules) -> tuple[str, ...]:
+    """For each wanted option the value that is most like it, of an option not yet chosen."""
+    chosen: dict[str, str] = {}
+    for option in goal.wanted_options:
+        wanted = option if isinstance(option, str) else option[1]
+        scored = [
+            (similarity(normalize_colour(value), normalize_colour(wanted)), similarity(value, wanted), value)
+            for value, name in names.items()
+            if name not in chosen
+        ]
+        if scored:
+            value = max(scored, key=lambda s: s[:2])[2]
+            chosen[names[value]] = value
+    return tuple(chosen.values())

@@ -1,0 +1,122 @@
+"""A small made-up shop with short pages: WebShop's actions, pages and reward for models that are tiny."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollenv.core import UsageError
+from rollenv.envs.webshop.env import WebShopEnv
+from rollenv.envs.webshop.generate import STYLES, Style, generate_catalogue
+from rollenv.envs.webshop.goals import SPLITS, Goals, combination
+from rollenv.envs.webshop.product import draws
+from rollenv.envs.webshop.reward import RewardRules
+from rollenv.envs.webshop.shop import Shop, shop_from
+
+#: Titles are plain nouns, so the simple rule is right, and pays the same with and without spaCy. Options are compared
+#: by their values, so that every goal can be reached.
+MINI_RULES = RewardRules(nouns="simple", pair_options=False)
+#: Of the goals, told by a hash of what is asked for, this share is for tests, and again for evaluation.
+_HELD_OUT = 0.15
+
+
+class MiniGoals(Goals):
+    """Goals whose split follows from what they ask for, so that it does not change with the size of the shop."""
+
+    @functools.cache  # noqa: B019 (goals live as long as the process)
+    def split(self, name: str) -> Any:
+        if name not in SPLITS:
+            raise UsageError(f"split {name!r} is unknown; there are {', '.join(SPLITS)}")
+        order = np.asarray(self.order)
+        if name == "all":
+            return order
+        low, high = {"test": (0.0, _HELD_OUT), "eval": (_HELD_OUT, 2 * _HELD_OUT), "train": (2 * _HELD_OUT, 1.0)}[name]
+        places = self._places[order]
+        return order[(places >= low) & (places < high)]
+
+    @functools.cached_property
+    def _places(self) -> Any:
+        """For each goal a number from 0 to 1, the same for goals that ask for the same (whatever their price limit)."""
+        found: list[float] = []
+        for number, ways in zip(self.catalogue.instructed, map(int, self.catalogue.combinations), strict=True):
+            product = self.catalogue.product(int(number))
+            asked = f"split {product.query} {product.instruction_attributes}"
+            found += (draws(f"{asked} {combination(product, which)}", 1)[0] for which in range(ways))
+        return np.array(found)
+
+
+class MiniShop(Shop):
+    """A generated shop."""
+
+    limits = True
+
+    def _goals(self, kind: str, price_seed: int, rules: RewardRules) -> Goals:
+        return MiniGoals(self.catalogue, kind, price_seed, rules, limits=self.limits)
+
+
+@functools.lru_cache(maxsize=8)
+def mini_shop(style: Style, seed: int, window: int) -> MiniShop:
+    """The generated shop of a style, one for all environments of a process."""
+    shop = shop_from(generate_catalogue(style, seed), window, MiniShop)
+    shop.limits = style.limits
+    return shop
+
+
+class MiniShopEnv(WebShopEnv):
+    """Buy what an instruction asks for, in a generated shop.
+
+    Plays by the rules of :class:`~rollenv.envs.webshop.env.WebShopEnv`. Goals of ``train``, ``eval`` and ``test`` ask
+    for different things: the split follows from a hash of kind, qualities and options.
+
+    Args:
+        size: ``easy``, ``medium`` or ``hard``, or fields of :class:`~rollenv.envs.webshop.generate.Style` to change
+            from ``medium``.
+        shop_seed: of the products.
+        window: products on a page of results.
+        max_steps, split, observation, show_selected, show_actions, separator: see WebShopEnv; chosen options are shown
+            here.
+        kwargs: further arguments of WebShopEnv.
+
+    Raises:
+        UsageError: for a setting that does not exist.
+    """
+
+    def __init__(
+        self,
+        size: str | Mapping[str, Any] = "medium",
+        split: str = "train",
+        observation: str = "text",
+        max_steps: int = 10,
+        *,
+        shop_seed: int = 0,
+        window: int = 4,
+        show_selected: bool = True,
+        show_actions: bool = False,
+        separator: str = " | ",
+        rules: RewardRules | Mapping[str, Any] = MINI_RULES,
+        **kwargs: Any,
+    ):
+        if isinstance(size, str) and size not in STYLES:
+            raise UsageError(f"size {size!r} is unknown; there are {', '.join(STYLES)}")
+        style = STYLES[size] if isinstance(size, str) else replace(STYLES["medium"], **size)
+        self._built_from = style, shop_seed, window
+        super().__init__(
+            split,
+            observation,
+            max_steps=max_steps,
+            show_selected=show_selected,
+            show_actions=show_actions,
+            separator=separator,
+            rules=rules,
+            **kwargs,
+        )
+
+    def _open(self, data: str | Path | None, num_products: int | None) -> Shop:
+        if data is not None or num_products is not None:
+            raise UsageError("a generated shop takes neither data nor num_products; pass size={'products': ...}")
+        return mini_shop(*self._built_from)

@@ -1,0 +1,201 @@
+"""The pages of the shop: what is on them, what can be clicked, and how they look as text or HTML.
+
+A page is a list of nodes and is rendered from them in every mode; nothing is parsed in play.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rollenv.envs.webshop.product import Product
+from rollenv.envs.webshop.search import Results
+
+MODES = ("html", "text", "text_rich")
+SEPARATOR = " [SEP] "
+SUB_PAGES = ("description", "features", "reviews")
+SEARCH, BACK, NEXT, PREVIOUS, BUY = "Search", "Back to Search", "Next >", "< Prev", "Buy Now"
+
+
+class Node(NamedTuple):
+    """Something visible: ``kind`` is text, title, price, heading, button, product or option."""
+
+    kind: str
+    text: str
+    option: str = ""
+    """The name of the option that the value belongs to."""
+
+
+@dataclass(slots=True)
+class View:
+    """Where a customer is. What a page shows follows from this, the goal and the catalogue."""
+
+    page: str = "index"
+    """``index``, ``results``, ``item``, ``done`` or one of :data:`SUB_PAGES`."""
+    keywords: str = ""
+    number: int = 1
+    """Of the page of results, from 1."""
+    product: int = -1
+    options: dict[str, str] = field(default_factory=dict)
+    """The chosen values by the name of the option, in the order they were clicked."""
+    visited: list[str] = field(default_factory=list)
+    """ASINs of the items looked at, in order."""
+
+
+class Content(NamedTuple):
+    """What the nodes of a page are made from."""
+
+    instruction: str
+    results: Results
+    product_of: Callable[[int], Product]
+    window: int
+    """Products on a page of results."""
+    reward: float = 0.0
+
+
+def nodes(view: View, content: Content) -> list[Node]:
+    """What is on a page, from top to bottom."""
+    if view.page == "done":
+        return _done(view, content)
+    head = [Node("heading", "Instruction:"), Node("text", content.instruction)]
+    if view.page == "index":
+        return [Node("heading", "WebShop"), *head, Node("button", SEARCH)]
+    head.append(Node("button", BACK))
+    if view.page == "results":
+        return head + _results(view, content)
+    head.append(Node("button", PREVIOUS))
+    product = content.product_of(view.product)
+    return head + (_item(product) if view.page == "item" else _sub_page(view.page, product))
+
+
+def _results(view: View, content: Content) -> list[Node]:
+    found = [Node("text", f"Page {view.number} (Total results: {len(content.results)})")]
+    if view.number > 1:
+        found.append(Node("button", PREVIOUS))
+    found.append(Node("button", NEXT))
+    first = (view.number - 1) * content.window
+    for number in content.results[first : first + content.window].tolist():
+        product = content.product_of(number)
+        found += (Node("product", product.asin), Node("title", product.title), Node("price", product.price_tag))
+    return found
+
+
+def _item(product: Product) -> list[Node]:
+    found = []
+    for name, values in product.options.items():
+        found.append(Node("heading", name))
+        found += [Node("option", value, name) for value in values]
+    found += (Node("title", product.title), Node("price", f"Price: {product.price_tag}"), Node("text", "Rating: N.A."))
+    found += [Node("button", name.capitalize()) for name in SUB_PAGES]
+    found.append(Node("button", BUY))
+    return found
+
+
+def _sub_page(page: str, product: Product) -> list[Node]:
+    if page == "description":
+        return [Node("text", product.description)]
+    return [Node("text", bullet) for bullet in product.bullets] if page == "features" else []
+
+
+def _done(view: View, content: Content) -> list[Node]:
+    bought = ("asin", content.product_of(view.product).asin, "options", json.dumps(view.options, ensure_ascii=False))
+    unknown = ("attrs", "None", "category", "None", "query", "None", "product category", "None")
+    target = ("asin", "options", "attrs", "price upper", "instuction text", "category", "product category", "query")
+    lines = (
+        "Thank you for shopping with us!",
+        *("Your code:", "None", "(Paste it in your MTurk interface.)", "Purchased", *bought, *unknown, "Target"),
+        *target,
+        *("Goal", "None", "Reward", "Your score (min 0.0, max 1.0)", str(content.reward), "Reward Details", "None"),
+    )
+    return [Node("text", line) for line in lines]
+
+
+# -- what can be clicked ---------------------------------------------------------------------------------------------
+
+
+def clickables(page: Sequence[Node]) -> dict[str, Node]:
+    """What can be clicked by its lower-case name: buttons, then products, then options. Of equal names the last."""
+    found: dict[str, Node] = {}
+    for kind in ("button", "product", "option"):
+        for node in page:
+            if node.kind == kind:
+                found[node.text if kind == "option" else node.text.lower()] = node
+    return found
+
+
+# -- how it looks ----------------------------------------------------------------------------------------------------
+
+
+def render(page: Sequence[Node], view: View, mode: str, show_selected: bool = False, separator: str = SEPARATOR) -> str:
+    """A page in one of :data:`MODES`.
+
+    Args:
+        page: its nodes.
+        view: for what was chosen and visited.
+        mode: ``text`` (what is visible, joined by ``[SEP]``), ``text_rich`` (a line each, buttons marked) or ``html``.
+        show_selected: mark the chosen options in ``text`` too, where the original does not show them.
+        separator: what stands between the parts in ``text``.
+    """
+    if mode == "text":
+        return _text(page, view if show_selected else None, separator)
+    return _rich(page, view) if mode == "text_rich" else _html(page, view)
+
+
+def _text(page: Sequence[Node], view: View | None, separator: str) -> str:
+    texts = [node.text.strip() for node in page]
+    if view is not None and view.options:
+        texts = [f"{t} (selected)" if _is_chosen(n, view) else t for t, n in zip(texts, page, strict=True)]
+    return separator.join(filter(None, texts))
+
+
+def _is_chosen(node: Node, view: View) -> bool:
+    return node.kind == "option" and view.options.get(node.option) == node.text
+
+
+def _rich(page: Sequence[Node], view: View) -> str:
+    clicked, lines = [], []
+    for node in page:
+        text = node.text.strip()
+        if node.kind == "button":
+            text = f"[button] {text} [button_]"
+        elif node.kind == "product":
+            word = "clicked button" if node.text in view.visited else "button"
+            text = f"\n[{word}] {text} [button_]" if word == "button" else f"\n[{word}] {text} [clicked button_]"
+        elif node.kind == "option":
+            if node.text in view.options.values():
+                clicked.append(f"You have clicked {text}.\n")
+                text = f"  [clicked button] {text} [clicked button_]"
+            else:
+                text = f"  [button] {text} [button_]"
+        if text:
+            lines.append(text)
+    return "".join(reversed(clicked)) + "\n".join(lines)
+
+
+_TAGS = {
+    "heading": "<h4>{text}</h4>",
+    "text": "<p>{text}</p>",
+    "title": '<h4 class="product-title">{text}</h4>',
+    "price": '<h5 class="product-price">{text}</h5>',
+    "button": '<form method="post"><button type="submit" class="btn">{text}</button></form>',
+    "product": '<a class="product-link" href="/item_page/{text}">{text}</a>',
+    "option": '<input type="radio" name="{option}" value="{text}"{checked}><label>{text}</label>',
+}
+_FRAME = "<!DOCTYPE html>\n<html>\n<body>\n{search}{body}\n</body>\n</html>\n"
+_SEARCH_BAR = '<input type="text" id="search_input" name="search_query">\n'
+
+
+def _html(page: Sequence[Node], view: View) -> str:
+    body = [
+        _TAGS[node.kind].format(
+            text=html.escape(node.text.strip()),
+            option=html.escape(node.option),
+            checked=" checked" if _is_chosen(node, view) else "",
+        )
+        for node in page
+        if node.text.strip()
+    ]
+    return _FRAME.format(search=_SEARCH_BAR if view.page == "index" else "", body="\n".join(body))

@@ -1,0 +1,152 @@
+"""What a purchase is worth: WebShop's reward (arXiv 2207.01206, section 3.2), as the published code computes it.
+
+    reward = r_type * (matched attributes + matched options + price is low enough) / (attributes + options + 1)
+
+Where the code differs from what one would expect, :class:`RewardRules` has a switch, by default as published.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rollenv.envs.webshop.analysis import extra
+from rollenv.envs.webshop.colours import COLOURS, first_colour
+from rollenv.envs.webshop.nouns import nouns_from
+from rollenv.envs.webshop.product import Product
+
+if TYPE_CHECKING:
+    from rollenv.envs.webshop.goals import Goal
+
+
+@dataclass(frozen=True)
+class RewardRules:
+    """How purchases are scored; the defaults are the published code's."""
+
+    threshold: int = 85
+    """Two texts match if their token-set ratio, rounded to a whole number, is above this."""
+    pair_options: bool = True
+    """Compare an option of a synthetic goal as name and value together, so that colours within the value are not
+    normalised while the purchased ones are. It keeps one goal in fifteen or so of the published set from ever paying 1.
+    False compares values."""
+    repeated_nouns: bool = True
+    """Divide the nouns that two titles share by all nouns of the wanted title, repeated ones too; False by different
+    ones."""
+    shared_categories: int = 2
+    """Levels of the product category that two products of the same kind share."""
+    zero_overlap: bool = True
+    """A title without a noun in common pays nothing, even if it answers the same query or is in the same category."""
+    nouns: str = "auto"
+    """Where nouns come from (:func:`rollenv.envs.webshop.nouns.nouns_from`): the published code uses spaCy. ``simple``
+    pays the same everywhere, whether spaCy is installed or not."""
+
+
+PUBLISHED = RewardRules()
+
+
+@functools.cache
+def _ratio() -> tuple[Any, Any]:
+    return extra("rapidfuzz.fuzz", "rapidfuzz").token_set_ratio, extra("rapidfuzz.utils", "rapidfuzz").default_process
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def similarity(one: str, other: str) -> int:
+    """The token-set ratio of two texts, 0 to 100, as thefuzz has it: ASCII alone, letters and digits, lower case."""
+    ratio, process = _ratio()
+    found: int = round(ratio(_ascii(one), _ascii(other), processor=process))
+    return found
+
+
+def _ascii(text: str) -> str:
+    return text if text.isascii() else text.encode("ascii", "ignore").decode()
+
+
+def normalize_colour(option: str) -> str:
+    """The colour word that a text contains, the first in alphabetical order, or the text."""
+    return first_colour(option) or option
+
+
+def _wanted(option: str | tuple[str, str], rules: RewardRules) -> str:
+    """What a goal's option is compared as."""
+    if isinstance(option, str):
+        return normalize_colour(option)
+    if not rules.pair_options:
+        return normalize_colour(option[1])
+    # The published code looks for a colour among the members of the pair, and compares the pair's printed form.
+    return next((colour for colour in COLOURS if colour in option), None) or repr(option)
+
+
+def matched_options(
+    purchased: Iterable[str], wanted: Iterable[str | tuple[str, str]], rules: RewardRules = PUBLISHED
+) -> int:
+    """How many wanted options a purchased one matches."""
+    had = [normalize_colour(value) for value in purchased]
+    return sum(
+        any(similarity(value, option) > rules.threshold for value in had)
+        for option in (_wanted(option, rules) for option in wanted)
+    )
+
+
+def matched_attributes(product: Product, wanted: Sequence[str], rules: RewardRules = PUBLISHED) -> int:
+    """How many wanted attributes the product has, in its list or as a part of its texts."""
+    texts: list[str] = []
+    found = 0
+    for attribute in wanted:
+        if any(similarity(own, attribute) > rules.threshold for own in product.attributes):
+            found += 1
+            continue
+        texts = texts or [t.lower() for t in (product.title, " ".join(product.bullets), product.description)]
+        found += any(attribute in text for text in texts)
+    return found
+
+
+def type_reward(product: Product, goal: Goal, rules: RewardRules = PUBLISHED) -> dict[str, Any]:
+    """How far the product is of the wanted kind: ``r_type``, and what it is made of."""
+    nouns = nouns_from(rules.nouns)
+    had, wanted = nouns(product.title), nouns(goal.name)
+    shared = len(set(had) & set(wanted))
+    score = shared / (len(wanted) if rules.repeated_nouns else len(set(wanted))) if wanted else 0.2
+    query = product.query == goal.query
+    category = len(_levels(product.product_category) & _levels(goal.product_category)) >= rules.shared_categories
+    r_type = 1.0 if query or category or score > 0.2 else 0.5
+    if score < 0.1:
+        r_type = 0.1
+    if score == 0 and (rules.zero_overlap or not (query or category)):
+        r_type = 0.0
+    return {"r_type": r_type, "query_match": query, "category_match": category, "title_score": score}
+
+
+def _levels(category: str) -> set[str]:
+    return {level.strip() for level in category.split("›")}
+
+
+def purchase_reward(
+    product: Product, goal: Goal, price: float, options: Mapping[str, str], rules: RewardRules = PUBLISHED
+) -> tuple[float, dict[str, Any]]:
+    """The reward of a purchase, from 0 to 1, and its parts under the published names.
+
+    Args:
+        product: what was bought.
+        goal: what was wanted.
+        price: of the product, in dollars.
+        options: the chosen values by the name of the option.
+        rules: how to score.
+    """
+    kind = type_reward(product, goal, rules)
+    attributes = matched_attributes(product, goal.attributes, rules)
+    wanted = goal.wanted_options
+    chosen = matched_options(options.values(), wanted, rules)
+    cheap = price <= goal.price_upper
+    parts = len(goal.attributes) + len(wanted) + 1
+    details = {
+        **kind,
+        "r_att": attributes / len(goal.attributes),
+        "w_att": len(goal.attributes) / parts,
+        "r_price": cheap,
+        "w_price": 1 / parts,
+    }
+    if wanted:
+        details |= {"r_option": chosen / len(wanted), "w_option": len(wanted) / parts}
+    return (attributes + chosen + cheap) / parts * kind["r_type"], details

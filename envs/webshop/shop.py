@@ -1,0 +1,113 @@
+"""A shop: its products, its search engine and its goals, one of each for all environments of a process."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from rollenv.envs.data.datasets import MissingData
+from rollenv.envs.webshop.catalogue import Catalogue, build_catalogue, cached
+from rollenv.envs.webshop.files import ShopFiles
+from rollenv.envs.webshop.goals import Goals
+from rollenv.envs.webshop.pages import Content, View
+from rollenv.envs.webshop.product import Product
+from rollenv.envs.webshop.reward import RewardRules
+from rollenv.envs.webshop.search import INDEX_FORMAT, SearchEngine, place_in, write_index
+
+_NONE = np.zeros(0, np.int32)
+AnyShop = TypeVar("AnyShop", bound="Shop")
+
+
+class Shop:
+    """What environments share; nothing in it changes in play.
+
+    Args:
+        catalogue: the products.
+        index: the folder of their search index.
+        window: products on a page of results.
+    """
+
+    def __init__(self, catalogue: Catalogue, index: Path, window: int = 10):
+        self.catalogue, self.window = catalogue, window
+        self.engine = SearchEngine(catalogue, index)
+        self.goals = functools.cache(self._goals)
+        self.best_search = functools.lru_cache(maxsize=1 << 14)(self._best_search)
+
+    def _goals(self, kind: str, price_seed: int, rules: RewardRules) -> Goals:
+        return Goals(self.catalogue, kind, price_seed, rules)
+
+    def content(self, view: View, instruction: str, reward: float = 0.0) -> Content:
+        """What the nodes of a page are made from."""
+        results = self.engine.search(view.keywords) if view.page == "results" else _NONE
+        return Content(instruction, results, self.catalogue.product, self.window, reward)
+
+    def _best_search(self, number: int) -> str | None:
+        """The keywords that bring a product to the front, as far as an expert can tell; None if none finds it."""
+        product = self.catalogue.product(number)
+        best: tuple[int, str] | None = None
+        for keywords in _searches(product):
+            place = place_in(self.engine.search(keywords), number)
+            if place is not None and (best is None or place < best[0]):
+                best = place, keywords
+                if best[0] < self.window:
+                    break
+        return best[1] if best else None
+
+
+def _searches(product: Product) -> list[str]:
+    """What an expert tries, in lower case and on one line, as keywords are."""
+    long = [product.title, f"{product.title} {product.description[:200]}", product.document()[:2000]]
+    listed = [f"<q> {product.query}", *(f"<a> {attribute}" for attribute in product.attributes)]
+    found = (" ".join(text.lower().split()) for text in long + listed)
+    return list(dict.fromkeys(text for text in found if text and "]" not in text.rstrip("]")))
+
+
+def shop_folder(data: str | Path | None) -> Path:
+    """The folder of the data set: the one given, or ``$ROLLENV_DATA/webshop``.
+
+    Raises:
+        MissingData: if there is no such folder.
+    """
+    root = os.environ.get("ROLLENV_DATA")
+    folder = Path(data) if data is not None else Path(root) / "webshop" if root else None
+    if folder is None or not folder.is_dir():
+        where = "$ROLLENV_DATA does not name a folder" if folder is None else f"there is no folder {folder}"
+        raise MissingData(
+            f"the data set webshop is not here: {where}. Get items_shuffle.json, items_ins_v2.json and "
+            "items_human_ins.json as https://github.com/princeton-nlp/WebShop says, and put them into "
+            "$ROLLENV_DATA/webshop"
+        )
+    return folder
+
+
+def open_shop(data: str | Path | None = None, num_products: int | None = None) -> Shop:
+    """The shop of WebShop's files, built when first opened and shared from then on.
+
+    Args:
+        data: the folder of the files; by default ``$ROLLENV_DATA/webshop``.
+        num_products: only the first of them.
+
+    Raises:
+        MissingData: if the files are not there.
+        BadFile: if one of them is broken.
+    """
+    files = ShopFiles.find(shop_folder(data), num_products)
+    stamps = tuple((path, stat.st_mtime_ns, stat.st_size) for path in files.paths for stat in (path.stat(),))
+    return _open(files, num_products, stamps)
+
+
+@functools.lru_cache(maxsize=4)
+def _open(files: ShopFiles, num_products: int | None, stamps: tuple[tuple[Path, int, int], ...]) -> Shop:
+    """Keyed by the files' identity, so that files that changed are read again."""
+    return shop_from(build_catalogue(files, num_products))
+
+
+def shop_from(folder: Path, window: int = 10, kind: type[AnyShop] = Shop) -> AnyShop:  # type: ignore[assignment]
+    """The shop of a catalogue in the cache; its index is made beside it where there is none."""
+    catalogue = Catalogue(folder)
+    index = cached(f"{folder.name}-index{INDEX_FORMAT}", lambda new: write_index(catalogue, new))
+    return kind(catalogue, index, window)
