@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 import rollenv
 from rollenv.agents.engine import LocalEngine
-from rollenv.agents.generation import Ids, Sampling
+from rollenv.agents.generation import Engine, Ids, Sampling
 from rollenv.agents.scoring import pad_left
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
@@ -57,9 +57,8 @@ class Episode:
         return self.turns > 0 and not (terminated or truncated)
 
 
-def with_engine(model: PreTrainedModel, stop: list[int], episodes: list[Episode], sampling: Sampling, keep: int) -> int:
-    """Play all episodes; how many prompt tokens went through the model."""
-    engine = LocalEngine(model, frozenset(stop), keep_tokens=keep)
+def with_engine(engine: Engine, episodes: list[Episode], sampling: Sampling) -> None:
+    """Play all episodes, each by itself."""
 
     async def play(number: int, episode: Episode) -> None:
         going = True
@@ -72,6 +71,12 @@ def with_engine(model: PreTrainedModel, stop: list[int], episodes: list[Episode]
         await asyncio.gather(*(play(n, e) for n, e in enumerate(episodes)))
 
     asyncio.run(play_all())
+
+
+def with_local(model: PreTrainedModel, stop: list[int], episodes: list[Episode], sampling: Sampling, keep: int) -> int:
+    """Play with the local engine; how many prompt tokens went through the model."""
+    engine = LocalEngine(model, frozenset(stop), keep_tokens=keep)
+    with_engine(engine, episodes, sampling)
     return engine.stats.computed
 
 
@@ -111,8 +116,7 @@ def corpus() -> list[str]:
     return texts
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def options_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, default=8)
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--turns", type=int, default=12)
@@ -120,7 +124,42 @@ def main() -> None:
     parser.add_argument("--mean-length", type=int, default=12, help="of responses, were they not cut")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def compare(
+    ways: dict[str, Callable[[list[Episode]], int]], encode: Callable[[str], list[int]], options: argparse.Namespace
+) -> str:
+    """A table of the best round of every way; the rounds take turns."""
+    best: dict[str, tuple[float, int, int, float]] = {}
+    for _ in range(options.rounds):
+        for name, way in ways.items():
+            members = [(seed, member) for seed in range(options.tasks) for member in range(options.group_size)]
+            episodes = [Episode(seed, member, encode, options.turns) for seed, member in members]
+            start = time.perf_counter()
+            computed = way(episodes)
+            seconds = time.perf_counter() - start
+            drawn = sum(e.drawn for e in episodes)
+            best[name] = max(best.get(name, (0.0, 0, 0, 0.0)), (drawn / seconds, drawn, computed, seconds))
+    base = next(iter(best.values()))[0]
+    rows = [
+        (name, f"{rate:.0f}", f"{rate / base:.2f}", drawn, computed, f"{seconds:.2f}")
+        for name, (rate, drawn, computed, seconds) in best.items()
+    ]
+    return table(("way", "tokens drawn/s", "ratio", "drawn", "prompt tokens computed", "seconds"), rows)
+
+
+def about(model: PreTrainedModel, options: argparse.Namespace) -> str:
+    return (
+        f"{options.tasks} tasks x {options.group_size} members of {ENV}, at most {options.turns} turns and "
+        f"{options.max_new_tokens} new tokens a turn, {model.num_parameters() / 1e6:.1f} M parameters, float32, "
+        f"{options.threads} thread{'s' * (options.threads > 1)}; the best of {options.rounds} interleaved rounds. "
+        "Seconds include the environment.\n\n"
+    )
+
+
+def main() -> None:
+    options = options_of(argparse.ArgumentParser(description=__doc__))
     torch.set_num_threads(options.threads)
     tokenizer = build_tokenizer(corpus(), 1024)
     model = build_model(TinySize(context=4096), tokenizer, 0).eval()
@@ -128,35 +167,10 @@ def main() -> None:
     sampling = Sampling(1.0, options.max_new_tokens)
     ways: dict[str, Callable[[list[Episode]], int]] = {
         "transformers.generate, in lock step": lambda e: with_generate(model, stop, e, sampling),
-        "LocalEngine, nothing kept between turns": lambda e: with_engine(model, stop, e, sampling, 0),
-        "LocalEngine": lambda e: with_engine(model, stop, e, sampling, 1 << 17),
+        "LocalEngine, nothing kept between turns": lambda e: with_local(model, stop, e, sampling, 0),
+        "LocalEngine": lambda e: with_local(model, stop, e, sampling, 1 << 17),
     }
-    best: dict[str, tuple[float, int, int, float]] = {}
-    for _ in range(options.rounds):
-        for name, way in ways.items():
-            episodes = [
-                Episode(seed, member, tokenizer.encode, options.turns)
-                for seed in range(options.tasks)
-                for member in range(options.group_size)
-            ]
-            start = time.perf_counter()
-            computed = way(episodes)
-            seconds = time.perf_counter() - start
-            drawn = sum(e.drawn for e in episodes)
-            best[name] = max(best.get(name, (0.0, 0, 0, 0.0)), (drawn / seconds, drawn, computed, seconds))
-    base = best["transformers.generate, in lock step"][0]
-    rows = [
-        (name, f"{rate:.0f}", f"{rate / base:.2f}", drawn, computed, f"{seconds:.2f}")
-        for name, (rate, drawn, computed, seconds) in best.items()
-    ]
-    about = (
-        f"{options.tasks} tasks x {options.group_size} members of {ENV}, at most {options.turns} turns and "
-        f"{options.max_new_tokens} new tokens a turn, {model.num_parameters() / 1e6:.1f} M parameters, float32, "
-        f"{options.threads} thread; the best of {options.rounds} interleaved rounds. "
-        "Seconds include the environment.\n\n"
-    )
-    head = ("way", "tokens drawn/s", "ratio", "drawn", "prompt tokens computed", "seconds")
-    save("local_engine", header() + "\n" + about + table(head, rows))
+    save("local_engine", header() + "\n" + about(model, options) + compare(ways, tokenizer.encode, options))
 
 
 if __name__ == "__main__":

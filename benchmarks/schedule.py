@@ -96,7 +96,8 @@ class TimedEnv:
         seconds = self.times[self.turn]
         if seconds == math.inf:
             await asyncio.get_running_loop().create_future()
-        await asyncio.sleep(seconds)
+        if seconds:
+            await asyncio.sleep(seconds)
         self.turn += 1
         return Seen(str(self.turn), terminated=self.turn == len(self.times))
 

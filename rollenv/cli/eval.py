@@ -111,7 +111,7 @@ def _begin(out: Path | None, about: Mapping[str, Any], resume: bool) -> list[Tra
     if settings_file.exists():
         before = json_module.loads(settings_file.read_text(encoding="utf-8"))
         if not resume:
-            raise UsageError(f"{out} holds an evaluation already; add --resume to go on with it, or name another folder")
+            raise UsageError(f"{out} holds an evaluation already: --resume goes on with it; or name another folder")
         if different := [key for key, value in about.items() if before.get(key) != value]:
             key = different[0]
             raise UsageError(

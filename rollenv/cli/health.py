@@ -62,7 +62,8 @@ def _print(health: dict[str, Any]) -> None:
     for record in health["envs"]:
         envs.add_row(record["name"], _state(record["state"]), *_numbers(record))
     console.print(envs)
-    workers = Table("worker", "state", "envs", "deaths", "steps", "raised", "hung", "lost", "step p50/p95/p99", box=None)
+    names = ("worker", "state", "envs", "deaths", "steps", "raised", "hung", "lost", "step p50/p95/p99")
+    workers = Table(*names, box=None)
     for record in health["workers"]:
         counts = record.get("counts", {})
         numbers = [counts.get(name, 0) for name in ("step", "raised", "hung", "lost")]

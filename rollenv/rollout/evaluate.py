@@ -114,7 +114,7 @@ def pass_at(n: int, c: int, k: int) -> float:
 
 
 def pass_all(n: int, c: int, k: int) -> float:
-    """The chance that ``k`` out of ``n`` episodes with ``c`` successes all are: C(c, k) / C(n, k) (tau-bench's pass^k)."""
+    """The chance that ``k`` out of ``n`` episodes with ``c`` successes all are: C(c, k) / C(n, k) (tau-bench)."""
     return math.comb(c, k) / math.comb(n, k)
 
 

@@ -394,6 +394,20 @@ def test_no_more_requests_at_once_than_allowed():
     assert most == 3
 
 
+def test_a_request_that_waits_for_its_turn_is_not_late():
+    async def behave(exchange):
+        await asyncio.sleep(0.15)
+        await good(exchange)
+
+    async def play():
+        async with ChatAgent("tiny", server.url, concurrency=1, patience=Patience(timeout=1.5)) as agent:
+            await asyncio.gather(*(agent.start(None, seed).act("go", {}) for seed in range(15)))
+            assert agent.totals.retries == 0
+
+    with ChatServer(behave) as server:
+        asyncio.run(play())
+
+
 @pytest.mark.parametrize("limit", [{"requests_per_minute": 2}, {"tokens_per_minute": 290}])
 def test_a_minute_has_no_more_than_allowed(limit):
     async def play():
@@ -469,6 +483,20 @@ def test_one_agent_serves_one_loop_after_another_and_leaves_nothing_open():
         assert ask(agent)[0].text == "up"
         server.wait_closed()
     assert len(server.requests) == 4
+
+
+def test_closing_does_not_wait_for_the_loops_end():
+    async def play():
+        async with ChatAgent("tiny", server.url, patience=SOON) as agent:
+            await agent.start(None, 0).act("go", {})
+            await agent.aclose()
+            await asyncio.to_thread(server.wait_closed)
+            await agent.start(None, 0).act("go", {})
+        await asyncio.to_thread(server.wait_closed)
+
+    with ChatServer(good) as server:
+        asyncio.run(play())
+    assert len(server.requests) == 2
 
 
 def test_two_loops_at_a_time_are_refused():

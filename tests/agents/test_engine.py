@@ -12,6 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from rollenv import UsageError
 from rollenv.agents.base import ContextFull
 from rollenv.agents.engine import LocalEngine, context_length
+from rollenv.agents.failures import EngineFailed
 from rollenv.agents.generation import Sampling
 from rollenv.agents.scoring import score
 from rollenv.agents.tiny.model import build_model, build_tokenizer
@@ -415,15 +416,44 @@ def test_the_loop_has_turns_between_tokens_and_late_requests_join(model):
     assert engine.stats.steps < 63, "they ran together"
 
 
-def test_a_failure_reaches_those_it_concerns_and_the_engine_goes_on(model):
+@pytest.mark.parametrize("calls", [0, 1, 5])
+def test_a_failure_reaches_those_it_concerns_and_the_engine_goes_on(model, calls):
+    engine = LocalEngine(model, frozenset())
+    left = [calls]
+
+    def fail_once(*_):
+        left[0] -= 1
+        if left[0] == -1:
+            raise RuntimeError("out of memory")
+
+    async def ask():
+        asked = (engine.generate(prompt(5, n), Sampling(1.0, 20), random.Random(n)) for n in range(3))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    hook = model.register_forward_pre_hook(fail_once)
+    try:
+        failed, answered = asyncio.run(ask()), asyncio.run(ask())
+    finally:
+        hook.remove()
+    for n, (failure, response) in enumerate(zip(failed, answered, strict=True)):
+        assert isinstance(failure, EngineFailed)
+        assert "out of memory" in str(failure)
+        assert response.ids == alone(model, prompt(5, n), Sampling(1.0, 20), n, frozenset()).ids
+        assert failure.response.ids == response.ids[:calls]
+    with pytest.raises(UsageError, match="token 1000000 is not"):
+        play(engine, [(10**6,)], Sampling(1.0, 3))
+    assert engine.active == 0
+
+
+def test_one_batch_can_fail_while_others_go_on(model):
     engine = LocalEngine(model, frozenset())
 
     async def one_bad():
         good = asyncio.create_task(engine.generate(prompt(5), Sampling(1.0, 20), random.Random(0)))
         for _ in range(4):
             await asyncio.sleep(0)
-        with pytest.raises(IndexError):
-            await engine.generate((10**6,), Sampling(1.0, 3), random.Random(0))
+        with pytest.raises(EngineFailed, match="IndexError"):
+            await engine.generate((10**6,), Sampling(1.0, 1), random.Random(0))
         return await good
 
     assert asyncio.run(one_bad()).ids == alone(model, prompt(5), Sampling(1.0, 20), 0, frozenset()).ids

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import rollenv
 from rollenv import UsageError
 from rollenv.agents.engine import LocalEngine
+from rollenv.agents.failures import EngineFailed
 from rollenv.agents.generation import Sampling
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
@@ -112,8 +113,8 @@ def test_new_weights_change_the_next_response(agent):
 
 
 def test_an_error_in_the_model_reaches_every_waiting_session(agent):
-    with pytest.raises(IndexError):
-        generate(LocalEngine(agent.model, frozenset()), [(10**6,)], Sampling(1.0, 2), [0])
+    with pytest.raises(EngineFailed, match="IndexError"):
+        generate(LocalEngine(agent.model, frozenset()), [(10**6,)], Sampling(1.0, 1), [0])
 
 
 def test_a_session_speaks_tokens_and_text(agent):

@@ -22,8 +22,8 @@ def trajectories(draw, statuses=("terminated",)):
     """Turns that append to the history or begin anew, with responses of any length and mixed versions."""
     turns, history = [], ()
     for _ in range(draw(st.integers(0, 6))):
-        fresh = draw(st.lists(st.integers(0, 9), min_size=1, max_size=4).map(tuple))
-        prompt = history + fresh if draw(st.booleans()) else fresh
+        prompt = history if draw(st.booleans()) else ()
+        prompt += draw(st.lists(st.integers(0, 9), min_size=not prompt, max_size=4).map(tuple))
         response = draw(ids)
         n = len(response)
         numbers = st.lists(st.integers(0, 5), min_size=n, max_size=n).map(tuple)

@@ -1,0 +1,219 @@
+"""The router: where sessions go, and what happens to them when a replica fails."""
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollenv import UsageError
+from rollenv.agents.base import ContextFull
+from rollenv.agents.engine import LocalEngine
+from rollenv.agents.failures import EngineFailed
+from rollenv.agents.generation import Sampling
+from rollenv.agents.router import Router
+from rollenv.agents.tiny.model import build_model, build_tokenizer
+from rollenv.agents.tiny.settings import TinySize
+
+TOKENIZER = build_tokenizer(["up down left right\n" * 9], 300)
+SIZE = TinySize(hidden=32, layers=1, heads=2, intermediate=64, context=128)
+
+
+class Replica:
+    """A model and its engine; the model can be made to fail at a later call."""
+
+    def __init__(self):
+        self.model = build_model(SIZE, TOKENIZER, 0).eval()
+        self.model.register_forward_pre_hook(self._maybe_fail)
+        self.engine = LocalEngine(self.model, frozenset())
+        self.calls_left = None
+
+    def fail_after(self, calls):
+        self.calls_left = calls
+        return self
+
+    def _maybe_fail(self, *_):
+        if self.calls_left is not None:
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                raise RuntimeError("the device is gone")
+
+
+def replicas(n):
+    made = [Replica() for _ in range(n)]
+    return made, Router([r.engine for r in made])
+
+
+def prompt(n, seed=0):
+    rng = random.Random(seed)
+    return tuple(rng.randrange(10, 250) for _ in range(n))
+
+
+def ask(router, number, asked, tokens=5):
+    return router.generate(asked, Sampling(1.0, tokens), random.Random(number), session=number)
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """What a single engine that never fails answers."""
+    engine = Replica().engine
+    return lambda number, asked, tokens=5: asyncio.run(ask(engine, number, asked, tokens))
+
+
+def test_a_router_is_an_engine_like_any_other(undisturbed):
+    _, router = replicas(3)
+
+    async def play():
+        return await asyncio.gather(*(ask(router, n, prompt(9, n)) for n in range(8)))
+
+    assert [r.ids for r in asyncio.run(play())] == [undisturbed(n, prompt(9, n)).ids for n in range(8)]
+
+
+def test_sessions_stay_and_their_caches_serve_them():
+    made, router = replicas(3)
+
+    async def turns(number):
+        history, homes = prompt(20, number), set()
+        for _ in range(4):
+            response = await ask(router, number, history)
+            homes.add(router.replica_of(number))
+            history += (*response.ids, 11)
+        return homes
+
+    async def play():
+        return await asyncio.gather(*(turns(n) for n in range(9)))
+
+    homes = asyncio.run(play())
+    assert all(len(h) == 1 for h in homes)
+    assert Counter(h.pop() for h in homes) == {0: 3, 1: 3, 2: 3}
+    computed = sum(r.engine.stats.computed for r in made)
+    assert computed == 9 * (20 + 3 * 2), "a turn computes the last token drawn and the new one"
+    for number in range(9):
+        router.release(number)
+    assert sum(r.engine.kept_tokens for r in made) == 0
+    assert router.replica_of(0) is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(groups=st.lists(st.integers(1, 9), min_size=1, max_size=8), n=st.integers(1, 4))
+def test_members_of_a_group_meet_unless_their_replica_is_too_busy(groups, n):
+    router = Router([Replica().engine for _ in range(n)], busier=2.0)
+
+    async def play():
+        number = 0
+        for group, size in enumerate(groups):
+            for _ in range(size):
+                loads = Counter(router.replica_of(s) for s in range(number))
+                emptiest = min(loads[i] for i in range(n))
+                await ask(router, number, prompt(20, group), 1)
+                assert loads[router.replica_of(number)] <= 2.0 * max(emptiest, 1)
+                number += 1
+
+    asyncio.run(play())
+
+
+def test_a_small_group_shares_one_replica_and_its_prompt():
+    made, router = replicas(4)
+
+    async def play():
+        await asyncio.gather(*(ask(router, n, prompt(20, n // 3)) for n in range(12)))
+
+    asyncio.run(play())
+    assert all(len({router.replica_of(n) for n in group}) == 1 for group in (range(3), range(3, 6), range(6, 9)))
+    assert sum(r.engine.stats.computed for r in made) == 4 * 20
+
+
+@pytest.mark.parametrize("calls", [0, 1, 4])
+def test_what_a_failed_replica_was_doing_goes_on_elsewhere(calls, undisturbed, caplog):
+    made, router = replicas(3)
+    made[1].fail_after(calls)
+
+    async def play():
+        return await asyncio.gather(*(ask(router, n, prompt(9, n), 10) for n in range(6)))
+
+    responses = asyncio.run(play())
+    assert router.alive == [0, 2]
+    assert {router.replica_of(n) for n in range(6)} == {0, 2}
+    assert "engine 1 failed" in caplog.text
+    assert "the device is gone" in caplog.text
+    for n, response in enumerate(responses):
+        expected = undisturbed(n, prompt(9, n), 10)
+        assert (response.ids, response.finish) == (expected.ids, expected.finish)
+        assert response.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+    drawn = sum(r.engine.stats.drawn for r in made)
+    assert drawn == 60, "tokens that the failed replica had drawn were kept"
+
+
+def test_without_replicas_there_is_no_answer():
+    made, router = replicas(2)
+    for replica in made:
+        replica.fail_after(2)
+
+    async def play():
+        return await asyncio.gather(*(ask(router, n, prompt(9, n), 10) for n in range(3)), return_exceptions=True)
+
+    failures = asyncio.run(play())
+    assert all(isinstance(f, EngineFailed) for f in failures)
+    assert all("all 2 engines have failed" in str(f) for f in failures)
+    assert any(f.response.ids for f in failures)
+    with pytest.raises(UsageError, match="at least one"):
+        Router([])
+
+
+def test_a_request_that_is_at_fault_takes_nothing_out():
+    _, router = replicas(2)
+    for bad, error in ((prompt(128), ContextFull), ((), UsageError), ((10**6,), UsageError)):
+        with pytest.raises(error):
+            asyncio.run(ask(router, 0, bad))
+    assert router.alive == [0, 1]
+
+
+def test_updates_reach_every_replica_and_lose_nothing(undisturbed):
+    made, router = replicas(2)
+    other = build_model(SIZE, TOKENIZER, 1).state_dict()
+
+    async def play():
+        tasks = [asyncio.create_task(ask(router, n, prompt(9, n), 12)) for n in range(4)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await router.suspend()
+        await router.update_weights(iter(other.items()))
+        await router.resume()
+        return await asyncio.gather(*tasks)
+
+    responses = asyncio.run(play())
+    for n, response in enumerate(responses):
+        cut = response.versions.count(0)
+        assert 0 < cut < 12
+        assert response.versions == [0] * cut + [1] * (12 - cut)
+        assert response.ids[:cut] == undisturbed(n, prompt(9, n), 12).ids[:cut]
+    assert router.version == 1
+    assert [r.engine.version for r in made] == [1, 1]
+    for replica in made:
+        assert all(torch.equal(replica.model.state_dict()[name], tensor) for name, tensor in other.items())
+
+
+def test_wrong_weights_are_an_error_and_no_failure():
+    _, router = replicas(2)
+    with pytest.raises(UsageError, match="no weight"):
+        asyncio.run(router.update_weights([("nonsense", torch.zeros(1))]))
+    assert router.alive == [0, 1]
+
+
+def test_cancelling_reaches_the_replica():
+    made, router = replicas(2)
+
+    async def play():
+        tasks = [asyncio.create_task(ask(router, n, prompt(9, n), 50)) for n in range(4)]
+        for _ in range(4):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(play())
+    assert [r.engine.active for r in made] == [0, 0]
+    assert router.alive == [0, 1]
