@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollenv.agents.scoring import Ids
+from rollenv.agents.generation import Ids
 from rollenv.rollout.types import Group
 from rollenv.trainers.advantages import Floats, gigpo, grpo
 from rollenv.trainers.config import Algorithm

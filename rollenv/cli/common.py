@@ -94,7 +94,9 @@ def make_workers(name: str) -> Iterator[Workers | None]:
         with ProcessWorkers(int(number)) as pool:
             yield pool
     elif kind == "ray" and number.isdigit() and int(number):
-        from rollenv.rollout.ray_workers import RayWorkers, ray
+        import ray
+
+        from rollenv.rollout.ray_workers import RayWorkers
 
         ray.init(ignore_reinit_error=True, log_to_driver=False, include_dashboard=False)
         try:

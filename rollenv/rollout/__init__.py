@@ -1,1 +1,23 @@
 """Playing tasks: trajectories, groups, the manager, evaluation."""
+
+from rollenv.rollout.clock import Clock
+from rollenv.rollout.episode import Limits
+from rollenv.rollout.evaluate import evaluate
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.processes import ProcessWorkers
+from rollenv.rollout.stream import RolloutStream, TailBatches
+from rollenv.rollout.types import Group, Task, Trajectory, Turn
+
+__all__ = [
+    "Clock",
+    "Group",
+    "Limits",
+    "ProcessWorkers",
+    "RolloutManager",
+    "RolloutStream",
+    "TailBatches",
+    "Task",
+    "Trajectory",
+    "Turn",
+    "evaluate",
+]

@@ -85,7 +85,7 @@ class WorkerActor(Worker):
     def __init__(self, pool: RayWorkers, place: Place):
         super().__init__(pool, place)
         self.node = ""
-        self.actor = pool.actor_class.remote()
+        self.actor: Any = pool.actor_class.remote()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.ping()
 

@@ -106,5 +106,5 @@ def test_wrong_tasks_and_a_missing_cluster_are_errors(pool, monkeypatch):
     with RolloutManager(Echo(), pool) as manager, pytest.raises(UsageError, match="num_box"):
         manager.collect([Task("game:Sokoban-v0-easy", 0, {"num_box": 1})])
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(UsageError, match="ray.init"):
+    with pytest.raises(UsageError, match=r"ray\.init"):
         RayWorkers(1)
