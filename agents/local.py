@@ -7,13 +7,13 @@ import itertools
 import json
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollenv.agents.base import Action, EnvHandle, Session
+from rollenv.agents.base import EnvHandle
 from rollenv.agents.generation import Sampling
 from rollenv.agents.prompts import StepPrompt
+from rollenv.agents.token_session import AGENT_FILE, TokenSession, saved_format
 from rollenv.core import MissingExtra, UsageError
 
 try:
@@ -26,9 +26,6 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-#: Saved beside the weights, so that an evaluation prompts a model the way it was trained.
-AGENT_FILE = "rollenv_agent.json"
 
 #: Prompts and responses whose tokenisation is remembered; small environments repeat themselves.
 _REMEMBERED = 1 << 16
@@ -63,8 +60,7 @@ class LocalAgent:
         Raises:
             UsageError: if the folder holds no model.
         """
-        agent_file = Path(path) / AGENT_FILE
-        saved = json.loads(agent_file.read_text()) if agent_file.exists() else {}
+        prompt, drawing = saved_format(path, **sampling)
         if not Path(path).exists() and str(path).count("/") != 1:
             raise UsageError(f"cannot load a model: there is no folder {str(path)!r}, and a hub name reads OWNER/NAME")
         try:
@@ -73,8 +69,7 @@ class LocalAgent:
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot load a model from {str(path)!r}: {error}") from error
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        prompt = StepPrompt(**saved.get("prompt", {}))
-        return cls(model.to(device), tokenizer, prompt, Sampling(**{**saved.get("sampling", {}), **sampling}))
+        return cls(model.to(device), tokenizer, prompt, drawing)
 
     def save(self, path: str | Path) -> None:
         """Write weights, tokenizer and prompt format, so that transformers, vLLM and :meth:`load` find them."""
@@ -105,8 +100,8 @@ class LocalAgent:
     async def resume(self) -> None:
         await self.engine.resume()
 
-    def start(self, env: EnvHandle, seed: int) -> LocalSession:
-        return LocalSession(self, random.Random(seed), next(self._sessions))
+    def start(self, env: EnvHandle, seed: int) -> TokenSession:
+        return TokenSession(self.engine, self.prompt, self, self.sampling, random.Random(seed), next(self._sessions))
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The token ids of a prompt text."""
@@ -132,36 +127,6 @@ class LocalAgent:
                 self._texts.clear()
             text = self._texts[ids] = self.tokenizer.decode(ids, skip_special_tokens=True)
         return text
-
-
-@dataclass(slots=True)
-class LocalSession(Session):
-    """One episode of a :class:`LocalAgent`."""
-
-    agent: LocalAgent
-    rng: random.Random
-    number: int
-    instructions: str | None = None
-    turns: list[tuple[str, str]] = field(default_factory=list)
-
-    async def act(self, observation: str, info: dict[str, Any]) -> Action:
-        agent = self.agent
-        if self.instructions is None:
-            self.instructions = observation
-        text = agent.prompt.render(self.instructions, self.turns, observation, info)
-        prompt_ids = agent.encode(text)
-        response = await agent.engine.generate(prompt_ids, agent.sampling, self.rng, session=self.number)
-        ids = tuple(response.ids)
-        said = agent.decode(ids)
-        if agent.prompt.history_length:
-            self.turns.append((observation, said))
-        versions = tuple(response.versions) if len(set(response.versions)) > 1 else ()
-        return Action(
-            said, prompt_ids, ids, tuple(response.logprobs), response.versions[0], versions, finish=response.finish
-        )
-
-    def close(self) -> None:
-        self.agent.engine.release(self.number)
 
 
 def stop_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rollenv.agents.base import Action, ContextFull, EnvHandle, Session
@@ -17,6 +19,9 @@ from rollenv.agents.prompts import StepPrompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+#: Saved beside the weights, so that an evaluation prompts a model the way it was trained.
+AGENT_FILE = "rollenv_agent.json"
 
 #: What ends a thought.
 THOUGHT_END = "</think>"
@@ -197,3 +202,16 @@ class TokenAgent:
     def _chat(self) -> Conversation:
         assert self.format is not None
         return Conversation(self.format, self.system, self.tools, self.engine.max_context)
+
+
+def saved_format(path: str | Path, **sampling: Any) -> tuple[StepPrompt | None, Sampling]:
+    """How the model of a folder was prompted and sampled when it was saved; no prompt where nothing is told.
+
+    Args:
+        path: a model's folder or hub name.
+        sampling: fields of :class:`Sampling` that override the saved ones.
+    """
+    file = Path(path) / AGENT_FILE
+    saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    prompt = StepPrompt(**saved["prompt"]) if "prompt" in saved else None
+    return prompt, Sampling(**{**saved.get("sampling", {}), **sampling})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rollenv.agents.base import AgentFailed, ContextFull
+from rollenv.agents.base import ContextFull
+from rollenv.agents.failures import EngineFailed
 from rollenv.agents.generation import Ids, Response, Sampling
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.token_session import TokenAgent
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
+
+_SWITCH = "VLLM_ENABLE_V1_MULTIPROCESSING"
 
 #: What is passed to vLLM unless the caller says otherwise. Log-probabilities are those of the distribution that was
 #: drawn from, with the temperature applied: what the trainer computes.
@@ -109,8 +113,8 @@ class VLLMEngine:
         """Draw a response (see :class:`rollenv.agents.generation.Engine`).
 
         Raises:
-            AgentFailed: vLLM failed, or was closed.
             ContextFull: the prompt leaves no room for a response.
+            EngineFailed: vLLM failed, or was closed.
         """
         limit = min(sampling.max_new_tokens, self.max_context - len(prompt))
         if not prompt or sampling.max_new_tokens < 1:
@@ -118,7 +122,7 @@ class VLLMEngine:
         if limit < 1:
             raise ContextFull(f"a prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}")
         if self._failure:
-            raise AgentFailed(self._failure)
+            raise EngineFailed(self._failure)
         request = Request(prompt, sampling, rng, limit, asyncio.get_running_loop().create_future())
         self._live.append(request)
         self._wake()
@@ -263,7 +267,7 @@ class VLLMEngine:
     def _fail(self, why: str) -> None:
         self._failure = why
         for request in list(self._live):
-            self._end(request, AgentFailed(why))
+            self._end(request, EngineFailed(why, request.response))
 
     # -- in vLLM's thread --------------------------------------------------------------------------------------------
 
@@ -297,12 +301,21 @@ class VLLMEngine:
     def _reload(self, weights: list[tuple[str, torch.Tensor]]) -> None:
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if not self._llm.reset_prefix_cache():
-            raise AgentFailed("vLLM kept cached prefixes of the old weights, for requests that are still running")
+            raise EngineFailed("vLLM kept cached prefixes of the old weights, for requests that are still running")
 
 
 def _load(model: str, options: dict[str, Any]) -> LLMEngine:
-    config = EngineArgs(model=model, **options).create_engine_config()
-    return LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
+    """vLLM with its scheduler and (with one device) its model in this process; on CPU only its switch achieves that."""
+    before = os.environ.get(_SWITCH)
+    os.environ[_SWITCH] = "0"
+    try:
+        config = EngineArgs(model=model, **options).create_engine_config()
+        return LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
+    finally:
+        if before is None:
+            del os.environ[_SWITCH]
+        else:
+            os.environ[_SWITCH] = before
 
 
 class VLLMAgent(TokenAgent):

@@ -65,11 +65,11 @@ def main() -> None:
             turns = envs * TURNS
             rows.append([envs, name, wall, TURNS * 0.01, 1e6 * cpu / turns, 1e6 * (cpu - alone) / turns, memory])
     head = ["environments", "deadlines", "wall, s", "least, s", "processor, µs/turn", "of it ours", "more memory, MiB"]
-    save(
-        "rollout_overhead",
-        f"# What the manager costs\n\n{header()}\n{table(head, rows)}\n"
-        "One process and one thread; 10 turns, of which the agent takes 10 ms; medians of three. least: its time. of it\nours: less what coroutines cost that only wait as long.\n",
+    notes = (
+        "One process and one thread; 10 turns, of which the agent takes 10 ms; medians of three. least: its time. of\n"
+        "it ours: less what coroutines cost that only wait as long.\n"
     )
+    save("rollout_overhead", f"# What the manager costs\n\n{header()}\n{table(head, rows)}\n{notes}")
 
 
 if __name__ == "__main__":

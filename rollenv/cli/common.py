@@ -70,10 +70,16 @@ def make_agent(name: str, temperature: float | None = None, base_url: str = "") 
         if not base_url:
             raise UsageError(f"{name} needs --base-url, such as https://api.openai.com/v1 or http://127.0.0.1:8000/v1")
         return ChatAgent(argument, base_url, temperature=temperature)
+    override = {} if temperature is None else {"temperature": temperature}
+    if kind == "vllm" and argument:
+        from rollenv.agents.token_session import saved_format
+        from rollenv.agents.vllm import VLLMAgent
+
+        folder = model_folder(Path(argument))
+        return VLLMAgent.load(folder, *saved_format(folder, **override))
     if kind == "local" and argument:
         from rollenv.agents.local import LocalAgent
 
-        override = {} if temperature is None else {"temperature": temperature}
         return LocalAgent.load(model_folder(Path(argument)), **override)
     raise UsageError(f"there is no agent {name!r}; it is one of {AGENT_HELP}")
 
@@ -94,16 +100,10 @@ def make_workers(name: str) -> Iterator[Workers | None]:
         with ProcessWorkers(int(number)) as pool:
             yield pool
     elif kind == "ray" and number.isdigit() and int(number):
-        import ray
+        from rollenv.rollout.ray_workers import connected
 
-        from rollenv.rollout.ray_workers import RayWorkers
-
-        ray.init(ignore_reinit_error=True, log_to_driver=False, include_dashboard=False)
-        try:
-            with RayWorkers(int(number)) as actors:
-                yield actors
-        finally:
-            ray.shutdown()
+        with connected(int(number)) as actors:
+            yield actors
     else:
         raise UsageError(f"there are no workers {name!r}; {WORKERS_HELP}")
 

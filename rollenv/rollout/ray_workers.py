@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 from rollenv.core import MissingExtra, RollenvError, UsageError
@@ -59,6 +61,17 @@ class RayWorkers(WorkerPool):
 
     def start_worker(self, place: Place) -> Worker:
         return WorkerActor(self, place)
+
+
+@contextlib.contextmanager
+def connected(actors: int) -> Iterator[RayWorkers]:
+    """A pool on the cluster that RAY_ADDRESS names, or on one that is started here and ends with the block."""
+    ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        with RayWorkers(actors) as pool:
+            yield pool
+    finally:
+        ray.shutdown()
 
 
 class _Host:

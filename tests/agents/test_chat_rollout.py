@@ -1,4 +1,4 @@
-"""A rollout over an endpoint that misbehaves in some episodes: they fail and say why, the rest goes on, no env leaks."""
+"""A rollout over an endpoint that misbehaves in some episodes: they fail and say why, the rest goes on, none leaks."""
 
 import asyncio
 import itertools

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from troubled import ID, Echo, chain, register
+from troubled import ID, Echo, all_up, chain, register
 
 import rollenv
 from rollenv import UnknownEnv, UsageError
@@ -48,6 +48,7 @@ def as_played(trajectory):
 def test_processes_give_what_this_process_gives(pool):
     tasks = [Task("game:Sokoban-v0-easy", s) for s in range(6)] + [Task("game:GuessTheNumber-v0", 1)]
     with RolloutManager(OracleAgent(0.3), pool, keep_views=True) as manager:
+        manager.run(all_up(pool))
         there = manager.collect(tasks, 3)
     assert there == RolloutManager(OracleAgent(0.3), keep_views=True).collect(tasks, 3)
     assert {t.worker for g in there for t in g} == {"process-0", "process-1"}

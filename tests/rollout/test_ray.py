@@ -1,12 +1,13 @@
 """Environments in actors of a real Ray cluster of two nodes on this machine."""
 
 import asyncio
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from troubled import ID, Echo, chain, register
+from troubled import ID, Echo, all_up, chain, register
 
 from rollenv import UsageError
 from rollenv.agents.base import OracleAgent
@@ -69,6 +70,7 @@ def assert_whole(groups, tasks):
 def test_actors_give_what_this_process_gives_and_are_spread_over_the_nodes(pool):
     tasks = [Task("game:Sokoban-v0-easy", s) for s in range(8)]
     with RolloutManager(OracleAgent(0.3), pool) as manager:
+        manager.run(all_up(pool))
         there = manager.collect(tasks, 3)
         assert there == RolloutManager(OracleAgent(0.3)).collect(tasks, 3)
         assert {t.worker for g in there for t in g} == {"actor-0", "actor-1"}
@@ -89,9 +91,9 @@ def test_a_lost_node_costs_replays_and_nothing_else(cluster, second_node, pool):
     tasks = [Task(ID, s, {"turns": 30, "latency": 0.1}) for s in range(12)]
 
     async def play(manager):
+        await all_up(pool)
         playing = asyncio.create_task(manager.collect_async(tasks))
-        while len([w for w in manager.health.workers.values() if w.counts["step"] > 20]) < 2:
-            await asyncio.sleep(0.1)
+        await asyncio.sleep(1.0)  # of three at least
         await asyncio.to_thread(cluster.remove_node, second_node, allow_graceful=False)
         return await playing
 
@@ -108,3 +110,10 @@ def test_wrong_tasks_and_a_missing_cluster_are_errors(pool, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(UsageError, match=r"ray\.init"):
         RayWorkers(1)
+
+
+def test_the_command_plays_in_actors(rollenv_command):
+    done = rollenv_command("eval", "game:Sokoban-v0-easy", "-a", "noisy:0.4", "-n", "10", "-w", "ray:1", "--json")
+    assert done.returncode == 0, done.stderr
+    inline = rollenv_command("eval", "game:Sokoban-v0-easy", "-a", "noisy:0.4", "-n", "10", "--json")
+    assert {**json.loads(done.stdout), "seconds": 0} == {**json.loads(inline.stdout), "seconds": 0}

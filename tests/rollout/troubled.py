@@ -10,6 +10,7 @@ from pathlib import Path
 import rollenv
 from rollenv import registry
 from rollenv.agents.base import Action, Session
+from rollenv.rollout.types import Task
 
 ID = "test:Troubled-v0"
 
@@ -109,3 +110,11 @@ class Echo(Session):
     async def act(self, observation, info):
         await asyncio.sleep(self.seconds)
         return Action(f"after {observation}")
+
+
+async def all_up(pool):
+    """Until every worker of the pool is ready, so that a slow start does not put all episodes on one."""
+    env = await pool.open(Task(ID, 0))
+    while any(report["state"] != "up" for report in pool.report()):
+        await asyncio.sleep(0.05)
+    env.close()

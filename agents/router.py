@@ -1,0 +1,199 @@
+"""Several engines behind one: sessions stay where their prefix is computed, and an engine that fails is left out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rollenv.agents.base import AgentFailed, ContextFull, Updatable
+from rollenv.agents.failures import EngineFailed
+from rollenv.agents.generation import Engine, Ids, Response, Sampling
+from rollenv.core import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+
+class Replica(Engine, Updatable, Protocol):
+    """An engine whose weights can change."""
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """A replica and what is on it: sessions, and requests that belong to none."""
+
+    number: int
+    engine: Replica
+    alive: bool = True
+    sessions: set[int] = field(default_factory=set)
+    loose: int = 0
+
+    @property
+    def load(self) -> int:
+        return len(self.sessions) + self.loose
+
+
+class Router:
+    """Spreads sessions over replicas of one model; an engine itself.
+
+    A session stays on its replica, where its earlier turns are cached. A new one goes to the replica that last began a
+    session with the same prompt, or else with the same first tokens (the members of a group share a prompt), unless
+    that one has more than ``busier`` times as many sessions as the emptiest; then, and where no replica knows the
+    beginning, it goes to the emptiest.
+
+    A replica that raises is left out from then on and its sessions move. What it was working on continues on another
+    replica, from the tokens that an :class:`~rollenv.agents.failures.EngineFailed` carries or else from the start.
+    Updates go to all replicas, which count the same version.
+
+    Args:
+        engines: the replicas.
+        busier: see above; the emptiest counts as having at least one session.
+        prefix: how many first tokens of a prompt are compared.
+        remembered: how many beginnings are remembered.
+
+    Raises:
+        UsageError: there are no replicas.
+    """
+
+    def __init__(
+        self, engines: Sequence[Replica], *, busier: float = 2.0, prefix: int = 256, remembered: int = 1 << 14
+    ):
+        if not engines:
+            raise UsageError("a router needs at least one engine")
+        self._places = [_Place(i, engine) for i, engine in enumerate(engines)]
+        self.busier, self.prefix, self.remembered = busier, prefix, remembered
+        self.max_context = min(engine.max_context for engine in engines)
+        self._home: dict[int, _Place] = {}
+        self._began: OrderedDict[Ids, _Place] = OrderedDict()
+        self._align(max(engine.version for engine in engines))
+
+    @property
+    def alive(self) -> list[int]:
+        """The numbers of the replicas that have not failed."""
+        return [place.number for place in self._alive()]
+
+    def replica_of(self, session: int) -> int | None:
+        """The number of the replica that a session is on."""
+        place = self._home.get(session)
+        return None if place is None else place.number
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
+        """Draw a response on one of the replicas (see :class:`rollenv.agents.generation.Engine`).
+
+        Raises:
+            ContextFull: the prompt leaves no room for a response.
+            EngineFailed: there is no replica left.
+        """
+        room = self.max_context - len(prompt)
+        if room < 1:
+            raise ContextFull(f"a prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}")
+        sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
+        response = Response()
+        while True:
+            place = self._choose(prompt, session, response)
+            try:
+                self._add(response, await self._ask(place, prompt, sampling, rng, session, response))
+                return response
+            except (UsageError, ContextFull, AgentFailed):  # the request's own fault
+                raise
+            except Exception as error:
+                if isinstance(error, EngineFailed):
+                    self._add(response, error.response)
+                self._leave_out(place, error)
+
+    async def _ask(
+        self, place: _Place, prompt: Ids, sampling: Sampling, rng: random.Random, session: int, so_far: Response
+    ) -> Response:
+        place.loose += session < 0
+        try:
+            left = replace(sampling, max_new_tokens=sampling.max_new_tokens - len(so_far.ids))
+            return await place.engine.generate((*prompt, *so_far.ids), left, rng, session=session)
+        finally:
+            place.loose -= session < 0
+
+    def _add(self, response: Response, more: Response) -> None:
+        response.ids += more.ids
+        response.logprobs += more.logprobs
+        response.versions += more.versions
+        response.finish = more.finish
+
+    def release(self, session: int) -> None:
+        """Forget a session, here and on its replica."""
+        place = self._home.pop(session, None)
+        if place is not None:
+            place.sessions.discard(session)
+            if place.alive:
+                place.engine.release(session)
+
+    def _choose(self, prompt: Ids, session: int, response: Response) -> _Place:
+        home = self._home.get(session)
+        if home is not None and home.alive:
+            return home
+        alive = self._alive()
+        if not alive:
+            raise EngineFailed(f"all {len(self._places)} engines have failed; see the log for why", response)
+        emptiest = min(alive, key=lambda p: p.load)
+        beginnings = (prompt, prompt[: self.prefix])
+        known = next((p for b in beginnings if (p := self._began.get(b)) and p.alive), emptiest)
+        place = known if known.load <= self.busier * max(emptiest.load, 1) else emptiest
+        if session >= 0:
+            self._home[session] = place
+            place.sessions.add(session)
+        for beginning in beginnings:
+            self._began[beginning] = place
+            self._began.move_to_end(beginning)
+        while len(self._began) > self.remembered:
+            self._began.popitem(last=False)
+        return place
+
+    # -- replicas ----------------------------------------------------------------------------------------------------
+
+    def _alive(self) -> list[_Place]:
+        return [place for place in self._places if place.alive]
+
+    def _leave_out(self, place: _Place, error: Exception) -> None:
+        if place.alive:
+            place.alive = False
+            place.sessions.clear()
+            logger.warning(
+                "engine %d failed and is left out, %d of %d go on: %s: %s",
+                place.number, len(self._alive()), len(self._places), type(error).__name__, error,
+            )  # fmt: skip
+
+    def _align(self, version: int) -> None:
+        self.version = version
+        for place in self._alive():
+            place.engine.version = version
+
+    async def suspend(self) -> None:
+        """Suspend every replica."""
+        await self._everywhere(lambda engine: engine.suspend())
+
+    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | None = None) -> None:
+        """Update every replica."""
+        named = None if weights is None else list(weights)
+        await self._everywhere(lambda engine: engine.update_weights(named))
+        self._align(self.version + 1)
+
+    async def resume(self) -> None:
+        """Resume every replica."""
+        await self._everywhere(lambda engine: engine.resume())
+
+    async def _everywhere(self, work: Callable[[Replica], Coroutine[Any, Any, None]]) -> None:
+        """A replica that cannot follow is left out, unless it was asked for something impossible or is the last."""
+        places = self._alive()
+        results = await asyncio.gather(*(work(place.engine) for place in places), return_exceptions=True)
+        failed = [(p, r) for p, r in zip(places, results, strict=True) if isinstance(r, BaseException)]
+        for place, error in failed:
+            if isinstance(error, UsageError) or not isinstance(error, Exception) or len(failed) == len(places):
+                raise error
+            self._leave_out(place, error)
