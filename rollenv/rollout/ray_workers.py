@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,12 +67,13 @@ class RayWorkers(WorkerPool):
 @contextlib.contextmanager
 def connected(actors: int) -> Iterator[RayWorkers]:
     """A pool on the cluster that RAY_ADDRESS names, or on one that is started here and ends with the block."""
-    ray.init(log_to_driver=False, logging_level=logging.ERROR)
-    try:
-        with RayWorkers(actors) as pool:
-            yield pool
-    finally:
-        ray.shutdown()
+    with contextlib.redirect_stdout(sys.stderr):  # Ray prints what happens to its nodes
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        try:
+            with RayWorkers(actors) as pool:
+                yield pool
+        finally:
+            ray.shutdown()
 
 
 class _Host:

@@ -1,0 +1,99 @@
+"""The local engine beside training: updates between two tokens, versions of tokens, what the trainer sees."""
+
+import itertools
+import random
+
+import pytest
+import torch
+
+from rollenv.agents.generation import Sampling
+from rollenv.agents.local import LocalAgent
+from rollenv.agents.prompts import StepPrompt
+from rollenv.agents.scoring import score
+from rollenv.agents.tiny.model import build_model, build_tokenizer
+from rollenv.agents.tiny.settings import TinySize
+from rollenv.rollout import RolloutManager, RolloutStream, Task
+from rollenv.rollout.samples import drift, trajectory_samples
+
+ENV = "game:GuessTheNumber-v0-easy"
+TEXT = ["Guess a number between 1 and 50, as in \\boxed{5}. higher lower\n" * 5]
+
+
+@pytest.fixture
+def agent():
+    tokenizer = build_tokenizer(TEXT, 300)
+    size = TinySize(hidden=32, layers=2, heads=2, intermediate=64, context=512)
+    model = build_model(size, tokenizer, 0).eval()
+    return LocalAgent(model, tokenizer, StepPrompt("{state}", chat=False), Sampling(1.0, 12))
+
+
+def nudge(model, rng):
+    """An update of the weights, in place."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.01 * torch.randn(parameter.shape, generator=rng)
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2])
+def test_no_token_is_lost_or_too_old_while_weights_change(agent, bound):
+    source = (Task(ENV, n) for n in itertools.count())
+    rng = torch.Generator().manual_seed(0)
+
+    async def train():
+        batches, ages = [], []
+        async with RolloutStream(manager, source, 4, 3, extra_groups=2, max_staleness=bound) as stream:
+            for _ in range(4):
+                batch = await stream.next_batch()
+                ages.append(stream.staleness(batch)["staleness/max"])
+                batches.append(batch)
+                nudge(agent.model, rng)
+                await stream.update_weights()
+        return batches, ages
+
+    with RolloutManager(agent) as manager:
+        batches, ages = manager.run(train())
+    assert max(ages) <= bound
+    assert agent.version == 4
+    assert agent.engine.active == 0, "what was cancelled is not computed any more"
+    trajectories = [t for batch in batches for group in batch for t in group]
+    assert len(trajectories) == 4 * 4 * 3
+    turns = [turn for t in trajectories for turn in t.turns]
+    assert all(len(turn.logprobs) == len(turn.response_ids) > 0 for turn in turns)
+    assert all(not turn.versions or len(turn.versions) == len(turn.response_ids) for turn in turns)
+    assert all(list(turn.versions) == sorted(turn.versions) for turn in turns)
+    assert sum(drift(t, trajectory_samples(t)) for t in trajectories) == 0
+    if bound:
+        assert len({turn.policy_version for turn in turns}) > 1
+
+
+def test_the_newest_weights_drew_the_newest_tokens(agent):
+    """Tokens of the current version have the log-probabilities that the model now gives them."""
+
+    async def play():
+        async with RolloutStream(manager, (Task(ENV, n) for n in itertools.count()), 3, 2, max_staleness=1) as stream:
+            await stream.next_batch()
+            nudge(agent.model, torch.Generator().manual_seed(1))
+            await stream.update_weights()
+            return await stream.next_batch()
+
+    with RolloutManager(agent) as manager:
+        batch = manager.run(play())
+    turns = [turn for group in batch for t in group for turn in t.turns]
+    new = [turn for turn in turns if turn.oldest_version == 1]
+    assert new
+    with torch.no_grad():
+        scores = score(agent.model, [turn.prompt_ids for turn in new], [turn.response_ids for turn in new])
+    for row, turn in enumerate(new):
+        got = scores.logprobs[row][scores.mask[row].bool()].tolist()
+        assert got == pytest.approx(turn.logprobs, abs=1e-4)
+
+
+def test_a_rollout_is_the_same_whoever_else_plays(agent):
+    tasks = [Task(ENV, n) for n in range(6)]
+    with RolloutManager(agent) as manager:
+        together = manager.collect(tasks, 2)
+        alone = [manager.collect([task], 2)[0] for task in random.Random(0).sample(tasks, 3)]
+    for group in alone:
+        same = next(g for g in together if g.task == group.task)
+        for one, two in zip(group, same, strict=True):
+            assert [t.response_ids for t in one.turns] == [t.response_ids for t in two.turns]
