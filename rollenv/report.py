@@ -27,6 +27,7 @@ def render_report(
     metrics: Sequence[Mapping[str, Any]] = (),
     episodes: Sequence[Mapping[str, Any]] = (),
     settings: Mapping[str, Any] | None = None,
+    results: Sequence[Sequence[Sequence[str]]] = (),
 ) -> str:
     """The page as text. Nothing in it is loaded from elsewhere.
 
@@ -35,6 +36,7 @@ def render_report(
         metrics: rows with an ``iteration`` and numbers.
         episodes: trajectories as plain data, each with the ``iteration`` it was played at.
         settings: shown as they are.
+        results: tables shown first; each is a row of headings and rows of text.
     """
     curves = [
         {"title": name, "keys": keys} for name, keys in CURVES if any(key in row for row in metrics for key in keys)
@@ -45,6 +47,7 @@ def render_report(
         "curves": curves,
         "episodes": [_slim(e) for e in episodes],
         "settings": dict(settings or {}),
+        "results": [[list(row) for row in table] for table in results],
     }
     # "<" never stands in the script, so that no text from an episode can end it.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
@@ -59,5 +62,5 @@ def _slim(episode: Mapping[str, Any]) -> dict[str, Any]:
         {k: turn[k] for k in ("observation", "view", "text", "reward", "logprobs", "policy_version")}
         for turn in episode["turns"]
     ]
-    kept = ("iteration", "task", "status", "success", "reward", "error", "final_observation", "final_view")
+    kept = ("iteration", "task", "status", "success", "reward", "error", "member", "final_observation", "final_view")
     return {k: episode.get(k) for k in kept} | {"turns": turns}

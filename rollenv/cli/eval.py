@@ -199,22 +199,20 @@ def _save(out: Path, numbers: Mapping[str, Any], result: Evaluation) -> None:
     from rollenv.report import render_report
 
     (out / "result.json").write_text(json_module.dumps(numbers, indent=2) + "\n", encoding="utf-8")
-    shown = [{"iteration": t.task.seed, **t.to_dict()} for t in result.trajectories[:_SHOWN]]
-    page = render_report(f"{numbers['agent']} on {numbers['env']}", episodes=shown, settings=_flat(numbers))
+    shown = [t.to_dict() for t in result.trajectories[:_SHOWN]]
+    settings = {key: value for key, value in numbers.items() if key not in ("pass_at", "pass_all")}
+    page = render_report(
+        f"{numbers['agent']} on {numbers['env']}",
+        episodes=shown,
+        settings=settings,
+        results=_tables(result, str(numbers["agent"])),
+    )
     (out / "report.html").write_text(page, encoding="utf-8")
 
 
-def _flat(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers with intervals as text, for the page."""
-    out = {key: value for key, value in numbers.items() if key not in ("pass_at", "pass_all")}
-    for name, sign in (("pass_at", "pass@"), ("pass_all", "pass^")):
-        out |= {f"{sign}{j}": percent(*interval) for j, interval in numbers[name].items()}
-    return out
-
-
-def _print(result: Evaluation, agent: str, out: Path | None) -> None:
-    table = Table("environment", "agent", "tasks", "success (95 %)", "reward", "turns", "failed", "seconds", box=None)
-    table.add_row(
+def _tables(result: Evaluation, agent: str) -> list[list[list[str]]]:
+    """The results as tables: headings, then rows."""
+    numbers = [
         result.env_id,
         agent,
         str(result.n) if result.k == 1 else f"{result.n} × {result.k}",
@@ -223,13 +221,22 @@ def _print(result: Evaluation, agent: str, out: Path | None) -> None:
         f"{result.turns:.1f}",
         str(result.failed),
         f"{result.seconds:.1f}",
-    )
-    console.print(table)
+    ]
+    tables = [
+        [["environment", "agent", "tasks", "success (95 %)", "reward", "turns", "failed", "seconds"], numbers],
+    ]
     if result.k > 1:
-        passes = Table("k", "pass@k: one of k (95 %)", "pass^k: all k (95 %)", box=None)
-        for j in result.pass_at:
-            passes.add_row(str(j), percent(*result.pass_at[j]), percent(*result.pass_all[j]))
-        console.print(passes)
+        rows = [[str(j), percent(*result.pass_at[j]), percent(*result.pass_all[j])] for j in result.pass_at]
+        tables.append([["k", "pass@k: one of k (95 %)", "pass^k: all k (95 %)"], *rows])
+    return tables
+
+
+def _print(result: Evaluation, agent: str, out: Path | None) -> None:
+    for head, *rows in _tables(result, agent):
+        table = Table(*head, box=None)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
     if result.failed:
         error = next(t.error for t in result.trajectories if t.status == "failed")
         error_console.print(f"{result.failed} episodes failed; the first: {error}", markup=False)

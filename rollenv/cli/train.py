@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import json
 import sys
 import time
 from pathlib import Path
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def command(
-    recipe: str = typer.Argument(help="A bundled recipe (sokoban) or a TOML file."),
+    recipe: str = typer.Argument(help="A bundled recipe (sokoban, webshop) or a TOML file."),
     overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, as in algorithm.name=gigpo."),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in run_dir, or the recipe's latest."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Print the resolved settings and stop."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Show settings, first prompt and needs; start nothing."),
 ) -> None:
     """Train an agent; everything is written to one run directory."""
     started = time.perf_counter()
@@ -36,7 +35,9 @@ def command(
 
     config = load_config(recipe, overrides or ())
     if dry_run:
-        console.print_json(json.dumps(config.model_dump(mode="json")))
+        from rollenv.cli import dry_run as dry
+
+        dry.dry_run(config)
         return
     run, config = _resume(recipe, config, bool(overrides)) if resume else _create(recipe, config)
     try:
