@@ -180,8 +180,8 @@ class _Dashboard:
             f"turns {self.turns / done:.1f}   failed {self.failed}   {self.done / seconds:.1f} episodes/s"
             + (f"   {self.tokens / seconds:.0f} tokens/s" if self.tokens else "")
         )
-        rows = self.manager.flight.now()
-        phases = Counter(row["phase"] for row in rows if row["phase"] != "waiting" or row["worker"])
+        rows = [row for row in self.manager.flight.now() if row["phase"] != "waiting"]
+        phases = Counter(row["phase"] for row in rows)
         longest = f"   longest: {rows[0]['phase']} for {rows[0]['seconds']:.0f} s" if rows else ""
         doing = "now: " + ", ".join(f"{number} {phase}" for phase, number in phases.most_common()) + longest
         totals = _totals(self.agent)
