@@ -86,15 +86,16 @@ class TokenSession(Session):
             self.play.answer(ids)
         elif self.play.history_length:
             self._turns.append((observation, text))
-        versions = tuple(response.versions)
+        versions = response.versions
+        mixed = len(versions) > 1 and versions[0] != versions[-1]  # they only grow
         return Action(
             text,
             prompt,
             ids,
             tuple(response.logprobs),
-            policy_version=versions[0] if versions else self.engine.version,
-            versions=versions if len(set(versions)) > 1 else (),
-            finish=response.finish,
+            versions[0] if versions else self.engine.version,
+            tuple(versions) if mixed else (),
+            response.finish,
         )
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session
 from rollenv.core import UsageError
-from rollenv.rollout.health import Health
+from rollenv.rollout.health import Health, Record
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.rollout.workers import EnvFailure, Seen, WorkerEnv, Workers
 
@@ -49,13 +49,9 @@ class Limits:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
 
 
-@dataclass(slots=True)
-class _Done:
-    """A call that the environment answered: enough to make it again and to see whether the answer is the same."""
-
-    method: str
-    args: tuple[Any, ...]
-    fingerprint: int
+#: A call that the environment answered: method, arguments, fingerprint. Enough to make it again and to see whether the
+#: answer is the same. A plain tuple, because there is one for every turn.
+_Done = tuple[str, tuple[Any, ...], int]
 
 
 @dataclass(eq=False, slots=True)
@@ -77,6 +73,8 @@ class Episode:
     quarantine: asyncio.Lock
     """Held by the one episode that plays although it lost several workers: its environment may be what kills them."""
     env: WorkerEnv | None = None
+    records: tuple[Record, ...] = ()
+    """Where successes are noted: the environment id's and the worker's."""
     done: list[_Done] = field(default_factory=list)
     outcome: str = "failed"
     """How it ended, as :meth:`Record.ended` counts it."""
@@ -194,7 +192,7 @@ class Episode:
                     raise
                 self.trajectory.replays += 1
             else:
-                self.done.append(_Done(method, args, fingerprint(answer)))
+                self.done.append((method, args, fingerprint(answer)))
                 return answer
 
     async def _begin(self) -> Seen:
@@ -209,14 +207,15 @@ class Episode:
             self.quarantined = True
         self.env = await self.workers.open(self.trajectory.task, views=self.views, shun=self.health.shuns)
         self.trajectory.worker = self.env.worker
+        self.records = self.health.env(self.env_id), self.health.worker(self.env.worker)
         first: Seen = await self._ask("reset", ())
-        for number, done in enumerate(self.done or [_Done("reset", (), first.fingerprint)]):
-            answer = await self._ask(done.method, done.args, "replay") if number else first
-            if fingerprint(answer) != done.fingerprint:
+        if not self.done:
+            self.done.append(("reset", (), first.fingerprint))
+        for number, (method, args, expected) in enumerate(self.done):
+            answer = await self._ask(method, args, "replay") if number else first
+            if fingerprint(answer) != expected:
                 text = f"{self.env_id}: replayed with the same seed and actions, call {number} gave another answer"
                 raise EnvFailure("differs", f"{text}; `rollenv check {self.env_id}` tells what it depends on")
-        if not self.done:
-            self.done.append(_Done("reset", (), first.fingerprint))
         return first
 
     async def _ask(self, method: str, args: tuple[Any, ...], phase: str = "") -> Any:
@@ -235,8 +234,8 @@ class Episode:
                     raise
                 raise EnvFailure("hung", f"{method} did not return within {seconds} s") from None
         took = self.clock() - began
-        self.health.env(self.env_id).ok(method, took)
-        self.health.worker(self.env.worker).ok(method, took)
+        for record in self.records:
+            record.ok(method, took)
         return answer
 
     def _count(self, failure: EnvFailure) -> None:

@@ -122,11 +122,17 @@ class HostedEnv:
         self.named = "state_key" in env_spec.abilities
 
     def reset(self) -> Seen:
-        observation, info = guarded(self.env.reset, self.task.seed)
-        return self._seen(observation, 0.0, False, False, info)
+        try:
+            observation, info = self.env.reset(self.task.seed)
+            return self._seen(observation, 0.0, False, False, info)
+        except (Exception, SystemExit) as error:
+            raise failed(error) from error
 
     def step(self, action: str) -> Seen:
-        return self._seen(*guarded(self.env.step, action))
+        try:
+            return self._seen(*self.env.step(action))
+        except (Exception, SystemExit) as error:
+            raise failed(error) from error
 
     def call(self, method: str, *args: Any) -> Any:
         return guarded(getattr(self.env, method), *args, passing=RollenvError)
@@ -144,8 +150,8 @@ class HostedEnv:
         return twin
 
     def _seen(self, observation: str, reward: float, terminated: bool, truncated: bool, info: dict[str, Any]) -> Seen:
-        key = guarded(self.env.state_key) if self.named and not (terminated or truncated) else ""
-        view = guarded(self.env.render) if self.views else ""
+        key = self.env.state_key() if self.named and not (terminated or truncated) else ""
+        view = self.env.render() if self.views else ""
         return Seen(observation, reward, terminated, truncated, info, key, view)
 
 
@@ -159,7 +165,12 @@ def guarded(function: Callable[..., Any], *args: Any, passing: Errors = (), **kw
     except passing:
         raise
     except (Exception, SystemExit) as error:
-        raise EnvFailure("raised", f"{type(error).__name__}: {error}") from error
+        raise failed(error) from error
+
+
+def failed(error: BaseException) -> EnvFailure:
+    """What an environment raised, as a failure of its."""
+    return EnvFailure("raised", f"{type(error).__name__}: {error}")
 
 
 class InlineWorkers:
