@@ -58,7 +58,7 @@ def dry_run(config: TrainConfig) -> None:
 
 
 def first_prompt(env: Env, config: TrainConfig) -> str:
-    """What the model would read first in the run's first task, before a chat template."""
+    """What the model reads first in a training task, before a chat template; the task follows the run's seed."""
     observation, info = env.reset(config.seed)
     return StepPrompt(**config.prompt.model_dump()).render(observation, [], observation, info)
 

@@ -1,0 +1,101 @@
+"""``rollenv train --dry-run``: it says what a run would do and need, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+
+def parts(text: str) -> tuple[dict, str, dict[str, str]]:
+    """The settings, the first prompt, and the needs by name."""
+    settings, rest = json.JSONDecoder().raw_decode(text)[0], text[json.JSONDecoder().raw_decode(text)[1] :]
+    prompt, _, needs = rest.partition("what the run needs")
+    rows = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in needs.splitlines()]
+    return settings, prompt.partition("the first prompt")[2].strip(), {r[0]: r[1] for r in rows if len(r) == 2}
+
+
+def test_it_counts_what_an_iteration_needs_and_leaves_nothing_behind(rollenv_command, tmp_path):
+    changes = ["rollout.groups_per_batch=3", "rollout.group_size=4", "iterations=50", "eval.every=20"]
+    done = rollenv_command("train", "sokoban", "--dry-run", "env.kwargs.max_turns=7", "eval.episodes=10", *changes)
+    assert done.returncode == 0, done.stderr
+    settings, prompt, needs = parts(done.stdout)
+    assert settings["rollout"]["groups_per_batch"] == 3
+    assert settings["env"]["kwargs"]["max_turns"] == 7
+    assert prompt
+    assert needs["trajectories an iteration"] == "12"
+    assert needs["turns an iteration, at most"] == "84"
+    assert needs["response tokens an iteration, at most"] == str(84 * settings["rollout"]["max_new_tokens"])
+    assert needs["trajectories in all"] == "600"
+    assert needs["evaluation episodes in all"] == "40"  # before the first iteration, and after 20, 40 and 50
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_prompt_is_the_template_filled_by_a_task_that_follows_the_seed(rollenv_command):
+    pytest.importorskip("bm25s")
+    shown = [
+        parts(rollenv_command("train", "webshop", "--dry-run", f"seed={seed}", "prompt.template='buy! {state}'").stdout)
+        for seed in (1, 1, 2)
+    ]
+    prompts = [prompt for _, prompt, _ in shown]
+    assert prompts[0].startswith("buy! WebShop | Instruction:")
+    assert prompts[0] == prompts[1] != prompts[2]
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "says"),
+    [
+        ("env.id=game:Nothing-v0", 2, "no environment is registered"),
+        ("env.kwargs.max_turn=3", 2, "did you mean 'max_turns'"),
+        ("eval.kwargs.splitt=test", 2, "did you mean 'split'"),
+        ("model.path=nowhere", 2, "there is no folder 'nowhere'"),
+        ("model.path=./a/b", 2, "there is no folder './a/b'"),
+        ("prompt.template='{what}'", 2, "unknown field {what}"),
+    ],
+)
+def test_what_would_stop_the_run_stops_the_dry_run(rollenv_command, tmp_path, override, code, says):
+    done = rollenv_command("train", "sokoban", "--dry-run", override)
+    assert done.returncode == code
+    assert says in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_folder_is_checked_and_its_tokens_counted_without_its_weights(rollenv_command, tmp_path):
+    from rollenv.agents.local import LocalAgent
+    from rollenv.agents.tiny.model import build_model, build_tokenizer
+    from rollenv.agents.tiny.settings import TinySize
+
+    size = TinySize(hidden=16, layers=1, heads=2, intermediate=16, context=96, vocabulary=300)
+    tokenizer = build_tokenizer(["####", "#__P#"], size.vocabulary)
+    folder = tmp_path / "model"
+    LocalAgent(build_model(size, tokenizer, 0), tokenizer).save(folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(b"not weights")  # whoever reads them fails
+    done = rollenv_command("train", "sokoban", "--dry-run", f"model.path={folder}", "env.kwargs.max_turns=5")
+    assert done.returncode == 0, done.stderr
+    settings, prompt, needs = parts(done.stdout)
+    assert needs["tokens of the first prompt"] == str(len(tokenizer.encode(prompt)))
+    turns = 5 * settings["rollout"]["groups_per_batch"] * settings["rollout"]["group_size"]
+    assert needs["prompt tokens an iteration, at most"] == f"{turns * 95:,}"
+
+    weights.unlink()
+    bare = rollenv_command("train", "sokoban", "--dry-run", f"model.path={folder}")
+    assert bare.returncode == 2
+    assert "holds no weights" in " ".join(bare.stderr.split())
+
+
+def test_the_published_setting(rollenv_command, data):
+    data("webshop")
+    done = rollenv_command("train", "webshop_published", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    settings, prompt, needs = parts(done.stdout)
+    assert settings["model"]["path"] == "Qwen/Qwen2.5-1.5B-Instruct"
+    assert needs["trajectories an iteration"] == "128"
+    assert needs["turns an iteration, at most"] == f"{128 * 15:,}"
+    assert needs["response tokens an iteration, at most"] == f"{128 * 15 * 512:,}"
+    assert "search[words]" in prompt
