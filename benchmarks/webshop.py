@@ -79,7 +79,7 @@ def replay(env: WebShopEnv) -> tuple[int, int]:
     same = 0
     for step in trace["trace"]:
         if step["action"] is None:
-            observation, info = env.reset(0, options={"goal": place})
+            observation, info = env.reset(0, options={"index": place})
             reward: float | None = None
         else:
             observation, reward, *_, info = env.step(step["action"])

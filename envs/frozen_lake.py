@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 from rollenv.core import EpisodeOver, UsageError
@@ -170,15 +171,26 @@ def chance(size: int, cell: int, direction: int, success_rate: float, values: tu
     return sum(share * values[neighbour(size, cell, d % 4)] for d, share in shares)
 
 
-@functools.lru_cache(maxsize=1024)
 def best_chances(size: int, holes: frozenset[int], goal: int, success_rate: float, moves: int) -> tuple[float, ...]:
     """For every cell, the chance to reach the goal in at most ``moves`` moves under the best policy."""
-    if not moves:
-        return tuple(float(cell == goal) for cell in range(size * size))
-    values = best_chances(size, holes, goal, success_rate, moves - 1)
-    return tuple(
-        values[cell]
-        if cell == goal or cell in holes
-        else max(chance(size, cell, direction, success_rate, values) for direction in range(4))
-        for cell in range(size * size)
-    )
+    table, lock = _table(size, holes, goal, success_rate)
+    with lock:
+        while len(table) <= moves and (len(table) < 2 or table[-1] != table[-2]):  # further moves change nothing
+            values = table[-1]
+            table.append(
+                tuple(
+                    values[cell]
+                    if cell == goal or cell in holes
+                    else max(chance(size, cell, direction, success_rate, values) for direction in range(4))
+                    for cell in range(size * size)
+                )
+            )
+        return table[min(moves, len(table) - 1)]
+
+
+@functools.lru_cache(maxsize=256)
+def _table(
+    size: int, holes: frozenset[int], goal: int, success_rate: float
+) -> tuple[list[tuple[float, ...]], threading.Lock]:
+    """The chances by the number of moves left, as far as they were worked out, and the lock to go on with."""
+    return [tuple(float(cell == goal) for cell in range(size * size))], threading.Lock()

@@ -7,6 +7,7 @@ what to change if it does not, and :class:`NotApplicable` if the environment doe
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -21,7 +22,7 @@ from typing import Any
 import gymnasium.utils.env_checker
 import numpy as np
 
-from rollenv.core import Env, EpisodeOver, Unsolvable
+from rollenv.core import Env, EpisodeOver, Unsolvable, UsageError, Wrapper
 from rollenv.registry import EnvSpec, spec
 from rollenv.traces import Broken, NotApplicable, TwinProcess, digest, play
 
@@ -47,7 +48,16 @@ HOSTILE_ACTIONS = (
     "a" * 1_000_000,
     "\\boxed{" + "b" * 1_000_000 + "}",
     "</answer>" * 50_000,
+    "```python\n" + "x" * 300_000,
+    "```" * 100_000,
+    "``` x " * 50_000 + "\n",
+    "<python>" * 40_000,
+    "<search>" * 40_000,
+    "<tool_call>" + "<tool_name></tool_name>  " * 20_000,
 )
+
+#: Actions within which an episode has to end.
+_LONGEST = 5000
 
 #: Actions for environments that cannot sample their own.
 _PLAIN_ACTIONS = ("\\boxed{1}", "up", "\\boxed{a}", "<answer>left</answer>", "0", "\\boxed{1 1}")
@@ -102,20 +112,30 @@ def check_env(
 
 def run_checks(
     env: str | EnvSpec | Env | Callable[[], Env],
-    *,
     abilities: Sequence[str] | None = None,
     episodes: int = 20,
     twin_process: TwinProcess | None = None,
 ) -> list[Finding]:
     """Like :func:`check_env`, but returns every finding and raises for none of them."""
     env_spec = _spec_of(env)
-    make = env_spec.make if env_spec else env
+    make = env_spec.make if env_spec else env.spawn if isinstance(env, Env) and env.spec else env
     if not callable(make):
         raise Broken(f"{env!r} has no spec; pass a function that builds it instead")
-    declared = frozenset(abilities) if abilities is not None else env_spec.abilities if env_spec else frozenset()
+    promised = env.spec if isinstance(env, Env) else env_spec
+    declared = frozenset(abilities) if abilities is not None else promised.abilities if promised else frozenset()
     with contextlib.nullcontext(twin_process) if twin_process else TwinProcess() as twin:
         subject = Subject(make, env_spec, declared, episodes, twin)
         return [_run(name, check, subject) for name, check in CHECKS.items()]
+
+
+@functools.cache
+def _kept_twin() -> TwinProcess:
+    return TwinProcess()
+
+
+def checks_in_helper(env_id: str, episodes: int) -> list[Finding]:
+    """:func:`run_checks` for a :class:`~rollenv.traces.HelperProcess`, which keeps its twin process."""
+    return run_checks(env_id, None, episodes, _kept_twin())
 
 
 def _run(name: str, check: Callable[[Subject], None], subject: Subject) -> Finding:
@@ -133,6 +153,8 @@ def _run(name: str, check: Callable[[Subject], None], subject: Subject) -> Findi
 def _spec_of(env: str | EnvSpec | Env | Callable[[], Env]) -> EnvSpec | None:
     if isinstance(env, str):
         return spec(env)
+    if isinstance(env, Wrapper):  # put around an environment by hand, its spec is the inner one's
+        return env._own_spec
     return env.spec if isinstance(env, Env) else env if isinstance(env, EnvSpec) else None
 
 
@@ -282,16 +304,17 @@ def check_over(subject: Subject) -> None:
     """Stepping before ``reset`` or after the end raises :class:`EpisodeOver`."""
     env = subject.make()
     _expect_over(env, "before the first reset()")
-    (_, actions), *_ = _sequences(subject, seeds=1, length=500)
+    can_sample = "random_action" in subject.abilities
     env.reset(0)
-    for action in actions:
-        result = env.step(action)
+    for turn in range(_LONGEST):
+        result = env.step(env.sample_random_action() if can_sample else _PLAIN_ACTIONS[turn % len(_PLAIN_ACTIONS)])
         if result[2] or result[3]:
             _expect_over(env, "after the episode had ended")
             env.reset(1)
-            env.step(actions[0])
-            break
-    env.close()
+            env.step(env.sample_random_action() if can_sample else _PLAIN_ACTIONS[0])
+            env.close()
+            return
+    raise Broken(f"no episode ended within {_LONGEST} actions; give it a limit of turns and return truncated=True")
 
 
 def _expect_over(env: Env, when: str) -> None:
@@ -300,6 +323,38 @@ def _expect_over(env: Env, when: str) -> None:
     except EpisodeOver:
         return
     raise Broken(f"step() {when} did not raise EpisodeOver; implement _reset() and _step() and let Env guard them")
+
+
+def check_indexed(subject: Subject) -> None:
+    """Tasks that are numbered can be asked for: each number gives one task, whatever the seed; others are errors."""
+    if subject.spec is None or not subject.spec.indexed:
+        raise NotApplicable("its tasks are not declared to be numbered")
+    env = subject.make()
+    n = env.num_tasks()
+    if type(n) is not int or n < 1:
+        raise Broken(f"num_tasks() returned {n!r}; return a positive int")
+    for index in {0, n // 2, n - 1}:
+        first, again = (env.reset(seed, options={"index": index})[0] for seed in (1, 2))
+        if first != again:
+            raise Broken(f"the task {index} differs with the seed; options={{'index': i}} names one task")
+    for wrong in (-1, n):
+        try:
+            env.reset(0, options={"index": wrong})
+        except UsageError:
+            continue
+        raise Broken(f"there are {n} tasks, but index {wrong} was not refused with a UsageError")
+    env.close()
+
+
+def check_options(subject: Subject) -> None:
+    """``reset`` refuses an option that it does not know."""
+    env = subject.make()
+    try:
+        env.reset(0, options={"no_such_option": 1})
+    except UsageError:
+        env.close()
+        return
+    raise Broken("reset(options={'no_such_option': 1}) was accepted; name the known ones in reset_options")
 
 
 def check_state(subject: Subject) -> None:
@@ -513,6 +568,8 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "processes": check_processes,
     "global rng": check_global_rng,
     "over": check_over,
+    "options": check_options,
+    "indexed": check_indexed,
     "state": check_state,
     "spawn": check_spawn,
     "random actions": check_random_actions,

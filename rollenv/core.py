@@ -18,6 +18,7 @@ is proved by :func:`rollenv.check_env`.
 from __future__ import annotations
 
 import copy
+import difflib
 import functools
 import random
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,8 @@ class Env(gymnasium.Env[str, str]):
     render_mode = "ansi"
     #: Set by :func:`rollenv.make`.
     spec: EnvSpec | None = None  # type: ignore[assignment]
+    #: The keys that ``reset(options=...)`` takes; any other is an error.
+    reset_options: frozenset[str] = frozenset()
 
     _over = True
     _random_actions: random.Random | None = None
@@ -126,14 +129,26 @@ class Env(gymnasium.Env[str, str]):
 
         Args:
             seed: starts the private random stream anew; without one, the stream goes on.
-            options: settings of this episode alone, where the environment knows any.
+            options: settings of this episode alone, on top of the spec's: any of :attr:`reset_options`.
+
+        Raises:
+            UsageError: for an option that the environment does not know.
         """
+        given = self._checked_options(options)
         if seed is not None:
             self.seed_stream(seed)
         self._over = True
-        observation, info = self._reset(options or {})
+        observation, info = self._reset(given)
         self._over = False
         return observation, info
+
+    def _checked_options(self, options: dict[str, Any] | None) -> dict[str, Any]:
+        given = {**(self.spec.options if self.spec else {}), **(options or {})}
+        for name in given.keys() - self.reset_options:
+            near = difflib.get_close_matches(str(name), self.reset_options, n=1) or sorted(self.reset_options)
+            there = f"there is {', '.join(near)}" if near else "it takes none"
+            raise UsageError(f"{self}: reset takes no option {name!r}; {there}")
+        return given
 
     def step(self, action: str) -> StepResult:
         """Play one turn and return ``(observation, reward, terminated, truncated, info)``.
@@ -160,13 +175,22 @@ class Env(gymnasium.Env[str, str]):
     # -- abilities ---------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that decides how the episode goes on, as JSON data, the private random stream included."""
-        return {"over": self._over, "rng": self.np_random.bit_generator.state, "env": self._get_state()}
+        """Everything that decides how the episode goes on, as JSON data, both random streams included."""
+        version, words, gauss = self.action_rng.getstate()
+        return {
+            "over": self._over,
+            "rng": self.np_random.bit_generator.state,
+            "actions": [version, list(words), gauss],
+            "env": self._get_state(),
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go back to a state that :meth:`get_state` of the same kind of environment returned."""
         self._np_random = np.random.Generator(np.random.PCG64(0))
         self._np_random.bit_generator.state = state["rng"]
+        version, words, gauss = state["actions"]
+        self._random_actions = random.Random()
+        self._random_actions.setstate((version, tuple(words), gauss))
         self._set_state(state["env"])
         self._over = state["over"]
 
@@ -210,6 +234,10 @@ class Env(gymnasium.Env[str, str]):
     def state_key(self) -> str:
         """A name for the current state: two states are equal if and only if their keys are (GiGPO's anchor)."""
         raise NotImplementedError(f"{type(self).__name__} has no state key")
+
+    def num_tasks(self) -> int:
+        """How many tasks ``reset(options={"index": i})`` can choose from, where the spec says ``indexed``."""
+        raise NotImplementedError(f"{type(self).__name__} has no numbered tasks")
 
     def seed_stream(self, seed: int) -> None:
         """Start the private random stream anew, without a reset."""
@@ -255,6 +283,8 @@ class Env(gymnasium.Env[str, str]):
 class Wrapper(Env):
     """An environment around another one; whatever it does not define itself is the inner environment's."""
 
+    _own_spec: EnvSpec | None = None
+
     def __init__(self, env: Env):
         self.env = env
 
@@ -289,6 +319,8 @@ class Wrapper(Env):
         pass
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
+        if self._own_spec is not None and not same_state:
+            return self._own_spec.make(**kwargs)
         twin = copy.copy(self)
         twin.env = self.env.spawn(same_state, **kwargs)
         twin._set_state(copy.deepcopy(self._get_state()))
@@ -300,15 +332,53 @@ class Wrapper(Env):
     def seed_actions(self, seed: int) -> None:
         self.env.seed_actions(seed)
 
+    def seed_stream(self, seed: int) -> None:
+        self.env.seed_stream(seed)
+
     def oracle_action(self) -> str:
         return self.env.oracle_action()
 
     def state_key(self) -> str:
         return self.env.state_key()
 
+    def num_tasks(self) -> int:
+        return self.env.num_tasks()
+
+    def randint(self, n: int) -> int:
+        return self.env.randint(n)
+
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]
-        return self.env.spec
+        """Its own where :func:`rollenv.make` built it, else the inner environment's."""
+        return self._own_spec or self.env.spec
+
+    @spec.setter
+    def spec(self, value: EnvSpec | None) -> None:
+        self._own_spec = value
+
+    @property
+    def reset_options(self) -> frozenset[str]:  # type: ignore[override]
+        return self.env.reset_options
+
+    @property
+    def metadata(self) -> dict[str, Any]:  # type: ignore[override]
+        return self.env.metadata
+
+    @property
+    def render_mode(self) -> str | None:  # type: ignore[override]
+        return self.env.render_mode
+
+    @property
+    def observation_space(self) -> Any:  # type: ignore[override]
+        return self.env.observation_space
+
+    @property
+    def action_space(self) -> Any:  # type: ignore[override]
+        return self.env.action_space
+
+    @property
+    def action_rng(self) -> random.Random:
+        return self.env.action_rng
 
     @property
     def np_random(self) -> np.random.Generator:
@@ -317,6 +387,10 @@ class Wrapper(Env):
     @np_random.setter
     def np_random(self, value: np.random.Generator) -> None:
         self.env.np_random = value
+
+    @property
+    def np_random_seed(self) -> int:
+        return self.env.np_random_seed  # type: ignore[no-any-return]
 
     @property
     def unwrapped(self) -> Env:

@@ -3,9 +3,11 @@ r"""Finding the answer in what a model wrote: ``\boxed{}``, tags and code fences
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
-_TOKEN = re.compile(r"(\\f?box(?:ed)?\s*\{)|\\.|[{}]", re.DOTALL)
-_FENCE = re.compile(r"```[ \t]*([A-Za-z0-9_+#-]*)[^\n]*\n(.*?)```", re.DOTALL)
+_TOKEN = re.compile(r"(\\f?box(?:ed)?\s*\{)|\\\\(?!f?box)|\\[{}]|[{}]")
+_BOX = re.compile(r"\\f?box")
 
 
 def last_boxed(text: str) -> str | None:
@@ -14,7 +16,7 @@ def last_boxed(text: str) -> str | None:
     A box that is never closed does not hide an earlier one.
     """
     start = text.rfind("\\boxed{") + 7
-    if start >= 7 and "\\fbox" not in text:
+    if start >= 7 and not _BOX.search(text, start):  # the last box of any spelling, nearly always a plain one
         end = text.find("}", start)
         if end >= 0 and text.find("{", start, end) < 0 and text.find("\\", start, end) < 0:
             return text[start:end].strip()
@@ -36,6 +38,14 @@ def _last_nested_box(text: str) -> str | None:
     return text[best[0] : best[1]].strip() if best[0] >= 0 else None
 
 
+class Element(NamedTuple):
+    """A piece of a text between its marks."""
+
+    content: str
+    end: int
+    """Where the closing mark ends."""
+
+
 def last_tagged(text: str, tag: str = "answer") -> str | None:
     """What stands between the last ``</tag>`` and the ``<tag>`` before it, stripped."""
     end = text.rfind(f"</{tag}>")
@@ -43,7 +53,48 @@ def last_tagged(text: str, tag: str = "answer") -> str | None:
     return text[start + len(tag) + 2 : end].strip() if start >= 0 else None
 
 
+def first_tagged(text: str, tag: str) -> Element | None:
+    """The first ``<tag>`` and what stands up to the next ``</tag>``, as it is."""
+    start = text.find(f"<{tag}>")
+    end = text.find(f"</{tag}>", start) if start >= 0 else -1
+    return Element(text[start + len(tag) + 2 : end], end + len(tag) + 3) if end >= 0 else None
+
+
+_LANGUAGE = re.compile(r"[ \t]{0,16}([A-Za-z0-9_+#-]{0,32})")
+_MARK = re.compile(r"`{3,8}")
+
+
+def code_blocks(text: str) -> Iterator[tuple[str, Element]]:
+    """The complete fenced code blocks, in order: language in lower case, then the code.
+
+    A fence is three to eight backticks, anywhere in a line, and is closed by as many. What follows the language on its
+    line is left out; backticks there mean code within the line, which is no block.
+    """
+    at, line_end, never_closed = 0, -1, 9
+    while mark := _MARK.search(text, at):
+        at, size = mark.end(), len(mark[0])
+        if at > line_end:
+            line_end = text.find("\n", at)
+        if line_end < 0:
+            return
+        inline = text.find("```", at, line_end)
+        if inline >= 0:
+            at = inline + size
+        elif size < never_closed:  # a longer fence is not closed either
+            end = text.find(mark[0], line_end + 1)
+            if end < 0:
+                never_closed = size
+            else:
+                language = _LANGUAGE.match(text, at)
+                assert language is not None  # it matches nothing too
+                yield language[1].lower(), Element(text[line_end + 1 : end], end + size)
+                at = end + size
+
+
 def last_code_block(text: str, languages: tuple[str, ...] | None = ("python", "py", "python3", "")) -> str | None:
     """The last fenced code block in one of the languages (``""`` is a fence without one), or None for in any."""
-    blocks = [code for language, code in _FENCE.findall(text) if languages is None or language.lower() in languages]
-    return blocks[-1] if blocks else None
+    found = None
+    for language, block in code_blocks(text):
+        if languages is None or language in languages:
+            found = block.content
+    return found

@@ -7,12 +7,13 @@ entry naming a function without arguments that calls :func:`register`.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-import functools
 import importlib
 import importlib.metadata
 import inspect
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ ENTRY_POINT_GROUP = "rollenv.envs"
 _ID = re.compile(r"[A-Za-z0-9_.]+:[A-Za-z0-9_.-]+")
 
 
-@dataclass(frozen=True)
+@dataclass
 class EnvSpec:
     """How to build an environment, and what it promises. Picklable when its entry point is a string."""
 
@@ -41,6 +42,14 @@ class EnvSpec:
     nondeterministic: bool = False
     oracle_success: float = 0.99
     """The share of episodes that the oracle wins (lower where chance decides)."""
+    indexed: bool = False
+    """Its ``env.num_tasks()`` tasks are numbered: ``reset(options={"index": i})`` starts one of them."""
+    wrappers: Wrappers = field(default_factory=dict)
+    """What is put around the environment, the first innermost, with settings; see :func:`rollenv.wrappers.wrap`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Reset options of every episode, where the caller gives no others."""
+    additional_wrappers: tuple[Any, ...] = field(default=(), compare=False)
+    """Gymnasium notes its own wrappers here, in copies."""
 
     @property
     def namespace(self) -> str:
@@ -59,11 +68,19 @@ class EnvSpec:
                 given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
                 raise UsageError(f"{self.id} cannot be made with {given}: {error}") from error
             raise
-        env.spec = replace(self, kwargs=merged)
+        env.spec = replace(self, kwargs=merged, wrappers={})
+        if env.unwrapped.spec is None:  # the factory returned a wrapper
+            env.unwrapped.spec = env.spec
         if seed is not None:
             env.seed_stream(seed)
+        if self.wrappers:
+            env = _wrap(env, self.wrappers)
+            env.spec = replace(self, kwargs=merged)
         return env
 
+
+#: Names of wrappers and the settings of each.
+Wrappers = Mapping[str, Mapping[str, Any]]
 
 ENV_REGISTRY: dict[str, EnvSpec] = {}
 
@@ -76,6 +93,9 @@ def register(
     needs: Iterable[str] = (),
     nondeterministic: bool = False,
     oracle_success: float = 0.99,
+    indexed: bool = False,
+    wrappers: str | Iterable[str] | Wrappers = (),
+    options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> None:
     """Make ``env_id`` known to :func:`make`.
@@ -87,19 +107,35 @@ def register(
         needs: extras, data sets or servers without which it cannot be made.
         nondeterministic: an episode depends on something outside (a live server, say).
         oracle_success: the share of episodes that the oracle wins.
+        indexed: ``env.num_tasks()`` tasks are numbered, and ``reset(options={"index": i})`` starts one of them.
+        wrappers: put around the environment, the first innermost: names of
+            :data:`rollenv.wrappers.WRAPPER_FACTORY` or ``"module:function"``, separated by commas, in a list, or as
+            a mapping to the settings of each.
+        options: reset options of every episode, where the caller gives no others.
         kwargs: arguments for the constructor.
 
     Raises:
         UsageError: for an id that is taken or malformed, or an unknown ability.
     """
+    _OWN.load()
+    registry = ENV_REGISTRY if _OWN.loaded else _OWN.staged
     if not _ID.fullmatch(env_id):
         raise UsageError(f"cannot register {env_id!r}: an id reads namespace:Name-vN[-variant]")
-    if env_id in ENV_REGISTRY:
-        raise UsageError(f"cannot register {env_id!r}: it is taken by {ENV_REGISTRY[env_id].entry_point!r}")
+    if env_id in registry:
+        raise UsageError(f"cannot register {env_id!r}: it is taken by {registry[env_id].entry_point!r}")
     if unknown := sorted(set(abilities) - ABILITIES):
         raise UsageError(f"cannot register {env_id!r}: unknown ability {unknown[0]!r}; there are {sorted(ABILITIES)}")
-    ENV_REGISTRY[env_id] = EnvSpec(
-        env_id, entry_point, kwargs, frozenset(abilities), tuple(needs), nondeterministic, oracle_success
+    registry[env_id] = EnvSpec(
+        env_id,
+        entry_point,
+        kwargs,
+        frozenset(abilities),
+        tuple(needs),
+        nondeterministic,
+        oracle_success,
+        indexed,
+        named_wrappers(wrappers),
+        dict(options or {}),
     )
 
 
@@ -110,9 +146,9 @@ def spec(env_id: str) -> EnvSpec:
         UnknownEnv: with the nearest ids, if there is none.
     """
     if env_id not in ENV_REGISTRY:
-        _load_own()
+        _OWN.load()
     if env_id not in ENV_REGISTRY:
-        _load_plugins()
+        _PLUGINS.load()
     if env_id not in ENV_REGISTRY:
         raise UnknownEnv(_unknown_message(env_id))
     return ENV_REGISTRY[env_id]
@@ -135,9 +171,9 @@ def make(env_id: str | EnvSpec, **kwargs: Any) -> Env:
 
 def list_envs(pattern: str = "") -> list[EnvSpec]:
     """All specs whose id contains ``pattern``, sorted by id."""
-    _load_own()
-    _load_plugins()
-    return sorted((s for s in ENV_REGISTRY.values() if pattern.lower() in s.id.lower()), key=lambda s: s.id)
+    _OWN.load()
+    _PLUGINS.load()
+    return sorted((s for s in list(ENV_REGISTRY.values()) if pattern.lower() in s.id.lower()), key=lambda s: s.id)
 
 
 def print_envs() -> None:
@@ -146,12 +182,38 @@ def print_envs() -> None:
         print(env_spec.id)  # noqa: T201
 
 
-@functools.cache
+class _Once:
+    """Something that is loaded when it is first needed; threads that need it meanwhile wait for it."""
+
+    def __init__(self, load: Callable[[], None]):
+        self._load = load
+        self._lock = threading.RLock()
+        self._loading = False
+        self.loaded = False
+        self.staged: dict[str, EnvSpec] = {}
+        """What has been registered while it loads; nobody sees a half of it."""
+
+    def load(self) -> None:
+        if self.loaded:
+            return
+        with self._lock:
+            if self.loaded or self._loading:  # loading: it registers its own ids just now
+                return
+            self._loading = True
+            try:
+                self._load()
+                for env_id, env_spec in self.staged.items():
+                    ENV_REGISTRY.setdefault(env_id, env_spec)
+                self.loaded = True
+            finally:
+                self._loading = False
+                self.staged = {}
+
+
 def _load_own() -> None:
     importlib.import_module("rollenv.envs").register_all()
 
 
-@functools.cache
 def _load_plugins() -> None:
     """Third-party packages; one that is broken is reported and does not hide the others."""
     for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
@@ -159,6 +221,28 @@ def _load_plugins() -> None:
             entry.load()()
         except Exception as error:
             warnings.warn(f"the environments of entry point {entry.value!r} were not loaded: {error!r}", stacklevel=2)
+
+
+_OWN, _PLUGINS = _Once(_load_own), _Once(_load_plugins)
+
+
+def named_wrappers(wrappers: str | Iterable[str] | Wrappers) -> dict[str, dict[str, Any]]:
+    """Wrappers in any of the forms that :func:`register` takes, as a mapping from names to settings."""
+    if isinstance(wrappers, Mapping):
+        return {name: dict(settings) for name, settings in wrappers.items()}
+    names = wrappers.split(",") if isinstance(wrappers, str) else wrappers
+    return {name.strip(): {} for name in names if name.strip()}
+
+
+def _wrap(env: Env, wrappers: Wrappers) -> Env:
+    """The environment inside its wrappers; closed if one of them fails."""
+    try:
+        wrapped: Env = importlib.import_module("rollenv.wrappers.factory").wrap(env, wrappers)
+        return wrapped
+    except BaseException:
+        with contextlib.suppress(Exception):
+            env.close()
+        raise
 
 
 def _load(entry_point: str | Callable[..., Env], env_id: str) -> Callable[..., Env]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib
 import json
 import os
 import pickle
+import select
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from rollenv.core import Env, RollenvError
 from rollenv.registry import EnvSpec
@@ -41,66 +47,143 @@ def play(env: Env, actions: Sequence[str], seed: int | None = None, *, reset: bo
     return trace
 
 
-class TwinProcess:
-    """Another Python with its own hash seed, started when first asked and shared by many checks."""
+class HelperProcess:
+    """Another Python that calls functions of rollenv; started when first asked, and again after it was lost.
 
-    def __init__(self) -> None:
+    Args:
+        timeout: seconds for a call; what takes longer is ended.
+        env: environment variables on top of this process's.
+    """
+
+    def __init__(self, timeout: float = 300.0, env: Mapping[str, str] | None = None):
+        self.timeout, self._env = timeout, dict(env or {})
         self._process: subprocess.Popen[bytes] | None = None
+        self._answers = -1
 
-    def traces(self, env_spec: EnvSpec, sequences: list[tuple[int, list[str]]]) -> list[list[str]]:
-        """What :func:`play` gives there for every (seed, actions)."""
+    def call(self, function: str, *args: Any) -> Any:
+        """What ``module:function`` returns there for these arguments; both have to be picklable.
+
+        Raises:
+            Broken: it raised, hung, or took its process down.
+        """
+        request = pickle.dumps((function, args))
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            self._start()
         try:
-            request = pickle.dumps((replace(env_spec, kwargs=dict(env_spec.kwargs)), sequences))
-        except Exception as error:
-            raise NotApplicable(f"its spec cannot be sent to another process: {error}") from error
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", "from rollenv.traces import serve_traces; serve_traces()"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONHASHSEED": "4321"},
-            )
+            self._send(len(request).to_bytes(8, "big") + request)
+            ok, value = pickle.loads(self._receive())
+        except (OSError, EOFError) as error:
+            self.close()
+            raise Broken(f"another process that built the environment ended without an answer ({error})") from error
+        except TimeoutExpired:
+            self.close()
+            raise Broken(f"another process that built the environment did not answer in {self.timeout:g} s") from None
+        if not ok:
+            raise Broken(f"another process could not play it: {value}")
+        return value
+
+    def _start(self) -> None:
+        self._answers, theirs = os.pipe()
+        code = f"from rollenv.traces import _serve_calls; _serve_calls({theirs})"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,  # what an environment prints is nobody's business
+            pass_fds=[theirs],
+            env={**os.environ, **self._env},
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def _send(self, data: bytes) -> None:
+        assert self._process is not None
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(len(request).to_bytes(8, "big") + request)
+        self._process.stdin.write(data)
         self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise Broken("another process that built the environment ended without an answer")
-        reply = json.loads(answer)
-        if "error" in reply:
-            raise Broken(f"another process could not play it: {reply['error']}")
-        traces: list[list[str]] = reply["traces"]
-        return traces
+
+    def _receive(self) -> bytes:
+        deadline = time.monotonic() + self.timeout
+        size = int.from_bytes(self._read(8, deadline), "big")
+        return self._read(size, deadline)
+
+    def _read(self, size: int, deadline: float) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            if not select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise TimeoutExpired
+            piece = os.read(self._answers, min(size - len(data), 1 << 20))
+            if not piece:
+                raise EOFError("it is gone")
+            data += piece
+        return bytes(data)
 
     def close(self) -> None:
-        """End the process; it starts again if asked again."""
-        if self._process is not None:
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            self._process.stdin.close()
-            self._process.wait()
-            self._process.stdout.close()
-            self._process = None
+        """End the process and what it started; it starts again if asked again."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        os.close(self._answers)
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
 
-    def __enter__(self) -> TwinProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
 
-def serve_traces() -> None:
-    """The other end of :class:`TwinProcess`: requests on standard input, a line of JSON for each on standard output."""
-    out, sys.stdout = sys.stdout, sys.stderr  # whatever an environment prints must not mix with the answers
-    while header := sys.stdin.buffer.read(8):
-        data = sys.stdin.buffer.read(int.from_bytes(header, "big"))
+class TimeoutExpired(Exception):
+    """An answer took too long."""
+
+
+class TwinProcess(HelperProcess):
+    """Another Python with its own hash seed, shared by many checks."""
+
+    def __init__(self, timeout: float = 300.0):
+        super().__init__(timeout, {"PYTHONHASHSEED": "4321"})
+
+    def traces(self, env_spec: EnvSpec, sequences: list[tuple[int, list[str]]]) -> list[list[str]]:
+        """What :func:`play` gives there for every (seed, actions)."""
         try:
-            env_spec, sequences = pickle.loads(data)
-            env = env_spec.make()
-            reply: dict[str, Any] = {"traces": [play(env, actions, seed) for seed, actions in sequences]}
-            env.close()
+            sent = replace(env_spec, kwargs=dict(env_spec.kwargs))
+            pickle.dumps(sent)
         except Exception as error:
-            reply = {"error": repr(error)}
-        out.write(json.dumps(reply) + "\n")
-        out.flush()
+            raise NotApplicable(f"its spec cannot be sent to another process: {error}") from error
+        found: list[list[str]] = self.call("rollenv.traces:traces_of", sent, sequences)
+        return found
+
+
+def traces_of(env_spec: EnvSpec, sequences: list[tuple[int, list[str]]]) -> list[list[str]]:
+    """What :func:`play` gives for every (seed, actions) in a new environment."""
+    with contextlib.closing(env_spec.make()) as env:
+        return [play(env, actions, seed) for seed, actions in sequences]
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(0)
+
+
+def _serve_calls(answers: int) -> None:
+    """The other end of :class:`HelperProcess`: requests on standard input, answers into a descriptor."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    requests = os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # environments get no requests
+    while header := requests.read(8):
+        try:
+            name, args = pickle.loads(requests.read(int.from_bytes(header, "big")))
+            module, _, function = name.partition(":")
+            reply = pickle.dumps((True, getattr(importlib.import_module(module), function)(*args)))
+        except BaseException as error:
+            reply = pickle.dumps((False, repr(error)))
+        data = memoryview(len(reply).to_bytes(8, "big") + reply)
+        while data:
+            data = data[os.write(answers, data) :]
+    os._exit(0)  # threads that environments left are not waited for

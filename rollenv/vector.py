@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
@@ -48,7 +49,13 @@ class VectorEnv:
             modes = ", ".join(m.value for m in AutoresetMode)
             raise UsageError(f"autoreset_mode {autoreset_mode!r} is unknown; there are {modes}") from error
         self.env_ids = list(env_ids)
-        self.envs = [build() for build in env_fns]
+        self.envs: list[Env] = []
+        try:
+            for build in env_fns:
+                self.envs.append(build())
+        except BaseException:
+            self.close()
+            raise
         self.num_envs = len(self.envs)
         self._finished = [False] * self.num_envs
 
@@ -64,9 +71,7 @@ class VectorEnv:
         Returns:
             (observations, infos), one of each per environment.
         """
-        seeds = (
-            [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else list(seed or [None] * self.num_envs)
-        )
+        seeds = self._seeds(seed)
         if len(seeds) != self.num_envs:
             raise UsageError(f"there are {self.num_envs} environments, but {len(seeds)} seeds")
         extra = [dict(env_kwargs.pop(f"env{i}_kwargs", {})) for i in range(self.num_envs)]
@@ -77,6 +82,13 @@ class VectorEnv:
         self._finished = [False] * self.num_envs
         results = self._map(lambda i: self.envs[i].reset(seeds[i], **extra[i]), range(self.num_envs))
         return [observation for observation, _ in results], [info for _, info in results]
+
+    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
+        if seed is None:
+            return [None] * self.num_envs
+        if isinstance(seed, int | np.integer):
+            return [int(seed) + i for i in range(self.num_envs)]
+        return [None if each is None else int(each) for each in seed]
 
     def step(self, actions: Sequence[str] | Mapping[int, str]) -> VectorStep:
         """Step all environments, or with a mapping only those that it names.
@@ -120,8 +132,9 @@ class VectorEnv:
 
     def close(self) -> None:
         """Close all environments; calling it again does nothing."""
-        for env in self.envs:
-            env.close()
+        with contextlib.ExitStack() as stack:  # one that cannot be closed does not keep the others open
+            for env in self.envs:
+                stack.callback(env.close)
 
     def __enter__(self) -> VectorEnv:
         return self
@@ -155,15 +168,18 @@ class AsyncVectorEnv(VectorEnv):
         autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
         max_workers: int | None = None,
     ):
+        self._threads: ThreadPoolExecutor | None = None
         super().__init__(env_ids, env_fns, autoreset_mode)
         self._threads = ThreadPoolExecutor(max_workers or min(64, max(1, self.num_envs)), thread_name_prefix="vector")
 
     def _map(self, function: Callable[[int], Any], numbers: Iterable[int]) -> list[Any]:
+        assert self._threads is not None
         return list(self._threads.map(function, numbers))
 
     def close(self) -> None:
         super().close()
-        self._threads.shutdown()
+        if self._threads is not None:
+            self._threads.shutdown()
 
 
 def make_vec(
@@ -180,7 +196,7 @@ def make_vec(
     Args:
         env_ids: an id, or one for each environment.
         wrappers: applied to each in this order, the first innermost.
-        vec_kwargs: constructor arguments of each.
+        vec_kwargs: constructor arguments of each; they win over ``kwargs``.
         async_mode: step them in threads.
         seed: starts the private stream of the first environment, the others count up.
         autoreset_mode: see :class:`AutoresetMode`.
@@ -191,9 +207,13 @@ def make_vec(
         raise UsageError(f"there are {len(ids)} environments, but {len(vec_kwargs)} vec_kwargs")
 
     def build(i: int) -> Env:
-        env = make(ids[i], **{"seed": seed + i, **(vec_kwargs[i] if vec_kwargs else {}), **kwargs})
-        for wrap in wrappers or ():
-            env = wrap(env)
+        env = make(ids[i], **{"seed": int(seed) + i, **kwargs, **(vec_kwargs[i] if vec_kwargs else {})})
+        try:
+            for wrap in wrappers or ():
+                env = wrap(env)
+        except BaseException:
+            env.close()
+            raise
         return env
 
     kind = AsyncVectorEnv if async_mode else SyncVectorEnv

@@ -10,6 +10,8 @@ from rollenv import Env, EpisodeOver, TextSpace, UsageError, Wrapper
 class Count(Env):
     """Says how often it was stepped; ends after ``turns``."""
 
+    reset_options = frozenset({"start"})
+
     def __init__(self, turns=3):
         self.turns = turns
 
@@ -44,6 +46,8 @@ def test_step_before_reset_and_after_the_end_raises():
 
 def test_a_reset_that_fails_leaves_no_episode_to_step():
     class Fails(Count):
+        reset_options = frozenset({"fail"})
+
         def _reset(self, options):
             if options.get("fail"):
                 raise OSError("no level")

@@ -72,7 +72,7 @@ def test_kwargs_reach_their_environment_and_are_not_changed():
     vector = make_vec([IDS[0]] * 2, vec_kwargs=kwargs, rewards="ragen")
     assert [env.max_turns for env in vector.envs] == [3, 4]
     assert kwargs == [{"max_turns": 3}, {"max_turns": 4}]
-    folder = {"env1_kwargs": {"options": {"level": 0}}}
+    folder = {"env1_kwargs": {"options": {"index": 0}}}
     with pytest.raises(UsageError, match="levels from a file"):
         vector.reset(seed=0, **folder)
 
@@ -97,3 +97,51 @@ def test_close_can_be_repeated(is_async):
     vector = make_vec(IDS, async_mode=is_async)
     vector.close()
     vector.close()
+
+
+def test_arguments_of_one_environment_win_over_those_of_all():
+    vector = make_vec([IDS[0]] * 2, vec_kwargs=[{"max_turns": 3}, {}], max_turns=9)
+    assert [env.max_turns for env in vector.envs] == [3, 9]
+
+
+@pytest.mark.parametrize("seed", [np.int64(3), np.array([3, 4, 5]), [np.int32(3), 4, 5], (3, 4, 5)])
+def test_seeds_may_be_numpy_integers(seed):
+    plain, other = make_vec(IDS), make_vec(IDS, seed=np.int64(0))
+    assert plain.reset(seed=3) == other.reset(seed=seed)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("fails", ["constructor", "wrapper"])
+def test_environments_are_closed_if_a_later_one_cannot_be_built(fails, is_async):
+    built, closed = [], []
+
+    class Closes(rollenv.Wrapper):
+        def close(self):
+            closed.append(self)
+            super().close()
+
+    def wrap(env):
+        if fails == "wrapper" and len(built) == 2:
+            env.close = lambda: closed.append("the last")
+            raise RuntimeError("no more")
+        built.append(Closes(env))
+        return built[-1]
+
+    arguments = [{}, {}, {"no_such": 1} if fails == "constructor" else {}]
+    with pytest.raises((UsageError, RuntimeError)):
+        make_vec([IDS[0]] * 3, wrappers=[wrap], vec_kwargs=arguments, async_mode=is_async)
+    assert len(closed) == len(built) + (fails == "wrapper") == (3 if fails == "wrapper" else 2)
+
+
+def test_one_that_cannot_be_closed_keeps_no_other_open():
+    vector, closed = make_vec([IDS[0]] * 3), []
+
+    def refuse():
+        raise RuntimeError("no")
+
+    vector.envs[1].close = refuse
+    for i in (0, 2):
+        vector.envs[i].close = lambda i=i: closed.append(i)
+    with pytest.raises(RuntimeError):
+        vector.close()
+    assert sorted(closed) == [0, 2]

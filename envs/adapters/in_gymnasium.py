@@ -25,22 +25,40 @@ NAMESPACE = "rollenv"
 
 
 class InGymnasium(gymnasium.Env[str, str]):
-    """A rollenv environment with a spec of Gymnasium's; the environment itself, with its own, is :attr:`env`."""
+    """A rollenv environment with a spec of Gymnasium's; the environment itself, with its own, is :attr:`env`.
+
+    Gymnasium's programs look at observations alone, so those are complete: what ``info["suffix"]`` holds (a board, say)
+    stands at the end of the observation, unless it is part of it already.
+
+    Args:
+        env_id: rollenv's.
+        render_mode: None or ``ansi``.
+        complete: whether observations are complete.
+        kwargs: of the environment.
+    """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}
 
-    def __init__(self, env_id: str, render_mode: str | None = None, **kwargs: Any):
+    def __init__(self, env_id: str, render_mode: str | None = None, complete: bool = True, **kwargs: Any):
         self.env = rollenv.make(env_id, **kwargs)
-        self.render_mode = render_mode
+        self.render_mode, self.complete = render_mode, complete
         self.observation_space = TextSpace()
         self.action_space = TextSpace()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
-        return self.env.reset(seed, options=options)
+        observation, info = self.env.reset(seed, options=options)
+        return self._whole(observation, info), info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        return self.env.step(action)
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._whole(observation, info), reward, terminated, truncated, info
+
+    def _whole(self, observation: str, info: dict[str, Any]) -> str:
+        suffix = str(info.get("suffix", ""))
+        if not self.complete or suffix.strip() in observation:
+            return observation
+        return f"{observation.rstrip()}\n{suffix}"
 
     def render(self) -> str | None:
         return self.env.render() if self.render_mode == "ansi" else None

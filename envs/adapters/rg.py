@@ -118,6 +118,12 @@ class ReasoningGymEnv(Env):
         if seed is not None:
             self.seed_stream(seed)
 
+    reset_options = frozenset({"index"})
+
+    def num_tasks(self) -> int:
+        """The items of one data set; which one follows the seed, unless ``dataset_seed`` is given."""
+        return self.size
+
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         chosen = options.get("index")
         if chosen is not None and not 0 <= chosen < self.size:

@@ -69,7 +69,9 @@ def _register(env_id: str, entry_point: str, name: str, split: str, kwargs: dict
     has_answers = entry_point != _CODE or "solution_key" in kwargs
     abilities = ABILITIES if has_answers else ABILITIES - {"oracle"}
     needs = (f"data: {KNOWN[name].folder}",)
-    register(env_id, entry_point, abilities=abilities, needs=needs, dataset_name=name, split=split, **kwargs)
+    register(
+        env_id, entry_point, abilities=abilities, needs=needs, indexed=True, dataset_name=name, split=split, **kwargs
+    )
 
 
 def _procedural() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollenv.core import Env, ResetResult, StepResult, UsageError
 from rollenv.envs.data.datasets import Row, load_rows
@@ -106,8 +108,11 @@ class RowEnv(AnswerEnv):
         seed: starts the private random stream, as ``reset(seed)`` does.
         format_reward: the reward for an action without an answer.
 
-    ``reset(idx=i)`` and ``reset(options={"idx": i})`` ask for row ``i``; else a row is drawn.
+    ``reset(options={"index": i})`` asks for row ``i`` (``reset(idx=i)``, GEM's argument, does too). A seed draws a row;
+    the resets without a seed that follow go through all the others in a random order before any comes again.
     """
+
+    reset_options = frozenset({"index"})
 
     def __init__(
         self,
@@ -129,6 +134,7 @@ class RowEnv(AnswerEnv):
                 )
         self.question_key, self.gold_key = question_key, gold_key
         self.idx = 0
+        self._epoch: Epoch | None = None
         if seed is not None:
             self.seed_stream(seed)
 
@@ -141,16 +147,30 @@ class RowEnv(AnswerEnv):
         self, seed: int | None = None, idx: int | None = None, *, options: dict[str, Any] | None = None
     ) -> ResetResult:
         """Start an episode; see :meth:`rollenv.Env.reset`. ``idx`` asks for a row (GEM's argument)."""
-        return super().reset(seed, options=options if idx is None else {**(options or {}), "idx": idx})
+        return super().reset(seed, options=options if idx is None else {**(options or {}), "index": idx})
+
+    def num_tasks(self) -> int:
+        return len(self.rows)
+
+    def seed_stream(self, seed: int) -> None:
+        super().seed_stream(seed)
+        self._epoch = None
 
     def _new_task(self, options: dict[str, Any]) -> None:
-        idx = options.get("idx")
-        if idx is None:
-            self.idx = self.randint(len(self.rows))
+        index = options.get("index")
+        if index is None:
+            self.idx = self._next_row()
             return
-        if not isinstance(idx, int) or not 0 <= idx < len(self.rows):
-            raise UsageError(f"{self}: there are rows 0 to {len(self.rows) - 1}, not {idx!r}")
-        self.idx = idx
+        if not isinstance(index, int | np.integer) or isinstance(index, bool) or not 0 <= index < len(self.rows):
+            raise UsageError(f"{self}: there are rows 0 to {len(self.rows) - 1}, not {index!r}")
+        self.idx = int(index)
+
+    def _next_row(self) -> int:
+        if self._epoch is None or self._epoch.place + 1 >= len(self.rows):
+            self._epoch = Epoch(self.randint(len(self.rows)), self.randint(2**31))
+            return self._epoch.first
+        self._epoch = replace(self._epoch, place=self._epoch.place + 1)
+        return int(_order(len(self.rows), self._epoch.first, self._epoch.seed)[self._epoch.place])
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         observation, info = super()._reset(options)
@@ -163,7 +183,24 @@ class RowEnv(AnswerEnv):
         return f"{self.idx}/{self.turn}"
 
     def _get_state(self) -> dict[str, Any]:
-        return {"turn": self.turn, "idx": self.idx}
+        return {"turn": self.turn, "idx": self.idx, "epoch": self._epoch and asdict(self._epoch)}
 
     def _set_state(self, state: dict[str, Any]) -> None:
         self.turn, self.idx = state["turn"], state["idx"]
+        self._epoch = state["epoch"] and Epoch(**state["epoch"])
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A way through all rows, and how far one has come."""
+
+    first: int
+    seed: int
+    place: int = 0
+
+
+@functools.lru_cache(maxsize=16)
+def _order(n: int, first: int, seed: int) -> NDArray[np.int64]:
+    """The numbers 0 .. n - 1 in an order that follows from the seed, ``first`` at the front."""
+    others = np.delete(np.arange(n), first)
+    return np.concatenate([[first], np.random.Generator(np.random.PCG64(seed)).permutation(others)])

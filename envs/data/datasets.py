@@ -21,7 +21,7 @@ from typing import Any
 from rollenv.core import MissingExtra, UsageError
 
 Row = Mapping[str, Any]
-Rows = tuple[Row, ...]
+Rows = Sequence[Row]
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 SPLITS = ("train", "test", "validation", "valid", "dev", "prompt")
@@ -231,7 +231,22 @@ def _hub_rows(name: str, config: str | None, split: str | None) -> Rows:
         split = names[0]
     if split not in loaded:
         raise UsageError(f"{name} has the splits {', '.join(names)}; pass split= one of them, not {split!r}")
-    return _frozen(loaded[split])
+    return HubRows(loaded[split])
+
+
+class HubRows(Sequence[Row]):
+    """A split as the ``datasets`` library holds it, mapped from disk: a row is read when it is asked for."""
+
+    def __init__(self, table: Any):
+        self._table = table
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        return MappingProxyType(dict(self._table[int(index)]))
 
 
 def _from_hub(known: DataSet, split: str | None) -> Rows:
@@ -250,7 +265,8 @@ def _missing(known: DataSet, split: str | None) -> str:
     where = "$ROLLENV_DATA does not name a folder" if _root() is None else f"$ROLLENV_DATA ({_root()}) has none of"
     return (
         f"the data set {known.hub} (split {split!r}) is not here: {where}"
-        f"{' with' if _root() is None else ''} {names}, and the hub needs `pip install datasets` and a connection. "
+        f"{' with' if _root() is None else ''} {names}, and the hub needs `pip install 'rollenv[data]'` and a "
+        f"connection. "
         f"Get it from https://huggingface.co/datasets/{known.hub} and put it there"
     )
 

@@ -62,10 +62,11 @@ class MultiAgentEnv(Env):
         self, seed: int | None = None, *, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
         """Start an episode with all possible agents; observations and infos by agent."""
+        given = self._checked_options(options)
         if seed is not None:
             self.seed_stream(seed)
         self._clear(self.possible_agents)
-        self._new_game(options or {})
+        self._new_game(given)
         self._over = False
         return {agent: self.observe(agent) for agent in self.agents}, {agent: {} for agent in self.agents}
 

@@ -41,6 +41,7 @@ class Seat(Env):
             raise UsageError(f"opponent is one of {', '.join(SCRIPTED)} or a function, got {opponent!r}")
         self.game, self.opponent = game, opponent
         self.me = game.possible_agents[seat]
+        self.reset_options = game.reset_options
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         self.game.share_stream(self.np_random)

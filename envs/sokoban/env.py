@@ -43,7 +43,7 @@ class Sokoban(GridGame):
         levels: a Boxoban file or folder to draw levels from instead of generating them.
         max_actions, actions_per_turn, action_format: see :class:`~rollenv.envs.grid_game.GridGame`.
 
-    ``reset(options={"level": i})`` plays the i-th level of ``levels``.
+    ``reset(options={"index": i})`` plays the i-th level of ``levels``.
     """
 
     directions = DIRECTIONS
@@ -105,8 +105,16 @@ class Sokoban(GridGame):
         if not 1 <= low <= high:
             raise UsageError(f"min_moves is a number from 1 or a pair (low, high), got {self.min_moves}")
 
+    reset_options = frozenset({"index"})
+
+    def num_tasks(self) -> int:
+        """The levels of the file, where ``levels`` names one."""
+        if self.levels is None:
+            raise UsageError(f"{self}: only levels from a file have numbers; pass levels=PATH")
+        return len(self.levels)
+
     def _new_game(self, options: dict[str, Any]) -> None:
-        level = self._draw_level(options.get("level"))
+        level = self._draw_level(options.get("index"))
         self.board, self.state = level.board, level.start
         self._plan = None
         self._prepare_text()

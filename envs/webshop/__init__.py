@@ -35,6 +35,7 @@ def register_webshop() -> None:
                 max_steps=15,
                 error_tolerance=15,
                 invalid_action_penalty=-0.1,
+                indexed=True,
             )
     for variant, size, steps in (("-easy", "easy", 8), ("", "medium", 10), ("-hard", "hard", 15)):
         register(f"webshop:mini{variant}", _MINI, abilities=ABILITIES, needs=extra, size=size, max_steps=steps)

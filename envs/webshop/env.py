@@ -58,7 +58,7 @@ class WebShopEnv(Env):
         price_seed: of the prices within a product's range, and of the price limits.
         data: the folder of WebShop's files; by default ``$ROLLENV_DATA/webshop``.
 
-    ``reset(options={"goal": i})`` plays the i-th goal of the split, reachable or not.
+    ``reset(options={"index": i})`` plays the i-th goal of the split, reachable or not.
 
     Raises:
         UsageError: for a setting that does not exist.
@@ -118,8 +118,14 @@ class WebShopEnv(Env):
 
     # -- the episode -------------------------------------------------------------------------------------------------
 
+    reset_options = frozenset({"index"})
+
+    def num_tasks(self) -> int:
+        """The goals of the split, reachable or not."""
+        return len(self.goals.split(self.split))
+
     def _reset(self, options: dict[str, Any]) -> ResetResult:
-        self.goal = self.goals[self._draw(options.get("goal"))]
+        self.goal = self.goals[self._draw(options.get("index"))]
         self.view = View()
         self.turn = self.errors = 0
         self.reward = 0.0

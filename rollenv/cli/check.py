@@ -6,13 +6,13 @@ import typer
 from rich.progress import track
 from rich.table import Table
 
-from rollenv.checker import CHECKS, Finding, run_checks
+from rollenv.checker import CHECKS, Finding
 from rollenv.cli.common import console
 from rollenv.core import UsageError
 from rollenv.envs.data.datasets import is_local
 from rollenv.envs.webshop import files_are_here
 from rollenv.registry import EnvSpec, list_envs, spec
-from rollenv.traces import TwinProcess
+from rollenv.traces import Broken, HelperProcess
 
 _MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "[dim]·[/]"}
 
@@ -21,15 +21,19 @@ def command(
     env: list[str] = typer.Argument(None, help="Ids to check."),
     every: bool = typer.Option(False, "--all", help="Check every id that can be made here."),
     episodes: int = typer.Option(20, "--episodes", "-n", min=1, help="Episodes for the oracle and for random actions."),
+    timeout: float = typer.Option(900.0, "--timeout", min=1.0, help="Seconds for the checks of one id."),
 ) -> None:
-    """Prove what environments promise: one row an id, one column a property."""
+    """Prove what environments promise: one row an id, one column a property.
+
+    Each environment is checked in another process, which is ended where the environment hangs or brings it down.
+    """
     ids = [s.id for s in list_envs() if is_available(s)] if every else [spec(name).id for name in env or ()]
     if not ids:
         raise UsageError("name the ids to check, or pass --all")
     findings: dict[str, list[Finding]] = {}
-    with TwinProcess() as twin:
+    with HelperProcess(timeout) as process:
         for env_id in track(ids, "checking", console=console, transient=True, disable=not console.is_terminal):
-            findings[env_id] = run_checks(env_id, episodes=episodes, twin_process=twin)
+            findings[env_id] = _findings(process, env_id, episodes)
     console.print(_table(findings))
     broken = [(env_id, f) for env_id, found in findings.items() for f in found if f.ok is False]
     for env_id, finding in broken:
@@ -38,6 +42,14 @@ def command(
     console.print(f"{len(ids)} environments, {len(CHECKS)} properties, {len(broken)} broken  (· is not promised)")
     if broken:
         raise typer.Exit(1)
+
+
+def _findings(process: HelperProcess, env_id: str, episodes: int) -> list[Finding]:
+    try:
+        found: list[Finding] = process.call("rollenv.checker:checks_in_helper", env_id, episodes)
+        return found
+    except Broken as error:
+        return [Finding(name, False if name == "types" else None, str(error)) for name in CHECKS]
 
 
 def is_available(env_spec: EnvSpec) -> bool:

@@ -25,6 +25,7 @@ from rollenv.cli.common import (
     key_values,
     make_agent,
     make_workers,
+    model_folder,
     percent,
 )
 from rollenv.core import UsageError
@@ -47,9 +48,11 @@ def command(
         None, metavar="[KEY=VALUE]...", help="Constructor arguments of the environment."
     ),
     agent: str = typer.Option("random", "--agent", "-a", help=AGENT_HELP),
-    n: int = typer.Option(100, "-n", min=1, help="Tasks."),
+    n: int | None = typer.Option(None, "-n", min=1, help="Tasks; by default a whole data set, else 100."),
     k: int = typer.Option(1, "-k", min=1, help="Episodes of each task, for pass@k and pass^k."),
     seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed of the first task; the others count up."),
+    wrappers: str = typer.Option("", "--wrappers", help="Put around the environment, as in python_tool,concat."),
+    tokenizer: str = typer.Option("", "--tokenizer", help="For chat wrappers: a folder; a model's own by default."),
     temperature: float | None = typer.Option(None, min=0, help="Sampling temperature of a model; 0 is greedy."),
     base_url: str = typer.Option("", help="Endpoint of a chat agent, such as http://127.0.0.1:8000/v1."),
     concurrency: int = typer.Option(256, "--concurrency", "-c", min=1, help="Episodes played at the same time."),
@@ -60,14 +63,17 @@ def command(
     json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
 ) -> None:
     """Play seeded tasks and report success, pass@k and pass^k with their 95 % intervals."""
-    from rollenv.registry import spec
+    from rollenv.registry import named_wrappers
     from rollenv.rollout.episode import Limits
-    from rollenv.rollout.evaluate import evaluate
+    from rollenv.rollout.evaluate import evaluate, tasks_of
     from rollenv.rollout.manager import RolloutManager
+    from rollenv.wrappers.factory import with_tokenizer
 
-    spec(env)  # an unknown id is said before a model is loaded
     kwargs = key_values(settings or ())
+    around = with_tokenizer(named_wrappers(wrappers), tokenizer or _own_tokenizer(agent))
+    n = len(tasks_of(env, kwargs, n))  # an unknown id is said before a model is loaded
     about = {"env": env, "kwargs": kwargs, "agent": agent, "n": n, "k": k, "seed": seed, "temperature": temperature}
+    about |= {"wrappers": around} if around else {}
     played = _begin(out, about, resume)
     player = make_agent(agent, temperature, base_url)
     with (
@@ -88,7 +94,16 @@ def command(
 
             dashboard.file = stack.enter_context(JsonlWriter(out / _EPISODES_FILE))
         result = evaluate(
-            player, env, kwargs, n=n, k=k, seed=seed, manager=manager, played=played, watch=dashboard.count
+            player,
+            env,
+            kwargs,
+            n=n,
+            k=k,
+            seed=seed,
+            wrappers=around,
+            manager=manager,
+            played=played,
+            watch=dashboard.count,
         )
     numbers = {**about, **result.to_dict(), **_totals(player)}
     if out is not None:
@@ -97,6 +112,12 @@ def command(
         console.print_json(json_module.dumps(numbers))
     else:
         _print(result, agent, out)
+
+
+def _own_tokenizer(agent: str) -> str:
+    """The folder of a model's tokenizer; empty for agents that have none."""
+    kind, _, argument = agent.partition(":")
+    return str(model_folder(Path(argument))) if kind in ("local", "vllm") and argument else ""
 
 
 def _begin(out: Path | None, about: Mapping[str, Any], resume: bool) -> list[Trajectory]:

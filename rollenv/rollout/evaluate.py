@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -9,8 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollenv.agents.base import Agent
+from rollenv.core import UsageError
+from rollenv.registry import spec
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
+
+#: Tasks of an evaluation of what has no end of them.
+DEFAULT_TASKS = 100
 
 #: A value with the bounds of its 95 % interval.
 Interval = tuple[float, float, float]
@@ -46,28 +52,34 @@ def evaluate(
     env_id: str,
     kwargs: dict[str, Any] | None = None,
     *,
-    n: int = 100,
+    n: int | None = None,
     k: int = 1,
     seed: int = 0,
+    wrappers: dict[str, dict[str, Any]] | None = None,
+    options: dict[str, Any] | None = None,
     manager: RolloutManager | None = None,
     played: Iterable[Trajectory] = (),
     watch: Callable[[Trajectory], None] | None = None,
 ) -> Evaluation:
     """Play the tasks with the seeds ``seed`` .. ``seed + n - 1``, ``k`` times each.
 
+    Where tasks are numbered (a data set), those are the first ``n``, each once and in order.
+
     Args:
         agent: who plays.
         env_id: what is played.
         kwargs: constructor arguments of the environment.
-        n: tasks.
+        n: tasks; by default all of a data set, and 100 of what is generated.
         k: episodes of each task; they start in the same state and differ in the agent's draws.
+        wrappers: put around the environment; see :class:`Task`.
+        options: of every reset.
         seed: of the first task.
         manager: plays; a plain one by default.
         played: episodes of an earlier, unfinished evaluation, which are not played again. Failed ones are.
         watch: called with every trajectory that ends.
     """
     started = time.perf_counter()
-    tasks = [Task(env_id, seed + i, kwargs or {}) for i in range(n)]
+    tasks = tasks_of(env_id, kwargs, n, seed, wrappers, options)
     known = {(t.task.seed, t.member): t for t in played if t.complete}
     trajectories = [
         known.get((task.seed, member)) or Trajectory(task, group=number, member=member)
@@ -81,6 +93,33 @@ def evaluate(
     else:
         manager.play(to_play, watch)
     return summarise(env_id, trajectories, k, time.perf_counter() - started)
+
+
+def tasks_of(
+    env_id: str,
+    kwargs: dict[str, Any] | None = None,
+    n: int | None = None,
+    seed: int = 0,
+    wrappers: dict[str, dict[str, Any]] | None = None,
+    options: dict[str, Any] | None = None,
+) -> list[Task]:
+    """The tasks of an evaluation; see :func:`evaluate`.
+
+    Raises:
+        UsageError: there are fewer numbered tasks than asked for, or the options name one.
+    """
+    env_spec, kwargs, options = spec(env_id), kwargs or {}, options or {}
+    numbered = env_spec.indexed and "index" not in options
+    if numbered:
+        with contextlib.closing(env_spec.make(**kwargs)) as env:
+            there = env.num_tasks()
+        n = there if n is None else n
+        if n > there:
+            raise UsageError(f"{env_id} has {there} tasks, which is fewer than the {n} asked for")
+    return [
+        Task(env_id, seed + i, kwargs, wrappers or {}, {**options, **({"index": i} if numbered else {})})
+        for i in range(DEFAULT_TASKS if n is None else n)
+    ]
 
 
 def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: float) -> Evaluation:

@@ -18,6 +18,11 @@ class Task:
     env_id: str
     seed: int
     kwargs: dict[str, Any] = field(default_factory=dict)
+    """Constructor arguments."""
+    wrappers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What is put around the environment, the first innermost, with settings; see :func:`rollenv.wrappers.wrap`."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the reset, such as ``{"index": 3}``."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import copy
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from rollenv.core import Env, MissingExtra, RollenvError, UsageError
@@ -117,16 +117,21 @@ class HostedEnv:
 
     def __init__(self, env_spec: EnvSpec, task: Task, views: bool):
         self.task = task
+        env_spec = replace(env_spec, wrappers={**env_spec.wrappers, **task.wrappers})
         self.env: Env = guarded(env_spec.make, **task.kwargs, passing=(UsageError, MissingExtra))
         self.views = views
         self.named = "state_key" in env_spec.abilities
 
     def reset(self) -> Seen:
         try:
-            observation, info = self.env.reset(self.task.seed)
+            observation, info = self.env.reset(self.task.seed, **self._options())
             return self._seen(observation, 0.0, False, False, info)
         except (Exception, SystemExit) as error:
             raise failed(error) from error
+
+    def _options(self) -> dict[str, Any]:
+        """Nothing where there are none: an environment may have a ``reset`` without them."""
+        return {"options": dict(self.task.options)} if self.task.options else {}
 
     def step(self, action: str) -> Seen:
         try:
@@ -190,7 +195,7 @@ class InlineWorkers:
         self.open_now += 1
         if "spawn" not in env_spec.abilities:
             return InlineEnv(self, _Original(env_spec, task, views, shared=False), "")
-        key = json.dumps([task.env_id, task.seed, task.kwargs, views], sort_keys=True, default=repr)
+        key = json.dumps([asdict(task), views], sort_keys=True, default=repr)
         original = self._originals.get(key)
         if original is None:
             original = self._originals[key] = _Original(env_spec, task, views, shared=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from typing import NamedTuple
+
+_COUNTING = threading.Lock()
 
 
 class ToolResult(NamedTuple):
@@ -23,9 +26,14 @@ NOT_CALLED = ToolResult(False, False, "", "")
 
 
 class BaseTool:
-    """A tool recognises its calls in an action and answers them. One object may serve many environments and threads."""
+    """A tool recognises its calls in an action and answers them. One object may serve many environments and threads.
+
+    A tool that remembers anything between calls belongs to one environment: it defines :meth:`reset` and :meth:`spawn`.
+    """
 
     tool_type = "tool"
+    #: How many environments have it; the last one that lets go of it closes it.
+    users = 0
 
     def __init__(self, num_workers: int = 1):
         self.num_workers = num_workers
@@ -39,8 +47,47 @@ class BaseTool:
         raise NotImplementedError(f"{type(self).__name__} has no instructions")
 
     def execute_action(self, action: str) -> ToolResult:
-        """Answer the first call in the action; :data:`NOT_CALLED` if there is none. Never raises."""
+        """Answer the first call in the action; :data:`NOT_CALLED` if there is none.
+
+        What the agent did wrong is in the answer. Only what the user has to mend is raised, as in :meth:`check`.
+        """
         raise NotImplementedError(f"{type(self).__name__} does nothing")
 
+    def check(self) -> None:
+        """Called when an environment is wrapped.
+
+        Raises:
+            UsageError: a setting is missing or wrong.
+            MissingExtra: a package is not installed.
+        """
+
+    def reset(self) -> None:
+        """An episode begins: forget the one before."""
+
+    def spawn(self, same_state: bool = False) -> BaseTool:
+        """The tool for a copy of the environment; itself where it remembers nothing.
+
+        Args:
+            same_state: go on from where this one is, instead of from the start.
+
+        Raises:
+            UsageError: ``same_state`` is asked for and the state cannot be copied.
+        """
+        return self
+
     def close(self) -> None:
-        """Let go of every resource; calling it again does nothing."""
+        """Let go of every resource; calling it again does nothing. A call after it starts anew."""
+
+    def acquire(self) -> BaseTool:
+        """Count one more environment that has it."""
+        with _COUNTING:
+            self.users += 1
+        return self
+
+    def release(self) -> None:
+        """One environment has let go of it; the last one closes it."""
+        with _COUNTING:
+            self.users -= 1
+            last = self.users == 0
+        if last:
+            self.close()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
-_ELEMENT = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
-_GEM = re.compile(r"\s*<tool_name>(.*?)</tool_name>\s*(?:<arguments>(.*?)</arguments>)?\s*\Z", re.DOTALL)
+from rollenv.parsing import first_tagged
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +23,29 @@ class ToolCall:
 
 def first_call(action: str) -> ToolCall | None:
     """The first call in an action, or None. A malformed call is a call whose ``problem`` says what is wrong."""
-    if element := _ELEMENT.search(action):
-        if not element[2]:
+    if "<tool_call>" in action:
+        element = first_tagged(action, "tool_call")
+        if element is None:
             return ToolCall("", {}, len(action), "the call is not closed: end it with </tool_call>")
-        gem = _GEM.match(element[1])
-        if gem:
-            return _call(gem[1].strip(), gem[2] if gem[2] is not None else "{}", element.end())
-        return _from_json(element[1], element.end())
+        if gem := _gem(element.content.strip()):
+            return _call(*gem, element.end)
+        return _from_json(element.content, element.end)
     stripped = action.strip()
     if stripped.startswith("{") and any(f'"{key}"' in stripped for key in ("tool_calls", "function_call")):
         return _from_message(stripped, len(action))
     return None
+
+
+def _gem(text: str) -> tuple[str, str] | None:
+    """GEM: ``<tool_name>...</tool_name>``, and ``<arguments>{...}</arguments>`` where there are any."""
+    name = first_tagged(text, "tool_name")
+    if name is None or not text.startswith("<tool_name>"):
+        return None
+    rest = text[name.end :].strip()
+    arguments = first_tagged(rest, "arguments") if rest else None
+    if rest and (arguments is None or not rest.startswith("<arguments>") or arguments.end != len(rest)):
+        return None
+    return name.content.strip(), arguments.content if arguments else "{}"
 
 
 def _from_json(text: str, end: int) -> ToolCall:

@@ -26,8 +26,8 @@ class MCPTool(CallableTool):
     called ``SERVER_TOOL``.
 
     Args:
-        config: a URL (streamable HTTP), a path of a JSON file, or ``{"mcpServers": {name: {"url": ...} or
-            {"command": ..., "args": [...], "env": {...}}}}``.
+        config: a URL (streamable HTTP), a path of a JSON file, or ``{"mcpServers": {name: SERVER}}``, where a server is
+            ``{"url": ..., "headers": {...}}`` or ``{"command": ..., "args": [...], "env": {...}, "cwd": ...}``.
         execution_timeout: seconds for a call; it holds.
         max_retries: how often a call is tried again when the connection breaks.
         validate_on_init: connect now, and raise if that fails; else when first used.
@@ -102,6 +102,8 @@ class MCPTool(CallableTool):
                 result = self._run(client.call_tool(tool.name, call.arguments), self.execution_timeout)
             except TimeoutError:
                 return True, f"The call of {call.name} failed: it took longer than {self.execution_timeout:g} s."
+            except (MissingExtra, UsageError):  # the user's to mend, not the agent's
+                raise
             except Exception as error:
                 if attempt < self.max_retries and _broken(error):
                     self.close()
@@ -147,12 +149,16 @@ class MCPTool(CallableTool):
     async def _sessions(self, up: threading.Event) -> None:
         try:
             from mcp import Client, StdioServerParameters
+            from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
         except ImportError as error:
             raise MissingExtra(f"MCP tools need the MCP SDK: pip install 'rollenv[tools]' ({error})") from error
         async with contextlib.AsyncExitStack() as stack:
             found: dict[str, list[Any]] = {}
             for name, server in self._servers.items():
-                target = server["url"] if "url" in server else StdioServerParameters(**server)
+                target: Any = StdioServerParameters(**server) if "command" in server else server["url"]
+                if server.get("headers"):
+                    http = await stack.enter_async_context(create_mcp_http_client(server["headers"]))
+                    target = streamable_http_client(server["url"], http_client=http)
                 async with asyncio.timeout(self.execution_timeout):
                     self._clients[name] = client = await stack.enter_async_context(Client(target))
                     found[name] = (await client.list_tools()).tools
@@ -186,12 +192,19 @@ def _servers(config: str | Path | Mapping[str, Any]) -> dict[str, dict[str, Any]
     if not isinstance(servers, Mapping) or not servers:
         raise UsageError('an MCP configuration is a URL or {"mcpServers": {NAME: {"url": ...} or {"command": ...}}}')
     for name, server in servers.items():
-        if not isinstance(server, Mapping) or not ({"url", "command"} & server.keys()):
-            raise UsageError(f"the MCP server {name!r} has neither a url nor a command")
-    return {
-        name: {k: v for k, v in s.items() if k in ("url", "command", "args", "env", "cwd")}
-        for name, s in servers.items()
-    }
+        if not isinstance(server, Mapping) or len({"url", "command"} & server.keys()) != 1:
+            raise UsageError(f"the MCP server {name!r} has to have a url or a command, and not both")
+        known = _OF_A_URL if "url" in server else _OF_A_COMMAND
+        if unknown := sorted(server.keys() - known - _SAID_ANYWAY):
+            raise UsageError(
+                f"the MCP server {name!r} has the key {unknown[0]!r}; known are {', '.join(sorted(known))}"
+            )
+    return {name: {k: v for k, v in s.items() if k not in _SAID_ANYWAY} for name, s in servers.items()}
+
+
+_OF_A_URL, _OF_A_COMMAND = {"url", "headers"}, {"command", "args", "env", "cwd"}
+#: What other programs' files say besides, and the other keys tell.
+_SAID_ANYWAY = {"type", "transport"}
 
 
 def _named(found: Mapping[str, Sequence[Any]]) -> dict[str, tuple[str, Any]]:

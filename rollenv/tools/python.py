@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import copy
 
 from rollenv.core import UsageError
+from rollenv.parsing import Element, code_blocks, first_tagged
 from rollenv.sandbox import Runner, Sandbox, shared_pool
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
-
-_BLOCK = re.compile(r"<python>(.*?)</python>|```[ \t]*(?:python3?|py)[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
 #: What of a program's output an agent reads at most.
 MAX_CHARACTERS = 20_000
@@ -48,15 +47,14 @@ class PythonCodeTool(BaseTool):
         return "To run Python code, write it between <python> and </python>; what it prints is shown to you."
 
     def execute_action(self, action: str) -> ToolResult:
-        block = _BLOCK.search(action)
+        block = _first_program(action)
         if block is None:
             return NOT_CALLED
-        code = block[1] if block[1] is not None else block[2]
-        output, errors = self._in_sandbox(code) if self.stateful else self._fresh(code)
+        output, errors = self._in_sandbox(block.content) if self.stateful else self._fresh(block.content)
         if errors and self.keep_error_last_line:
             errors = errors.splitlines()[-1]
         text = _shortened("\n".join(part for part in (output.rstrip(), errors) if part))
-        return ToolResult(True, bool(errors), f"Code execution result: {text}\n", action[: block.end()])
+        return ToolResult(True, bool(errors), f"Code execution result: {text}\n", action[: block.end])
 
     def _fresh(self, code: str) -> tuple[str, str]:
         """(output, errors); without a failure there are no errors, and what went to standard error is output."""
@@ -77,9 +75,29 @@ class PythonCodeTool(BaseTool):
         output = "".join(done.logs.stdout) + (f"{done.text}\n" if done.text is not None else "")
         return output, "" if done.error is None else done.error.traceback.strip() or done.error.value
 
+    def reset(self) -> None:
+        """An episode begins with no variables of the one before."""
+        self.close()
+
+    def spawn(self, same_state: bool = False) -> PythonCodeTool:
+        if not self.stateful:
+            return self
+        if same_state and self._sandbox is not None:
+            raise UsageError("the variables of a stateful Python tool cannot be copied: spawn a fresh environment")
+        twin = copy.copy(self)
+        twin._sandbox = None
+        return twin
+
     def close(self) -> None:
         if self._sandbox is not None:
             self._sandbox.kill()
+            self._sandbox = None
+
+
+def _first_program(action: str) -> Element | None:
+    fenced = (block for language, block in code_blocks(action) if language in ("python", "python3", "py"))
+    found = [block for block in (first_tagged(action, "python"), next(fenced, None)) if block is not None]
+    return min(found, key=lambda block: block.end, default=None)
 
 
 def _shortened(text: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any
 
 import httpx
 
-from rollenv.core import MissingExtra, UsageError
+from rollenv.core import MissingExtra, RollenvError, UsageError
+from rollenv.parsing import first_tagged
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
-
-_QUERY = re.compile(r"<search>(.*?)</search>", re.DOTALL)
 
 
 class _Search(BaseTool):
@@ -27,14 +25,16 @@ class _Search(BaseTool):
         return "To search, write a query between <search> and </search>; the best documents are shown to you."
 
     def execute_action(self, action: str) -> ToolResult:
-        call = _QUERY.search(action)
+        call = first_tagged(action, "search")
         if call is None:
             return NOT_CALLED
-        query, parsed = call[1].strip(), action[: call.end()]
+        query, parsed = call.content.strip(), action[: call.end]
         if not query:
             return ToolResult(True, True, "The query is empty: write it between <search> and </search>.", parsed)
         try:
             documents = self._retrieve(query)
+        except RollenvError:  # the user's to mend, not the agent's
+            raise
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             return ToolResult(True, True, f"The search failed: {type(error).__name__}: {str(error)[:300]}", parsed)
         shown = "\n".join(_show(i + 1, text) for i, text in enumerate(documents))
@@ -63,7 +63,10 @@ class SearchTool(_Search):
             raise UsageError(f"topk is at least 1, got {topk}")
         self.search_url, self.topk, self.timeout = search_url, topk, timeout
 
-    def _retrieve(self, query: str) -> list[str]:
+    def check(self) -> None:
+        self._settings()
+
+    def _settings(self) -> tuple[Any, str]:
         try:
             import msgpack
         except ImportError as error:
@@ -71,6 +74,10 @@ class SearchTool(_Search):
         url = self.search_url or os.environ.get("SEARCH_URL")
         if not url:
             raise UsageError("no retrieval server is known; pass search_url= or set SEARCH_URL")
+        return msgpack, url
+
+    def _retrieve(self, query: str) -> list[str]:
+        msgpack, url = self._settings()
         request = msgpack.packb({"query": query, "topk": self.topk, "return_scores": False})
         response = httpx.post(url, content=request, timeout=self.timeout)
         response.raise_for_status()

@@ -1,6 +1,6 @@
 """Environments around environments: history as the observation, tools, episode statistics."""
 
-from rollenv.wrappers.factory import TOKENIZER_REQUIRED, WRAPPER_FACTORY, get_wrapper_fns
+from rollenv.wrappers.factory import TOKENIZER_REQUIRED, WRAPPER_FACTORY, get_wrapper_fns, wrap
 from rollenv.wrappers.observation import ObservationWrapper
 from rollenv.wrappers.tool_env import ToolEnvWrapper
 from rollenv.wrappers.tracking import EpisodeTrackingWrapper
@@ -12,4 +12,5 @@ __all__ = [
     "ObservationWrapper",
     "ToolEnvWrapper",
     "get_wrapper_fns",
+    "wrap",
 ]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import importlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rollenv.core import Env, UsageError
+from rollenv.core import Env, MissingExtra, UsageError
+from rollenv.registry import Wrappers
 from rollenv.tools.base import BaseTool
 from rollenv.wrappers.observation import ObservationWrapper, Tokenizer
 from rollenv.wrappers.tool_env import ToolEnvWrapper
@@ -30,7 +33,7 @@ def _search_tool(**settings: Any) -> BaseTool:
 
 def _with_tool(env: Env, *, tool: Callable[[], BaseTool], **settings: Any) -> ToolEnvWrapper:
     """Each environment gets a tool of its own, made when it is wrapped."""
-    return ToolEnvWrapper(env, [tool()], max_tool_uses=5, **settings)
+    return ToolEnvWrapper(env, [tool()], **{"max_tool_uses": 5, **settings})
 
 
 #: Order when several are combined: a tool, an observation, tracking.
@@ -52,6 +55,70 @@ WRAPPER_FACTORY: dict[str, WrapperFn] = {
 TOKENIZER_REQUIRED = ["concat_chat", "concat_chat_on_reset"]
 
 
+def wrap(env: Env, wrappers: Wrappers) -> Env:
+    """Put wrappers around an environment, the first innermost.
+
+    Args:
+        env: what to wrap.
+        wrappers: names of :data:`WRAPPER_FACTORY` or ``"module:function"``, with settings. A ``tokenizer`` may be the
+            path of one.
+
+    Raises:
+        UsageError: for an unknown name or setting, or a chat wrapper without a tokenizer.
+        MissingExtra: a package that a wrapper needs is not installed.
+    """
+    for name, settings in wrappers.items():
+        env = _one(env, name, dict(settings))
+    return env
+
+
+def _one(env: Env, name: str, settings: dict[str, Any]) -> Env:
+    function = _found(name)
+    if isinstance(path := settings.get("tokenizer"), str):
+        settings["tokenizer"] = _tokenizer(path)
+    elif name in TOKENIZER_REQUIRED and path is None:
+        raise UsageError(f"the wrapper {name!r} needs a tokenizer; pass tokenizer=")
+    try:
+        return function(env, **settings)
+    except TypeError as error:
+        raise UsageError(f"the wrapper {name!r} cannot be put around {env} with {settings}: {error}") from error
+
+
+def _found(name: str) -> WrapperFn:
+    if name in WRAPPER_FACTORY:
+        return WRAPPER_FACTORY[name]
+    module, colon, attribute = name.partition(":")
+    if colon:
+        try:
+            return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
+        except (ImportError, AttributeError) as error:
+            raise UsageError(f"the wrapper {name!r} cannot be loaded: {error}") from error
+    near = difflib.get_close_matches(name, WRAPPER_FACTORY, n=2)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(WRAPPER_FACTORY)}"
+    raise UsageError(f"there is no wrapper {name!r}; {hint}")
+
+
+@functools.lru_cache(maxsize=8)
+def _tokenizer(path: str) -> Tokenizer:
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise MissingExtra(f"a tokenizer needs the train extra: pip install 'rollenv[train]' ({error})") from error
+    try:
+        found: Tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot load a tokenizer from {path!r}: {error}") from error
+    return found
+
+
+def with_tokenizer(wrappers: Wrappers, tokenizer: str) -> dict[str, dict[str, Any]]:
+    """The same wrappers; those that need a tokenizer and have none get this one (a path)."""
+    return {
+        name: {**({"tokenizer": tokenizer} if tokenizer and name in TOKENIZER_REQUIRED else {}), **settings}
+        for name, settings in wrappers.items()
+    }
+
+
 def get_wrapper_fns(wrappers: str, tokenizer: Tokenizer | None = None) -> list[WrapperFn]:
     """The wrappers named in a comma-separated string, to be applied in this order.
 
@@ -60,14 +127,11 @@ def get_wrapper_fns(wrappers: str, tokenizer: Tokenizer | None = None) -> list[W
     """
     found: list[WrapperFn] = []
     for name in filter(None, (part.strip() for part in wrappers.split(","))):
-        if name not in WRAPPER_FACTORY:
-            near = difflib.get_close_matches(name, WRAPPER_FACTORY, n=2)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(WRAPPER_FACTORY)}"
-            raise UsageError(f"there is no wrapper {name!r}; {hint}")
+        function = _found(name)
         if name in TOKENIZER_REQUIRED:
             if tokenizer is None:
                 raise UsageError(f"the wrapper {name!r} needs a tokenizer; pass tokenizer=")
-            found.append(partial(WRAPPER_FACTORY[name], tokenizer=tokenizer))
+            found.append(partial(function, tokenizer=tokenizer))
         else:
-            found.append(WRAPPER_FACTORY[name])
+            found.append(function)
     return found

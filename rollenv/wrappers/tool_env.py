@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +20,8 @@ class ToolEnvWrapper(Wrapper):
     """Lets an agent call tools during an episode.
 
     The first tool that recognises the action answers it, also where the call is malformed or fails: the agent reads
-    what was wrong. Anything that no tool recognises is a step of the environment.
+    what was wrong. Anything that no tool recognises is a step of the environment. The tools are reset with the
+    environment and closed with it; a spawned copy has tools of its own.
 
     Args:
         env: what to wrap.
@@ -42,7 +44,10 @@ class ToolEnvWrapper(Wrapper):
         super().__init__(env)
         if max_tool_uses is not None and max_tool_uses < 0:
             raise UsageError(f"max_tool_uses is None or at least 0, got {max_tool_uses}")
-        self.tools = list(tools)
+        for tool in tools:
+            tool.check()
+        self.tools = [tool.acquire() for tool in tools]
+        self._closed = False
         self.tool_reward, self.tool_success_reward = tool_reward, tool_success_reward
         self.tool_execute_error_reward = tool_execute_error_reward
         self.max_tool_uses = max_tool_uses
@@ -51,6 +56,8 @@ class ToolEnvWrapper(Wrapper):
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
         observation, info = self.env.reset(seed, options=options)
+        for tool in self.tools:
+            tool.reset()
         info["prev_ep_tool_use_counter"] = self.tool_use_counter
         info["prev_ep_tool_success_counter"] = self.tool_success_counter
         self.tool_use_counter = self.tool_success_counter = 0
@@ -100,6 +107,22 @@ class ToolEnvWrapper(Wrapper):
             "tool_success_counter": self.tool_success_counter,
             "use_tool": used,
         }
+
+    def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
+        twin = super().spawn(same_state, **kwargs)
+        if isinstance(twin, ToolEnvWrapper) and twin.tools is self.tools:  # a copy of this one
+            twin.tools = [tool.spawn(same_state).acquire() for tool in self.tools]
+            twin._closed = False
+        return twin
+
+    def close(self) -> None:
+        """Close the environment and let go of the tools; the last environment that has a tool closes it."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(super().close)
+            if not self._closed:
+                self._closed = True
+                for tool in self.tools:
+                    stack.callback(tool.release)
 
     def _get_state(self) -> dict[str, Any]:
         return {"uses": self.tool_use_counter, "successes": self.tool_success_counter, "over": self._over}

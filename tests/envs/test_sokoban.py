@@ -351,14 +351,14 @@ def test_a_numbered_level_can_be_asked_for(tmp_path):
     file = tmp_path / "two.txt"
     file.write_text(f"; 0\n{CORRIDOR}\n\n; 1\n#####\n#@$.#\n#####\n")
     env = rollenv.make("game:Sokoban-v0-easy", levels=str(file))
-    env.reset(options={"level": 1})
+    env.reset(options={"index": 1})
     assert env.board.width == 5
     with pytest.raises(UsageError, match="there are 2"):
-        env.reset(options={"level": 2})
+        env.reset(options={"index": 2})
     with pytest.raises(UsageError, match="levels=PATH"):
-        rollenv.make("game:Sokoban-v0-easy").reset(options={"level": 0})
+        rollenv.make("game:Sokoban-v0-easy").reset(options={"index": 0})
     assert {env.reset(seed)[1]["suffix"] for seed in range(20)} == {
-        env.reset(options={"level": i})[1]["suffix"] for i in (0, 1)
+        env.reset(options={"index": i})[1]["suffix"] for i in (0, 1)
     }
 
 

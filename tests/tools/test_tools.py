@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +11,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Literal
 
 import pytest
+import uvicorn
+from mcp.server import MCPServer
 
 import rollenv
-from rollenv import UsageError
+from rollenv import MissingExtra, UsageError
+from rollenv.sandbox import RunResult
+from rollenv.tools.base import BaseTool, ToolResult
 from rollenv.tools.calculator import calculator_tool
 from rollenv.tools.calls import first_call
 from rollenv.tools.function import FunctionTool
@@ -223,7 +228,10 @@ def test_a_retrieval_server(retrieval_url, monkeypatch):
     monkeypatch.setenv("SEARCH_URL", retrieval_url)
     assert "hey" in SearchTool().execute_action("<search>hey</search>").observation
     monkeypatch.delenv("SEARCH_URL")
-    assert "SEARCH_URL" in SearchTool().execute_action("<search>hey</search>").observation
+    with pytest.raises(UsageError, match="SEARCH_URL"):
+        SearchTool().execute_action("<search>hey</search>")
+    with pytest.raises(UsageError, match="SEARCH_URL"):
+        ToolEnvWrapper(rollenv.make("game:GuessTheNumber-v0"), [SearchTool()])
 
 
 # -- MCP -------------------------------------------------------------------------------------------------------------
@@ -288,7 +296,49 @@ def test_an_mcp_call_that_is_slow_or_ends_the_server(mcp_server):
     tool.close()
 
 
-@pytest.mark.parametrize("config", [{}, {"mcpServers": {}}, {"mcpServers": {"x": {}}}, "absent.json"])
+@pytest.fixture
+def guarded_mcp_server():
+    """A server over HTTP that answers only those who show the key."""
+    server = MCPServer("guarded")
+    server.add_tool(add)
+    inner = server.streamable_http_app()
+
+    async def app(scope, receive, send):
+        if scope["type"] == "http" and dict(scope["headers"]).get(b"authorization") != b"Bearer key":
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b"no"})
+            return
+        await inner(scope, receive, send)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        running = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        thread = threading.Thread(target=running.run, args=([listening],))
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+        running.should_exit = True
+        thread.join()
+
+
+def test_headers_reach_an_mcp_server(guarded_mcp_server):
+    with pytest.raises(MCPError):
+        MCPTool(guarded_mcp_server)
+    server = {"url": guarded_mcp_server, "headers": {"Authorization": "Bearer key"}, "type": "http"}
+    tool = MCPTool({"mcpServers": {"guarded": server}})
+    assert tool.execute_action(HERMES).observation == "5 m"
+    tool.close()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"mcpServers": {}},
+        {"mcpServers": {"x": {}}},
+        {"mcpServers": {"x": {"url": "http://127.0.0.1:9/mcp", "header": {}}}},
+        {"mcpServers": {"x": {"url": "http://127.0.0.1:9/mcp", "command": "python"}}},
+        "absent.json",
+    ],
+)
 def test_bad_mcp_configurations(config):
     with pytest.raises(UsageError):
         MCPTool(config)
@@ -299,3 +349,102 @@ def test_an_mcp_server_that_is_not_there():
         MCPTool.from_local_command("no-such-program")
     with pytest.raises(MCPError, match="cannot reach"):
         MCPTool("http://127.0.0.1:9/mcp", execution_timeout=5)
+
+
+def test_a_search_without_its_package_is_an_error_and_not_an_answer(monkeypatch):
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    with pytest.raises(MissingExtra, match="rollenv\\[tools\\]"):
+        SearchTool(search_url="http://127.0.0.1:9").execute_action("<search>hey</search>")
+
+
+class Remembers(BaseTool):
+    """Answers with how often it was called since its reset."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.closed = 0, 0
+
+    def instruction_string(self):
+        return "Write count."
+
+    def execute_action(self, action):
+        self.calls += 1
+        return ToolResult(True, False, str(self.calls), action)
+
+    def reset(self):
+        self.calls = 0
+
+    def spawn(self, same_state=False):
+        twin = Remembers()
+        twin.calls = self.calls if same_state else 0
+        return twin
+
+    def close(self):
+        self.closed += 1
+
+
+def test_a_tool_is_reset_copied_and_closed_with_its_environment():
+    tool = Remembers()
+    env = ToolEnvWrapper(rollenv.make("game:GuessTheNumber-v0"), [tool])
+    env.reset(0)
+    assert [env.step("count")[0] for _ in range(2)] == ["1", "2"]
+    twin, fresh = env.spawn(same_state=True), env.spawn()
+    assert twin.step("count")[0] == "3"
+    assert env.step("count")[0] == "3", "the twin has a tool of its own"
+    fresh.reset(0)
+    assert fresh.step("count")[0] == "1"
+    env.reset(1)
+    assert env.step("count")[0] == "1"
+    env.close()
+    env.close()
+    assert (tool.closed, twin.tools[0].closed, fresh.tools[0].closed) == (1, 0, 0)
+
+
+def test_a_tool_that_several_environments_share_is_closed_by_the_last():
+    tool = Remembers()
+    first, second = (ToolEnvWrapper(rollenv.make("game:GuessTheNumber-v0"), [tool]) for _ in range(2))
+    first.close()
+    assert not tool.closed
+    second.close()
+    assert tool.closed == 1
+
+
+def test_a_stateful_interpreter_starts_each_episode_anew():
+    env = ToolEnvWrapper(rollenv.make("game:GuessTheNumber-v0"), [PythonCodeTool(stateful=True)])
+    env.reset(0)
+    env.step("<python>x = 41</python>")
+    assert "42" in env.step("<python>print(x + 1)</python>")[0]
+    with pytest.raises(UsageError, match="cannot be copied"):
+        env.spawn(same_state=True)
+    other = env.spawn()
+    other.reset(0)
+    assert "NameError" in other.step("<python>print(x)</python>")[0]
+    env.reset(1)
+    assert "NameError" in env.step("<python>print(x)</python>")[0]
+    sandbox = env.tools[0]._sandbox
+    env.close()
+    other.close()
+    assert not sandbox.alive
+
+
+@pytest.mark.parametrize(
+    ("action", "code"),
+    [
+        ("<python>1</python> ```python\n2\n```", "1"),
+        ("```py\n2\n``` <python>1</python>", "2\n"),
+        ("```Python3\n2\n```", "2\n"),
+        ("use ```x``` then\n```python\n3\n```", "3\n"),
+        ("```js\n1\n```", None),
+        ("<python>1", None),
+    ],
+)
+def test_which_program_is_run(action, code):
+    class Kept:
+        def run(self, code, timeout):
+            self.code = code
+            return RunResult("", "", 0, False, 0.0, False)
+
+    runner = Kept()
+    done = PythonCodeTool(runner=runner).execute_action(action)
+    assert done.is_valid is (code is not None)
+    assert getattr(runner, "code", None) == code

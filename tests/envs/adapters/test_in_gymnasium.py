@@ -29,9 +29,12 @@ def test_gymnasium_makes_and_checks_them(env_id):
         env = gymnasium.make(gymnasium_id(env_id))
         check_env(env.unwrapped)
     ours = rollenv.make(env_id)
-    assert env.reset(seed=5) == ours.reset(5)
+    observation, info = ours.reset(5)
+    seen, about = env.reset(seed=5)
+    assert seen.startswith(observation.rstrip())
+    assert about == info
     action = ours.sample_random_action()
-    assert env.step(action) == ours.step(action)
+    assert env.step(action)[1:] == ours.step(action)[1:]
     assert pickle.loads(pickle.dumps(env.spec)) == env.spec
     env.close()
 
@@ -51,3 +54,28 @@ def test_naming_the_module_is_enough_and_gymnasium_alone_stays_light():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "This is Nim\n"
+
+
+@pytest.mark.parametrize("env_id", [s.id for s in rollenv.list_envs("game:") if "-v0" in s.id] + ["roll:Sokoban-v0"])
+def test_observations_are_complete_for_those_who_see_nothing_else(env_id):
+    ours, env = rollenv.make(env_id), gymnasium.make(gymnasium_id(env_id), disable_env_checker=True)
+    (observation, info), (_, expected) = env.reset(seed=3), ours.reset(3)
+    action = ours.sample_random_action()
+    for _ in range(2):
+        assert expected.get("suffix", "").strip() in observation
+        assert info == expected
+        observation, *_, info = env.step(action)
+        *_, expected = ours.step(action)
+        if ours._over:
+            break
+    assert gymnasium.make(gymnasium_id(env_id), complete=False).reset(seed=3)[0] == rollenv.make(env_id).reset(3)[0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_gymnasium_wrappers_have_a_spec():
+    for env in (rollenv.make("roll:FrozenLake-v0"), gymnasium.make("rollenv/roll.FrozenLake-v0")):
+        wrapped = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.wrappers.TimeLimit(env, 3))
+        assert [w.name for w in wrapped.spec.additional_wrappers][-1] == "RecordEpisodeStatistics"
+        assert wrapped.spec.max_episode_steps == 3
+        assert "FrozenLake-v0" in wrapped.spec.id
+    assert rollenv.spec("roll:FrozenLake-v0").additional_wrappers == ()

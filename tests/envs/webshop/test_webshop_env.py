@@ -58,7 +58,7 @@ def test_a_trace_of_the_original(make, data):
     )
     env = make(split="all", price_seed=seed, invalid_action_penalty=0.0)
     first, *steps = trace["trace"]
-    observation, info = env.reset(0, options={"goal": place})
+    observation, info = env.reset(0, options={"index": place})
     assert (observation, info["available_actions"]) == (first["observation"], first["available"])
     for step in steps:
         observation, reward, terminated, truncated, info = env.step(step["action"])
@@ -289,10 +289,10 @@ def test_goals_that_cannot_be_reached_are_drawn_only_when_asked_for(make):
     assert not drawn[env] & lost
     assert drawn[every] & lost
     place = next(p for p, n in enumerate(env.goals.split("train")) if int(n) in lost)
-    env.reset(0, options={"goal": place})
+    env.reset(0, options={"index": place})
     assert env.goal.number in lost
     with pytest.raises(UsageError, match="no goal 10000000"):
-        env.reset(0, options={"goal": 10_000_000})
+        env.reset(0, options={"index": 10_000_000})
 
 
 def test_weighted_draws_follow_the_weights(make):
