@@ -192,8 +192,10 @@ def _same(a: list[str], b: list[str], what: str) -> None:
 
 
 def check_types(subject: Subject) -> None:
-    """``reset`` and ``step`` return what the contract says."""
+    """``reset``, ``step`` and ``render`` (before a reset too) return what the contract says."""
     env = subject.make()
+    if not isinstance(drawn := env.render(), str):
+        raise Broken(f"render() before the first reset() returned {type(drawn).__name__}; return a str")
     for seed, actions in _sequences(subject):
         _expect_reset(env.reset(seed))
         for action in actions:
@@ -367,18 +369,22 @@ def check_state(subject: Subject) -> None:
             over = any(result[2] or result[3] for result in map(env.step, actions[:cut]))
             if not over:
                 other.reset(seed + 7)
-                _restore(env, other, actions[cut:], f"seed {seed}, turn {cut}")
+                _restore(env, other, actions[cut:], "random_action" in subject.abilities, f"seed {seed}, turn {cut}")
             env.close()
             other.close()
             if over:
                 break
 
 
-def _restore(env: Env, other: Env, rest: list[str], where: str) -> None:
+def _restore(env: Env, other: Env, rest: list[str], can_sample: bool, where: str) -> None:
     state = json.loads(json.dumps(env.get_state()))
     other.set_state(state)
     if digest(other.get_state()) != digest(state):
         raise Broken(f"get_state() after set_state() differs from what was set ({where})")
+    if can_sample and [env.sample_random_action() for _ in range(3)] != [
+        other.sample_random_action() for _ in range(3)
+    ]:
+        raise Broken(f"an original and its restored copy sample other actions; draw from self.action_rng ({where})")
     _same(
         play(env, rest, reset=False),
         play(other, rest, reset=False),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,32 @@ def rollenv_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=timeout, **kwargs)  # type: ignore[call-overload,no-any-return]
 
     return run
+
+
+class Retrieval(BaseHTTPRequestHandler):
+    """GEM's protocol: MessagePack in, MessagePack out; a query of "broken" gets half an answer."""
+
+    def do_POST(self):
+        import msgpack
+
+        asked = msgpack.unpackb(self.rfile.read(int(self.headers["Content-Length"])))
+        rows = [{"document": {"contents": f'"T{i}"\n{asked["query"]}'}} for i in range(5)]
+        data = msgpack.packb({"result": rows})
+        self.send_response(500 if asked["query"] == "error" else 200)
+        self.end_headers()
+        self.wfile.write(data[:5] if asked["query"] == "broken" else data)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(scope="session")
+def retrieval_url():
+    """A search server; ``broken`` and ``error`` are answered badly."""
+    server = HTTPServer(("127.0.0.1", 0), Retrieval)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/retrieve"
+    server.shutdown()
+    thread.join()
+    server.server_close()

@@ -1,12 +1,20 @@
 """Answers in boxes, tags and fences."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollenv.parsing import last_boxed, last_code_block, last_tagged
+from rollenv.parsing import code_blocks, first_tagged, last_boxed, last_code_block, last_tagged
+from rollenv.tools.calls import first_call
+
+READERS = (
+    last_boxed,
+    last_tagged,
+    last_code_block,
+    first_call,
+    lambda text: first_tagged(text, "python"),
+    lambda text: list(code_blocks(text)),
+)
 
 
 @pytest.mark.parametrize(
@@ -14,6 +22,9 @@ from rollenv.parsing import last_boxed, last_code_block, last_tagged
     [
         (r"so \boxed{up}", "up"),
         (r"\boxed{1} or \boxed{2}", "2"),
+        (r"\boxed{1} \boxed {2}", "2"),
+        (r"\fbox{0} \boxed{1} \boxed {2}", "2"),
+        (r"\\boxed{4}", "4"),
         (r"\boxed{ 5 }", "5"),
         (r"\boxed {3}", "3"),
         (r"\fbox{3}", "3"),
@@ -54,12 +65,30 @@ def test_nothing_raises_on_any_text(text):
     last_code_block(text)
 
 
-@pytest.mark.parametrize("text", ["\\boxed{" * 150_000, "{" * 1_000_000, "\\boxed{" + "{}" * 500_000, "```" * 300_000])
-def test_a_megabyte_of_braces_takes_no_time(text):
-    started = time.perf_counter()
-    last_boxed(text)
-    last_tagged(text)
-    assert time.perf_counter() - started < 5
+PIECES = ["\\boxed{", "\\boxed ", "\\fbox", "{", "{}", "<answer>", "</answer>"]
+PIECES += ["```", "```\n", "```py\n", "``` x ", "````\n```\n"]
+
+
+@pytest.mark.parametrize("head", ["", "```python\n", "\\boxed{"], ids=repr)
+@pytest.mark.parametrize("piece", [*PIECES, "<python>", "<tool_call><tool_name></tool_name>", "x", " ", "\n"], ids=repr)
+def test_what_repeats_a_million_characters_long_is_read_in_linear_time(piece, head):
+    """Anything worse than linear would take minutes here; benchmarks/parsing.py has the times."""
+    text = head + piece * (1_000_000 // len(piece))
+    for read in READERS:
+        read(text)
+
+
+@given(st.lists(st.sampled_from(["\\boxed{", "\\boxed {", "\\fbox{", "{", "}", "\\", "1", "\\\\", "box"]), max_size=12))
+def test_one_grammar_for_every_spelling_of_a_box(pieces):
+    text = "".join(pieces)
+    plain = text.replace("\\boxed {", "\\boxed{").replace("\\fbox{", "\\boxed{")
+    assert last_boxed(plain) == last_boxed(text.replace("\\boxed{", "\\fbox{").replace("\\boxed {", "\\fbox{"))
+    assert (last_boxed(text) is None) == (last_boxed(plain) is None)
+
+
+@given(st.text(st.characters(exclude_characters="`"), max_size=50), st.sampled_from(["```", "````", "``````"]))
+def test_a_fence_of_any_length_gives_back_its_code(code, fence):
+    assert last_code_block(f"Text ```x``` and {fence}python\n{code}{fence} more", None) == code
 
 
 @pytest.mark.parametrize(

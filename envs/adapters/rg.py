@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib.util
 import json
+import logging
 import re
 from typing import Any
 
@@ -20,6 +21,8 @@ from rollenv.envs.adapters.rg_scoring import may_be_scored
 from rollenv.envs.adapters.rg_solvers import SOLVERS
 from rollenv.parsing import last_boxed
 from rollenv.registry import ABILITIES, register
+
+logger = logging.getLogger(__name__)
 
 #: The data sets of reasoning-gym 0.1.25.
 NAMES = tuple(
@@ -80,7 +83,8 @@ class ReasoningGymEnv(Env):
     r"""One question of a reasoning-gym data set.
 
     The reward is the data set's score of the answer, often fractional; ``success`` is a score of at least 0.99. An
-    answer without a box scores 0. A brace that has no partner is written ``\{`` or ``\}`` inside the box.
+    answer without a box scores 0, and so does one that the scorer trips over (``info["scorer_error"]`` says how, the
+    log too, and ``scorer_errors`` counts them). A brace that has no partner is written ``\{`` or ``\}`` inside the box.
 
     Args:
         name: the data set.
@@ -115,6 +119,7 @@ class ReasoningGymEnv(Env):
         _template(*self._source)
         self.dataset_seed = self.index = 0
         self.item: dict[str, Any] = {}
+        self.scorer_errors = 0
         if seed is not None:
             self.seed_stream(seed)
 
@@ -143,13 +148,20 @@ class ReasoningGymEnv(Env):
 
     def _step(self, action: str) -> StepResult:
         answer = last_boxed(action)
-        score = 0.0 if answer is None else self.score(answer)
+        score, raised = (0.0, "") if answer is None else self._score(answer)
         success = score >= SOLVED
         said = "There is no answer in a box." if answer is None else f"Your answer scores {score:g}."
-        return said, score, True, False, {"valid": answer is not None, "correct": success, "success": success}
+        info = {"valid": answer is not None, "correct": success, "success": success}
+        if raised:
+            self.scorer_errors += 1
+            info["scorer_error"] = raised
+        return said, score, True, False, info
 
     def score(self, answer: str) -> float:
         r"""The data set's score, from 0 to 1; also of the answer with ``\{`` and ``\}`` read as braces."""
+        return self._score(answer)[0]
+
+    def _score(self, answer: str) -> tuple[float, str]:
         plain = re.sub(r"\\([{}])", r"\1", answer)
         return max(_score(self._source, self.dataset_seed, self.index, text) for text in {answer: None, plain: None})
 
@@ -286,10 +298,10 @@ def _steady(dataset: Any, name: str) -> None:
 # -- answers ---------------------------------------------------------------------------------------------------------
 
 
-def _score(source: Source, seed: int, index: int, answer: str) -> float:
-    """The score of an answer to an item, between 0 and 1; 0 for what may not be scored."""
+def _score(source: Source, seed: int, index: int, answer: str) -> tuple[float, str]:
+    """The score of an answer to an item, between 0 and 1; 0 for what may not be scored. And what the scorer raised."""
     item = _item(source, seed, index)[1]
-    return _scored(source, seed, index, answer) if may_be_scored(_kind(source, item), answer, item) else 0.0
+    return _scored(source, seed, index, answer) if may_be_scored(_kind(source, item), answer, item) else (0.0, "")
 
 
 def _kind(source: Source, item: dict[str, Any]) -> str:
@@ -298,13 +310,16 @@ def _kind(source: Source, item: dict[str, Any]) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _scored(source: Source, seed: int, index: int, answer: str) -> float:
-    """What the data set's scorer says; sympy may take a second over a formula."""
+def _scored(source: Source, seed: int, index: int, answer: str) -> tuple[float, str]:
+    """What the data set's scorer says, and what it raised; sympy may take a second over a formula."""
     dataset, item = _item(source, seed, index)
-    with contextlib.suppress(Exception):  # some scorers trip over answers that they did not expect
+    try:
         score = float(dataset.score_answer(answer, item))
-        return min(max(score, 0.0), 1.0) if score == score else 0.0
-    return 0.0
+    except Exception as error:  # some scorers trip over answers that they did not expect
+        said = f"{type(error).__name__}: {error}"[:300]
+        logger.warning("rg:%s: the scorer raised on the answer %.80r, which counts 0: %s", source[0], answer, said)
+        return 0.0, said
+    return min(max(score, 0.0), 1.0) if score == score else 0.0, ""
 
 
 def _solution(source: Source, seed: int, index: int) -> str:
@@ -314,7 +329,7 @@ def _solution(source: Source, seed: int, index: int) -> str:
     if solver is None:
         return str(item["answer"])
     candidates = solver(item)
-    return next((c for c in candidates if _score(source, seed, index, c) >= SOLVED), candidates[0])
+    return next((c for c in candidates if _score(source, seed, index, c)[0] >= SOLVED), candidates[0])
 
 
 @functools.lru_cache(maxsize=4096)

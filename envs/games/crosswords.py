@@ -36,6 +36,7 @@ class Crosswords(TextGame):
         self.entries: tuple[Entry, ...] = ()
         #: Cells (row * width + column) whose letter was found, in order.
         self.filled: list[int] = []
+        self.board = ""
 
     def _resized(self) -> None:
         if not 1 <= self.num_words <= 12:

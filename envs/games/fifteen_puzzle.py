@@ -41,6 +41,7 @@ class FifteenPuzzle(TextGame):
         self.tiles: Tiles = ()
         #: Moves that lead from here to the solved position, the next one last.
         self.home: list[str] = []
+        self.board = ""
 
     def _resized(self) -> None:
         if not 2 <= self.num_rows <= 10:

@@ -118,6 +118,8 @@ class WikiGame(TextGame):
         return self.render()
 
     def render(self) -> str:
+        if not self.path:
+            return ""
         links = "\n".join(f"- {link}" for link in self.page.links)
         way = f"Your way: {' > '.join(self.path)}\n" if self.variant == "freenav" else ""
         return f"{way}Page: {self.page.title}\n{self._summary(self.path[-1])}\nTarget: {self.target}\nLinks:\n{links}"

@@ -36,6 +36,7 @@ class WordSearch(TextGame):
         self.hidden: list[str] = []
         #: The cells of the words that were found.
         self.marked: list[int] = []
+        self.board = ""
 
     def _resized(self) -> None:
         if not 1 <= self.num_words <= 20:

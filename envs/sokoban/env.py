@@ -206,7 +206,9 @@ class Sokoban(GridGame):
         )
 
     def render(self) -> str:
-        """The room, cells apart, whatever the observation shows."""
+        """The room, cells apart, whatever the observation shows; empty before the first reset."""
+        if not hasattr(self, "state"):
+            return ""
         return "\n".join(" ".join(row) for row in self.board.rows(self.state, SYMBOLS))
 
     # -- abilities ---------------------------------------------------------------------------------------------------

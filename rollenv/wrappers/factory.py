@@ -22,19 +22,22 @@ WrapperFn = Callable[..., Env]
 def _python_tool(**settings: Any) -> BaseTool:
     from rollenv.tools.python import PythonCodeTool
 
-    return PythonCodeTool(timeout=5, **settings)
+    return PythonCodeTool(**{"timeout": 5, **settings})
 
 
 def _search_tool(**settings: Any) -> BaseTool:
     from rollenv.tools.search import SearchTool
 
-    return SearchTool(topk=3, timeout=5, **settings)
+    return SearchTool(**{"topk": 3, "timeout": 5, **settings})
 
 
-def _with_tool(env: Env, *, tool: Callable[[], BaseTool], **settings: Any) -> ToolEnvWrapper:
-    """Each environment gets a tool of its own, made when it is wrapped."""
-    return ToolEnvWrapper(env, [tool()], **{"max_tool_uses": 5, **settings})
+def _with_tool(env: Env, *, tool: Callable[..., BaseTool], **settings: Any) -> ToolEnvWrapper:
+    """Each environment gets a tool of its own, made when it is wrapped; settings are the wrapper's or the tool's."""
+    about = {"max_tool_uses": 5} | {name: settings.pop(name) for name in _OF_THE_WRAPPER & settings.keys()}
+    return ToolEnvWrapper(env, [tool(**settings)], **about)
 
+
+_OF_THE_WRAPPER = {"tool_reward", "tool_success_reward", "tool_execute_error_reward", "max_tool_uses"}
 
 #: Order when several are combined: a tool, an observation, tracking.
 WRAPPER_FACTORY: dict[str, WrapperFn] = {

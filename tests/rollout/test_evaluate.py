@@ -6,9 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollenv.agents.base import OracleAgent, RandomAgent
+import rollenv
+from rollenv import UsageError, registry
+from rollenv.agents.base import Action, OracleAgent, RandomAgent
+from rollenv.agents.tiny.model import build_tokenizer
 from rollenv.rollout.evaluate import evaluate, mean_interval, pass_all, pass_at, wilson_interval
 from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.processes import ProcessWorkers
+from rollenv.wrappers import TOKENIZER_REQUIRED, WRAPPER_FACTORY
 
 
 @pytest.mark.parametrize(
@@ -77,3 +82,90 @@ def test_what_was_played_is_not_played_again_unless_it_failed():
     assert len(seen) == 8
     assert rest.trajectories == whole.trajectories
     assert lost in seen
+
+
+# -- data sets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rows_id(monkeypatch):
+    """An id of 60 rows."""
+    rollenv.list_envs()
+    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
+    rows = [{"problem": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(60)]
+    entry = "rollenv.envs.data.math_env:MathEnv"
+    rollenv.register("test:Rows-v0", entry, abilities=["oracle", "spawn"], indexed=True, dataset=rows)
+    return "test:Rows-v0"
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_data_set_is_visited_once_and_in_order(rows_id, seed):
+    result = evaluate(OracleAgent(), rows_id, seed=seed)
+    assert (result.n, result.success) == (60, 1.0)
+    assert [t.turns[0].observation.split()[2] for t in result.trajectories] == [str(i) for i in range(60)]
+    few = evaluate(OracleAgent(), rows_id, n=3, k=2, seed=seed)
+    assert [t.task.options["index"] for t in few.trajectories] == [0, 0, 1, 1, 2, 2]
+    assert evaluate(OracleAgent(), rows_id, n=4, options={"index": 5}).trajectories[3].turns[0].text == "\\boxed{6}"
+    with pytest.raises(UsageError, match="60 tasks, which is fewer than the 61"):
+        evaluate(OracleAgent(), rows_id, n=61)
+
+
+@pytest.mark.slow
+def test_a_score_on_math_500_is_over_its_500_rows(data):
+    data("math/math500_test.jsonl")
+    result = evaluate(OracleAgent(), "eval:MATH500")
+    assert (result.n, result.success) == (500, 1.0)
+    assert len({t.turns[0].observation for t in result.trajectories}) == 500
+
+
+# -- wrappers and tools -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer_folder(tmp_path_factory):
+    tokenizer = build_tokenizer(["a few words"], 300)
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with ProcessWorkers(2) as workers:
+        yield workers
+
+
+class Calls:
+    """Runs a program, then answers."""
+
+    def start(self, env, seed):
+        return self
+
+    turn = 0
+
+    async def act(self, observation, info):
+        if info.get("tool_use_counter") == 0:
+            return Action("<python>print(6 * 7)</python> <search>dogs</search>")
+        return Action("\\boxed{1}")
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("workers", ["inline", "processes"])
+@pytest.mark.parametrize("name", WRAPPER_FACTORY)
+def test_every_wrapper_and_tool_of_the_factory_works_in_an_evaluation(
+    name, workers, tokenizer_folder, retrieval_url, pool
+):
+    settings = {"tokenizer": tokenizer_folder} if name in TOKENIZER_REQUIRED else {}
+    settings |= {"search_url": retrieval_url} if "search" in name else {}
+    with RolloutManager(Calls(), pool if workers == "processes" else None) as manager:
+        result = evaluate(
+            Calls(), "game:GuessTheNumber-v0", n=2, manager=manager, wrappers={name: settings, "episode_tracking": {}}
+        )
+    assert [t.error for t in result.trajectories] == ["", ""]
+    said = result.trajectories[0].turns[1].observation
+    assert ("42" in said) is name.startswith("python_tool")
+    assert ("Doc 1" in said) is name.startswith("search_tool")
+    assert ("<user>" in said) is (name in TOKENIZER_REQUIRED)

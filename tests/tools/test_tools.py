@@ -7,7 +7,6 @@ import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Literal
 
 import pytest
@@ -188,34 +187,6 @@ def test_a_corpus_in_memory(tmp_path):
         CorpusSearchTool(file)
     with pytest.raises(UsageError, match="at least one document"):
         CorpusSearchTool([])
-
-
-class Retrieval(BaseHTTPRequestHandler):
-    """GEM's protocol: MessagePack in, MessagePack out; a query of "broken" gets half an answer."""
-
-    def do_POST(self):
-        import msgpack
-
-        asked = msgpack.unpackb(self.rfile.read(int(self.headers["Content-Length"])))
-        rows = [{"document": {"contents": f'"T{i}"\n{asked["query"]}'}} for i in range(5)]
-        data = msgpack.packb({"result": rows})
-        self.send_response(500 if asked["query"] == "error" else 200)
-        self.end_headers()
-        self.wfile.write(data[:5] if asked["query"] == "broken" else data)
-
-    def log_message(self, *args):
-        pass
-
-
-@pytest.fixture(scope="module")
-def retrieval_url():
-    server = HTTPServer(("127.0.0.1", 0), Retrieval)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/retrieve"
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def test_a_retrieval_server(retrieval_url, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 
 import rollenv
 from rollenv import UsageError
+from rollenv.envs.adapters import rg
 from rollenv.envs.adapters.rg import NAMES, ReasoningGymEnv, boxed
 from rollenv.parsing import last_boxed
 
@@ -162,3 +163,16 @@ def test_an_override_can_mend_a_level():
     assert "Knight" in env.reset(0)[0]
     with pytest.raises(UsageError, match="no data set 'chain'"):
         ReasoningGymEnv("chain")
+
+
+def test_a_scorer_that_raises_is_logged_and_counted(monkeypatch, caplog):
+    env = rollenv.make("rg:chain_sum")
+    env.reset(0)
+
+    def trips(self, answer, entry):
+        raise ValueError("no such answer")
+
+    monkeypatch.setattr(type(rg._item(env._source, env.dataset_seed, env.index)[0]), "score_answer", trips)
+    _, reward, *_, info = env.step("\\boxed{an answer never seen before}")
+    assert (reward, info["scorer_error"], env.scorer_errors) == (0.0, "ValueError: no such answer", 1)
+    assert "chain_sum" in caplog.text
