@@ -83,6 +83,11 @@ class EngineStats:
     steps: int = 0
     """How often a token was drawn for the whole batch."""
 
+    @property
+    def total(self) -> int:
+        """Tokens that cost something: computed or drawn."""
+        return self.computed + self.drawn
+
 
 class LocalEngine:
     """Samples from a causal language model, for many sessions at once.

@@ -20,8 +20,15 @@ class Scores:
     mask: torch.Tensor
 
 
-def score(model: PreTrainedModel, prompts: Sequence[Ids], responses: Sequence[Ids], temperature: float = 1.0) -> Scores:
-    """Score every response token with gradients.
+def score(
+    model: PreTrainedModel,
+    prompts: Sequence[Ids],
+    responses: Sequence[Ids],
+    temperature: float = 1.0,
+    *,
+    entropy_gradient: bool = False,
+) -> Scores:
+    """Score every response token with gradients; the entropy has some only if ``entropy_gradient``.
 
     Rows whose model input is the same (prompt and all response tokens but the last) go through the model once, and
     logits are computed for response positions only.
@@ -39,7 +46,8 @@ def score(model: PreTrainedModel, prompts: Sequence[Ids], responses: Sequence[Id
         logits_to_keep=longest,
     )
     distribution = (out.logits.float() / temperature).log_softmax(-1)
-    entropy = -(distribution.exp() * distribution).sum(-1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        entropy = -(distribution.exp() * distribution).sum(-1)
     index = torch.tensor(rows, device=device)
     targets, response_mask = pad_left(responses, device)
     if response_mask is None:

@@ -347,8 +347,8 @@ class Wrapper(Env):
     def randint(self, n: int) -> int:
         return self.env.randint(n)
 
-    @property
-    def spec(self) -> EnvSpec | None:  # type: ignore[override]
+    @property  # type: ignore[override]
+    def spec(self) -> EnvSpec | None:
         """Its own where :func:`rollenv.make` built it, else the inner environment's."""
         return self._own_spec or self.env.spec
 
@@ -390,7 +390,7 @@ class Wrapper(Env):
 
     @property
     def np_random_seed(self) -> int:
-        return self.env.np_random_seed  # type: ignore[no-any-return]
+        return self.env.np_random_seed
 
     @property
     def unwrapped(self) -> Env:

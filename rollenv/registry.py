@@ -70,7 +70,7 @@ class EnvSpec:
             raise
         env.spec = replace(self, kwargs=merged, wrappers={})
         if env.unwrapped.spec is None:  # the factory returned a wrapper
-            env.unwrapped.spec = env.spec
+            env.unwrapped.spec = env.spec  # type: ignore[assignment]
         if seed is not None:
             env.seed_stream(seed)
         if self.wrappers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -49,15 +50,55 @@ def turn_rows(groups: Sequence[Group], algorithm: Algorithm) -> list[Row]:
     ]
 
 
-def minibatches(rows: Sequence[Row], sequences: int, rng: random.Random) -> Iterator[list[Row]]:
-    """Rows in random order, with about ``sequences`` different model inputs to a minibatch.
+@dataclass(slots=True)
+class Minibatch:
+    """Rows of one optimizer step, and what their sums over tokens are divided by."""
 
-    Rows with the same input (see :func:`rollenv.agents.scoring.score`) stay together, since they cost one forward pass.
+    rows: list[Row]
+    tokens: float
+
+
+def minibatches(rows: Sequence[Row], sequences: int, rng: random.Random, *, idle: bool = True) -> list[Minibatch]:
+    """All rows, spread at random over minibatches with as many response tokens each as possible.
+
+    There is one minibatch for about every ``sequences`` different model inputs. Rows with the same input (see
+    :func:`rollenv.agents.scoring.score`) stay together, since they cost one forward pass, unless they are more than a
+    minibatch. Every token weighs the same: sums are divided by the mean number of tokens to a minibatch.
+
+    Args:
+        rows: of the whole batch.
+        sequences: different inputs to a minibatch.
+        rng: decides what comes together.
+        idle: keep the rows whose advantage is 0. Without them they still count as tokens.
     """
     by_input: dict[Ids, list[Row]] = {}
     for row in rows:
         by_input.setdefault(row.prompt + row.response[:-1], []).append(row)
-    together = list(by_input.values())
-    rng.shuffle(together)
-    for start in range(0, len(together), sequences):
-        yield [row for rows_of_input in together[start : start + sequences] for row in rows_of_input]
+    count = max(1, round(len(by_input) / sequences))
+    mean = sum(len(row.response) for row in rows) / count
+    pieces = [piece for together in by_input.values() for piece in _pieces(together, mean)]
+    rng.shuffle(pieces)
+    pieces.sort(key=_tokens, reverse=True)
+    batches = [Minibatch([], mean) for _ in range(count)]
+    lightest = [(0, i) for i in range(count)]
+    for piece in pieces:
+        load, i = heapq.heappop(lightest)
+        heapq.heappush(lightest, (load + _tokens(piece), i))
+        batches[i].rows += [row for row in piece if idle or row.advantage]
+    rng.shuffle(batches)
+    return [batch for batch in batches if batch.rows]
+
+
+def _tokens(rows: Sequence[Row]) -> int:
+    return sum(len(row.response) for row in rows)
+
+
+def _pieces(rows: list[Row], most: float) -> Iterator[list[Row]]:
+    """The rows in runs of at most so many tokens, or of one row."""
+    start = size = 0
+    for i, row in enumerate(rows):
+        if i > start and size + len(row.response) > most:
+            yield rows[start:i]
+            start, size = i, 0
+        size += len(row.response)
+    yield rows[start:]

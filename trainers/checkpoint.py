@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -15,6 +15,14 @@ from rollenv.agents.local import LocalAgent
 from rollenv.core import RollenvError
 
 MANIFEST = "MANIFEST.json"
+
+
+class Stateful(Protocol):
+    """What has a state to be saved."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state, as plain data and tensors."""
+        ...
 
 
 class CheckpointError(RollenvError):
@@ -37,7 +45,7 @@ def save(
     root: Path,
     iteration: int,
     agent: LocalAgent,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Stateful,
     keep: int,
     more: dict[str, Any] | None = None,
 ) -> Path:
@@ -55,7 +63,8 @@ def save(
         partial.mkdir(parents=True)
         agent.save(partial)
         torch.save(optimizer.state_dict(), partial / "optimizer.pt")
-        (partial / "trainer.json").write_text(json.dumps({"iteration": iteration, **(more or {})}) + "\n")
+        about = {"iteration": iteration, "version": agent.version, **(more or {})}
+        (partial / "trainer.json").write_text(json.dumps(about) + "\n")
         _write_manifest(partial)
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
@@ -76,13 +85,17 @@ def save(
 def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
     """``(agent, state of the optimizer, the iteration and what else was saved)`` of a checkpoint.
 
+    The agent goes on counting versions where it was. The optimizer's tensors are on the CPU, wherever they came from.
+
     Raises:
         CheckpointError: if a file is missing, cut short or altered.
     """
     _check_manifest(folder)
     about = json.loads((folder / "trainer.json").read_text())
-    state = torch.load(folder / "optimizer.pt", weights_only=True)
-    return LocalAgent.load(folder), state, about
+    state = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
+    agent = LocalAgent.load(folder)
+    agent.version = about["version"]
+    return agent, state, about
 
 
 def _mib_free(path: Path) -> str:

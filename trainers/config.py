@@ -9,10 +9,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from rollenv.agents.tiny.settings import TinySize, WarmUp
 from rollenv.core import UsageError
+from rollenv.registry import named_wrappers
 
 
 class Section(BaseModel):
@@ -27,6 +28,15 @@ class EnvConfig(Section):
     id: str
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Constructor arguments of the training environments."""
+    wrappers: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """What is put around environments, in training and evaluation: names (as in rollenv.wrappers) and settings."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of every reset in training."""
+
+    @field_validator("wrappers", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return named_wrappers(value) if isinstance(value, str | list) else value
 
 
 class CurriculumConfig(Section):
@@ -72,6 +82,25 @@ class RolloutConfig(Section):
     temperature: float = Field(1.0, gt=0)
     max_new_tokens: int = Field(64, ge=1)
     """Tokens a turn."""
+    workers: str = "inline"
+    """Where environments live: inline (this process), a number of worker processes, or ray:ACTORS. Deadlines hold in
+    workers alone, and there an environment that crashes takes nothing along."""
+    extra_groups: int = Field(0, ge=0)
+    """Groups that are played besides, so that slow ones need not be waited for. What is trained on then depends on the
+    clock, so a resumed run no longer gives the same numbers; the same holds for extra_members."""
+    extra_members: int = Field(0, ge=0)
+    """Trajectories that are played besides in every group."""
+    reset_deadline: float = Field(300.0, gt=0)
+    """Seconds to build and reset an environment."""
+    step_deadline: float = Field(120.0, gt=0)
+    """Seconds for a step of an environment."""
+    max_concurrent: int = Field(0, ge=0)
+    """Episodes played at the same time; 0 for all."""
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _number(cls, value: Any) -> Any:
+        return str(value) if type(value) is int else value
 
 
 class Algorithm(Section):
@@ -103,6 +132,9 @@ class OptimizerConfig(Section):
     minibatch_sequences: int = Field(256, ge=1)
     """Different sequences to an optimizer step."""
     epochs: int = Field(1, ge=1)
+    on_nonfinite: Literal["skip", "stop"] = "skip"
+    """What happens when a loss or a gradient is not a finite number: its step is left out, or the run stops. It stops
+    too when not one step of an iteration is left, or a weight is not finite."""
 
 
 class EvalConfig(Section):
@@ -127,7 +159,7 @@ class TrainConfig(Section):
     keep_checkpoints: int = Field(2, ge=1)
     """How many of the latest checkpoints stay; the last one always does."""
     threads: int = Field(0, ge=0)
-    """CPU threads for the model; 0 leaves the choice to torch."""
+    """CPU threads for the model; 0 for as many as there are cores without other work when the run begins."""
     env: EnvConfig
     curriculum: CurriculumConfig = CurriculumConfig()
     model: ModelConfig = ModelConfig()
@@ -159,7 +191,24 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
     for override in overrides:
         _set(data, *_split(override))
-    return parse_config(data)
+    config = parse_config(data)
+    _refuse_idle_keys(config)
+    return config
+
+
+#: Keys that only some algorithms read.
+_READ_BY = {"gamma": ("gigpo",), "step_weight": ("gigpo",)}
+
+
+def _refuse_idle_keys(config: TrainConfig) -> None:
+    """Raise UsageError for a key that was set and does nothing under the algorithm chosen."""
+    chosen = config.algorithm
+    for key, readers in _READ_BY.items():
+        if key in chosen.model_fields_set and chosen.name not in readers:
+            raise UsageError(
+                f"algorithm.{key} does nothing under algorithm.name={chosen.name!r}, only under {', '.join(readers)}; "
+                "leave it out"
+            )
 
 
 def parse_config(data: dict[str, Any]) -> TrainConfig:

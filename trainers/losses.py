@@ -21,7 +21,14 @@ class Loss:
 
 
 def ppo_clip(
-    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor, *, low: float = 0.2, high: float = 0.2
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    low: float = 0.2,
+    high: float = 0.2,
+    tokens: float | None = None,
 ) -> Loss:
     """Clipped policy gradient, mean over tokens (PPO, arXiv 1707.06347, eq. 7; ``high`` above ``low``: DAPO).
 
@@ -30,6 +37,8 @@ def ppo_clip(
         old_logprobs: the same under the policy that sampled them.
         advantages: of every token.
         mask: 1 where there is a token.
+        tokens: what the sum over tokens is divided by, where it is not the number of tokens here: rows whose advantage
+            is 0 count among them also if they were left out.
     """
     log_ratio = (logprobs - old_logprobs) * mask
     ratio = log_ratio.exp()
@@ -38,9 +47,9 @@ def ppo_clip(
     with torch.no_grad():
         clip_fraction = token_mean(((ratio * advantages) > (clipped * advantages)).float(), mask).item()
         kl = token_mean(ratio - 1 - log_ratio, mask).item()
-    return Loss(-token_mean(objective, mask), clip_fraction, token_mean(ratio.detach(), mask).item(), kl)
+    return Loss(-token_mean(objective, mask, tokens), clip_fraction, token_mean(ratio.detach(), mask).item(), kl)
 
 
-def token_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """The mean over all tokens of all rows."""
-    return (values * mask).sum() / mask.sum().clamp(min=1)
+def token_mean(values: Tensor, mask: Tensor, tokens: float | None = None) -> Tensor:
+    """The mean over all tokens of all rows, or their sum divided by ``tokens``."""
+    return (values * mask).sum() / (mask.sum().clamp(min=1) if tokens is None else tokens)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -17,15 +19,26 @@ from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.scoring import score
 from rollenv.agents.tiny.warm_up import tiny_agent
+from rollenv.core import RollenvError
 from rollenv.curriculum import Curriculum, Schedule
+from rollenv.rollout.episode import Limits
 from rollenv.rollout.evaluate import Evaluation, evaluate
 from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.places import make_workers
 from rollenv.rollout.types import Group, Task
 from rollenv.trainers import checkpoint
-from rollenv.trainers.batch import Row, minibatches, turn_rows
+from rollenv.trainers.batch import Minibatch, Row, minibatches, turn_rows
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.losses import ppo_clip, token_mean
+from rollenv.trainers.optimizer import MasterAdamW
 from rollenv.trainers.run_dir import RunDir, read_rows
+from rollenv.trainers.threads import idle_cores
+from rollenv.wrappers.factory import with_tokenizer
+
+
+class TrainingError(RollenvError):
+    """Training cannot go on; the checkpoints are good."""
+
 
 #: ``watch(stage, done, total, numbers)``, called whenever there is something new to show.
 Watch = Callable[[str, int, int, dict[str, float]], None]
@@ -58,23 +71,46 @@ class Trainer:
 
     def __init__(self, config: TrainConfig, run: RunDir, watch: Watch = lambda *_: None):
         self.config, self.run, self.watch = config, run, watch
-        if config.threads:
-            torch.set_num_threads(config.threads)
+        self.threads = config.threads or idle_cores()
+        torch.set_num_threads(self.threads)
+        logger.info("%d CPU threads%s", self.threads, "" if config.threads else ": as many cores as were idle")
         clock = time.perf_counter()
         self.levels = _curriculum(config)
+        own_tokenizer = "" if config.model.path == "tiny" else config.model.path  # the tiny one's is not made yet
+        self.wrappers = with_tokenizer(config.env.wrappers, own_tokenizer)
         self.agent, self.optimizer, self.iteration = self._restore() or self._begin()
-        #: Plays what is learned from, and what is measured.
-        self.manager = RolloutManager(self.agent, run_dir=run.path)
-        self.examiner = RolloutManager(self.agent, keep_views=True)
+        rollout = config.rollout
+        limits = Limits(reset=rollout.reset_deadline, step=rollout.step_deadline)
+        with contextlib.ExitStack() as stack:
+            workers = stack.enter_context(make_workers(rollout.workers))
+            at_once = rollout.max_concurrent or None
+            self.manager = stack.enter_context(
+                RolloutManager(self.agent, workers, limits=limits, max_concurrent=at_once, run_dir=run.path)
+            )
+            self._held = stack.pop_all()
         self.begin_seconds = time.perf_counter() - clock
 
+    def close(self) -> None:
+        """End the workers; calling it again does nothing."""
+        self._held.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
     def fit(self) -> Result:
-        """Train to the last iteration."""
+        """Train to the last iteration.
+
+        Raises:
+            TrainingError: losses, gradients or weights are no longer finite.
+        """
         started = time.perf_counter()
         if self.iteration == 0:
             self._log(self._evaluate() | {"time/begin": self.begin_seconds})
         while self.iteration < self.config.iterations:
-            clock = time.perf_counter()
+            clock, tokens = time.perf_counter(), self.agent.engine.stats.total
             groups = self._collect()
             collected = time.perf_counter()
             rows = turn_rows(groups, self.config.algorithm)
@@ -86,7 +122,7 @@ class Trainer:
                 metrics["level"] = self.levels[1].level
             updated = time.perf_counter()
             metrics |= {"time/collect": collected - clock, "time/update": updated - collected}
-            metrics["tokens_per_s"] = metrics["tokens"] / (updated - clock)
+            metrics["tokens_per_s"] = (self.agent.engine.stats.total - tokens) / (collected - clock)
             last = self.iteration == self.config.iterations
             if last or self.iteration % self.config.eval.every == 0:
                 metrics |= self._evaluate()
@@ -101,70 +137,106 @@ class Trainer:
 
     def _collect(self) -> list[Group]:
         """Play the next batch of tasks."""
-        env, rollout = self.config.env, self.config.rollout
-        seeds = [task_seed(self.config.seed, self.iteration, i) for i in range(rollout.groups_per_batch)]
-        if self.levels is None:
-            tasks = [Task(env.id, seed, env.kwargs) for seed in seeds]
-            return self.manager.collect(tasks, rollout.group_size)
-        curriculum, schedule = self.levels
-        levels = [schedule.choose(self.iteration * len(seeds) + i) for i in range(len(seeds))]
-        tasks = [Task(env.id, s, {**env.kwargs, **curriculum[n]}) for s, n in zip(seeds, levels, strict=True)]
-        groups = self.manager.collect(tasks, rollout.group_size)
-        for level, group in zip(levels, groups, strict=True):
-            for trajectory in group:
-                schedule.record(level, trajectory.success)
+        rollout = self.config.rollout
+        count = rollout.groups_per_batch + rollout.extra_groups
+        first = self.iteration * count
+        levels = [self.levels[1].choose(first + i) for i in range(count)] if self.levels else []
+        groups = self.manager.batch(
+            [self._task(i, levels) for i in range(count)],
+            rollout.groups_per_batch,
+            rollout.group_size,
+            extra_groups=rollout.extra_groups,
+            extra_members=rollout.extra_members,
+        )
+        if self.levels:
+            for group in groups:
+                for trajectory in group:
+                    self.levels[1].record(levels[group.number], trajectory.success)
         return groups
 
+    def _task(self, number: int, levels: Sequence[int]) -> Task:
+        """A task of this iteration, with its seed and level."""
+        env, seed = self.config.env, task_seed(self.config.seed, self.iteration, number)
+        level = self.levels[0][levels[number]] if self.levels else {}
+        return Task(env.id, seed, {**env.kwargs, **level}, self.wrappers, env.options)
+
     def _update(self, rows: Sequence[Row]) -> dict[str, float]:
-        """Policy-gradient steps over the rows that carry a signal; metrics are means over the steps."""
-        algorithm, settings = self.config.algorithm, self.config.optimizer
+        """Policy-gradient steps over the batch; metrics are means over the steps."""
+        settings = self.config.optimizer
         rng = random.Random(task_seed(self.config.seed, self.iteration, -1))
-        rows = [row for row in rows if row.advantage]
-        if not rows:
+        trained = sum(row.advantage != 0 for row in rows)
+        if not trained:
             logger.warning(
                 "iteration %d taught nothing: in every group all rewards were equal; look at the sampled episodes, and "
                 "try easier tasks, larger groups or a longer warm-up",
                 self.iteration + 1,
             )
         lr = self._learning_rate()
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
+        self.optimizer.set_lr(lr)
         steps: list[dict[str, float]] = []
-        for _ in range(settings.epochs):
-            for batch in minibatches(rows, settings.minibatch_sequences, rng):
-                scores = score(
-                    self.agent.model,
-                    [row.prompt for row in batch],
-                    [row.response for row in batch],
-                    self.config.rollout.temperature,
-                )
-                loss = ppo_clip(
-                    scores.logprobs,
-                    right_aligned([row.logprobs for row in batch], scores.logprobs),
-                    torch.tensor([row.advantage for row in batch], device=scores.mask.device, dtype=torch.float32)[
-                        :, None
-                    ],
-                    scores.mask,
-                    low=algorithm.clip_low,
-                    high=algorithm.clip_high,
-                )
-                entropy = token_mean(scores.entropy, scores.mask)
-                self.optimizer.zero_grad()
-                (loss.value - algorithm.entropy * entropy).backward()
-                norm = torch.nn.utils.clip_grad_norm_(self.agent.model.parameters(), settings.max_grad_norm)
-                self.optimizer.step()
-                steps.append(
-                    {
-                        "loss": loss.value.item(),
-                        "entropy": entropy.item(),
-                        "kl": loss.kl,
-                        "ratio": loss.ratio,
-                        "clip_fraction": loss.clip_fraction,
-                        "grad_norm": norm.item(),
-                    }
-                )
+        skipped = 0
+        for _ in range(settings.epochs if trained else 0):
+            idle = self.config.algorithm.entropy != 0  # rows without advantage matter to the entropy alone
+            for batch in minibatches(rows, settings.minibatch_sequences, rng, idle=idle):
+                step = self._step(batch)
+                if step is None:
+                    skipped += 1
+                else:
+                    steps.append(step)
+        if skipped and not steps:
+            raise self._not_finite("not one loss or gradient of the iteration was a finite number")
+        if not self.optimizer.finite():
+            raise self._not_finite("a weight is no longer a finite number")
         means = {name: sum(s[name] for s in steps) / len(steps) for name in steps[0]} if steps else {}
-        return means | {"lr": lr, "optimizer_steps": len(steps), "trained_rows": len(rows)}
+        counts = {"optimizer_steps": len(steps), "skipped_steps": skipped, "trained_rows": trained}
+        return means | counts | {"lr": lr}
+
+    def _step(self, batch: Minibatch) -> dict[str, float] | None:
+        """One optimizer step; None if its loss or gradient was not finite, which leaves the weights as they were."""
+        algorithm, settings = self.config.algorithm, self.config.optimizer
+        scores = score(
+            self.agent.model,
+            [row.prompt for row in batch.rows],
+            [row.response for row in batch.rows],
+            self.config.rollout.temperature,
+            entropy_gradient=algorithm.entropy != 0,
+        )
+        loss = ppo_clip(
+            scores.logprobs,
+            right_aligned([row.logprobs for row in batch.rows], scores.logprobs),
+            scores.mask.new_tensor([row.advantage for row in batch.rows], dtype=torch.float32)[:, None],
+            scores.mask,
+            low=algorithm.clip_low,
+            high=algorithm.clip_high,
+            tokens=batch.tokens,
+        )
+        entropy = token_mean(scores.entropy, scores.mask, batch.tokens)
+        self.optimizer.zero_grad()
+        norm = float("nan")
+        if torch.isfinite(loss.value):
+            (loss.value - algorithm.entropy * entropy).backward()
+            norm = self.optimizer.step(settings.max_grad_norm)
+        if not math.isfinite(norm):
+            if settings.on_nonfinite == "stop":
+                raise self._not_finite(f"the loss is {loss.value.item()} and the norm of the gradient {norm}")
+            logger.warning("iteration %d: a step was left out, its loss or gradient is not finite", self.iteration + 1)
+            return None
+        return {
+            "loss": loss.value.item(),
+            "entropy": token_mean(scores.entropy.detach(), scores.mask).item(),
+            "kl": loss.kl,
+            "ratio": loss.ratio,
+            "clip_fraction": loss.clip_fraction,
+            "grad_norm": norm,
+        }
+
+    def _not_finite(self, what: str) -> TrainingError:
+        saved = checkpoint.checkpoints(self.run.checkpoints)
+        last = f"the last checkpoint, {saved[-1]}, is good" if saved else "there is no checkpoint yet"
+        return TrainingError(
+            f"training stopped in iteration {self.iteration + 1}: {what}; {last}. Try a lower optimizer.lr or "
+            "optimizer.max_grad_norm in a new run"
+        )
 
     def _learning_rate(self) -> float:
         """Linear warm-up, then linear decay to ``final_lr`` times the rate."""
@@ -176,14 +248,17 @@ class Trainer:
     def _evaluate(self) -> dict[str, float]:
         """Success on the evaluation episodes, always the same ones; some are kept to be looked at."""
         settings = self.config.eval
+        self.manager.keep_views = True
         result: Evaluation = evaluate(
             self.agent,
             self.config.env.id,
             settings.kwargs,
             n=settings.episodes,
             seed=settings.seed,
-            manager=self.examiner,
+            wrappers=self.wrappers,
+            manager=self.manager,
         )
+        self.manager.keep_views = False
         for trajectory in result.trajectories[:SHOWN_EPISODES]:
             self.run.append(self.run.episodes_file, {"iteration": self.iteration, **trajectory.to_dict()})
         names = ("success", "low", "high", "reward", "turns", "failed")
@@ -195,7 +270,7 @@ class Trainer:
 
     # -- starting and stopping ---------------------------------------------------------------------------------------
 
-    def _begin(self) -> tuple[LocalAgent, torch.optim.Optimizer, int]:
+    def _begin(self) -> tuple[LocalAgent, MasterAdamW, int]:
         config = self.config
         self.run.cut_back(-1)
         prompt = StepPrompt(**config.prompt.model_dump())
@@ -210,13 +285,14 @@ class Trainer:
                 warm_up=config.model.warm_up,
                 seed=config.seed,
                 report=self.watch,
+                wrappers=self.wrappers,
             )
         else:
             agent = LocalAgent.load(config.model.path)
             agent.prompt, agent.sampling = prompt, sampling
         return agent, self._optimizer(agent), 0
 
-    def _restore(self) -> tuple[LocalAgent, torch.optim.Optimizer, int] | None:
+    def _restore(self) -> tuple[LocalAgent, MasterAdamW, int] | None:
         saved = checkpoint.checkpoints(self.run.checkpoints)
         if not saved:
             return None
@@ -228,11 +304,9 @@ class Trainer:
         self.run.cut_back(about["iteration"])
         return agent, optimizer, about["iteration"]
 
-    def _optimizer(self, agent: LocalAgent) -> torch.optim.Optimizer:
+    def _optimizer(self, agent: LocalAgent) -> MasterAdamW:
         settings = self.config.optimizer
-        return torch.optim.AdamW(
-            agent.model.parameters(), lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay
-        )
+        return MasterAdamW(agent.model, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
 
     def _save(self) -> None:
         more = {} if self.levels is None else {"schedule": self.levels[1].state_dict()}

@@ -13,6 +13,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from rollenv.agents.scoring import score
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize, WarmUp
 from rollenv.core import Env
-from rollenv.registry import make
+from rollenv.registry import Wrappers, spec
 
 #: ``report(stage, done, total, numbers)``, called often.
 Report = Callable[[str, int, int, dict[str, float]], None]
@@ -45,15 +46,26 @@ def tiny_agent(
     warm_up: WarmUp,
     seed: int,
     report: Report = lambda *_: None,
+    wrappers: Wrappers | None = None,
 ) -> LocalAgent:
     """The warmed-up tiny model, from the cache (``$ROLLENV_CACHE`` or ``~/.cache/rollenv``) if it was made before."""
-    key = repr(
-        (_RECIPE_VERSION, torch.__version__, env_id, sorted(env_kwargs.items()), prompt, sampling, size, warm_up, seed)
-    )
+    about = [
+        env_id,
+        sorted(env_kwargs.items()),
+        prompt,
+        sampling,
+        size,
+        warm_up,
+        seed,
+        *([wrappers] if wrappers else []),
+    ]
+    key = repr((_RECIPE_VERSION, torch.__version__, *about))
     root = Path(os.environ.get("ROLLENV_CACHE") or Path.home() / ".cache" / "rollenv")
     folder = root / "tiny" / hashlib.sha256(key.encode()).hexdigest()[:16]
     if not folder.exists():
-        agent = _imitate(env_id, env_kwargs, prompt, sampling, size, warm_up, seed, report)
+        env_spec = spec(env_id)
+        env = replace(env_spec, wrappers={**env_spec.wrappers, **(wrappers or {})}).make(**env_kwargs)
+        agent = _imitate(env, prompt, sampling, size, warm_up, seed, report)
         _save_whole(agent, folder)
     return LocalAgent.load(folder)
 
@@ -73,8 +85,7 @@ def _save_whole(agent: LocalAgent, folder: Path) -> None:
 
 
 def _imitate(
-    env_id: str,
-    env_kwargs: dict[str, Any],
+    env: Env,
     prompt: StepPrompt,
     sampling: Sampling,
     size: TinySize,
@@ -83,7 +94,7 @@ def _imitate(
     report: Report,
 ) -> LocalAgent:
     rng = random.Random(seed)
-    texts, actions = demonstrations(make(env_id, **env_kwargs), prompt, warm_up, rng, report)
+    texts, actions = demonstrations(env, prompt, warm_up, rng, report)
     tokenizer = build_tokenizer(texts[:20_000] + actions[:20_000], size.vocabulary)
     agent = LocalAgent(build_model(size, tokenizer, seed), tokenizer, prompt, sampling)
     end = (tokenizer.eos_token_id,) if sampling.max_new_tokens > 1 else ()

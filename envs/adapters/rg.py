@@ -151,7 +151,7 @@ class ReasoningGymEnv(Env):
         score, raised = (0.0, "") if answer is None else self._score(answer)
         success = score >= SOLVED
         said = "There is no answer in a box." if answer is None else f"Your answer scores {score:g}."
-        info = {"valid": answer is not None, "correct": success, "success": success}
+        info: dict[str, Any] = {"valid": answer is not None, "correct": success, "success": success}
         if raised:
             self.scorer_errors += 1
             info["scorer_error"] = raised

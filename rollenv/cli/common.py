@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from rollenv.core import UsageError
 
 if TYPE_CHECKING:
     from rollenv.agents.base import Agent
-    from rollenv.rollout.workers import Workers
 
 #: Pipes and files have no width of their own; tables should not be squeezed into 80 columns there.
 _WIDE = 180
@@ -26,7 +24,6 @@ AGENT_HELP = (
     "random, oracle, noisy:SHARE (an oracle, that share of its actions replaced), local:FOLDER (a model or a run), "
     "vllm:FOLDER, or chat:MODEL at --base-url (the key is taken from OPENAI_API_KEY)."
 )
-WORKERS_HELP = "Where environments live: inline (this process), a number of worker processes, or ray:ACTORS."
 
 
 def key_values(pairs: Iterable[str]) -> dict[str, Any]:
@@ -82,30 +79,6 @@ def make_agent(name: str, temperature: float | None = None, base_url: str = "") 
 
         return LocalAgent.load(model_folder(Path(argument)), **override)
     raise UsageError(f"there is no agent {name!r}; it is one of {AGENT_HELP}")
-
-
-@contextlib.contextmanager
-def make_workers(name: str) -> Iterator[Workers | None]:
-    """The place for environments that a name on the command line stands for; closed when the block ends.
-
-    Raises:
-        UsageError: for an unknown name.
-    """
-    kind, _, number = name.rpartition(":")
-    if name == "inline":
-        yield None
-    elif kind == "" and number.isdigit() and int(number):
-        from rollenv.rollout.processes import ProcessWorkers
-
-        with ProcessWorkers(int(number)) as pool:
-            yield pool
-    elif kind == "ray" and number.isdigit() and int(number):
-        from rollenv.rollout.ray_workers import connected
-
-        with connected(int(number)) as actors:
-            yield actors
-    else:
-        raise UsageError(f"there are no workers {name!r}; {WORKERS_HELP}")
 
 
 def model_folder(path: Path) -> Path:

@@ -19,16 +19,15 @@ from rich.text import Text
 
 from rollenv.cli.common import (
     AGENT_HELP,
-    WORKERS_HELP,
     console,
     error_console,
     key_values,
     make_agent,
-    make_workers,
     model_folder,
     percent,
 )
 from rollenv.core import UsageError
+from rollenv.rollout.places import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
     from rollenv.rollout.evaluate import Evaluation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 import sys
 import time
 from pathlib import Path
@@ -31,6 +32,8 @@ def command(
     """Train an agent; everything is written to one run directory."""
     started = time.perf_counter()
     _need_train_extra()
+    # A thread that waits for another one must not spin while a third process wants its core; read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from rollenv.trainers.config import load_config
 
     config = load_config(recipe, overrides or ())
@@ -92,8 +95,8 @@ def _train(config: TrainConfig, run: RunDir) -> Result:
     gc.collect()
     gc.freeze()  # torch's objects stay; without this, every full collection would walk over them again
     gc.set_threshold(100_000, 20, 20)  # a batch makes a million small objects that are all in use until it is done
-    with _Display() as display:
-        return Trainer(config, run, display.watch).fit()
+    with _Display() as display, Trainer(config, run, display.watch) as trainer:
+        return trainer.fit()
 
 
 class _Display:

@@ -148,8 +148,9 @@ class MCPTool(CallableTool):
 
     async def _sessions(self, up: threading.Event) -> None:
         try:
+            import httpx2
             from mcp import Client, StdioServerParameters
-            from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
+            from mcp.client.streamable_http import streamable_http_client
         except ImportError as error:
             raise MissingExtra(f"MCP tools need the MCP SDK: pip install 'rollenv[tools]' ({error})") from error
         async with contextlib.AsyncExitStack() as stack:
@@ -157,7 +158,9 @@ class MCPTool(CallableTool):
             for name, server in self._servers.items():
                 target: Any = StdioServerParameters(**server) if "command" in server else server["url"]
                 if server.get("headers"):
-                    http = await stack.enter_async_context(create_mcp_http_client(server["headers"]))
+                    patience = httpx2.Timeout(self.execution_timeout)
+                    http = httpx2.AsyncClient(headers=server["headers"], timeout=patience)
+                    await stack.enter_async_context(http)
                     target = streamable_http_client(server["url"], http_client=http)
                 async with asyncio.timeout(self.execution_timeout):
                     self._clients[name] = client = await stack.enter_async_context(Client(target))

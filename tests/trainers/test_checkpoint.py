@@ -36,7 +36,7 @@ def optimizer(agent) -> torch.optim.Optimizer:
 def test_what_was_saved_is_loaded(tmp_path, agent, optimizer):
     folder = checkpoint.save(tmp_path, 7, agent, optimizer, keep=2, more={"schedule": {"level": 2}})
     loaded, state, about = checkpoint.load(folder)
-    assert about == {"iteration": 7, "schedule": {"level": 2}}
+    assert about == {"iteration": 7, "version": 0, "schedule": {"level": 2}}
     assert loaded.prompt == agent.prompt
     assert loaded.sampling == agent.sampling
     for name, weight in agent.model.state_dict().items():

@@ -1,0 +1,315 @@
+"""What must not fail in silence: rounding, numbers that are not finite, resumed runs, keys that do nothing, hangs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+
+import pytest
+import stuck
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rollenv
+from rollenv import UsageError, registry
+from rollenv.agents.local import LocalAgent
+from rollenv.agents.tiny.model import build_model, build_tokenizer
+from rollenv.agents.tiny.settings import TinySize
+from rollenv.trainers import checkpoint, trainer
+from rollenv.trainers.batch import Row, minibatches
+from rollenv.trainers.config import load_config
+from rollenv.trainers.losses import ppo_clip
+from rollenv.trainers.optimizer import MasterAdamW
+from rollenv.trainers.run_dir import RunDir, read_rows
+from rollenv.trainers.threads import idle_cores
+from rollenv.trainers.trainer import Trainer, TrainingError
+
+SIZE = TinySize(hidden=32, layers=1, heads=2, intermediate=64)
+IDS = torch.randint(0, 200, (8, 12), generator=torch.Generator().manual_seed(0))
+
+
+def start(path, overrides, recipe="sokoban"):
+    config = load_config(recipe, [*overrides, f"run_dir={path}"])
+    return Trainer(config, RunDir.create(config, recipe))
+
+
+# -- bfloat16 ---------------------------------------------------------------------------------------------------------
+
+
+def trained(dtype, *, masters=True, lr=1e-6, steps=20):
+    """The float32 weights before and after some steps towards fixed texts."""
+    model = build_model(SIZE, build_tokenizer(["up down"], 300), 0).to(dtype)
+    before = {n: p.detach().float().clone() for n, p in model.named_parameters()}
+    if masters:
+        optimizer = MasterAdamW(model, lr=lr, betas=(0.9, 0.999), weight_decay=0.0)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.999), weight_decay=0.0)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(input_ids=IDS, labels=IDS).loss.backward()
+        optimizer.step(1e9) if masters else optimizer.step()
+    after = optimizer.masters if masters else dict(model.named_parameters())
+    moved = torch.cat([(after[n].detach().float() - before[n]).flatten() for n in before])
+    return moved, model, optimizer
+
+
+def test_at_small_steps_bfloat16_weights_move_as_float32_ones_do():
+    exact, rounded = trained(torch.float32)[0], trained(torch.bfloat16)[0]
+    plain = trained(torch.bfloat16, masters=False)[0]
+    real = exact.abs() > 1e-6
+    assert (plain[real] != 0).float().mean() < 0.2, "what is mended: nearly no weight moved"
+    assert (rounded[real] != 0).float().mean() > 0.95
+    assert torch.corrcoef(torch.stack([exact[real], rounded[real]]))[0, 1] > 0.9
+    assert rounded[real].abs().mean().item() == pytest.approx(exact[real].abs().mean().item(), rel=0.1)
+
+
+def test_the_weights_are_their_rounded_masters_and_keep_their_type():
+    _, model, optimizer = trained(torch.bfloat16, lr=1e-2, steps=3)
+    for name, weight in model.named_parameters():
+        assert weight.dtype == torch.bfloat16
+        assert torch.equal(weight, optimizer.masters[name].bfloat16())
+    _, model, optimizer = trained(torch.float32)
+    assert all(optimizer.masters[name] is weight for name, weight in model.named_parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_masters_go_on_where_they_were(dtype, tmp_path):
+    _, model, optimizer = trained(dtype, lr=1e-4)
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    twin = build_model(SIZE, build_tokenizer(["up down"], 300), 0).to(dtype)
+    twin.load_state_dict(model.state_dict())
+    other = MasterAdamW(twin, lr=1e-4, betas=(0.9, 0.999), weight_decay=0.0)
+    other.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
+    for each, net in ((optimizer, model), (other, twin)):
+        each.zero_grad()
+        net(input_ids=IDS, labels=IDS).loss.backward()
+        each.step(1.0)
+    assert all(torch.equal(optimizer.masters[n], other.masters[n]) for n in optimizer.masters)
+
+
+# -- numbers that are not finite --------------------------------------------------------------------------------------
+
+
+def poison(monkeypatch, times, value=float("nan")):
+    """Have the loss of the steps with these numbers be no number."""
+    real, calls = trainer.ppo_clip, iter(range(10**6))
+
+    def loss(*args, **kwargs):
+        result = real(*args, **kwargs)
+        if next(calls) in times:
+            result.value = result.value * value
+        return result
+
+    monkeypatch.setattr(trainer, "ppo_clip", loss)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_step_that_is_not_finite_is_left_out_and_counted(tmp_path, small, monkeypatch, caplog, value):
+    poison(monkeypatch, {1}, value)
+    with start(tmp_path / "run", [*small, "iterations=2", "optimizer.minibatch_sequences=4"]) as run:
+        run.fit()
+        assert all(torch.isfinite(p).all() for p in run.agent.model.parameters())
+    rows = read_rows(run.run.metrics_file)
+    assert sum(row.get("skipped_steps", 0) for row in rows) == 1
+    assert "left out" in caplog.text
+
+
+def test_the_run_stops_where_asked_to_or_where_nothing_is_left(tmp_path, small, monkeypatch):
+    poison(monkeypatch, {0})
+    with (
+        start(tmp_path / "asked", [*small, "optimizer.on_nonfinite=stop"]) as run,
+        pytest.raises(TrainingError, match=r"iteration 1: the loss is nan.*no checkpoint yet"),
+    ):
+        run.fit()
+    poison(monkeypatch, range(3, 10**6))
+    overrides = [*small, "checkpoint_every=1", "keep_checkpoints=1", "optimizer.minibatch_sequences=1000"]
+    with start(tmp_path / "left", overrides) as run, pytest.raises(TrainingError, match="not one loss"):
+        run.fit()
+    (saved,) = checkpoint.checkpoints(run.run.checkpoints)
+    agent, *_ = checkpoint.load(saved)
+    assert all(torch.isfinite(p).all() for p in agent.model.parameters()), "the last finite one was kept"
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, small):
+    with start(tmp_path / "run", [*small, "checkpoint_every=1", "keep_checkpoints=1"]) as run:
+        real = run._step
+
+        def overflow(batch):
+            done = real(batch)
+            if run.iteration == 2:
+                next(iter(run.optimizer.masters.values())).data.view(-1)[0] = float("inf")
+            return done
+
+        run._step = overflow
+        with pytest.raises(TrainingError, match=r"a weight is no longer.*step-000002, is good"):
+            run.fit()
+    assert [p.name for p in checkpoint.checkpoints(run.run.checkpoints)] == ["step-000002"]
+
+
+# -- resume -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_resumed_run_goes_on_counting_versions(tmp_path, small):
+    whole = start(tmp_path / "whole", small)
+    with whole:
+        whole.fit()
+    part = start(tmp_path / "part", small)
+    with part:
+        part.config.iterations = 4
+        part.fit()
+    with Trainer(load_config("sokoban", small), part.run) as resumed:
+        assert resumed.agent.version == 4
+        resumed.fit()
+        assert resumed.agent.version == whole.agent.version == 6
+
+
+def test_a_checkpoint_from_a_gpu_loads_without_one(tmp_path, monkeypatch):
+    tokenizer = build_tokenizer(["up down"], 300)
+    agent = LocalAgent(build_model(SIZE, tokenizer, 0), tokenizer)
+    agent.version = 7
+    optimizer = trained(torch.bfloat16)[2]
+    monkeypatch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")  # as CUDA tensors are saved
+    folder = checkpoint.save(tmp_path, 3, agent, optimizer, keep=1)
+    monkeypatch.undo()
+    if not torch.cuda.is_available():
+        with pytest.raises(RuntimeError, match="CUDA"):
+            torch.load(folder / "optimizer.pt", weights_only=True)
+    loaded, state, about = checkpoint.load(folder)
+    assert (about["iteration"], loaded.version) == (3, 7)
+    assert {m.device.type for m in state["masters"].values()} == {"cpu"}
+
+
+# -- what a batch is divided by ---------------------------------------------------------------------------------------
+
+ROW = st.builds(
+    Row,
+    st.tuples(st.integers(0, 3)),
+    st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple),
+    st.just(()),
+    st.sampled_from([0.0, 1.0, -1.0]),
+)
+
+
+@given(st.lists(ROW, min_size=1, max_size=60), st.integers(1, 20), st.integers(0, 5), st.booleans())
+@settings(max_examples=200)
+def test_every_token_weighs_the_same_in_whichever_minibatch(rows, sequences, seed, idle):
+    batches = minibatches(rows, sequences, random.Random(seed), idle=idle)
+    kept = [row for row in rows if idle or row.advantage]
+    assert sorted(map(id, kept)) == sorted(id(row) for batch in batches for row in batch.rows)
+    assert len({batch.tokens for batch in batches}) <= 1
+    different = len({row.prompt + row.response[:-1] for row in rows})
+    count = max(1, round(different / sequences))
+    assert len(batches) <= count
+    if batches:
+        assert batches[0].tokens == pytest.approx(sum(len(r.response) for r in rows) / count)
+    loads = [sum(len(r.response) for r in b.rows) for b in minibatches(rows, sequences, random.Random(seed))]
+    assert max(loads) <= sum(loads) / count + max(len(r.response) for r in rows) + sum(loads) / count, "no giant"
+
+
+def test_a_last_minibatch_is_no_smaller_than_the_others():
+    rows = [Row((i,), (1, 2), (), 1.0) for i in range(101)]
+    assert sorted(len(b.rows) for b in minibatches(rows, 25, random.Random(0))) == [25, 25, 25, 26]
+
+
+def test_the_scale_of_the_loss_does_not_follow_the_share_of_informative_groups():
+    logprobs = torch.tensor([[-1.0], [-2.0]], requires_grad=True)
+    old, mask = logprobs.detach(), torch.ones(2, 1)
+    both = ppo_clip(logprobs, old, torch.tensor([[2.0], [0.0]]), mask)
+    alone = ppo_clip(logprobs[:1], old[:1], torch.tensor([[2.0]]), mask[:1], tokens=2.0)
+    gradients = [torch.autograd.grad(loss.value, logprobs, retain_graph=True)[0] for loss in (both, alone)]
+    assert torch.equal(*gradients)
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["gamma=0.9", "step_weight=0.5"])
+def test_a_key_that_does_nothing_is_refused(key, tmp_path, small):
+    with pytest.raises(UsageError, match=f"algorithm.{key.partition('=')[0]} does nothing under .*'grpo'"):
+        load_config("sokoban", [f"algorithm.{key}"])
+    load_config("sokoban", [f"algorithm.{key}", "algorithm.name=gigpo"])
+    config = load_config("sokoban", small)
+    assert RunDir.resume(RunDir.create(config.model_copy(update={"run_dir": str(tmp_path / "r")}), "x").path)[1]
+
+
+def test_threads_are_chosen_and_said(tmp_path, small, caplog):
+    assert 1 <= idle_cores(0.05) <= len(os.sched_getaffinity(0))
+    before = torch.get_num_threads()
+    caplog.set_level(logging.INFO)
+    try:
+        with start(tmp_path / "run", [*small, "threads=0"]) as run:
+            assert torch.get_num_threads() == run.threads >= 1
+        assert "cores as were idle" in caplog.text
+    finally:
+        torch.set_num_threads(before)
+
+
+# -- workers, wrappers and deadlines ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stuck_id(monkeypatch):
+    rollenv.list_envs()
+    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
+    rollenv.register(stuck.ID, "stuck:Stuck", abilities=["oracle", "random_action"])
+
+
+def numbers(run):
+    rows = [json.loads(line) for line in run.run.metrics_file.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "tokens_per_s"))} for row in rows]
+
+
+@pytest.mark.slow
+def test_worker_processes_give_the_numbers_of_this_process(tmp_path, small):
+    runs = []
+    for name, more in (("inline", []), ("processes", ["rollout.workers=2", "rollout.max_concurrent=5"])):
+        with start(tmp_path / name, [*small, "iterations=3", *more]) as run:
+            run.fit()
+        runs.append(numbers(run))
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["hang", "die"])
+def test_a_hanging_or_dying_environment_does_not_hold_up_training(tmp_path, small, stuck_id, how):
+    overrides = [o for o in small if "min_moves" not in o]
+    overrides += [f"env.id={stuck.ID}", "env.kwargs={}", "eval.kwargs={}", "iterations=2", "eval.every=2"]
+    overrides += ["env.kwargs.every=7", f"env.kwargs.how={how}", f"env.kwargs.home={os.getpid()}"]
+    overrides += ["rollout.workers=2", "rollout.step_deadline=0.5", "rollout.extra_groups=4"]
+    overrides += ["rollout.groups_per_batch=12"]
+    overrides += ["model.warm_up.steps=50", "eval.episodes=5"]
+    with start(tmp_path / "run", overrides) as run:
+        run.fit()
+    rows = numbers(run)
+    assert rows[-1]["iteration"] == 2
+    assert rows[-1]["optimizer_steps"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["concat_with_action", "concat_chat", "python_tool", "episode_tracking"])
+def test_wrappers_and_tools_reach_training(tmp_path, small, name):
+    tokenizer = build_tokenizer(["a few words"], 300)
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    settings = f'{{tokenizer = "{tmp_path / "tokenizer"}"}}' if name == "concat_chat" else "{}"
+    overrides = [
+        *small,
+        f"env.wrappers.{name}={settings}",
+        "iterations=1",
+        "model.size.context=2048",
+        "model.warm_up.steps=20",
+    ]
+    overrides += ["model.warm_up.episodes=20", "prompt.template='{observation}'", "eval.episodes=4"]
+    overrides += ["rollout.groups_per_batch=2"]
+    with start(tmp_path / "run", overrides) as run:
+        run.fit()
+    rows = [json.loads(line) for line in run.run.episodes_file.read_text().splitlines()]
+    last = rows[-1]["turns"][-1]["observation"] if len(rows[-1]["turns"]) > 1 else rows[-1]["final_observation"]
+    assert rows[-1]["task"]["wrappers"].keys() == {name}
+    if name.startswith("concat"):
+        assert "Sokoban" in last, "the instructions are still there in the last turn"
+    if name == "python_tool":
+        assert "<python>" in rows[-1]["turns"][0]["observation"]
