@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from common import header, save, table
+
 from rollenv.parsing import code_blocks, first_tagged, last_boxed, last_tagged
 from rollenv.tools.calls import first_call
 
@@ -33,14 +35,16 @@ def seconds(read: Callable[[str], object], text: str) -> float:
 
 
 def main() -> None:
-    print("| reader | slowest piece at 10 MB | seconds at 1 MB | at 10 MB | ratio |\n|---|---|---|---|---|")
+    found = []
     for name, read in READERS.items():
         rows = []
         for piece in PIECES:
             one, ten = (seconds(read, piece * (size // len(piece))) for size in (10**6, 10**7))
             rows.append((ten, one, piece))
         ten, one, piece = max(rows)
-        print(f"| {name} | {piece!r} | {one:.4f} | {ten:.4f} | {ten / one:.1f} |")
+        found.append([name, repr(piece), f"{one:.4f}", f"{ten:.4f}", f"{ten / one:.1f}"])
+    head = ["reader", "what repeats, where 10 MB take longest", "seconds at 1 MB", "seconds at 10 MB", "ratio"]
+    save("parsing", f"{header()}\n{table(head, found)}")
 
 
 if __name__ == "__main__":
