@@ -264,12 +264,15 @@ def numbers(run):
 
 @pytest.mark.slow
 def test_worker_processes_give_the_numbers_of_this_process(tmp_path, small):
+    """Up to rounding: log-probabilities depend on what is computed together in their last digits."""
     runs = []
     for name, more in (("inline", []), ("processes", ["rollout.workers=2", "rollout.max_concurrent=5"])):
         with start(tmp_path / name, [*small, "iterations=3", *more]) as run:
             run.fit()
         runs.append(numbers(run))
-    assert runs[0] == runs[1]
+    assert [row.keys() for row in runs[0]] == [row.keys() for row in runs[1]]
+    for here, there in zip(*runs, strict=True):
+        assert there == pytest.approx(here, rel=1e-3, abs=1e-6)
 
 
 @pytest.mark.slow
@@ -302,7 +305,7 @@ def test_wrappers_and_tools_reach_training(tmp_path, small, name):
         "model.size.context=2048",
         "model.warm_up.steps=20",
     ]
-    overrides += ["model.warm_up.episodes=20", "prompt.template='{observation}'", "eval.episodes=4"]
+    overrides += ["model.warm_up.episodes=20", "prompt.template='{instructions}{observation}'", "eval.episodes=4"]
     overrides += ["rollout.groups_per_batch=2"]
     with start(tmp_path / "run", overrides) as run:
         run.fit()
