@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import functools
 import sys
 from collections.abc import Sequence
@@ -165,10 +166,9 @@ def _call(test: ast.expr, names: dict[str, str]) -> tuple[str, Wanted] | None:
         kind, test = "same" if same else "equal", left
     if not isinstance(test, ast.Call) or not isinstance(test.func, ast.Name) or test.func.id not in names:
         return None
-    inside = [*test.args, *(keyword.value for keyword in test.keywords)]
-    if any(isinstance(node, ast.Name) and node.id in names for one in inside for node in ast.walk(one)):
-        return None
-    call = ast.Call(ast.Name(names[test.func.id], ast.Load()), test.args, test.keywords)
+    for node in ast.walk(call := copy.deepcopy(test)):
+        if isinstance(node, ast.Name):
+            node.id = names.get(node.id, node.id)
     return ast.unparse(call), Wanted(kind, value)
 
 
