@@ -102,7 +102,11 @@ def _text(value: Any) -> str:
 
 
 def _decoded(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
+    """Some data sets have values as JSON text; what is not JSON is the text itself."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def count(tests: Tests) -> int:
