@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import rollenv
 from rollenv import EpisodeOver, UsageError
 from rollenv.envs.webshop.env import WebShopEnv, parse_action
-from rollenv.envs.webshop.pages import MODES
+from rollenv.envs.webshop.pages import MODES, View
 
 IDS = [f"webshop:{split}-{mode}" for split in ("train", "test") for mode in ("html", "text", "text_rich")]
 
