@@ -24,6 +24,7 @@ _TOLERANCE, _DIGITS = Fraction(1, 10**6), 6
 _SPACING = re.compile(r"(?<!\\)\\[!,;: ]|\\q?quad(?![a-zA-Z])|~|\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|\\displaystyle")
 _DEGREES = re.compile(r"\^\{?\\circ\}?|\\degree|°")
 _TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|operatorname|boxed)\{([^{}]*)\}")
+_WRAPPED = re.compile(r"\\(?:textbf|textit|mathbf)\{([^{}]*)\}")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))")
 _SHORT_ROOT = re.compile(r"\\sqrt\s*(\d)")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,]*\d)")
@@ -200,6 +201,10 @@ def _undelimited(text: str) -> str:
     if len(text) > 1 and text[0] == "$" == text[-1]:
         text = text.strip("$").strip()
     text = text.removesuffix(".") if not text.endswith("..") else text
+    if text.startswith("\\boxed{") and text.endswith("}"):
+        text = last_boxed(text) or text
+    if wrapped := _WRAPPED.fullmatch(text):
+        text = wrapped[1]
     return text.removesuffix("\\").replace("\\\n", "").strip()
 
 
