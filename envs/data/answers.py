@@ -7,6 +7,7 @@ What it leaves open goes to the computer algebra of :mod:`rollenv.envs.data.grad
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -35,6 +36,7 @@ _INNER_SPACE = re.compile(r"(?<![0-9a-zA-Z])\s+|\s+(?![0-9a-zA-Z])")
 _CONNECTIVE = re.compile(r"(?<=[\w)}\]])\s*,?\s+(?:or|and)\s+(?=\S)")
 
 _DECIMAL = r"(?:\d+(?:\.\d*)?|\.\d+)"
+_NUMERAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 _NUMBER = re.compile(
     rf"([-+]?)(?:({_DECIMAL})"
     rf"|(\d+)?\s*\\frac\{{([-+]?{_DECIMAL})\}}\{{({_DECIMAL})\}}"
@@ -53,6 +55,7 @@ _OTHER_CHOICE = re.compile(r"[a-zA-Z]\s*[).:]|\b(?:or|and|not|nor|but|n?either|b
 
 _LESS = r"(?:<|\\leq?(?![a-zA-Z])|≤)"
 _MORE = r"(?:>|\\geq?(?![a-zA-Z])|≥)"
+_RELATION = re.compile(rf"{_LESS}|{_MORE}")
 _SIDE = r"([^<>=≤≥,]+?)\s*"
 _BETWEEN = re.compile(rf"{_SIDE}({_LESS})\s*[a-zA-Z]\s*({_LESS})\s*{_SIDE}")
 _BELOW = re.compile(rf"[a-zA-Z]\s*({_LESS})\s*{_SIDE}|{_SIDE}({_MORE})\s*[a-zA-Z]")
@@ -102,6 +105,8 @@ def compare(gold: str, answer: str) -> bool | None:
         return False
     if len(gold) > MAX_CHARACTERS:
         return None
+    if _NUMERAL.fullmatch(gold) and _NUMERAL.fullmatch(answer):
+        return Fraction(gold) == Fraction(answer)
     (ours, unit), (theirs, other) = normal(gold), normal(answer)
     if not theirs or (unit and other and unit != other) or ((unit or other) and "%" in ours + theirs):
         return False
@@ -183,14 +188,21 @@ def _around(text: str) -> str:
     return bare[0] + bare[-1]
 
 
+@functools.lru_cache(maxsize=4096)
 def normal(text: str) -> tuple[str, str | None]:
-    """One spelling of what is spelled in many ways, and the unit that was taken off it."""
+    """One spelling of what is spelled in many ways, and the unit that was taken off it.
+
+    Cached, since the members of a group are compared with one gold answer.
+    """
     text, unit = split_unit(_undelimited(text))
-    text = _DEGREES.sub("", _spelled(text)).replace("\\%", "%")
-    text = re.sub(r"(?<=\d)\s+percent$", "%", text)
+    text = _spelled(text)
+    if "percent" in text:
+        text = re.sub(r"(?<=\d)\s+percent$", "%", text)
     text = _CONNECTIVE.sub(",", text)
-    text = _SHORT_FRACTION.sub(lambda m: f"\\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
-    text = _SHORT_ROOT.sub(r"\\sqrt{\1}", text)
+    if "\\" in text or "°" in text:
+        text = _DEGREES.sub("", text).replace("\\%", "%")
+        text = _SHORT_FRACTION.sub(lambda m: f"\\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
+        text = _SHORT_ROOT.sub(r"\\sqrt{\1}", text)
     text = _LONE_BRACES.sub(r"\1\2", text)
     return _interval(_INNER_SPACE.sub("", text).strip()), unit
 
@@ -210,15 +222,18 @@ def _undelimited(text: str) -> str:
 
 def _spelled(text: str) -> str:
     """With spaces where there were some, numbers in one piece, and the words of text commands."""
-    text = text.replace("−", "-").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
-    text = text.replace("\\varnothing", "\\emptyset").replace("\\$", "").replace("$", "")
-    text = _WIDE_THOUSANDS.sub("", text)
-    if not re.search(r"[(\[]|\\\{", text):
+    text = text.replace("−", "-").replace("\\$", "").replace("$", "")
+    latex = "\\" in text
+    if latex:
+        text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\\varnothing", "\\emptyset")
+    if latex or "{,}" in text or "~" in text:
+        text = _WIDE_THOUSANDS.sub("", text)
+    if "," in text and not re.search(r"[(\[]|\\\{", text):
         text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)
-    text = _SPACING.sub(" ", text).strip()
-    if _SPACED_THOUSANDS.fullmatch(text):
+    text = _SPACING.sub(" ", text).strip() if latex or "~" in text else text
+    if " " in text and _SPACED_THOUSANDS.fullmatch(text):
         text = text.replace(" ", "")
-    return _TEXT.sub(r"\1", _TEXT.sub(r"\1", text)).strip()
+    return _TEXT.sub(r"\1", _TEXT.sub(r"\1", text)).strip() if latex else text.strip()
 
 
 def _interval(text: str) -> str:
@@ -226,6 +241,8 @@ def _interval(text: str) -> str:
     if text in ("\\{\\}", "\\{ \\}"):
         return "\\emptyset"
     text = _MEMBER.sub("", text, count=1) if _MEMBER.match(text) else text
+    if not _RELATION.search(text):
+        return text
     if found := _BETWEEN.fullmatch(text):
         return f"{_open(found[2], '(', '[')}{found[1]},{found[4]}{_open(found[3], ')', ']')}"
     if found := _BELOW.fullmatch(text):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import marshal
 import math
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,9 +49,16 @@ class CallTests:
 
 Tests = StdioTests | AssertTests | CallTests
 
-_CANDIDATE, _JUDGE = (
-    f"{Path(__file__).with_name(name).read_text(encoding='utf-8')}\nmain()\n" for name in ("_candidate.py", "_judge.py")
-)
+
+def _program(name: str) -> str:
+    """A file of this folder as a program, compiled beforehand for sandboxes that have this very interpreter."""
+    path = Path(__file__).with_name(name)
+    source = path.read_text(encoding="utf-8") + "\nmain()\n"
+    code = marshal.dumps(compile(source, name, "exec"))
+    return f"import marshal, sys\nexec(marshal.loads({code!r}) if sys.version == {sys.version!r} else {source!r})\n"
+
+
+_CANDIDATE, _JUDGE = _program("_candidate.py"), _program("_judge.py")
 #: How often a judge may ask for more calls; each time it learns the answers to all that it could foresee.
 _ROUNDS = 8
 
