@@ -26,6 +26,8 @@ from typing import Any
 
 MAX_DEPTH, MAX_HEX, MAX_COLLISIONS = 110, 10_000, 100
 MAX_CALLS = 2000
+#: What would end a loop of the tests instead of a test.
+_NEVER_RAISED = (AssertionError, StopIteration, StopAsyncIteration)
 
 
 class Raised(Exception):
@@ -181,7 +183,7 @@ class Judge:
             return decode(json.loads(text))
         except Raised as error:
             kind = getattr(builtins, str(error.args[0]), None)
-            if isinstance(kind, type) and issubclass(kind, Exception) and kind is not AssertionError:
+            if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NEVER_RAISED):
                 raise kind(error.args[1]) from None
             raise
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core import UsageError
-from rollenv.envs.data._candidate import encode
 from rollenv.envs.data._judge import Raised, decode
 from rollenv.envs.data.asserts import Plan, Wanted, plan
 from rollenv.sandbox.types import Runner
@@ -209,7 +208,7 @@ def _value(text: str | None, wanted: Any) -> Any:
     Raises:
         Raised: there is none, or it is far larger than what is wanted.
     """
-    if text is None or len(text) > 4096 + 64 * len(json.dumps(encode(wanted))):
+    if text is None or len(text) > 4096 + 64 * len(repr(wanted)):
         raise Raised("ValueError", "no answer")
     try:
         return decode(json.loads(text))

@@ -180,6 +180,13 @@ def test_exceptions_that_tests_expect():
     assert run_tests(code.format("KeyError"), AssertTests((test,)), shared_pool(), 5.0) == 0
 
 
+def test_a_raised_stop_does_not_end_a_loop_of_the_tests():
+    """``all(map(solve, ...))`` would be true of nothing."""
+    tests = AssertTests(("assert all(map(solve, [1, 2]))", "assert [*map(solve, [1])] == []"))
+    for kind in ("StopIteration", "StopAsyncIteration", "GeneratorExit"):
+        assert run_tests(f"def solve(x): raise {kind}", tests, shared_pool(), 5.0) == 0
+
+
 def test_calls_that_depend_on_answers():
     test = "x = 0\nfor _ in range(3):\n    x = solve(x)\nassert x == 3"
     assert run_tests("def solve(x): return x + 1", AssertTests((test,)), shared_pool(), 5.0) == 1
