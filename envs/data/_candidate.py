@@ -51,9 +51,9 @@ def encode(value: Any) -> Any:
     return part(value, 0)
 
 
-def _plain_type(value: Any) -> type | None:
-    """The built-in type whose value this is."""
-    own = type(value)
+def _plain_type(value: Any) -> Any:
+    """The built-in type whose value this is, or None."""
+    own: Any = type(value)
     if value is None or own in _ITSELF:
         return own
     if own.__module__ == "collections" and own.__name__ in ("Counter", "OrderedDict"):

@@ -156,9 +156,9 @@ class Goals:
         if name == "all" or not twins:
             return chosen
         earlier = np.asarray(self.order[:first])
-        key = (lambda twin: twin[1]) if name == "train" else (lambda twin: twin)
-        seen = {key(twins[n]) for n in map(int, earlier[np.isin(earlier, list(twins))])}
-        again = [n for n, twin in twins.items() if key(twin) in seen]
+        part = slice(1, 2) if name == "train" else slice(2)
+        seen = {twins[n][part] for n in map(int, earlier[np.isin(earlier, list(twins))])}
+        again = [n for n, twin in twins.items() if twin[part] in seen]
         return chosen[~np.isin(chosen, again)]
 
     def _cut(self, name: str) -> tuple[int, int | None]:
