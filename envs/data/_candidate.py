@@ -44,7 +44,7 @@ def encode(value: Any) -> Any:
             return value if -_LARGE < value < _LARGE else {"i": hex(value)}
         if kind in _CONTAINERS:
             items = [[part(k, depth + 1), part(v, depth + 1)] for k, v in dict.items(value)] if kind is dict else None
-            data = [part(v, depth + 1) for v in kind.__iter__(value)] if items is None else items  # type: ignore[attr-defined]
+            data = [part(v, depth + 1) for v in kind.__iter__(value)] if items is None else items
             return data if kind is list else {_CONTAINERS[kind]: data}
         return _EXACT[kind](value) if kind in _EXACT else value
 

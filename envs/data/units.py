@@ -16,20 +16,24 @@ _CURRENCIES = {"$": "dollar", "\\$": "dollar", "£": "pound", "€": "euro", "¥
 
 #: Words that change what a number says, or that no unit is made of.
 _NOT_UNITS_TEXT = """
-a about above add all almost alpha also although always an and answer answers approximately are around as at base be
-below beta between billion billions both but by chance choose correct cos cosine cot csc cube cubed cubes decimal
-delta difference divided dne double dozen dozens eight eighteen eighteenths eighth eighths eighty either eleven else
-equal equals even every except exp factor factorial factors false fifteen fifth fifths fifty first five for former
-forty four fourteen fourth fourths from gamma greater gross half halves hundred hundreds hundredth hundredths if
-imaginary incorrect inf infinite infinity infty integer into inverse is it kappa lambda latter least less ln log max
-maximum maybe mean million millions millionth millionths minimum minus mod modulo more most mu multiples multiplied
-nan nearly negative neither nine nineteen ninety ninth ninths no none nor not nothing nu odd omega one only open or
-other over pair pairs percent perhaps phi pi plus point positive possibly power powers product psi quarter quarters
-radical rational real reciprocal remainder right root roots roughly score sec seven seventeen seventh sevenths
-seventy sigma sin sine six sixteen sixth sixths sixty solution solutions some sqrt square squared squares sum tan
-tangent tau ten tenth tenths than that the then theta third thirds thirteen thirty this thousand thousands
-thousandth thousandths three times to total trillion trillions triple true twelve twenty twice two undefined unknown
-unless until value values was when where whereas which while with without wrong xi zero zeta
+a about above add additional against all almost alpha also although always an and answer answers approximately are
+around as at away base be below beta between billion billions binary bn both but by centi chance choose correct cos
+cosine cot crore crores csc cube cubed cubes deca deci decimal decimals delta difference digit digits divided dne
+double dozen dozens eight eighteen eighteenths eighth eighths eights eighty either eleven else equal equals even
+every except exp extra factor factorial factors false fewer fifteen fifth fifths fifty first five fives folds
+followed for former forty four fours fourteen fourth fourths from further gamma giga googol googols greater gross
+half halves hecto hence hex hexadecimal hundred hundreds hundredth hundredths if imaginary incorrect inf infinite
+infinity infty integer into inverse is it kappa kilo lakh lakhs lambda latter least less ln log max maximum maybe
+mean mega micro mil milli million millions millionth millionths minimum minus mod modulo more most mu multiples
+multiplied myriad myriads nan nano nearly negative neither nine nines nineteen ninety ninth ninths no none nope nor
+not nothing nu octal odd omega one ones only open opposite or other out over pair pairs percent perhaps phi pi pico
+places plus point positive possibly power powers product psi quarter quarters radical raised rational real
+reciprocal recurring remainder repeating respectively right root roots roughly score scores sec seven sevens
+seventeen seventh sevenths seventy short sigma sin sine six sixes sixteen sixth sixths sixty so solution solutions
+some sqrt square squared squares subtract sum take tan tangent tau ten tens tenth tenths tera than that the then
+therefore theta third thirds thirteen thirty this thousand thousands thousandth thousandths three threes thus times
+to total trillion trillions triple true twelve twenty twice two twos undefined unknown unless until value values
+versus vs was when where whereas which while with without wrong xi yes zero zeroes zeros zeta
 """
 _NOT_UNITS = frozenset(_NOT_UNITS_TEXT.split())
 _SHORT_TEXT = """
@@ -48,6 +52,11 @@ hour=h hr=h minute=min second=s sec=s degree=deg radian=rad usd=dollar eur=euro 
 """
 _SAME = dict(pair.split("=") for pair in _SAME_TEXT.split())
 
+_IRREGULAR = (
+    "people children women teeth geese mice fish sheep deer cattle yuan won rupee baht degree celsius fahrenheit"
+)
+_KNOWN = frozenset(_SAME) | frozenset(_SAME.values()) | frozenset(_IRREGULAR.split())
+
 
 def split_unit(text: str) -> tuple[str, str | None]:
     """A text without the unit after its number (or the currency before it), and the unit in one spelling; else None."""
@@ -65,16 +74,24 @@ def split_unit(text: str) -> tuple[str, str | None]:
 
 
 def _unit(words: str, in_text: bool) -> str | None:
-    """One spelling of a unit; None for words that are none."""
+    """One spelling of a unit; None for words that are none: what is counted is a plural or a known unit."""
     if not re.fullmatch(r"[a-zA-Z./ ]*", words) or re.search(r"per\s*cent", words, re.IGNORECASE):
         return None
-    words, power = _powers(words)
+    words, power = _powers(words.removesuffix(" old"))
     found = [word for word in re.split(r"[ .]+|(/)", re.sub(r"\bper\b", "/", words)) if word]
     if len(found) > 5 or not found:
         return "" if not words.strip(" .") else None
-    if not all(word == "/" or _is_unit(word, in_text or "/" in found) for word in found):
+    head = next((i for i, word in enumerate(found) if word in ("/", "of")), len(found))
+    if not head or not _is_counted(found[head - 1]):
+        return None
+    if not all(word in ("/", "of") or _is_unit(word, in_text or "/" in found) for word in found):
         return None
     return "".join(_one_spelling(word) for word in found) + power
+
+
+def _is_counted(word: str) -> bool:
+    lower = word.lower()
+    return len(word) <= 3 or lower in _KNOWN or (lower.endswith("s") and not lower.endswith(("ss", "illions")))
 
 
 def _powers(words: str) -> tuple[str, str]:
