@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import re
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from common import header, save, table
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests/envs/data"))
+from adversarial_answers import answers
+from cheats import CHEATS
+from test_code_cheats import TASKS, paid
 
 import rollenv
 from rollenv.envs.data import grading
@@ -86,6 +93,21 @@ def _accuracy(
     easy = sum(judge is uncached and compare(*pair) is not None for pair in pairs) / len(pairs)
     speed = f"{len(pairs) / sum(times):,.0f}"
     return data, what, len(pairs), f"{right / len(pairs):.1%}", f"{easy:.0%}", speed, f"{1000 * max(times):.1f} ms"
+
+
+def adversarial() -> str:
+    """Answers written to be graded wrong, and programs written to be paid for nothing; the tests have the lists."""
+    counts: dict[str, list[int]] = {}
+    for right in (True, False):
+        for kind, gold, answer in answers(right=right):
+            row = counts.setdefault(kind, [0, 0, 0, 0])
+            row[0 if right else 2] += 1
+            row[1 if right else 3] += grading.grade(gold, answer) is not right
+    rows = [(kind, *row) for kind, row in counts.items()]
+    rows.append(("all", *(sum(row[i] for row in counts.values()) for i in range(4))))
+    head = ("adversarial answers", "right", "refused", "wrong", "paid")
+    cheated = [(task, len(CHEATS), len(paid(task, list(CHEATS)))) for task in TASKS]
+    return f"## Cheats\n\n{table(head, rows)}\n{table(('programs, by id and kind of test', 'cheats', 'paid'), cheated)}"
 
 
 def throughput() -> str:
@@ -173,7 +195,7 @@ def tasks() -> str:
 
 
 def main() -> None:
-    save("grading", "\n".join([header(), accuracy(), throughput(), hostile(), programs(), tasks()]))
+    save("grading", "\n".join([header(), accuracy(), adversarial(), throughput(), hostile(), programs(), tasks()]))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def reference() -> str:
     same_steps, steps = replay(env)
     rows.append(("steps of the trace: observation, actions, reward", steps, same_steps))
     lost = len(env.goals.unreachable())
-    rows.append(("goals that cannot pay 1 (own list of colours)", 458, lost))
+    rows.append(("goals that cannot pay 1", 458, lost))
     return (
         f"## Beside the original's answers (1,000 products)\n\n{table(('what', 'original', 'rollenv'), rows)}\n"
         f"Queries that differ: {missed or 'none'}\n"

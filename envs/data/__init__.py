@@ -42,7 +42,8 @@ _QA_SETS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ),
 )
 _HUMANEVAL = {"question_key": "prompt", "test_key": "test", "solution_key": "canonical_solution"}
-_MBPP = {"question_key": "text", "test_key": "test_list", "solution_key": "code"}
+#: The question shows one test; the program is held to all of them.
+_MBPP = {"question_key": "text", "test_key": "test_list", "solution_key": "code", "shown_tests": 1}
 _CODE_SETS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("code:CodeContest", "axon-rl/CodeContest", "train", {}),
     ("code:Taco8k", "axon-rl/TACO-8k", "train", {}),

@@ -16,11 +16,15 @@ import sys
 import warnings
 from typing import Any
 
+import sympy  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from math_verify import LatexExtractionConfig, parse, verify  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 #: Wall-clock seconds for each second of processor time; the former only matters on a machine that is overloaded.
 PATIENCE = 4
 _MEMORY = 2 << 30
+#: Digits with which numbers are compared.
+_PRECISION = 120
+_CONSTANTS = {"i": sympy.I, "e": sympy.E}
 
 
 def main() -> None:
@@ -64,9 +68,41 @@ def set_timers(seconds: float) -> None:
 def grade(gold: str, answer: str) -> bool:
     """Whether math-verify finds the answer equal to the gold one; what it cannot read is wrong."""
     try:
-        return bool(verify(_parsed(gold), _parsed(answer), timeout_seconds=None))
+        ours, theirs = _parsed(gold), _parsed(answer)
+        if verify(ours, theirs, timeout_seconds=None):
+            return not _far(ours[0], theirs[0])
+        return _same_complex(ours[0], theirs[0])
     except (Exception, RecursionError):
         return False
+
+
+def _far(one: Any, other: Any) -> bool:
+    """Whether numbers differ that math-verify took for equal because both are small, or both large."""
+    if isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr):
+        return bool(one.is_number and other.is_number and one != other and not _close(one, other))
+    if isinstance(one, sympy.FiniteSet) and isinstance(other, sympy.FiniteSet):
+        return len(one) != len(other) or any(all(_far(a, b) for b in other) for a in one)
+    parts = (sympy.MatrixBase, sympy.Tuple)
+    if isinstance(one, parts) and isinstance(other, parts):
+        return len(one) != len(other) or any(map(_far, one, other))
+    return False
+
+
+def _close(one: Any, other: Any) -> bool:
+    """To six digits if one is a decimal, else to so many that they are the same."""
+    exact = not one.has(sympy.Float) and not other.has(sympy.Float)
+    a, b = one.evalf(_PRECISION), other.evalf(_PRECISION)
+    return bool(abs(a - b) <= max(abs(a), abs(b)) * sympy.Rational(1, 10 ** (_PRECISION // 2 if exact else 6)))
+
+
+def _same_complex(one: Any, other: Any) -> bool:
+    """Whether they are the same number if i is the imaginary unit and e is Euler's number."""
+    if not isinstance(one, sympy.Expr) or not isinstance(other, sympy.Expr):
+        return False
+    if not any(x.has(sympy.I) or {s.name for s in x.free_symbols} & {*_CONSTANTS} for x in (one, other)):
+        return False
+    one, other = (x.subs({s: _CONSTANTS[s.name] for s in x.free_symbols if s.name in _CONSTANTS}) for x in (one, other))
+    return bool(one.is_number and other.is_number and _close(one, other))
 
 
 def _parsed(text: str) -> Any:

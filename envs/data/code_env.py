@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import os
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +14,7 @@ from rollenv.envs.data.answer_env import RowEnv, Verdict
 from rollenv.envs.data.code_tests import AssertTests, StdioTests, Tests, count, parse_tests, run_tests
 from rollenv.envs.data.datasets import Row
 from rollenv.parsing import last_code_block
-from rollenv.sandbox import Runner, RunResult, shared_pool
+from rollenv.sandbox import Pool, Runner, RunResult, shared_pool
 from rollenv.sandbox.adaptive import AdaptiveTimeout
 
 #: No longer program is run.
@@ -33,15 +36,32 @@ class _Timed:
         """The runner is another's to close."""
 
 
+class _Judges:
+    """This process's pool for judges, started when first needed. No program of an agent ever runs in it."""
+
+    def run(self, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
+        return _judge_pool(os.getpid()).run(code, stdin=stdin, timeout=timeout)
+
+    def close(self) -> None:
+        """The pool ends with the process."""
+
+
+@functools.cache
+def _judge_pool(process: int) -> Pool:
+    pool = Pool(1)
+    atexit.register(pool.close)
+    return pool
+
+
 class CodeEnv(RowEnv):
     """One task, one program in a fenced code block; reward 1 if it passes all tests, else 0, and -0.1 without a block.
 
     Programs run in this process's shared pool of isolated sandboxes, or in a :class:`~rollenv.sandbox.types.Runner` of
     yours.
 
-    A program that ends before its tests have run passes none of them, and expected return values are compared outside
-    its process. A program that searches its process for the asserts it is held to, or returns objects that claim to
-    equal everything, can still cheat assert statements; held-out tests are the remedy.
+    A program's process gets inputs and arguments alone. What it prints or returns is compared outside, as plain data of
+    built-in types, and tests that are more than calls and values run in a second sandbox without the program. So there
+    is nothing in its process to read or to patch that would help it.
 
     Args:
         dataset_name, split, dataset, question_key, seed: see :class:`~rollenv.envs.data.answer_env.RowEnv`.
@@ -53,7 +73,10 @@ class CodeEnv(RowEnv):
         partial: pay the share of tests that pass.
         solution_key: the column with a program that passes, for :meth:`oracle_action`.
         timeout: seconds for one run, or a rule that learns them for each task, which environments may share.
-        shown_tests: how many asserts the question shows, so that the function's name is known (MBPP shows all).
+        shown_tests: how many asserts the question shows, so that the function's name is known. All of them are held
+            against a program, so one that knows the shown ones by heart is paid nothing.
+        judge: runs tests that are more than calls and values; by default a pool of its own beside the shared one, or
+            the ``sandbox`` that you pass.
     """
 
     def __init__(
@@ -72,7 +95,8 @@ class CodeEnv(RowEnv):
         partial: bool = False,
         solution_key: str | None = None,
         timeout: float | AdaptiveTimeout = 10.0,
-        shown_tests: int = 3,
+        shown_tests: int = 1,
+        judge: Runner | None = None,
     ):
         sandbox = sandbox_type or sandbox
         if isinstance(sandbox, str) and sandbox not in ("local", "none", "bwrap"):
@@ -82,6 +106,7 @@ class CodeEnv(RowEnv):
             raise UsageError("max_workers and max_tests are at least 1 and timeout is above 0")
         super().__init__(dataset_name, split, dataset, question_key, test_key, seed, format_reward=-0.1)
         self._runner = None if isinstance(sandbox, str) else sandbox
+        self._judge_runner = judge
         self.max_workers, self.max_tests, self.timeout = max_workers, max_tests, timeout
         self.partial, self.solution_key, self.shown_tests = partial, solution_key, shown_tests
         self._set = (dataset_name, split)
@@ -93,7 +118,9 @@ class CodeEnv(RowEnv):
         if self._parsed is None or self._parsed[0] != self.idx:
             row = self.row
             setup = "\n".join([*(row.get("test_imports") or ()), row.get("test_setup_code") or ""]).strip()
-            self._parsed = self.idx, parse_tests(row[self.gold_key], row.get("entry_point"), setup, self.max_tests)
+            entry_point = row.get("entry_point")
+            context = str(row[self.question_key]) if entry_point else ""
+            self._parsed = self.idx, parse_tests(row[self.gold_key], entry_point, setup, self.max_tests, context)
         return self._parsed[1]
 
     def _question(self) -> str:
@@ -122,12 +149,12 @@ class CodeEnv(RowEnv):
 
     def _run(self, program: str, tests: Tests, total: int) -> int:
         """How many tests pass; the rule for timeouts learns from programs that pass all of them."""
-        runner = _Timed(self._runner or shared_pool())
-        if not isinstance(self.timeout, AdaptiveTimeout):
-            return run_tests(program, tests, runner, self.timeout, self.max_workers, every=self.partial)
-        case = (*self._set, self.idx)
-        passed = run_tests(program, tests, runner, self.timeout.timeout(case), self.max_workers, every=self.partial)
-        self.timeout.record(case, runner.longest, passed == total)
+        runner, case, rule = _Timed(self._runner or shared_pool()), (*self._set, self.idx), self.timeout
+        seconds = rule.timeout(case) if isinstance(rule, AdaptiveTimeout) else rule
+        judge = self._judge_runner or self._runner or _Judges()
+        passed = run_tests(program, tests, runner, seconds, self.max_workers, self.partial, judge)
+        if isinstance(rule, AdaptiveTimeout):
+            rule.record(case, runner.longest, passed == total)
         return passed
 
     def _program(self, code: str) -> str:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import marshal
 import math
-import os
+import sys
+import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rollenv.core import UsageError
+from rollenv.envs.data._judge import Raised, decode
+from rollenv.envs.data.asserts import Plan, Wanted, plan
 from rollenv.sandbox.types import Runner
 
 
@@ -24,10 +29,12 @@ class StdioTests:
 
 @dataclass(frozen=True, slots=True)
 class AssertTests:
-    """Statements that fail if the program is wrong."""
+    """Statements that fail if the program is wrong. They are never run in the program's process."""
 
     asserts: tuple[str, ...]
     setup: str = ""
+    context: str = ""
+    """Code of the data set that the statements may use (HumanEval's prompt)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,44 +46,25 @@ class CallTests:
     expected: tuple[Any, ...]
 
 
-class _Unreadable:
-    """Stands for a value that equals nothing expected."""
-
-
 Tests = StdioTests | AssertTests | CallTests
 
-#: Runs in the program's process. What the program prints is dropped; a verdict is a line that starts with a mark which
-#: the program cannot foresee, so that ending early, or printing what looks like a verdict, passes nothing.
-_HARNESS = """
-import json, os, sys
-job = json.loads(sys.stdin.readline())
-out = os.fdopen(os.dup(1), "w")
-os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-def say(mark, verdict, out=out, dumps=json.dumps):
-    out.write(mark + dumps(verdict, default=list) + "\\n")
-    out.flush()
-def run(mark, code, asserts, function, arguments, say=say):
-    scope = {"__name__": "solution"}
-    exec(compile(code, "solution.py", "exec"), scope)
-    for test in asserts:
-        try:
-            exec(compile(test, "test.py", "exec"), scope)
-        except BaseException:
-            say(mark, False)
-        else:
-            say(mark, True)
-    if function:
-        call = scope[function] if function in scope else getattr(scope["Solution"](), function)
-        for given in arguments:
-            try:
-                say(mark, call(*given))
-            except BaseException:
-                say(mark, "<raised>")
-run(*[job.pop(key) for key in ("mark", "code", "asserts", "function", "arguments")])
-"""
+
+def _program(name: str) -> str:
+    """A file of this folder as a program, compiled beforehand for sandboxes that have this very interpreter."""
+    path = Path(__file__).with_name(name)
+    source = path.read_text(encoding="utf-8") + "\nmain()\n"
+    code = marshal.dumps(compile(source, name, "exec"))
+    return f"import marshal, sys\nexec(marshal.loads({code!r}) if sys.version == {sys.version!r} else {source!r})\n"
 
 
-def parse_tests(raw: Any, entry_point: str | None = None, setup: str = "", max_tests: int | None = 12) -> Tests:
+_CANDIDATE, _JUDGE = _program("_candidate.py"), _program("_judge.py")
+#: How often a judge may ask for more calls; each time it learns the answers to all that it could foresee.
+_ROUNDS = 8
+
+
+def parse_tests(
+    raw: Any, entry_point: str | None = None, setup: str = "", max_tests: int | None = 12, context: str = ""
+) -> Tests:
     """The tests of a row.
 
     Args:
@@ -86,19 +74,20 @@ def parse_tests(raw: Any, entry_point: str | None = None, setup: str = "", max_t
         entry_point: the function under test.
         setup: statements that run between the program and its asserts.
         max_tests: keep those with the longest inputs; None keeps all. Asserts are all kept.
+        context: code of the data set that asserts may use.
 
     Raises:
         UsageError: they are in no known form, or there are none.
     """
     if isinstance(raw, str) and entry_point:
-        return AssertTests((f"{raw}\ncheck({entry_point})",), setup)
+        return AssertTests((f"{raw}\ncheck({entry_point})",), setup, context)
     if isinstance(raw, str):
         raw = json.loads(raw)
     if isinstance(raw, Mapping) and raw.get("inputs") and len(raw["inputs"]) == len(raw.get("outputs", ())):
         return _pick(raw["inputs"], raw["outputs"], raw.get("fn_name"), max_tests)
     if isinstance(raw, list | tuple) and raw:
         if all(isinstance(one, str) for one in raw):
-            return AssertTests(tuple(raw), setup)
+            return AssertTests(tuple(raw), setup, context)
         if all(isinstance(one, Mapping) and {"input", "output"} <= one.keys() for one in raw):
             name = raw[0].get("fn_name")
             return _pick([t["input"] for t in raw], [t["output"] for t in raw], name, max_tests)
@@ -121,7 +110,11 @@ def _text(value: Any) -> str:
 
 
 def _decoded(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
+    """Some data sets have values as JSON text; what is not JSON is the text itself."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def count(tests: Tests) -> int:
@@ -131,8 +124,16 @@ def count(tests: Tests) -> int:
     return len(tests.asserts) if isinstance(tests, AssertTests) else len(tests.arguments)
 
 
-def run_tests(code: str, tests: Tests, runner: Runner, timeout: float, workers: int = 1, every: bool = True) -> int:
-    """How many tests a program passes.
+def run_tests(
+    code: str,
+    tests: Tests,
+    runner: Runner,
+    timeout: float,
+    workers: int = 1,
+    every: bool = True,
+    judge: Runner | None = None,
+) -> int:
+    """How many tests a program passes. Its process gets inputs alone; what it gives is compared outside.
 
     Args:
         code: the program.
@@ -141,15 +142,25 @@ def run_tests(code: str, tests: Tests, runner: Runner, timeout: float, workers: 
         timeout: seconds for a run; asserts and calls share one run.
         workers: runs at a time.
         every: False stops at the first test that fails.
+        judge: runs tests that are more than calls and values, without the program; by default ``runner``, in processes
+            of their own.
     """
     if isinstance(tests, StdioTests):
         return _count_passed(code, tests, runner, timeout, workers, every)
-    if isinstance(tests, AssertTests):
-        code = f"{code}\n\n{tests.setup}" if tests.setup else code
-        verdicts = _harness(code, runner, timeout, asserts=tests.asserts)
-        return sum(verdict is True for verdict in verdicts[: len(tests.asserts)])
-    verdicts = _harness(code, runner, timeout, function=tests.function, arguments=tests.arguments)
-    return sum(_same(got, wanted) for got, wanted in zip(verdicts, tests.expected, strict=False))
+    if isinstance(tests, CallTests):
+        calls: list[Any] = [{"function": tests.function, "arguments": given} for given in tests.arguments]
+        texts = _answers(code, "", calls, runner, timeout)
+        return sum(_passes(text, wanted) for text, wanted in zip(texts, tests.expected, strict=True))
+    planned = plan(tests.asserts, tests.setup, tests.context)
+    if planned.calls is None:
+        return sum(_judged(code, tests, planned, runner, judge or runner, timeout))
+    calls = [{"source": source} for one in planned.calls for source, _ in one]
+    texts = _answers(code, tests.setup, calls, runner, timeout)
+    verdicts = [[_holds(texts.pop(0), wanted) for _, wanted in one] for one in planned.calls]
+    return sum(map(all, verdicts))
+
+
+# -- standard input and output ---------------------------------------------------------------------------------------
 
 
 def _count_passed(code: str, tests: StdioTests, runner: Runner, timeout: float, workers: int, every: bool) -> int:
@@ -169,55 +180,116 @@ def _count_passed(code: str, tests: StdioTests, runner: Runner, timeout: float, 
 
 
 def _same_output(got: str, wanted: str) -> bool:
-    if got.strip() == wanted.strip():
-        return True
-    return [line.rstrip() for line in got.strip().splitlines()] == [
-        line.rstrip() for line in wanted.strip().splitlines()
-    ]
+    return _lines(got) == _lines(wanted)
 
 
-def _harness(
-    code: str,
-    runner: Runner,
-    timeout: float,
-    asserts: Sequence[str] = (),
-    function: str | None = None,
-    arguments: Sequence[Any] = (),
-) -> list[Any]:
-    """The verdicts that were reached: fewer than tests if the program ended or hung before."""
-    mark = os.urandom(16).hex()
-    job = {"mark": mark, "code": code, "asserts": asserts, "function": function, "arguments": arguments}
-    result = runner.run(_HARNESS, stdin=json.dumps(job) + "\n", timeout=timeout)
-    lines = result.stdout.split("\n")[:-1]  # what stands after the last line's end was cut off
-    return [_verdict(line[len(mark) :]) for line in lines if line.startswith(mark)]
+def _lines(text: str) -> list[str]:
+    """Without white space at the ends of lines and of the text."""
+    return [line.rstrip() for line in text.strip().split("\n")]
 
 
-def _verdict(text: str) -> Any:
+# -- calls -----------------------------------------------------------------------------------------------------------
+
+
+def _answers(code: str, setup: str, calls: Sequence[Any], runner: Runner, timeout: float) -> list[str | None]:
+    """What the program says to each call, as JSON text that nobody has looked at; None if it says nothing, or twice."""
+    job = {"code": code, "setup": setup, "calls": calls}
+    result = runner.run(_CANDIDATE, stdin=json.dumps(job) + "\n", timeout=timeout)
+    found: dict[str, str | None] = {}
+    for line in result.stdout.split("\n")[:-1]:  # what stands after the last line's end was cut off
+        number, _, text = line.partition(" ")
+        found[number] = None if number in found else text
+    return [found.get(str(number)) for number in range(len(calls))]
+
+
+def _value(text: str | None, wanted: Any) -> Any:
+    """The value of an answer.
+
+    Raises:
+        Raised: there is none, or it is far larger than what is wanted.
+    """
+    if text is None or len(text) > 4096 + 64 * len(repr(wanted)):
+        raise Raised("ValueError", "no answer")
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return _Unreadable
+        return decode(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise Raised("ValueError", "unreadable") from error
 
 
-def _same(got: Any, wanted: Any) -> bool:
-    """Equal, where numbers may differ in their last digits; TACO wraps some expected values in a list."""
+def _holds(text: str | None, wanted: Wanted) -> bool:
+    try:
+        return wanted.holds(_value(text, wanted.value))
+    except Raised:
+        return False
+
+
+def _passes(text: str | None, wanted: Any) -> bool:
+    """Whether an answer is what JSON tests want; TACO wraps some expected values in a list."""
+    try:
+        got = _value(text, wanted)
+    except Raised:
+        return False
     return _equal(got, wanted) or (isinstance(wanted, list) and len(wanted) == 1 and _equal(got, wanted[0]))
 
 
 def _equal(got: Any, wanted: Any) -> bool:
+    """Equal as JSON data: tuples are lists, keys are texts, and numbers may differ in their last digits."""
     if isinstance(got, bool) or isinstance(wanted, bool):
         return got is wanted
-    if isinstance(got, float) or isinstance(wanted, float):
-        return got == wanted or _is_close(got, wanted)
-    if isinstance(got, list) and isinstance(wanted, list):
-        return len(got) == len(wanted) and all(map(_equal, got, wanted))
-    if isinstance(got, dict) and isinstance(wanted, dict):
-        return got.keys() == wanted.keys() and all(_equal(got[key], wanted[key]) for key in wanted)
-    return bool(got == wanted)
+    if isinstance(wanted, int | float):
+        return isinstance(got, int | float) and _is_close(got, wanted)
+    if isinstance(wanted, list):
+        if isinstance(got, set | frozenset):
+            return len(got) == len(wanted) and all(isinstance(one, str | int | float) and one in got for one in wanted)
+        return isinstance(got, list | tuple) and len(got) == len(wanted) and all(map(_equal, got, wanted))
+    if isinstance(wanted, Mapping):
+        ours, theirs = _keyed(wanted), _keyed(got) if isinstance(got, dict) else {}
+        return ours.keys() == theirs.keys() and all(_equal(theirs[key], ours[key]) for key in ours)
+    return bool(type(got) is type(wanted) and got == wanted)
 
 
-def _is_close(a: Any, b: Any) -> bool:
+def _keyed(value: Mapping[Any, Any]) -> dict[str, Any]:
+    """With keys as JSON has them."""
+    return {key if isinstance(key, str) else json.dumps(key, default=repr): inner for key, inner in value.items()}
+
+
+def _is_close(got: float, wanted: float) -> bool:
+    if isinstance(got, int) and isinstance(wanted, int):
+        return got == wanted
     try:
-        return math.isclose(a, b, rel_tol=1e-9)
-    except (TypeError, OverflowError):
+        return got == wanted or math.isclose(got, wanted, rel_tol=1e-9)
+    except OverflowError:
         return False
+
+
+# -- a judge ---------------------------------------------------------------------------------------------------------
+
+
+def _judged(code: str, tests: AssertTests, planned: Plan, runner: Runner, judge: Runner, timeout: float) -> list[bool]:
+    """The verdicts of tests that run in a process without the program, which calls it by way of this one.
+
+    Each round runs the tests from the start with all answers so far, until none is missing.
+    """
+    answers: dict[str, list[str]] = {}
+    job = {
+        "tests": tests.asserts,
+        "setup": [tests.context, tests.setup],
+        "functions": planned.functions,
+        "modules": planned.modules,
+        "seed": zlib.crc32(code.encode("utf-8", "surrogatepass")),  # the same for the same program, and not foreseen
+        "answers": answers,
+    }
+    for _ in range(_ROUNDS):
+        result = judge.run(_JUDGE, stdin=json.dumps(job) + "\n", timeout=timeout)
+        try:
+            said = json.loads(result.stdout)
+        except ValueError:  # it ran out of time or memory
+            break
+        if not said["asked"]:
+            return list(said["verdicts"])
+        texts = _answers(code, tests.setup, [{"pickle": call} for _, call in said["asked"]], runner, timeout)
+        if None in texts:
+            break
+        for (key, _), text in zip(said["asked"], texts, strict=True):
+            answers.setdefault(key, []).append(str(text))
+    return [False] * len(tests.asserts)

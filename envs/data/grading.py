@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from rollenv.core import MissingExtra, RollenvError
-from rollenv.envs.data.answers import compare
+from rollenv.envs.data.answers import compare, normal
 
 #: Processor seconds that one comparison may take.
 SECONDS = 2.0
@@ -43,7 +43,7 @@ def grade(gold: str, answer: str, seconds: float = SECONDS) -> bool:
         MissingExtra: math-verify is needed and not installed.
     """
     easy = compare(gold, answer)
-    return _ask(gold, answer, seconds) if easy is None else easy
+    return _ask(normal(gold)[0], normal(answer)[0], seconds) if easy is None else easy
 
 
 def check_installed() -> None:

@@ -29,26 +29,34 @@ def normalize(text: str) -> str:
 
 
 def exact_match(answer: str, accepted: Iterable[str]) -> float:
-    """1.0 if the answer equals an accepted one after :func:`normalize`, else 0.0."""
+    """1.0 if the answer equals an accepted one after :func:`normalize`, else 0.0; one that says nothing is wrong."""
     said = normalize(answer)
-    return float(any(said == normalize(one) for one in accepted))
+    return float(_says_something(answer) and any(said == normalize(one) for one in accepted))
 
 
 def f1(answer: str, accepted: Iterable[str]) -> float:
     """The harmonic mean of precision and recall of the words, with the accepted answer that gives the highest."""
-    said = normalize(answer).split()
+    said = normalize(answer).split() if _says_something(answer) else []
     return max((_f1(said, normalize(one).split()) for one in accepted), default=0.0)
 
 
 def _f1(said: list[str], wanted: list[str]) -> float:
     if not said or not wanted:
-        return float(said == wanted)
+        return 0.0
     common = (Counter(said) & Counter(wanted)).total()
     return 2 * common / (len(said) + len(wanted))
 
 
+def _says_something(text: str) -> bool:
+    """Whether there is a letter or a digit in it."""
+    return any(char.isalnum() for char in text)
+
+
 class QaEnv(RowEnv):
     """One question, one answer; an action without an answer pays -0.1.
+
+    Accepted answers that are missing, or without a letter or digit, are none; a question that has no others pays
+    nothing.
 
     Args:
         dataset_name, split, dataset, question_key, seed: see :class:`~rollenv.envs.data.answer_env.RowEnv`.
@@ -100,12 +108,19 @@ class QaEnv(RowEnv):
         return self._template % self.action_rng.choice(("yes", "no", "True", "False"))
 
     def oracle_action(self) -> str:
+        """The first accepted answer.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if not self.accepted:
+            raise UsageError(f"{self}: row {self.idx} has no accepted answer")
         return self._template % self.accepted[0]
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    if isinstance(value, list | tuple):
-        return tuple(str(one) for one in value) or ("",)
-    if isinstance(value, str | int | float):
-        return (str(value),)
-    raise UsageError(f"an answer is a text, a number or a list of them, not {type(value).__name__}")
+    values = value if isinstance(value, list | tuple) else [value]
+    for one in values:
+        if not isinstance(one, str | int | float | None):
+            raise UsageError(f"an answer is a text, a number or a list of them, not {type(one).__name__}")
+    return tuple(text for one in values if one is not None and _says_something(text := str(one)))

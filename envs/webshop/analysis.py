@@ -23,14 +23,22 @@ will with
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
 
-_ASCII = re.compile(r"_*(?:(?:[A-Za-z](?:[:.']?[A-Za-z])*|[0-9](?:[.,;']?[0-9])*)_*)+")
+_ASCII = re.compile(r"(?<!_)_*(?:(?:[A-Za-z](?:[:.']?[A-Za-z])*|[0-9](?:[.,;']?[0-9])*)_*)+")
 
-_LETTER = r"[\p{WB=ALetter}\p{WB=Hebrew_Letter}]"
 _DIGIT = r"\p{WB=Numeric}"
 _UNDERSCORE = r"\p{WB=ExtendNumLet}"
 _IN_WORD = r"[\p{WB=MidLetter}\p{WB=MidNumLet}\p{WB=Single_Quote}:]"
 _IN_NUMBER = r"[\p{WB=MidNum}\p{WB=MidNumLet}\p{WB=Single_Quote}]"
 _MARKS = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*"
+_HEBREW = rf"\p{{WB=Hebrew_Letter}}{_MARKS}"
+#: Quotes stand within and after Hebrew words.
+_LETTER = rf"""(?: \p{{WB=ALetter}}{_MARKS}
+ | {_HEBREW} (?: \p{{WB=Double_Quote}}{_MARKS}(?={_HEBREW}) | \p{{WB=Single_Quote}}{_MARKS} )? )"""
+#: Letters and digits run together; Katakana only with Katakana.
+_RUN = rf"""(?:
+   (?: {_LETTER} (?: (?:{_IN_WORD}{_MARKS})? {_LETTER} )*
+     | {_DIGIT}{_MARKS} (?: (?:{_IN_NUMBER}{_MARKS})? {_DIGIT}{_MARKS} )* )+
+   | (?: \p{{WB=Katakana}}{_MARKS} )+ )"""
 #: Pictographs of Unicode 12, which Lucene knows; later versions of the standard took some of them back.
 _PICTURE = (
     r"[\p{ExtPict}\p{Emoji}\u2388\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2705\u2708-\u2712\u2763-\u2767"
@@ -39,13 +47,7 @@ _PICTURE = (
 _PICTURE_MARKS = r"[\p{WB=Extend}\p{EMod}--\u200D]*"
 
 _UNICODE = rf"""(?V1x)
- (?: {_UNDERSCORE}{_MARKS} )*
- (?:
-   (?: {_LETTER}{_MARKS} (?: (?:{_IN_WORD}{_MARKS})? {_LETTER}{_MARKS} )*
-     | {_DIGIT}{_MARKS} (?: (?:{_IN_NUMBER}{_MARKS})? {_DIGIT}{_MARKS} )*
-     | (?: \p{{WB=Katakana}}{_MARKS} )+ )
-   (?: {_UNDERSCORE}{_MARKS} )*
- )+
+ (?: {_UNDERSCORE}{_MARKS} )* {_RUN} (?: (?: {_UNDERSCORE}{_MARKS} )+ {_RUN} )* (?: {_UNDERSCORE}{_MARKS} )*
  | [\p{{Hiragana}}\p{{Han}}]{_MARKS}
  | [\p{{LB=SA}}]+
  | \p{{RI}}{_MARKS}\p{{RI}}{_MARKS}

@@ -28,7 +28,7 @@ from rollenv.envs.webshop.files import ShopFiles, products
 from rollenv.envs.webshop.product import Product
 
 #: Raise it when what is written changes.
-FORMAT = 2
+FORMAT = 3
 #: What the original seeds the order of its goals with.
 GOAL_SHUFFLE_SEED = 233
 #: Files up to this size are digested whole; of larger ones, evenly spread parts and the time of their last change.
@@ -65,8 +65,9 @@ class Catalogue:
         self.instructed: Ints = _load(folder, "instructed")
         """The products that have a synthetic instruction, and in how many ways the options of each can be chosen."""
         self.combinations: NDArray[np.int64] = _load(folder, "combinations")
-        self.repeating: Ints = _load(folder, "repeating")
-        """Places among the instructed products of those that list an option's value twice."""
+        self.alike: Ints = _load(folder, "alike")
+        """Places among the instructed products of those with goals that may read like another: they list an option's
+        value twice, or share their instruction."""
         self.human: Ints = _load(folder, "human")
         """One row for each human goal: the product, and which of its instructions."""
         self.product = functools.lru_cache(maxsize=_DECODED)(self._product)
@@ -135,7 +136,8 @@ class _Writer:
         self.starts = array("q", [0])
         self.asins: list[bytes] = []
         self.instructed, self.combinations = array("i"), array("q")
-        self.repeating = array("i")
+        self.alike: set[int] = set()
+        self.instructions: dict[int, int] = {}
         self.human = array("i")
         self.lists: dict[str, dict[str, array[int]]] = {"category": {}, "query": {}, "attribute": {}}
 
@@ -148,8 +150,7 @@ class _Writer:
         if product.instruction is not None and product.instruction_attributes and product.combinations:
             self.instructed.append(number)
             self.combinations.append(product.combinations)
-            if any(len(set(values)) < len(values) for values in product.options.values()):
-                self.repeating.append(len(self.instructed) - 1)
+            self._compare(len(self.instructed) - 1, product)
         for which, instruction in enumerate(product.human):
             if instruction.attributes:
                 self.human.extend((number, which))
@@ -161,6 +162,14 @@ class _Writer:
             for name in names:
                 self.lists[what].setdefault(name, array("i")).append(number)
 
+    def _compare(self, place: int, product: Product) -> None:
+        """Note whether goals of this product may read like others."""
+        first = self.instructions.setdefault(hash(product.instruction), place)
+        if first != place:
+            self.alike |= {first, place}
+        if any(len(set(values)) < len(values) for values in product.options.values()):
+            self.alike.add(place)
+
     def save(self, folder: Path) -> None:
         asins = np.array(self.asins, dtype="S10")
         arrays = {
@@ -169,7 +178,7 @@ class _Writer:
             "by_asin": np.argsort(asins, kind="stable").astype(np.int32),
             "instructed": np.array(self.instructed, np.int32),
             "combinations": np.array(self.combinations, np.int64),
-            "repeating": np.array(self.repeating, np.int32),
+            "alike": np.array(sorted(self.alike), np.int32),
             "human": np.array(self.human, np.int32).reshape(-1, 2),
             "synthetic_order": _goal_order(sum(self.combinations)),
             "human_order": _goal_order(len(self.human) // 2),

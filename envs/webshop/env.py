@@ -38,7 +38,7 @@ class WebShopEnv(Env):
     An action is ``search[words]`` or ``click[name]``, alone, on the last line of a text, or within ``\\boxed{}``,
     ``<action>`` or ``<answer>`` tags. What is neither, or a click on something absent, changes nothing. The reward,
     from 0 to 1, comes with the purchase; ``success`` is a reward of 1. ``info`` has ``available_actions`` as the
-    original returns them, and after a purchase ``reward_details``.
+    original returns them, ``nouns`` (the source of the reward's nouns), and after a purchase ``reward_details``.
 
     Args:
         split: ``train``, ``eval``, ``test`` (the published ones, which share no goal) or ``all``.
@@ -201,7 +201,7 @@ class WebShopEnv(Env):
         if name == BUY.lower():
             view.page = "done"
         elif name == BACK.lower():
-            self.view = View(visited=view.visited)
+            self.view = View()
         elif view.page == "results" and name in (NEXT.lower(), PREVIOUS.lower()):
             view.number += 1 if name == NEXT.lower() else -1
         elif name == PREVIOUS.lower():
@@ -242,6 +242,7 @@ class WebShopEnv(Env):
         info: dict[str, Any] = {
             "prefix": HOW_TO_ACT,
             "available_actions": {"has_search_bar": bar, "clickables": list(self._clickable)},
+            "nouns": self.rules.nouns,
         }
         if self.show_actions:
             info["suffix"] = self._suffix()

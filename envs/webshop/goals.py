@@ -94,8 +94,7 @@ class Goals:
         product_number = int(self.catalogue.instructed[place])
         product = self.catalogue.product(product_number)
         options = combination(product, which)
-        said = ", and ".join(f"{name}: {value}" for name, value in options.items())
-        text = f"{product.instruction}{' with ' if said else ''}{said}"
+        text = _said(product, options)
         key = f"{product.asin} {sorted(options.items())}"
         return self._goal(number, product_number, product, text, product.instruction_attributes, options, key)
 
@@ -141,10 +140,10 @@ class Goals:
     def split(self, name: str) -> Any:
         """The numbers of a split's goals, in their shuffled order.
 
-        ``test`` is the first 500 of the published order, ``eval`` the next 1,000, ``train`` the rest. A goal of a later
-        split that asks for the very same as one of an earlier split (the same product, options and instruction, where
-        a product lists an option twice) is left out. A shop with up to 1,500 goals is cut in the same proportions as
-        far as there are goals: a fifth for test, two fifths for eval.
+        ``test`` is the first 500 of the published order, ``eval`` the next 1,000, ``train`` the rest. Left out is what
+        an earlier split asks for too: from ``eval`` the same of the same product, from ``train`` whatever reads the
+        same (but for the price limit), be it of another product. A shop with up to 1,500 goals is cut in the same
+        proportions as far as there are goals: a fifth for test, two fifths for eval.
 
         Raises:
             UsageError: for another name.
@@ -157,8 +156,9 @@ class Goals:
         if name == "all" or not twins:
             return chosen
         earlier = np.asarray(self.order[:first])
-        seen = {twins[n] for n in map(int, earlier[np.isin(earlier, list(twins))])}
-        again = [n for n, asked in twins.items() if asked in seen]
+        part = slice(1, 2) if name == "train" else slice(2)
+        seen = {twins[n][part] for n in map(int, earlier[np.isin(earlier, list(twins))])}
+        again = [n for n, twin in twins.items() if twin[part] in seen]
         return chosen[~np.isin(chosen, again)]
 
     def _cut(self, name: str) -> tuple[int, int | None]:
@@ -169,16 +169,19 @@ class Goals:
         return {"test": (0, test), "eval": (test, evaluate), "train": (evaluate, None)}[name]
 
     @functools.cached_property
-    def _twins(self) -> dict[int, tuple[Any, ...]]:
-        """What is asked for by the goals of products that list an option's value twice."""
-        found: dict[int, tuple[Any, ...]] = {}
+    def _twins(self) -> dict[int, tuple[str, str]]:
+        """The product and the text of the goals that may read like another."""
+        found: dict[int, tuple[str, str]] = {}
         if self.kind == "human":
+            for goal, (number, which) in enumerate(self.catalogue.human):
+                product = self.catalogue.product(int(number))
+                found[goal] = product.asin, product.human[which].text.strip(".")
             return found
-        for place in map(int, self.catalogue.repeating):
+        for place in map(int, self.catalogue.alike):
             product = self.catalogue.product(int(self.catalogue.instructed[place]))
             start, end = int(self._ends[place - 1]) if place else 0, int(self._ends[place])
             for goal in range(start, end):
-                found[goal] = (product.asin, tuple(combination(product, goal - start).items()))
+                found[goal] = product.asin, _said(product, combination(product, goal - start))
         return found
 
     # -- what can be reached -----------------------------------------------------------------------------------------
@@ -214,6 +217,12 @@ class Goals:
         for attributes, ways in zip(wanted, map(int, self.catalogue.combinations), strict=True):
             counts.update({attribute: attributes.count(attribute) * ways for attribute in attributes})
         return np.array([sum(1 / counts[a] for a in attributes) / len(attributes) for attributes in wanted])
+
+
+def _said(product: Product, options: Mapping[str, str]) -> str:
+    """A synthetic instruction without its price limit."""
+    said = ", and ".join(f"{name}: {value}" for name, value in options.items())
+    return f"{product.instruction}{' with ' if said else ''}{said}"
 
 
 def combination(product: Product, which: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The nouns of a product's title: from spaCy's small English model, or by a simple rule where it is not installed.
+"""The nouns of a product's title: by a simple rule, or from spaCy's small English model, as the one who asks chooses.
 
 The rule takes every word of letters for a noun but function words, words of size, colour and praise, and words with the
 endings of adjectives, adverbs and participles. Titles are mostly nouns, so this errs towards taking too many.
@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from rollenv.core import MissingExtra, UsageError
-from rollenv.envs.webshop.colours import COLOURS
 
 _WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|['’-](?=[^\W\d_]))*")
 _DESCRIBING = """
@@ -26,10 +25,20 @@ simple single slim small smart smooth so soft solid some special square stable s
 their them these they thick thin this three tight tiny to together top tough triple true two under up upper use very
 vintage warm was wet wide will with within without your you young xl xxl
 """
-_NOT_NOUNS = frozenset(COLOURS) | frozenset(_DESCRIBING.split())
+_COLOURS = """
+almond amber amethyst apricot aqua aquamarine ash azure beige black blond blue blush bone brass brick
+bronze brown burgundy camel caramel cerise charcoal cherry chestnut chocolate cinnamon clear cobalt coffee
+copper coral cream crimson cyan denim ebony ecru emerald espresso fawn fuchsia ginger gold graphite gray green
+grey gunmetal hazel honey indigo ivory jade khaki lavender lemon lilac lime linen magenta mahogany maroon mauve
+melon mint mocha multicolor multicolour mustard natural navy nude oak ochre olive onyx orange orchid peach
+pearl periwinkle pewter pink platinum plum purple rainbow raspberry red rose royal ruby russet rust salmon sand
+sapphire scarlet sienna silver slate smoke stone tan tangerine taupe teal transparent turquoise vanilla
+vermilion violet walnut wheat white wine yellow
+"""
+_NOT_NOUNS = frozenset(_COLOURS.split()) | frozenset(_DESCRIBING.split())
 _NOT_ENDINGS = ("able", "ible", "ful", "less", "ous", "ive", "ly", "ish", "ed", "est")
 MODEL = "en_core_web_sm"
-SOURCES = ("auto", "spacy", "simple")
+SOURCES = ("simple", "spacy")
 
 Nouns = Callable[[str], tuple[str, ...]]
 
@@ -58,7 +67,7 @@ def has_spacy() -> bool:
 
 @functools.cache
 def nouns_from(source: str) -> Nouns:
-    """The function that finds nouns: ``spacy``, ``simple``, or ``auto`` for spaCy where it is installed.
+    """The function that finds nouns: ``simple`` or ``spacy``. What is installed does not choose.
 
     Raises:
         UsageError: for another name.
@@ -68,4 +77,4 @@ def nouns_from(source: str) -> Nouns:
         raise UsageError(f"nouns {source!r} is unknown; there are {', '.join(SOURCES)}")
     if source == "spacy" and not has_spacy():
         raise MissingExtra(f"nouns='spacy' needs spaCy: pip install spacy && python -m spacy download {MODEL}")
-    return _spacy_nouns if source == "spacy" or (source == "auto" and has_spacy()) else simple_nouns
+    return _spacy_nouns if source == "spacy" else simple_nouns

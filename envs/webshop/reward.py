@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RewardRules:
-    """How purchases are scored; the defaults are the published code's."""
+    """How purchases are scored; the defaults are the published code's, but for the source of nouns."""
 
     threshold: int = 85
     """Two texts match if their token-set ratio, rounded to a whole number, is above this."""
@@ -38,9 +38,9 @@ class RewardRules:
     """Levels of the product category that two products of the same kind share."""
     zero_overlap: bool = True
     """A title without a noun in common pays nothing, even if it answers the same query or is in the same category."""
-    nouns: str = "auto"
-    """Where nouns come from (:func:`rollenv.envs.webshop.nouns.nouns_from`): the published code uses spaCy. ``simple``
-    pays the same everywhere, whether spaCy is installed or not."""
+    nouns: str = "simple"
+    """Where nouns come from (:func:`rollenv.envs.webshop.nouns.nouns_from`): ``simple``, a rule that is always there,
+    or ``spacy``, which the published code uses and which has to be installed."""
 
 
 PUBLISHED = RewardRules()
@@ -64,7 +64,7 @@ def _ascii(text: str) -> str:
 
 
 def normalize_colour(option: str) -> str:
-    """The colour word that a text contains, the first in alphabetical order, or the text."""
+    """The first of the colour names that a text contains, or the text."""
     return first_colour(option) or option
 
 
@@ -125,7 +125,7 @@ def _levels(category: str) -> set[str]:
 def purchase_reward(
     product: Product, goal: Goal, price: float, options: Mapping[str, str], rules: RewardRules = PUBLISHED
 ) -> tuple[float, dict[str, Any]]:
-    """The reward of a purchase, from 0 to 1, and its parts under the published names.
+    """The reward of a purchase, from 0 to 1, and its parts under the published names, with the source of nouns.
 
     Args:
         product: what was bought.
@@ -142,6 +142,7 @@ def purchase_reward(
     parts = len(goal.attributes) + len(wanted) + 1
     details = {
         **kind,
+        "nouns": rules.nouns,
         "r_att": attributes / len(goal.attributes),
         "w_att": len(goal.attributes) / parts,
         "r_price": cheap,

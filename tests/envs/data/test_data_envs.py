@@ -186,6 +186,29 @@ def test_metrics(answer, accepted, em, share):
     assert f1(answer, accepted) == pytest.approx(share)
 
 
+@pytest.mark.parametrize("accepted", ["", None, [], [""], [None], ["  ", "\n"], ["...", "—"], ["?", None, ""], "。"])
+@pytest.mark.parametrize("metric", ["em", "f1"])
+@pytest.mark.parametrize("boxed", [True, False])
+def test_a_question_without_an_accepted_answer_pays_nothing(accepted, metric, boxed):
+    rows = [{"question": "Who?", "answer": accepted}]
+    for said in ("", " ", "?", "...", "—", "None", "[]", "nobody", "the", "。"):
+        env = QaEnv(dataset=rows, metric=metric, extract_boxed=boxed)
+        env.reset(seed=0)
+        _, reward, *_, info = env.step(f"\\boxed{{{said}}}" if boxed else f"<answer>{said}</answer>")
+        assert reward <= 0, said
+        assert info["success"] is False
+    env.reset(seed=0)
+    with pytest.raises(UsageError, match="no accepted answer"):
+        env.oracle_action()
+
+
+def test_missing_answers_beside_others_do_not_count():
+    env = QaEnv(dataset=[{"question": "Who?", "answer": [None, "", "Ada", 7]}])
+    for said, reward in (("ada", 1.0), ("7", 1.0), ("", 0.0), ("None", 0.0)):
+        env.reset(seed=0)
+        assert env.step(f"<answer>{said}</answer>")[1] == reward
+
+
 @pytest.mark.parametrize(
     ("kwargs", "idx", "action", "reward"),
     [

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from adversarial_answers import answers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,13 +67,13 @@ EQUAL = [
     ("3, 5, 7", "3,5,7"),
     ("(3,4)", "\\left( 3, 4 \\right)"),
     ("11\\sqrt2", "11\\sqrt{2}"),
+    ("x \\in [-2,7]", "[-2, 7]"),
 ]
 ALGEBRA_EQUAL = [
     ("3, 5, 7", "7, 3, 5"),
     ("1 \\pm \\sqrt{19}", "1 - \\sqrt{19}, 1 + \\sqrt{19}"),
     ("(a+5)(b+2)", "ab + 2a + 5b + 10"),
     ("2k+2", "2(k+1)"),
-    ("x \\in [-2,7]", "[-2, 7]"),
     ("6", "3!"),
     ("\\sqrt{51}", "51^{1/2}"),
     ("2\\sqrt{5}", "\\sqrt{20}"),
@@ -152,6 +153,21 @@ def test_long_and_repetitive_texts_are_compared_in_time():
         for length in (1000, 10**6):
             for gold in ("5", "\\text{x y}", "x^2"):
                 assert compare(gold, (unit * length)[:length]) in (False, None)
+
+
+@pytest.mark.slow
+def test_no_wrong_answer_of_the_adversarial_ones_is_paid():
+    wrong = answers(right=False)
+    assert len(wrong) > 800
+    assert [(gold, answer) for _, gold, answer in wrong if grade(gold, answer)] == []
+
+
+@pytest.mark.slow
+def test_hardly_a_right_answer_of_the_adversarial_ones_is_refused():
+    right = answers(right=True)
+    assert len(right) > 300
+    refused = [(gold, answer) for _, gold, answer in right if not grade(gold, answer)]
+    assert len(refused) <= len(right) / 100, refused
 
 
 # -- whole data sets -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import rollenv
 from rollenv import EpisodeOver, UsageError
 from rollenv.envs.webshop.env import WebShopEnv, parse_action
-from rollenv.envs.webshop.pages import MODES
+from rollenv.envs.webshop.pages import MODES, View
 
 IDS = [f"webshop:{split}-{mode}" for split in ("train", "test") for mode in ("html", "text", "text_rich")]
 
@@ -129,6 +129,27 @@ def test_selected_options_show_only_where_asked(make):
         else:
             assert after.startswith(f"You have clicked {value}.\n")
             assert f"[clicked button] {value} [clicked button_]" in after
+
+
+def test_back_to_search_clears_what_was_visited(make):
+    """As the original does: marks, keywords, item and options are those of a new customer."""
+    env = make(observation="text_rich", max_steps=50)
+    item_with_options(env)
+    asin, keywords = env.view.visited[0], env.view.keywords
+    env.step("click[< prev]")
+    assert f"[clicked button] {asin} [clicked button_]" in env.step(f"search[{keywords}]")[0]
+    fresh = env.step("click[back to search]")[0]
+    assert env.view == View()
+    assert "clicked" not in fresh
+    again = env.step(f"search[{keywords}]")[0]
+    assert f"[button] {asin} [button_]" in again
+    assert "[clicked button]" not in again
+
+
+def test_info_names_the_source_of_nouns(make):
+    env = make()
+    _, info = env.reset(seed=0)
+    assert info["nouns"] == "simple"
 
 
 def test_paging_has_no_end_and_goes_back(make):

@@ -12,7 +12,8 @@ from rollenv.envs.webshop.colours import COLOURS
 from rollenv.envs.webshop.goals import NO_LIMIT, Goal
 from rollenv.envs.webshop.nouns import has_spacy, nouns_from, simple_nouns
 from rollenv.envs.webshop.product import Product
-from rollenv.envs.webshop.reward import RewardRules, purchase_reward, similarity
+from rollenv.envs.webshop.reward import PUBLISHED, RewardRules, normalize_colour, purchase_reward, similarity
+from rollenv.envs.webshop.shop import open_shop
 
 fuzz = pytest.importorskip("rapidfuzz.fuzz")
 
@@ -52,7 +53,7 @@ def plain_similarity(one, other):
 
 
 def plain_colour(text):
-    for colour in sorted(COLOURS):
+    for colour in COLOURS:
         if colour in text:
             return colour
     return text
@@ -78,7 +79,7 @@ def plain_reward(product, goal, price, options):
     asked = list(goal.options.items()) if isinstance(goal.options, dict) else list(goal.options)
     for option in asked:
         if isinstance(option, tuple):
-            exact = [colour for colour in sorted(COLOURS) if colour in option]
+            exact = [colour for colour in COLOURS if colour in option]
             option = exact[0] if exact else str(option)
         else:
             option = plain_colour(option)
@@ -215,11 +216,49 @@ def test_simple_nouns():
 
 
 def test_sources_of_nouns():
-    with pytest.raises(UsageError, match="unknown"):
-        nouns_from("wordnet")
+    for unknown in ("wordnet", "auto"):
+        with pytest.raises(UsageError, match="unknown"):
+            nouns_from(unknown)
     if has_spacy():
         assert "shirt" in nouns_from("spacy")("A cotton shirt")
     else:
-        assert nouns_from("auto") is simple_nouns
         with pytest.raises(MissingExtra, match="spacy"):
             nouns_from("spacy")
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_reward_does_not_depend_on_what_is_installed(monkeypatch, installed):
+    monkeypatch.setattr("rollenv.envs.webshop.nouns.has_spacy", lambda: installed)
+    assert RewardRules().nouns == "simple"
+    assert nouns_from(RewardRules().nouns) is simple_nouns
+    reward, details = purchase_reward(some_product(random.Random(1)), goal(), 5.0, {})
+    assert details["nouns"] == "simple"
+    assert reward == purchase_reward(some_product(random.Random(1)), goal(), 5.0, {}, RULES)[0]
+
+
+def test_colours_are_the_published_ones_in_their_order():
+    assert len(COLOURS) == 102
+    assert normalize_colour("dark leopard") == "dark"
+    assert normalize_colour("violet lavender") == "lavender"
+    assert normalize_colour("steelivy fuchsia") == "fuchsia"
+    assert normalize_colour("123alabaster") == "alabaster"
+    assert normalize_colour("cobalt") == "cobalt"
+    assert normalize_colour("") == ""
+
+
+@pytest.mark.slow
+def test_random_purchases_in_the_published_shop_pay_what_the_description_says(data):
+    shop = open_shop(data("webshop"))
+    goals, rng, paid = shop.goals("synthetic", 0, PUBLISHED), random.Random(0), set()
+    for i in range(6000):
+        wanted = goals[rng.randrange(len(goals))]
+        same = [wanted.product, *map(int, shop.catalogue.listed("query", wanted.query))]
+        product = shop.catalogue.product(rng.choice(same) if i % 3 else rng.randrange(len(shop.catalogue)))
+        options = {name: rng.choice(values) for name, values in product.options.items() if rng.random() < 0.8}
+        if i % 5 == 0:
+            product, options = shop.catalogue.product(wanted.product), dict(wanted.options)
+        price = product.price(0)
+        reward, _ = purchase_reward(product, wanted, price, options)
+        assert reward == pytest.approx(plain_reward(product, wanted, price, options)), (i, wanted.number)
+        paid.add(round(reward, 2))
+    assert {0.0, 1.0} < paid

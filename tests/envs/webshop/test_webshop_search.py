@@ -35,10 +35,25 @@ def engine_of(folder, products):
         ("❤️red★blue 茶道 ™", ["❤️", "red", "★", "blue", "茶", "道", "™"]),
         ("us usb technology technologies", ["us", "usb", "technolog", "technolog"]),
         ("", []),
+        ("usbケーブル", ["usb", "ケーブル"]),
+        ("ケーブル2m", ["ケーブル", "2m"]),
+        ("usb_ケーブル", ["usb_ケーブル"]),
+        ("3ケ月ｶﾅabc", ["3", "ケ", "月", "ｶﾅ", "abc"]),
+        ("usb케이블", ["usb케이블"]),
+        ("usbไทย", ["usb", "ไทย"]),
+        ("たusb漢字", ["た", "usb", "漢", "字"]),
+        ("кабель2usb", ["кабель2usb"]),
+        ('צה"ל דג\' x"y', ['צה"ל', "דג'", "x", "y"]),
     ],
 )
 def test_texts_are_cut_and_stemmed_as_lucene_does(text, expected):
     assert analyse(text) == expected
+
+
+def test_underscores_take_linear_time():
+    """A search for 10,000 of them took seconds."""
+    assert tokens("_" * 1_000_000) == []
+    assert tokens("_" * 1_000_000 + "a")[-1].endswith("_a")
 
 
 def test_long_tokens_are_cut_into_pieces():
