@@ -1,18 +1,22 @@
 # make train   install what it needs into .venv, then train an agent on Sokoban
-# make test    install, then lint, check types and run all tests
+# make test    install, then lint, check types and run the tests
+# make integration   what takes long or needs vLLM and peers' packages besides
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # The link tree is rollenv as it is imported: the siblings of rollenv/ inside it. Tools that read source need it so.
 TREE := .lint
 
-.PHONY: train test lint install vllm clean
+.PHONY: train test integration lint install vllm clean
 
 train: install
 	$(BIN)/rollenv train sokoban
 
 test: lint
-	$(BIN)/pytest --numprocesses 2
+	$(BIN)/pytest --numprocesses 2 -m "not integration"
+
+integration: install vllm
+	$(BIN)/pytest --numprocesses 2 -m integration
 
 install: $(VENV)/installed
 

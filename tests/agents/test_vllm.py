@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 SUITE = Path(__file__).with_name("vllm_suite.py")
 
