@@ -115,9 +115,9 @@ def test_an_environment_that_fails_for_good_fails_its_own_group_only(trouble, at
         assert (
             trajectory.error
             == {
-                "raise": "ValueError: lost my board",
-                "exit": "SystemExit: 3",
-                "reset": "OSError: the level server is down",
+                "raise": f"{ID}: step raised ValueError: lost my board",
+                "exit": f"{ID}: step raised SystemExit: 3",
+                "reset": f"{ID}: reset raised OSError: the level server is down",
             }[trouble]
         )
         assert (len(trajectory.turns), trajectory.replays) == (turns, limits.max_replays)
