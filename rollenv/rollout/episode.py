@@ -178,18 +178,19 @@ class Episode:
         try:
             await self._play()
         except AgentFailed as failure:
-            self._fail(str(failure), "agent_failed")
-        except EnvFailure as failure:
             self._fail(str(failure))
+            self.outcome = "agent_failed"
+        except EnvFailure as failure:
+            self._fail_here(str(failure))
         except BaseException as error:
             if self.watchdog.expired == "episode" and not self.asked():
-                self._fail(f"the episode took longer than {self.limits.episode} s; its phase was {self.phase!r}")
+                self._fail_here(f"the episode took longer than {self.limits.episode} s; its phase was {self.phase!r}")
             elif isinstance(error, Exception) or self.wanted(error):
                 if isinstance(error, asyncio.CancelledError):
                     self.trajectory.status = self.outcome = "cancelled"
                 raise
             else:
-                self._fail(f"{told(error)} was raised in phase {self.phase!r}, by nobody who may")
+                self._fail_here(f"{told(error)} was raised in phase {self.phase!r}, by nobody who may")
         finally:
             self.watchdog.stop()
             self.trajectory.seconds = self.clock() - started
@@ -197,9 +198,12 @@ class Episode:
             self._release()
         return self.trajectory
 
-    def _fail(self, text: str, outcome: str = "failed") -> None:
-        self.trajectory.status, self.outcome = "failed", outcome
-        self.trajectory.error = text if self.env_id in text else f"{self.env_id}: {text}"
+    def _fail(self, text: str) -> None:
+        self.trajectory.status, self.trajectory.error, self.outcome = "failed", text, "failed"
+
+    def _fail_here(self, text: str) -> None:
+        """The failure is one of the environment, and says of which."""
+        self._fail(text if self.env_id in text else f"{self.env_id}: {text}")
 
     def wanted(self, error: BaseException) -> bool:
         """Whether an exception that is no Exception is the user's or the rollout's, and so ends more than this."""

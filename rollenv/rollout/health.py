@@ -22,6 +22,10 @@ _REMEMBERED = 512
 _PATIENCE = 3
 
 
+#: Episodes in a row in which an agent may fail.
+_AGENT_PATIENCE = 64
+
+
 class EnvUnhealthy(RollenvError):
     """Every episode of an environment fails. The text says which, since when and why."""
 
@@ -164,7 +168,7 @@ class Health:
                 f"{env_id} is unhealthy: its last {self._row(record)}. `rollenv check {env_id}` looks at the "
                 "environment itself"
             )
-        if self.agent.failed_episodes >= self.unhealthy_after:
+        if self.agent.failed_episodes >= _AGENT_PATIENCE:
             raise AgentUnhealthy(f"the agent is unhealthy: its last {self._row(self.agent)}")
 
     @staticmethod

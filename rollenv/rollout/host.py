@@ -95,7 +95,7 @@ def serve(connection: socket.socket, threads: int, marks: Marks, crash_file: int
     def answer(request: int, operation: str, number: int, args: tuple[Any, ...]) -> None:
         line.send(request, host.answer(operation, number, args), number)
 
-    line.send(0, b"")
+    line.send(0, str(os.getpid()).encode())
     while (message := line.receive()) is not None:
         if message[1] == "ping":
             line.send(0, b"")

@@ -137,8 +137,8 @@ class Worker(ABC):
     def lost(self, number: int) -> EnvFailure:
         """What an environment is told that is lost with it."""
         blamed = number in (self.blamed or ())
-        who = "ended by it" if blamed else "not its fault"
-        return EnvFailure("lost", f"worker {self.name} is gone ({who}): {self.death}", blamed=blamed)
+        who = "; it was this environment that ran last" if blamed else ""
+        return EnvFailure("lost", f"worker {self.name} is gone: {self.death}{who}", blamed=blamed)
 
     def end(self, why: str, how: Ending = "unblamed") -> None:
         """Kill it, if it still runs, and let the pool replace it."""

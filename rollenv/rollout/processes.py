@@ -236,7 +236,9 @@ class Link:
                 return
             payload = bytes(self._buffer[header.size : header.size + length])
             del self._buffer[: header.size + length]
-            if request and not (future := self._pending.pop(request)).done():
+            if not request:
+                self.pid = int(payload) if payload.isdigit() else self.pid
+            elif not (future := self._pending.pop(request)).done():
                 future.set_result(payload)
 
     # -- the guardian --------------------------------------------------------------------------------------------------

@@ -380,7 +380,7 @@ def test_health_is_kept_beside_the_run(tmp_path):
     (worker,) = health["workers"]
     assert (worker["worker"], worker["envs"], worker["counts"]["completed"]) == ("inline", 0, 6)
     (event,) = health["events"]
-    assert event[1:] == [ID, "inline", "raised", "ValueError: lost my board"]
+    assert event[1:] == [ID, "inline", "raised", f"{ID}: step raised ValueError: lost my board"]
 
 
 def test_inside_an_event_loop_the_plain_call_says_what_to_do():
