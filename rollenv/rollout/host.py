@@ -25,7 +25,7 @@ from rollenv.rollout.workers import EnvFailure, HostedEnv
 logger = logging.getLogger(__name__)
 
 # Bound here, so that an environment that patches them in its worker reaches nobody else.
-_getpid, _exit, _fstat, _loads = os.getpid, os._exit, os.fstat, pickle.loads
+_getpid, _exit, _fstat, _loads, _Lock = os.getpid, os._exit, os.fstat, pickle.loads, threading.Lock
 
 #: How a worker ends whose connection an environment broke.
 BROKEN = 70
@@ -45,7 +45,7 @@ class EnvHost:
 
     def answer(self, operation: str, number: int, args: tuple[Any, ...]) -> bytes:
         """Carry out "reset" (spec, task, views), "step" (action), "call" (method, ...) or "close"; never raises."""
-        lock = self._locks.setdefault(number, threading.Lock())
+        lock = self._locks.setdefault(number, _Lock())
         with lock, self._marks.running(number) if self._marks else contextlib.nullcontext():
             try:
                 value = self._do(operation, number, args)

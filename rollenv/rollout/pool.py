@@ -430,7 +430,7 @@ class PooledEnv:
 
     async def overdue(self, failure: EnvFailure) -> EnvFailure:
         worker = self._worker
-        if worker.death or not worker.frozen:
+        if not worker.death and not worker.frozen:
             return failure
         worker.end("an environment holds its interpreter's lock", "frozen")
         for _ in range(100):
