@@ -22,6 +22,9 @@ _START_ATTEMPTS = 5
 #: Seconds that the first environments wait for the last worker, so that they are spread over all.
 _SETTLE_SECONDS = 5.0
 
+#: Seconds that a worker has for an answer when a deadline passed in it.
+_ANSWER_SECONDS = 1.0
+
 #: Seconds that a worker may take to start, at least.
 _START_SECONDS = 120.0
 
@@ -129,10 +132,15 @@ class Worker(ABC):
 
     # -- what the pool and environments call ---------------------------------------------------------------------------
 
-    @property
-    def frozen(self) -> bool:
-        """Whether it has not answered for longer than between pings, though it should have."""
-        return self.pool.time() - self.last_heard > 2 * self.pool.ping_every + 0.5
+    async def answers(self) -> bool:
+        """Whether it answers when it is asked now: not if the interpreter's lock is held, or the process stopped."""
+        began = self.pool.time()
+        while self.pool.time() < began + max(_ANSWER_SECONDS, 2 * self.pool.ping_every) and not self.death:
+            self.ping()
+            await asyncio.sleep(0.05)
+            if self.last_heard > began:
+                return True
+        return False
 
     def lost(self, number: int) -> EnvFailure:
         """What an environment is told that is lost with it."""
@@ -430,7 +438,7 @@ class PooledEnv:
 
     async def overdue(self, failure: EnvFailure) -> EnvFailure:
         worker = self._worker
-        if not worker.death and not worker.frozen:
+        if not worker.death and await worker.answers():
             return failure
         worker.end("an environment holds its interpreter's lock", "frozen")
         for _ in range(100):

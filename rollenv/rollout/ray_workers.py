@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import socket
 import sys
@@ -66,11 +67,28 @@ class RayWorkers(WorkerPool):
             close_deadline=close_deadline,
         )
         options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **(actor_options or {})}
-        self.options = {"max_restarts": 0, "max_concurrency": 2 * envs_per_actor + 8, **options}
-        self.actor_class = ray.remote(_Host)
+        calls = (actors + 1) * (envs_per_actor + 8)  # one that waits for its turn would look as if it were lost
+        self.actor_class = ray.remote(_Host).options(max_restarts=0, max_concurrency=calls, **options)
+
+        self.actors: dict[str, Any] = {}
+        self.lives = itertools.count()
 
     def start_worker(self, place: Place) -> Worker:
         return WorkerActor(self, place)
+
+    def actor_for(self, place: Place) -> tuple[str, Any]:
+        """The actor of a place, and its name; one for a single environment goes to that which has fewest others."""
+        name = place.name
+        if place.alone:
+            name = min(self.places, key=lambda p: (p.name not in self.actors, p.worker.load if p.worker else 0)).name
+        if name not in self.actors:
+            self.actors[name] = self.actor_class.remote(self.envs_per_worker + 1)
+        return name, self.actors[name]
+
+    def close(self) -> None:
+        super().close()
+        while self.actors:
+            kill_actor(self.actors.popitem()[1])
 
 
 @contextlib.contextmanager
@@ -85,12 +103,35 @@ def connected(actors: int) -> Iterator[RayWorkers]:
             ray.shutdown()
 
 
-#: What an actor answers: the encoded answer, or what its process ended with and who is to blame.
-_Answer = tuple[bytes, None] | tuple[None, tuple[str, list[int]]]
+#: How a process ended and who is to blame.
+_Over = tuple[str, list[int]]
+
+
+class _Process:
+    """A worker process of an actor."""
+
+    def __init__(self, templates: Templates, alive: set[socket.socket], threads: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.last_heard, self.stopped = time.monotonic(), False
+        self.up: asyncio.Future[None] = loop.create_future()
+        self.over: asyncio.Future[_Over] = loop.create_future()
+        self.link = Link(templates, alive, threads, self._heard, lambda *over: self.over.set_result(over))
+
+    def _heard(self, state: str) -> None:
+        self.stopped = state in tuple("TtZX")
+        if not state:
+            self.last_heard = time.monotonic()
+            if not self.up.done():
+                self.up.set_result(None)
+
+    async def first(self, future: asyncio.Future[Any]) -> bool:
+        """Wait for this or the end; whether it came."""
+        await asyncio.wait({future, self.over}, return_when=asyncio.FIRST_COMPLETED)
+        return future.done() and not future.cancelled()
 
 
 class _Host:
-    """The inside of an actor: it watches over a worker process on its machine and passes on what is said.
+    """The inside of an actor: it watches over worker processes on its machine and passes on what is said.
 
     So an environment meets the same walls as in :class:`~rollenv.rollout.processes.ProcessWorkers`.
     """
@@ -99,67 +140,53 @@ class _Host:
         self.threads = threads
         self.alive: set[socket.socket] = set()
         self.templates = Templates()
-        self.link: Link | None = None
-        self.last_heard, self.stopped = time.monotonic(), False
+        self.processes: dict[int, _Process] = {}
 
-    async def start(self) -> None:
-        """Start the process, in the actor's event loop."""
-        loop = asyncio.get_running_loop()
-        self.up: asyncio.Future[None] = loop.create_future()
-        self.over: asyncio.Future[tuple[str, list[int]]] = loop.create_future()
-        self.link = Link(self.templates, self.alive, self.threads, self._heard, self._over)
-        await asyncio.wait({self.up, self.over}, return_when=asyncio.FIRST_COMPLETED)
+    async def start(self, life: int) -> str:
+        """Start a process under a number; the node that it is on."""
+        self.processes[life] = process = _Process(self.templates, self.alive, self.threads)
+        await process.first(process.up)
+        return str(ray.get_runtime_context().get_node_id())
 
-    def _heard(self, state: str) -> None:
-        if not state:
-            self.last_heard = time.monotonic()
-            if not self.up.done():
-                self.up.set_result(None)
-        self.stopped = state in tuple("TtZX")
-
-    def _over(self, ended: str, blamed: list[int]) -> None:
-        self.over.set_result((ended, blamed))
-
-    async def do(self, operation: str, number: int, args: tuple[Any, ...]) -> _Answer:
-        """Ask the worker process."""
-        assert self.link is not None
-        if not self.over.done():
-            asking = self.link.ask(operation, number, args)
-            await asyncio.wait({asking, self.over}, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done() and not asking.cancelled():
+    async def do(self, life: int, operation: str, number: int, args: tuple[Any, ...]) -> tuple[bytes, None | _Over]:
+        """Ask a process: its encoded answer, or how it ended."""
+        process = self.processes[life]
+        if not process.over.done():
+            asking = process.link.ask(operation, number, args)
+            if await process.first(asking):
                 return asking.result(), None
-        return None, self.over.result()
+        return b"", process.over.result()
 
-    async def ping(self) -> tuple[str, float, bool, tuple[str, list[int]] | None]:
-        """The node, for how many seconds the process has not answered, whether it is stopped, and how it ended."""
-        assert self.link is not None
-        self.link.ping()
-        await asyncio.sleep(0)
-        over = self.over.result() if self.over.done() else None
-        return ray.get_runtime_context().get_node_id(), time.monotonic() - self.last_heard, self.stopped, over
+    async def ping(self, life: int) -> tuple[float, bool, _Over | None]:
+        """For how many seconds a process has not answered, whether it is stopped, and how it ended."""
+        process = self.processes[life]
+        process.link.ping()
+        over = process.over.result() if process.over.done() else None
+        return time.monotonic() - process.last_heard, process.stopped, over
 
-    async def end(self, how: Ending) -> tuple[str, list[int]]:
-        """End the process; who is to blame."""
-        assert self.link is not None
-        self.link.end(how)
-        return await asyncio.shield(self.over)
+    async def end(self, life: int, how: Ending) -> _Over:
+        """End a process."""
+        process = self.processes[life]
+        process.link.end(how)
+        over = await asyncio.shield(process.over)
+        self.processes.pop(life, None)
+        return over
 
 
 class WorkerActor(Worker):
-    """A running actor."""
+    """A process of an actor. Its successors are on the same actor while that is there."""
 
     def __init__(self, pool: RayWorkers, place: Place):
         super().__init__(pool, place)
-        self.node = ""
+        self.node, self._actors, self._life = "", pool.actors, next(pool.lives)
         self._loop = asyncio.get_running_loop()
-        options = {**pool.options, "num_cpus": 0} if place.alone else pool.options
-        self.actor: Any = pool.actor_class.options(**options).remote(pool.envs_per_worker + 1)
+        self._home, self.actor = pool.actor_for(place)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._starting = self._follow(self._start())
 
     def ask(self, operation: str, number: int, args: tuple[Any, ...]) -> asyncio.Future[Any]:
         try:
-            reference = self.actor.do.remote(operation, number, args)
+            reference = self.actor.do.remote(self._life, operation, number, args)
         except (TypeError, AttributeError) as error:
             raise UsageError(f"{operation} cannot be sent to a Ray actor: {error}") from error
         answer: asyncio.Future[bytes] = self._loop.create_future()
@@ -172,14 +199,13 @@ class WorkerActor(Worker):
             self._follow(self._pinged(), "ping")
 
     def kill(self, how: Ending) -> None:
-        if not self._loop.is_closed():
+        if not self._loop.is_closed() and self.blamed is None:
             self._follow(self._end(how))
 
     def drop(self) -> None:
         if not self._loop.is_closed():
             for task in list(self._tasks):
                 task.cancel()
-        self._kill_actor()
 
     def _follow(self, coroutine: Any, name: str = "") -> asyncio.Task[Any]:
         task = self._loop.create_task(coroutine, name=name)
@@ -188,56 +214,61 @@ class WorkerActor(Worker):
         return task
 
     async def _start(self) -> None:
-        try:
-            await _reply(self.actor.start.remote())
-        except RayError as error:
-            self._gone(error)
-        else:
+        with self._noticing():
+            self.node = await _reply(self.actor.start.remote(self._life))
             self.heard()
 
     async def _answer(self, reference: Any, answer: asyncio.Future[bytes]) -> None:
-        try:
+        with self._noticing():
             data, over = await _reply(reference)
-        except RayError as error:
-            self._gone(error)
-            return
-        if data is None:
-            self.over(*over)
-            return
-        self.heard()
-        if not answer.done():
-            answer.set_result(data)
+            if over is not None:
+                self._ended(over)
+            elif not answer.done():
+                self.heard()
+                answer.set_result(data)
 
     async def _pinged(self) -> None:
-        try:
-            self.node, silent, stopped, over = await _reply(self.actor.ping.remote())
-        except RayError as error:
-            self._gone(error)
-            return
-        if over is not None:
-            self.over(*over)
-        elif silent < 2 * self.pool.ping_every:
-            self.heard()
-        else:
-            self.seen(stopped=stopped)
+        with self._noticing():
+            silent, stopped, over = await _reply(self.actor.ping.remote(self._life))
+            if over is not None:
+                self._ended(over)
+            else:
+                self.seen(stopped=stopped)
+                self.last_heard = max(self.last_heard, self.pool.time() - silent)
 
     async def _end(self, how: Ending) -> None:
-        ended, blamed = "", []
-        with contextlib.suppress(RayError, TimeoutError):
-            ended, blamed = await asyncio.wait_for(_reply(self.actor.end.remote(how)), _END_SECONDS)
-        self._kill_actor()
-        if self.blamed is None:
-            self.over(ended, blamed)
+        try:
+            with self._noticing():
+                over = await asyncio.wait_for(_reply(self.actor.end.remote(self._life, how)), _END_SECONDS)
+                self._ended(over)
+        except TimeoutError:
+            self._lose_actor()
+            self._ended(("its actor does not answer", []))
 
-    def _gone(self, error: Exception) -> None:
-        """The actor or its machine is lost."""
+    def _ended(self, over: _Over) -> None:
         if self.blamed is None:
-            self.over(str(error).splitlines()[0], [])
+            self.over(*over)
 
-    def _kill_actor(self) -> None:
-        if ray.is_initialized():
-            with contextlib.suppress(RayError, ValueError):
-                ray.kill(self.actor)
+    @contextlib.contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """The actor or its machine may be lost meanwhile, which nobody in it is to blame for."""
+        try:
+            yield
+        except RayError as error:
+            self._lose_actor()
+            self._ended((str(error).splitlines()[0], []))
+
+    def _lose_actor(self) -> None:
+        if self._actors.get(self._home) is self.actor:
+            del self._actors[self._home]
+        kill_actor(self.actor)
+
+
+def kill_actor(actor: Any) -> None:
+    """End an actor, if it is there."""
+    if ray.is_initialized():
+        with contextlib.suppress(RayError, ValueError):
+            ray.kill(actor)
 
 
 async def _reply(reference: Any) -> Any:

@@ -138,5 +138,5 @@ def test_in_actors(kinds, actors, left):
 
 @pytest.mark.slow
 def test_what_changes_the_process_in_actors(actors, left):
-    for kind in ("changes-getpid", "changes-modules", "changes-files", "changes-bomb"):
+    for kind in ("changes-getpid", "changes-files"):
         hold([kind], actors, left)
