@@ -28,6 +28,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+
 class LocalAgent:
     """Plays with a causal language model, one self-contained prompt a turn.
 

@@ -29,7 +29,7 @@ def _narrowed(logprobs: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Te
         return torch.tensor(values, device=logprobs.device)[:, None]
 
     size = logprobs.shape[-1]
-    ordered, index = logprobs.sort(-1, descending=True, stable=True)
+    ordered, index = logprobs.sort(dim=-1, descending=True, stable=True)
     keep = torch.arange(size, device=logprobs.device) < column([s.top_k or size for s in samplings])
     probs = torch.where(keep, ordered, -torch.inf).softmax(-1)
     keep &= probs.cumsum(-1) - probs < column([s.top_p for s in samplings])

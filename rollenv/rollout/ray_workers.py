@@ -148,7 +148,7 @@ class _Host:
         await process.first(process.up)
         return str(ray.get_runtime_context().get_node_id())
 
-    async def do(self, life: int, operation: str, number: int, args: tuple[Any, ...]) -> tuple[bytes, None | _Over]:
+    async def do(self, life: int, operation: str, number: int, args: tuple[Any, ...]) -> tuple[bytes, _Over | None]:
         """Ask a process: its encoded answer, or how it ended."""
         process = self.processes[life]
         if not process.over.done():

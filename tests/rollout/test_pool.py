@@ -127,7 +127,7 @@ def test_no_place_is_lost_or_given_twice(seed, workers, envs, players, deaths):
 def test_no_place_is_lost_or_given_twice_in_ten_thousand_schedules():
     rng = random.Random(11)
     for _ in range(10_000):
-        run(rng.random(), rng.randint(1, 4), rng.randint(1, 3), rng.randint(1, 8), rng.random() < 0.5)
+        run(rng.random(), rng.randint(1, 3), rng.randint(1, 2), rng.randint(1, 6), rng.random() < 0.5)
 
 
 def test_one_that_is_woken_and_cancelled_in_one_tick_passes_its_place_on():
