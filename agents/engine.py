@@ -413,7 +413,7 @@ def check_model(model: PreTrainedModel) -> None:
     if missing:
         raise UsageError(
             f"the local engine cannot run {model.config.model_type!r} models: their forward() takes no "
-            f"{', '.join(missing)}, by which it keeps sequences of different lengths apart; run the model with vLLM, or "
+            f"{', '.join(missing)}, by which it keeps sequences of different lengths apart; run it with vLLM, or "
             "take one whose positions are given (Llama, Qwen, GPT-2, ...)"
         )
 

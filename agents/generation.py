@@ -67,7 +67,8 @@ class Sampling:
     """Texts that end a response, which ends with the token that completes one."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
+        stop: Any = self.stop
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
         right = {
             "temperature": 0 <= self.temperature < math.inf,
             "top_p": 0 < self.top_p <= 1,

@@ -67,16 +67,15 @@ def flag(value: Any, what: str) -> bool:
 
 def info(value: Any) -> dict[str, Any]:
     """A dictionary whose keys that mean something to rollenv hold what they have to."""
-    if type(value) is not dict:
-        if not isinstance(value, dict):
-            raise BadValue(f"info is a dict, not {kind(value)}")
-        value = dict(value)
+    if not isinstance(value, dict):
+        raise BadValue(f"info is a dict, not {kind(value)}")
+    checked: dict[str, Any] = value if type(value) is dict else dict(value)
     for name in ("prefix", "suffix"):
-        if name in value:
-            text(value[name], f"info[{name!r}]")
-    if "success" in value and value["success"] is not None:
-        number(value["success"], "info['success']")
-    return value
+        if name in checked:
+            text(checked[name], f"info[{name!r}]")
+    if checked.get("success") is not None:
+        number(checked["success"], "info['success']")
+    return checked
 
 
 def parts(value: Any, n: int, what: str) -> Sequence[Any]:
@@ -114,24 +113,24 @@ def _tokens(value: Action) -> None:
 
 def _integers(values: Any, what: str) -> tuple[int, ...]:
     """Whole numbers from 0 on that fit 32 bits."""
-    values = _sequence(values, what)
-    if not values:
+    found = _sequence(values, what)
+    if not found:
         return ()
-    if set(map(type, values)) != {int}:
-        for value in values:
+    if set(map(type, found)) != {int}:
+        for value in found:
             if isinstance(value, bool) or not isinstance(value, int | np.integer):
                 raise BadValue(f"{what} holds whole numbers, not {kind(value)}")
-        values = tuple(map(int, values))
-    if min(values) < 0 or max(values) > _LARGEST_ID:
-        raise BadValue(f"{what} holds numbers from 0 to {_LARGEST_ID}, not {min(values)} to {max(values)}")
-    return values
+        found = tuple(map(int, found))
+    if min(found) < 0 or max(found) > _LARGEST_ID:
+        raise BadValue(f"{what} holds numbers from 0 to {_LARGEST_ID}, not {min(found)} to {max(found)}")
+    return found
 
 
 def _numbers(values: Any, what: str) -> tuple[float, ...]:
-    values = _sequence(values, what)
-    if set(map(type, values)) <= {float} and all(map(math.isfinite, values)):
-        return values
-    return tuple(number(value, f"every value of {what}") for value in values)
+    found = _sequence(values, what)
+    if set(map(type, found)) <= {float} and all(map(math.isfinite, found)):
+        return found
+    return tuple(number(value, f"every value of {what}") for value in found)
 
 
 def _sequence(values: Any, what: str) -> tuple[Any, ...]:

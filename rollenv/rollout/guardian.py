@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import re
@@ -51,7 +52,7 @@ def template(requests: socket.socket, parent: int) -> None:
             break
         if os.fork() == 0:
             requests.close()
-            _become(lambda fds=fds, threads=int(message): _guard(*fds, threads, pool))  # type: ignore[misc]
+            _become(functools.partial(_guard, fds[0], fds[1], int(message), pool))
         for fd in fds:
             os.close(fd)
     os._exit(0)

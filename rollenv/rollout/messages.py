@@ -34,11 +34,11 @@ _PLAIN = {
     **{f"numpy.{core}.numeric": {"_frombuffer"} for core in ("core", "_core")},
 }
 
-# Bound here, so that an environment that patches pickle in its worker does not reach them.
-_dumps, _Unpickler = pickle.dumps, pickle.Unpickler
+# Bound here, so that an environment that patches pickle in its worker does not reach it.
+_dumps = pickle.dumps
 
 
-class _Reader(_Unpickler):
+class _Reader(pickle.Unpickler):
     """Reads plain data."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -60,10 +60,8 @@ def pack_answer(request: int, payload: bytes) -> bytes:
 
 def encode(env_id: str, value: Any) -> bytes:
     """What an environment answered."""
-    if type(value) is Seen:
-        value = ("seen", *(getattr(value, name) for name in Seen.__slots__))
-    else:
-        value = ("value", value)
+    seen = type(value) is Seen
+    value = ("seen", *(getattr(value, name) for name in Seen.__slots__)) if seen else ("value", value)
     try:
         data = _dumps(value, protocol=5)
         if len(data) > LARGEST_ANSWER:

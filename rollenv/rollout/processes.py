@@ -11,6 +11,7 @@ import os
 import socket
 import weakref
 from collections.abc import Callable
+from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from rollenv.core import UsageError
@@ -27,13 +28,13 @@ class Templates:
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
-        self._process: Any = None
-        self.close = weakref.finalize(self, self._end, state := [])
-        self._state: list[socket.socket] = state
+        self._process: SpawnProcess | None = None
+        self._state: list[socket.socket] = []
+        self.close = weakref.finalize(self, self._end, self._state)
 
     def fork(self, threads: int) -> tuple[socket.socket, socket.socket]:
         """A new worker: the connection to it, and the one to its guardian."""
-        if self._socket is None or not self._process.is_alive():
+        if self._socket is None or self._process is None or not self._process.is_alive():
             self._start()
         assert self._socket is not None
         data, their_data = socket.socketpair()
@@ -55,7 +56,7 @@ class Templates:
     @property
     def exit_code(self) -> int | None:
         """Of the template, if it ended."""
-        return None if self._process is None else self._process.exitcode  # type: ignore[no-any-return]
+        return None if self._process is None else self._process.exitcode
 
     @staticmethod
     def _end(state: list[socket.socket]) -> None:

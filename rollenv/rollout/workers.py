@@ -192,9 +192,10 @@ class HostedEnv:
 
     @contextlib.contextmanager
     def _guarded(self, what: str, passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+        passing = (KeyboardInterrupt, *passing)
         try:
             yield
-        except (KeyboardInterrupt, *passing):
+        except passing:
             raise
         except BaseException as error:
             raise failed(self.task.env_id, what, error) from error

@@ -1,4 +1,4 @@
-"""An environment that misbehaves in one way of many, by class: what each does, and what has to become of its episode."""
+"""An environment that misbehaves in one way of many, by class: what it does, and what its episode becomes."""
 
 import asyncio
 import ctypes
