@@ -7,6 +7,7 @@ import faulthandler
 import logging
 import os
 import pickle
+import resource
 import signal
 import socket
 import stat
@@ -27,18 +28,40 @@ logger = logging.getLogger(__name__)
 # Bound here, so that an environment that patches them in its worker reaches nobody else.
 _getpid, _exit, _fstat, _loads, _Lock = os.getpid, os._exit, os.fstat, pickle.loads, threading.Lock
 
+_umask, _getrlimit, _setrlimit = os.umask, resource.getrlimit, resource.setrlimit
+
 #: How a worker ends whose connection an environment broke.
 BROKEN = 70
+
+
+class Surroundings:
+    """Limits of the process, which an environment may set for itself and would set for all that share it."""
+
+    _NAMES = ("AS", "CPU", "DATA", "FSIZE", "NOFILE", "NPROC", "STACK")
+
+    def __init__(self) -> None:
+        known = [getattr(resource, f"RLIMIT_{name}", None) for name in self._NAMES]
+        self._limits = {number: resource.getrlimit(number) for number in known if number is not None}
+        self._umask = os.umask(0o022)
+        os.umask(self._umask)
+
+    def restore(self) -> None:
+        """Set them as they were, as far as the process may."""
+        _umask(self._umask)
+        for number, limit in self._limits.items():
+            if _getrlimit(number) != limit:
+                with contextlib.suppress(OSError, ValueError):
+                    _setrlimit(number, limit)
 
 
 class EnvHost:
     """Environments by number. Calls of different environments may come from different threads."""
 
-    def __init__(self, marks: Marks | None = None) -> None:
+    def __init__(self, marks: Marks | None = None, surroundings: Surroundings | None = None) -> None:
         self._envs: dict[int, HostedEnv] = {}
         self._locks: dict[int, threading.Lock] = {}
         self._children = descendants.Children()
-        self._marks = marks
+        self._marks, self._surroundings = marks, surroundings
 
     def __len__(self) -> int:
         return len(self._envs)
@@ -55,6 +78,8 @@ class EnvHost:
                 return messages.encode_error(error)
             finally:
                 self._children.note(number)
+                if self._surroundings:
+                    self._surroundings.restore()
 
     def _do(self, operation: str, number: int, args: tuple[Any, ...]) -> Any:
         if operation == "close":
@@ -88,7 +113,7 @@ def serve(connection: socket.socket, threads: int, marks: Marks, crash_file: int
     os.dup2(2, 1)  # what an environment prints must not mix with the parent's output
     faulthandler.enable(crash_file, all_threads=False)
     marks.watch_exits()
-    host = EnvHost(marks)
+    host = EnvHost(marks, Surroundings())
     line = _Line(connection, marks)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="env")
 
