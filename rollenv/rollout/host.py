@@ -57,19 +57,20 @@ class Surroundings:
 class EnvHost:
     """Environments by number. Calls of different environments may come from different threads."""
 
-    def __init__(self, marks: Marks | None = None, surroundings: Surroundings | None = None) -> None:
+    def __init__(self, marks: Marks) -> None:
         self._envs: dict[int, HostedEnv] = {}
         self._locks: dict[int, threading.Lock] = {}
         self._children = descendants.Children()
-        self._marks, self._surroundings = marks, surroundings
+        self._marks, self._surroundings = marks, Surroundings()
 
     def __len__(self) -> int:
         return len(self._envs)
 
     def answer(self, operation: str, number: int, args: tuple[Any, ...]) -> bytes:
         """Carry out "reset" (spec, task, views), "step" (action), "call" (method, ...) or "close"; never raises."""
-        lock = self._locks.setdefault(number, _Lock())
-        with lock, self._marks.running(number) if self._marks else contextlib.nullcontext():
+        marks = self._marks
+        with self._locks.setdefault(number, _Lock()):
+            marks.begin(number)
             try:
                 value = self._do(operation, number, args)
                 env = self._envs.get(number)
@@ -77,9 +78,10 @@ class EnvHost:
             except BaseException as error:
                 return messages.encode_error(error)
             finally:
-                self._children.note(number)
-                if self._surroundings:
+                if marks.changed():
+                    self._children.note(number)
                     self._surroundings.restore()
+                marks.end()
 
     def _do(self, operation: str, number: int, args: tuple[Any, ...]) -> Any:
         if operation == "close":
@@ -113,7 +115,7 @@ def serve(connection: socket.socket, threads: int, marks: Marks, crash_file: int
     os.dup2(2, 1)  # what an environment prints must not mix with the parent's output
     faulthandler.enable(crash_file, all_threads=False)
     marks.watch_exits()
-    host = EnvHost(marks, Surroundings())
+    host = EnvHost(marks)
     line = _Line(connection, marks)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="env")
 

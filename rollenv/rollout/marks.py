@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import struct
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 _SLOT = struct.Struct("QQQ")
 _WORD = struct.Struct("Q")
 _SUSPECT, _LAST, _SLOTS = 0, 8, 16
 
+#: Audit events of Python's: of those who signal, and of those who start processes or set limits.
 _EXITS = frozenset({"os.kill", "os.killpg", "signal.pthread_kill"})
+_CHANGES = frozenset(
+    {"os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"}
+    | {"resource.setrlimit", "resource.prlimit", "ctypes.dlopen", "ctypes.dlsym"}
+)
 
 
 class Marks:
@@ -35,16 +38,14 @@ class Marks:
 
     # -- in the worker -------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def running(self, number: int) -> Iterator[None]:
-        """While inside, this thread runs an environment."""
-        at = self._slot()
-        _SLOT.pack_into(self._memory, at, number, threading.get_ident(), threading.get_native_id())
+    def begin(self, number: int) -> None:
+        """This thread runs an environment from now on."""
+        _SLOT.pack_into(self._memory, self._slot(), number, threading.get_ident(), threading.get_native_id())
         _WORD.pack_into(self._memory, _LAST, number)
-        try:
-            yield
-        finally:
-            _WORD.pack_into(self._memory, at, 0)
+
+    def end(self) -> None:
+        """This thread runs no environment any more."""
+        _WORD.pack_into(self._memory, self._slot(), 0)
 
     def _slot(self) -> int:
         at: int | None = getattr(self._local, "at", None)
@@ -66,6 +67,8 @@ class Marks:
         def heard(event: str, args: tuple[Any, ...]) -> None:
             if event in _EXITS and os.getpid() == self._pid:
                 self._suspect_me()
+            elif event in _CHANGES:
+                self._local.changed = True
 
         def leave(status: int) -> None:
             if os.getpid() == self._pid:
@@ -75,6 +78,12 @@ class Marks:
         really = os._exit
         sys.addaudithook(heard)
         os._exit = leave  # type: ignore[assignment]
+
+    def changed(self) -> bool:
+        """Whether this thread started a process or set a limit since it was asked last."""
+        changed: bool = getattr(self._local, "changed", False)
+        self._local.changed = False
+        return changed
 
     def _suspect_me(self) -> None:
         at = getattr(self._local, "at", None)

@@ -9,7 +9,6 @@ import struct
 from typing import Any
 
 from rollenv.core import MissingExtra, RollenvError, UnknownEnv, Unsolvable, UsageError
-from rollenv.rollout.border import kind
 from rollenv.rollout.workers import EnvFailure, Seen, told
 
 #: Before a request: its length. Before an answer: its length and the request's number.
@@ -66,7 +65,6 @@ def encode(env_id: str, value: Any) -> bytes:
         data = _dumps(value, protocol=5)
         if len(data) > LARGEST_ANSWER:
             raise ValueError(f"it has {len(data)} bytes, and at most {LARGEST_ANSWER} are sent")
-        _Reader(io.BytesIO(data)).load()
     except BaseException as error:
         return encode_error(EnvFailure("wrong", f"{env_id}: what it returned cannot be sent: {told(error)}"))
     return data
@@ -95,5 +93,5 @@ def decode(data: bytes) -> Any:
             return rest[0]
         error: RollenvError = EnvFailure(*rest) if tag == "failure" else _PASSING[rest[0]](rest[1])
     except BaseException as problem:
-        raise EnvFailure("wrong", f"an answer cannot be read: {kind(problem)}: {problem}") from problem
+        raise EnvFailure("wrong", f"what it returned cannot be sent: {told(problem)}") from problem
     raise error

@@ -11,6 +11,7 @@ from troubled import ID, register
 
 from rollenv.rollout.clock import VirtualLoop
 from rollenv.rollout.host import EnvHost
+from rollenv.rollout.marks import Marks
 from rollenv.rollout.pool import Worker, WorkerPool
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers import EnvFailure
@@ -28,7 +29,7 @@ class Here(Worker):
 
     def __init__(self, pool, place):
         super().__init__(pool, place)
-        self.host = EnvHost()
+        self.host = EnvHost(Marks(1))
         asyncio.get_running_loop().call_later(pool.rng.random(), self.heard)
 
     def ask(self, operation, number, args):
