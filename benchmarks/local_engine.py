@@ -118,7 +118,7 @@ def with_continuous_batching(
         pad_token_id=0,
     )
     computed, going = 0, {str(n): e for n, e in enumerate(episodes)}
-    with model.continuous_batching_context_manager(generation_config=config) as manager:
+    with model.continuous_batching_context_manager(generation_config=config, warmup=False) as manager:
         for name, episode in going.items():
             manager.add_request(list(episode.history), request_id=name)
         while going:
