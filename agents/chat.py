@@ -37,7 +37,8 @@ class ChatAgent:
         prompt: make a bounded prompt for every turn; None keeps the whole chat.
         system: the system prompt.
         tools: schemas of tools that the endpoint is told of.
-        temperature: and ``max_tokens``: not sent if None.
+        temperature: and ``max_tokens``, ``top_p``, ``top_k``, ``min_p`` and ``stop`` (texts that end an answer): not
+            sent if None. ``top_k`` and ``min_p`` are known to vLLM, SGLang and llama.cpp, not to OpenAI.
         seeded: send a seed with every request, drawn from the episode's.
         stream: receive answers as they are made, so that cancelling one stops its making on more servers.
         token_ids: ask for token ids and log-probabilities, which vLLM (0.10.2 and newer) returns, so that what was
@@ -66,6 +67,10 @@ class ChatAgent:
         tools: Sequence[dict[str, Any]] | None = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        stop: Sequence[str] | None = None,
         seeded: bool = True,
         stream: bool = False,
         token_ids: bool = False,
@@ -91,7 +96,15 @@ class ChatAgent:
         self.prompt, self.seeded, self.token_ids, self.cut_thoughts = prompt, seeded, token_ids, cut_thoughts
         self.first = [{"role": "system", "content": well_formed(system)}] if system is not None else []
         self.body: dict[str, Any] = {"model": model}
-        settings = {"temperature": temperature, "max_tokens": max_tokens, "tools": list(tools) if tools else None}
+        settings = {
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "top_p": top_p,
+            "top_k": top_k,
+            "min_p": min_p,
+            "stop": list(stop) if stop else None,
+            "tools": list(tools) if tools else None,
+        }
         self.body |= {key: value for key, value in settings.items() if value is not None}
         if stream:
             self.body |= {"stream": True, "stream_options": {"include_usage": True}}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import inspect
 import itertools
+import logging
+import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,21 +15,24 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rollenv.agents.base import ContextFull
 from rollenv.agents.failures import EngineFailed
-from rollenv.agents.generation import Ids, Response, Sampling
+from rollenv.agents.generation import Decode, Ids, Response, Sampling, stopped, token_ids
 from rollenv.core import MissingExtra, UsageError
 
 try:
     import torch
 
     from rollenv.agents.kv_cache import BatchCache, Distributions, Kept, SessionCaches, common_prefix
+    from rollenv.agents.sampling import distributions, draw
     from rollenv.agents.scoring import pad_left, positions
 except ImportError as error:
     raise MissingExtra(f"local models need the train extra: pip install 'rollenv[train]' ({error})") from error
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +47,8 @@ class Request:
     """The most tokens of the response."""
     future: asyncio.Future[None]
     response: Response = field(default_factory=Response)
+    failure: str = ""
+    """Why there will be no more of it."""
 
     @property
     def tokens(self) -> Ids:
@@ -102,7 +110,8 @@ class LocalEngine:
 
     Args:
         model: any decoder of transformers with full attention in every layer; a sliding window bounds the context.
-        stop: the tokens that end a response.
+        stop: the tokens that end a response; those that the model's generation config names are added.
+        decode: from tokens to text, for :attr:`Sampling.stop`.
         max_batch_tokens: running requests times the longest of them never exceed this; others wait.
         keep_tokens: the most tokens whose keys and values are kept for sessions between their turns.
     """
@@ -112,10 +121,13 @@ class LocalEngine:
         model: PreTrainedModel,
         stop: frozenset[int],
         *,
+        decode: Decode | None = None,
         max_batch_tokens: int = 1 << 16,
         keep_tokens: int = 1 << 17,
     ):
-        self.model, self.stop, self.max_batch_tokens = model, stop, max_batch_tokens
+        check_model(model)
+        self.model, self.max_batch_tokens, self._decode = model, max_batch_tokens, decode
+        self.stop = stop | generation_stops(getattr(model, "generation_config", None))
         self.max_context = context_length(model.config)
         self.version = 0
         self.stats = EngineStats()
@@ -139,13 +151,14 @@ class LocalEngine:
             EngineFailed: the model raised.
             UsageError: the prompt is empty or holds what is no token, or no token is asked for.
         """
+        prompt = token_ids(prompt, self._vocabulary if sampling.max_new_tokens > 1 else None)
         limit = min(sampling.max_new_tokens, self.max_context - len(prompt))
-        if not prompt or sampling.max_new_tokens < 1:
+        if sampling.max_new_tokens < 1:
             raise UsageError(f"nothing to generate from {len(prompt)} prompt tokens with {sampling}")
+        if sampling.stop and self._decode is None:
+            raise UsageError("to stop at a text the engine needs decode=: LocalEngine(model, stop, decode=...)")
         if limit < 1:
             raise ContextFull(f"a prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}")
-        if limit > 1 and max(prompt) >= self._vocabulary:
-            raise UsageError(f"token {max(prompt)} is not one of the model's {self._vocabulary}")
         request = Request(prompt, sampling, rng, session, limit, asyncio.get_running_loop().create_future())
         (self._one_token if limit == 1 else self._waiting).append(request)
         self._wake()
@@ -217,14 +230,18 @@ class LocalEngine:
         self._scheduled_in = None
         if self._suspended:
             return
+        every = [*self._waiting, *self._one_token, *self._running]
+        self._try(self._work, None, every)
+        if self.active:
+            self._wake()
+
+    def _work(self, nothing: None) -> None:
         for batch in self._one_token_batches():
             self._try(self._answer_one_token, batch, batch)
         for joining in self._admit():
             self._try(self._start, joining, [r for j in joining for r in j.requests])
         if self._running:
             self._try(self._continue, self._running, self._running)
-        if self.active:
-            self._wake()
 
     def _try(self, work: Callable[[T], None], on: T, requests: list[Request]) -> None:
         """What fails, fails for the requests that it was done for (of the running ones: all, or the last)."""
@@ -232,12 +249,11 @@ class LocalEngine:
             work(on)
         except Exception as error:
             failed = list(requests)
-            self._running = [r for r in self._running if r not in failed]
+            for queue in (self._running, self._waiting, self._one_token):
+                queue[:] = [r for r in queue if r not in failed]
             for request in failed:
-                if not request.future.done():
-                    failure = EngineFailed(f"the model raised {type(error).__name__}: {error}", request.response)
-                    failure.__cause__ = error
-                    request.future.set_exception(failure)
+                request.failure = f"the model raised {type(error).__name__}: {error}"
+                self._finish(request, error)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _drop(self, request: Request) -> None:
@@ -268,6 +284,8 @@ class LocalEngine:
             self._known.add(new, self._next_logits(new))
             self.stats.computed += sum(map(len, new))
         self._draw(batch, self._known.look_up([r.prompt for r in batch]))
+        if any(request.failure for request in batch):
+            self._known.clear()
         for request in batch:
             self._finish(request)
 
@@ -334,9 +352,9 @@ class LocalEngine:
         """Finished requests leave; what was computed for them is kept for the session's next prompt."""
         for row in reversed(range(len(self._running))):
             request = self._running[row]
-            if len(request.response.ids) < request.limit and request.response.ids[-1] not in self.stop:
+            if not request.failure and len(request.response.ids) < request.limit and not self._stops(request):
                 continue
-            if request.session >= 0:
+            if request.session >= 0 and not request.failure:
                 computed = request.length - 1
                 self._kept.put(request.session, Kept(request.tokens[:computed], self._batch.save(row, computed)))
             self._vacate(row)
@@ -349,24 +367,32 @@ class LocalEngine:
             self._batch.copy(len(self._running), row, last.length - 1)
             self._running[row] = last
 
-    def _finish(self, request: Request) -> None:
-        request.response.finish = "stop" if request.response.ids[-1] in self.stop else "length"
-        if not request.future.done():  # else it was cancelled during the step, by Ctrl-C
-            request.future.set_result(None)
+    def _stops(self, request: Request) -> bool:
+        ids, texts = request.response.ids, request.sampling.stop
+        return ids[-1] in self.stop or bool(texts and self._decode and stopped(ids, texts, self._decode))
+
+    def _finish(self, request: Request, cause: Exception | None = None) -> None:
+        if request.future.done():  # it was cancelled during the step, by Ctrl-C
+            return
+        if request.failure:
+            failure = EngineFailed(request.failure, request.response)
+            failure.__cause__ = cause
+            request.future.set_exception(failure)
+            return
+        request.response.finish = "stop" if self._stops(request) else "length"
+        request.future.set_result(None)
 
     def _draw(self, requests: list[Request], logits: torch.Tensor) -> None:
         """Append a token to every response; ``logits`` has the shape (requests, vocabulary)."""
-        temperatures = [r.sampling.temperature for r in requests]
-        scale = torch.tensor([t or 1.0 for t in temperatures], device=logits.device)[:, None]
-        logprobs = (logits.float() / scale).log_softmax(-1)
-        cumulative = logprobs.exp().cumsum(-1)
-        uniform = [r.rng.random() if t else 0.0 for r, t in zip(requests, temperatures, strict=True)]
-        draws = torch.tensor(uniform, device=logits.device)[:, None] * cumulative[:, -1:]
-        tokens = torch.searchsorted(cumulative, draws, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
-        if not all(temperatures):
-            tokens = torch.where(scale.new_tensor(temperatures) == 0, logprobs.argmax(-1), tokens)
+        samplings = [r.sampling for r in requests]
+        logprobs = distributions(logits, samplings)
+        uniform = [r.rng.random() if r.sampling.temperature else 0.0 for r in requests]
+        tokens = draw(logprobs, samplings, uniform)
         chosen = logprobs.gather(1, tokens[:, None])[:, 0]
         for request, token, logprob in zip(requests, tokens.tolist(), chosen.tolist(), strict=True):
+            if not math.isfinite(logprob):
+                request.failure = f"the model's logits after {request.length} tokens are no numbers"
+                continue
             response = request.response
             response.ids.append(token)
             response.logprobs.append(logprob)
@@ -385,8 +411,26 @@ def similar(joining: list[Joining]) -> list[list[Joining]]:
     return batches
 
 
+def check_model(model: PreTrainedModel) -> None:
+    """Raise UsageError if the engine cannot run a model of this kind."""
+    takes = inspect.signature(model.forward).parameters
+    missing = [name for name in ("attention_mask", "position_ids", "past_key_values") if name not in takes]
+    if missing:
+        raise UsageError(
+            f"the local engine cannot run {model.config.model_type!r} models: their forward() takes no "
+            f"{', '.join(missing)}, by which it keeps sequences of different lengths apart; run it with vLLM, or "
+            "take one whose positions are given (Llama, Qwen, GPT-2, ...)"
+        )
+
+
+def generation_stops(config: GenerationConfig | None) -> frozenset[int]:
+    """The tokens that end a response by a generation config."""
+    ends = getattr(config, "eos_token_id", None)
+    return frozenset(ends if isinstance(ends, list | tuple) else () if ends is None else (ends,))
+
+
 def context_length(config: PreTrainedConfig) -> int:
-    """The most tokens that a model takes.
+    """The most tokens that a model takes; logs a warning where a sliding window makes that less than the model's.
 
     Raises:
         UsageError: its layers are not of the kind that keep keys and values for every token.
@@ -400,8 +444,16 @@ def context_length(config: PreTrainedConfig) -> int:
         )
     sliding = "sliding_attention" in (getattr(config, "layer_types", None) or ("sliding_attention",))
     window = getattr(config, "sliding_window", None) if sliding else None
-    lengths = [n for n in (getattr(config, "max_position_embeddings", None), window) if n]
-    return min(lengths, default=1 << 20)
+    whole = getattr(config, "max_position_embeddings", None) or 1 << 20
+    if window and window < whole:
+        logger.warning(
+            "the local engine runs this %s model with prompts and responses of at most %d tokens together, its "
+            "sliding_window, though it takes %d; for longer ones play it with VLLMAgent (vllm:PATH), or set "
+            "sliding_window in the model's config if it was trained with a longer one",
+            config.model_type, window, whole,
+        )  # fmt: skip
+        return int(window)
+    return int(whole)
 
 
 def load_weights(model: PreTrainedModel, weights: Iterable[tuple[str, torch.Tensor]]) -> None:

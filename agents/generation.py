@@ -2,19 +2,88 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
+
+from rollenv.core import UsageError
 
 Ids = tuple[int, ...]
+
+#: From the tokens of a response to its text.
+Decode = Callable[[Sequence[int]], str]
+
+#: Tokens behind which the end of a text is looked for, besides those that the text itself may have.
+_MARGIN = 8
+
+
+def token_ids(prompt: Any, vocabulary: int | None = None) -> Ids:
+    """A prompt as a tuple.
+
+    Raises:
+        UsageError: it is empty, or holds what is no token.
+    """
+    ids = prompt if type(prompt) is tuple else tuple(prompt) if isinstance(prompt, Sequence) else None
+    if ids is None or set(map(type, ids)) - {int}:
+        raise UsageError(f"a prompt is a tuple of token ids (int), not {type(prompt).__name__} {prompt!r:.60}")
+    if not ids:
+        raise UsageError("there is nothing to generate from 0 prompt tokens")
+    if min(ids) < 0 or (vocabulary is not None and max(ids) >= vocabulary):
+        wrong = min(ids) if min(ids) < 0 else max(ids)
+        raise UsageError(f"token {wrong} is not one of the model's {vocabulary or ''}".rstrip())
+    return ids
+
+
+def stopped(ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
+    """Whether the last token of a response completed one of the texts."""
+    longest = max(len(text.encode()) for text in stop)
+    tail = decode(ids[-longest - _MARGIN :])
+    return any(text in tail for text in stop)
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How responses are drawn. ``temperature`` 0 takes the likeliest token."""
+    """How responses are drawn.
+
+    Log-probabilities are those of the distribution that was drawn from. A trainer computes those of the whole one, so
+    ``top_p``, ``top_k`` and ``min_p`` suit evaluation.
+
+    Raises:
+        UsageError: for values that cannot be.
+    """
 
     temperature: float = 1.0
+    """0 takes the likeliest token."""
     max_new_tokens: int = 64
+    top_p: float = 1.0
+    """Draw from the likeliest tokens that have this probability together."""
+    top_k: int = 0
+    """Draw from so many likeliest tokens; 0 for all."""
+    min_p: float = 0.0
+    """Draw from tokens that have at least this share of the likeliest one's probability."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a response, which ends with the token that completes one."""
+
+    def __post_init__(self) -> None:
+        stop: Any = self.stop
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
+        right = {
+            "temperature": 0 <= self.temperature < math.inf,
+            "top_p": 0 < self.top_p <= 1,
+            "top_k": self.top_k >= 0,
+            "min_p": 0 <= self.min_p <= 1,
+            "stop": all(isinstance(text, str) and text for text in self.stop),
+        }
+        for name, is_right in right.items():
+            if not is_right:
+                raise UsageError(f"sampling cannot have {name}={getattr(self, name)!r}")
+
+    @property
+    def narrows(self) -> bool:
+        """Whether some tokens may not be drawn."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
 
 @dataclass(slots=True)

@@ -6,14 +6,15 @@ import dataclasses
 import itertools
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.base import EnvHandle
+from rollenv.agents.caches import Remembered
 from rollenv.agents.generation import Sampling
 from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.token_session import AGENT_FILE, TokenSession, saved_format
+from rollenv.agents.token_session import AGENT_FILE, TokenSession, saved_format, stop_ids
 from rollenv.core import MissingExtra, UsageError
 
 try:
@@ -26,9 +27,6 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-#: Prompts and responses whose tokenisation is remembered; small environments repeat themselves.
-_REMEMBERED = 1 << 16
 
 
 class LocalAgent:
@@ -48,10 +46,11 @@ class LocalAgent:
         self.model, self.tokenizer = model, tokenizer
         self.prompt = prompt or StepPrompt()
         self.sampling = sampling or Sampling()
-        self.engine = LocalEngine(model, stop_ids(tokenizer))
+        stop = stop_ids(tokenizer, chat=self.prompt.chat)
+        self.engine = LocalEngine(model, stop, decode=lambda ids: str(tokenizer.decode(ids)))
         self._sessions = itertools.count()
-        self._ids: dict[str, tuple[int, ...]] = {}
-        self._texts: dict[tuple[int, ...], str] = {}
+        self._ids = Remembered(self._encode)
+        self._texts = Remembered(self._decode)
 
     @classmethod
     def load(cls, path: str | Path, **sampling: Any) -> LocalAgent:
@@ -105,30 +104,17 @@ class LocalAgent:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The token ids of a prompt text."""
-        ids = self._ids.get(text)
-        if ids is None:
-            if len(self._ids) >= _REMEMBERED:
-                self._ids.clear()
-            ids = self._ids[text] = tuple(self._encode(text))
-        return ids
+        return self._ids(text)
 
-    def _encode(self, text: str) -> Sequence[int]:
+    def _encode(self, text: str) -> tuple[int, ...]:
         if self.prompt.chat and self.tokenizer.chat_template:
             message = [{"role": "user", "content": text}]
             text = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        return ids
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """The text of a response."""
-        text = self._texts.get(ids)
-        if text is None:
-            if len(self._texts) >= _REMEMBERED:
-                self._texts.clear()
-            text = self._texts[ids] = self.tokenizer.decode(ids, skip_special_tokens=True)
-        return text
+        return self._texts(ids)
 
-
-def stop_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """The tokens that end a response."""
-    return frozenset(i for i in (tokenizer.eos_token_id, tokenizer.pad_token_id) if i is not None)
+    def _decode(self, ids: tuple[int, ...]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))

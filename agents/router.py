@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,13 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rollenv.agents.base import AgentFailed, ContextFull, Updatable
 from rollenv.agents.failures import EngineFailed
-from rollenv.agents.generation import Engine, Ids, Response, Sampling
+from rollenv.agents.generation import Engine, Ids, Response, Sampling, token_ids
 from rollenv.core import UsageError
 
 if TYPE_CHECKING:
     import torch
 
 logger = logging.getLogger(__name__)
+
+#: Seconds that a replica which failed rests at most, and that one has for an update.
+_LONGEST_REST = 60.0
 
 
 class Replica(Engine, Updatable, Protocol):
@@ -32,6 +36,11 @@ class _Place:
     number: int
     engine: Replica
     alive: bool = True
+    wait: float = 0.0
+    """Seconds between failures and the next attempt."""
+    retry_at: float = 0.0
+    current: bool = True
+    """Whether it has the newest weights."""
     sessions: set[int] = field(default_factory=set)
     loose: int = 0
 
@@ -48,30 +57,38 @@ class Router:
     that one has more than ``busier`` times as many sessions as the emptiest; then, and where no replica knows the
     beginning, it goes to the emptiest.
 
-    A replica that raises is left out from then on and its sessions move. What it was working on continues on another
-    replica, from the tokens that an :class:`~rollenv.agents.failures.EngineFailed` carries or else from the start.
-    Updates go to all replicas, which count the same version.
+    A replica that raises is left out and its sessions move. What it was working on continues on another replica, from
+    the tokens that an :class:`~rollenv.agents.failures.EngineFailed` carries or else from the start. After a rest,
+    which doubles from failure to failure, it gets one request; when it answers it is taken back. Updates go to all
+    replicas, which count the same version; one that missed an update gets nothing before it had the next.
 
     Args:
         engines: the replicas.
         busier: see above; the emptiest counts as having at least one session.
         prefix: how many first tokens of a prompt are compared.
         remembered: how many beginnings are remembered.
+        rest: seconds that a replica rests after its first failure; at most a minute after many.
 
     Raises:
         UsageError: there are no replicas.
     """
 
     def __init__(
-        self, engines: Sequence[Replica], *, busier: float = 2.0, prefix: int = 256, remembered: int = 1 << 14
+        self,
+        engines: Sequence[Replica],
+        *,
+        busier: float = 2.0,
+        prefix: int = 256,
+        remembered: int = 1 << 14,
+        rest: float = 1.0,
     ):
         if not engines:
             raise UsageError("a router needs at least one engine")
         self._places = [_Place(i, engine) for i, engine in enumerate(engines)]
-        self.busier, self.prefix, self.remembered = busier, prefix, remembered
+        self.busier, self.prefix, self.remembered, self.rest = busier, prefix, remembered, rest
         self.max_context = min(engine.max_context for engine in engines)
         self._home: dict[int, _Place] = {}
-        self._began: OrderedDict[Ids, _Place] = OrderedDict()
+        self._began: OrderedDict[int, _Place] = OrderedDict()  # by the hash of their tokens, which are long
         self._align(max(engine.version for engine in engines))
 
     @property
@@ -93,6 +110,7 @@ class Router:
             ContextFull: the prompt leaves no room for a response.
             EngineFailed: there is no replica left.
         """
+        prompt = token_ids(prompt)
         room = self.max_context - len(prompt)
         if room < 1:
             raise ContextFull(f"a prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}")
@@ -102,6 +120,7 @@ class Router:
             place = self._choose(prompt, session, response)
             try:
                 self._add(response, await self._ask(place, prompt, sampling, rng, session, response))
+                self._take_back(place)
                 return response
             except (UsageError, ContextFull, AgentFailed):  # the request's own fault
                 raise
@@ -139,20 +158,26 @@ class Router:
         if home is not None and home.alive:
             return home
         alive = self._alive()
+        place = self._on_trial()
+        if place is not None:
+            return self._put(place, session)
         if not alive:
             raise EngineFailed(f"all {len(self._places)} engines have failed; see the log for why", response)
         emptiest = min(alive, key=lambda p: p.load)
-        beginnings = (prompt, prompt[: self.prefix])
+        beginnings = (hash(prompt), hash(prompt[: self.prefix]))
         known = next((p for b in beginnings if (p := self._began.get(b)) and p.alive), emptiest)
         place = known if known.load <= self.busier * max(emptiest.load, 1) else emptiest
-        if session >= 0:
-            self._home[session] = place
-            place.sessions.add(session)
         for beginning in beginnings:
             self._began[beginning] = place
             self._began.move_to_end(beginning)
         while len(self._began) > self.remembered:
             self._began.popitem(last=False)
+        return self._put(place, session)
+
+    def _put(self, place: _Place, session: int) -> _Place:
+        if session >= 0:
+            self._home[session] = place
+            place.sessions.add(session)
         return place
 
     # -- replicas ----------------------------------------------------------------------------------------------------
@@ -160,10 +185,27 @@ class Router:
     def _alive(self) -> list[_Place]:
         return [place for place in self._places if place.alive]
 
-    def _leave_out(self, place: _Place, error: Exception) -> None:
+    def _on_trial(self) -> _Place | None:
+        """A replica that failed and has rested; its next trial is a rest away."""
+        now = time.monotonic()
+        for place in self._places:
+            if not place.alive and place.current and now >= place.retry_at:
+                place.retry_at = now + place.wait
+                return place
+        return None
+
+    def _take_back(self, place: _Place) -> None:
+        place.wait = 0.0
+        if not place.alive:
+            place.alive = True
+            logger.warning("engine %d answers again and is taken back", place.number)
+
+    def _leave_out(self, place: _Place, error: BaseException) -> None:
+        place.wait = min(_LONGEST_REST, 2 * place.wait) if place.wait else self.rest
+        place.retry_at = time.monotonic() + place.wait
+        place.sessions.clear()
         if place.alive:
             place.alive = False
-            place.sessions.clear()
             logger.warning(
                 "engine %d failed and is left out, %d of %d go on: %s: %s",
                 place.number, len(self._alive()), len(self._places), type(error).__name__, error,
@@ -171,8 +213,9 @@ class Router:
 
     def _align(self, version: int) -> None:
         self.version = version
-        for place in self._alive():
-            place.engine.version = version
+        for place in self._places:
+            if place.current:
+                place.engine.version = version
 
     async def suspend(self) -> None:
         """Suspend every replica."""
@@ -181,19 +224,30 @@ class Router:
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | None = None) -> None:
         """Update every replica."""
         named = None if weights is None else list(weights)
-        await self._everywhere(lambda engine: engine.update_weights(named))
+        missed = await self._everywhere(lambda engine: engine.update_weights(named))
+        for place in self._places:
+            place.current = place not in missed
         self._align(self.version + 1)
 
     async def resume(self) -> None:
         """Resume every replica."""
         await self._everywhere(lambda engine: engine.resume())
 
-    async def _everywhere(self, work: Callable[[Replica], Coroutine[Any, Any, None]]) -> None:
-        """A replica that cannot follow is left out, unless it was asked for something impossible or is the last."""
+    async def _everywhere(self, work: Callable[[Replica], Coroutine[Any, Any, None]]) -> list[_Place]:
+        """Do it on every replica; those on which it failed.
+
+        One that cannot follow is left out, unless it was asked for something impossible or is the last.
+        """
         places = self._alive()
-        results = await asyncio.gather(*(work(place.engine) for place in places), return_exceptions=True)
-        failed = [(p, r) for p, r in zip(places, results, strict=True) if isinstance(r, BaseException)]
+        others = [place for place in self._places if not place.alive]
+        trials = [asyncio.wait_for(work(place.engine), _LONGEST_REST) for place in others]
+        results = await asyncio.gather(*(work(place.engine) for place in places), *trials, return_exceptions=True)
+        pairs = zip([*places, *others], results, strict=True)
+        failed = [(p, r) for p, r in pairs if isinstance(r, BaseException)]
+        of_alive = [error for place, error in failed if place.alive]
         for place, error in failed:
-            if isinstance(error, UsageError) or not isinstance(error, Exception) or len(failed) == len(places):
+            last = place.alive and len(of_alive) == len(places)
+            if isinstance(error, UsageError) or not isinstance(error, Exception) or last:
                 raise error
             self._leave_out(place, error)
+        return [place for place, _ in failed]

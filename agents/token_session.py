@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -16,6 +17,7 @@ from rollenv.agents.chat_format import ChatFormat, well_formed
 from rollenv.agents.conversation import Conversation
 from rollenv.agents.generation import Engine, Ids, Sampling
 from rollenv.agents.prompts import StepPrompt
+from rollenv.core import UsageError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -156,6 +158,15 @@ class TokenizerCodec:
 
     def _plain(self, ids: Ids) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def stop_ids(tokenizer: PreTrainedTokenizerBase, chat: bool = True) -> frozenset[int]:
+    """The tokens that end a response: the tokenizer's own, and in a chat the one that the template closes it with."""
+    ends = {i for i in (tokenizer.eos_token_id, tokenizer.pad_token_id) if i is not None}
+    if chat and tokenizer.chat_template:
+        with contextlib.suppress(UsageError):  # a template that shows no answers closes none
+            ends |= ChatFormat.of(tokenizer).stop_ids
+    return frozenset(ends)
 
 
 class TokenAgent:

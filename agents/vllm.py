@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollenv.agents.base import ContextFull
 from rollenv.agents.failures import EngineFailed
-from rollenv.agents.generation import Ids, Response, Sampling
+from rollenv.agents.generation import Decode, Ids, Response, Sampling, stopped, token_ids
 from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.token_session import TokenAgent
+from rollenv.agents.token_session import TokenAgent, stop_ids
 from rollenv.core import MissingExtra, UsageError
 
 try:
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, GenerationConfig
     from vllm import EngineArgs, SamplingParams  # type: ignore[import-not-found]
     from vllm.platforms import current_platform  # type: ignore[import-not-found]
     from vllm.sampling_params import RequestOutputKind  # type: ignore[import-not-found]
@@ -82,6 +82,7 @@ class VLLMEngine:
     Args:
         model: a folder or hub name.
         stop: the tokens that end a response.
+        decode: from tokens to text, for :attr:`Sampling.stop`.
         options: of ``vllm.EngineArgs``, such as ``dtype``, ``max_model_len``, ``gpu_memory_utilization`` or
             ``enable_sleep_mode``.
 
@@ -89,8 +90,8 @@ class VLLMEngine:
         UsageError: vLLM does not know an option, or cannot load the model.
     """
 
-    def __init__(self, model: str | Path, stop: frozenset[int], **options: Any):
-        self.stop = stop
+    def __init__(self, model: str | Path, stop: frozenset[int], *, decode: Decode | None = None, **options: Any):
+        self.stop, self._decode = stop, decode
         self.version = 0
         self.stats = VLLMStats()
         self._live: list[Request] = []
@@ -116,8 +117,11 @@ class VLLMEngine:
             ContextFull: the prompt leaves no room for a response.
             EngineFailed: vLLM failed, or was closed.
         """
+        prompt = token_ids(prompt)
         limit = min(sampling.max_new_tokens, self.max_context - len(prompt))
-        if not prompt or sampling.max_new_tokens < 1:
+        if sampling.stop and self._decode is None:
+            raise UsageError("to stop at a text the engine needs decode=: VLLMEngine(model, stop, decode=...)")
+        if sampling.max_new_tokens < 1:
             raise UsageError(f"nothing to generate from {len(prompt)} prompt tokens with {sampling}")
         if limit < 1:
             raise ContextFull(f"a prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}")
@@ -242,8 +246,12 @@ class VLLMEngine:
             response.logprobs += [row[i].logprob for i, row in zip(ids, drawn.logprobs or (), strict=True)]
             response.versions += [self.version] * len(ids)
             self.stats.drawn += len(ids)
-            if output.finished:
-                response.finish = "stop" if response.ids[-1] in self.stop else "length"
+            texts = request.sampling.stop
+            at_text = bool(ids and texts and self._decode and stopped(response.ids, texts, self._decode))
+            if output.finished or at_text:
+                response.finish = "stop" if at_text or response.ids[-1] in self.stop else "length"
+                if not output.finished:
+                    self._aborted.append(request.id)
                 self._end(request)
 
     def _end(self, request: Request, error: Exception | None = None) -> None:
@@ -287,9 +295,13 @@ class VLLMEngine:
         return refused, self._llm.step() if self._llm.has_unfinished_requests() else []
 
     def _parameters(self, request: Request) -> Any:
-        temperature = request.sampling.temperature
+        sampling = request.sampling
+        temperature = sampling.temperature
         return SamplingParams(
             temperature=temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
             max_tokens=request.limit - len(request.response.ids),
             seed=request.rng.getrandbits(48) if temperature else None,
             stop_token_ids=sorted(self.stop),
@@ -318,6 +330,15 @@ def _load(model: str, options: dict[str, Any]) -> LLMEngine:
             os.environ[_SWITCH] = before
 
 
+def saved_stops(path: str | Path) -> frozenset[int]:
+    """The tokens that end a response by the generation config beside a model, if there is one."""
+    try:
+        ends = GenerationConfig.from_pretrained(path).eos_token_id
+    except (OSError, ValueError):
+        return frozenset()
+    return frozenset(ends if isinstance(ends, list | tuple) else () if ends is None else (ends,))
+
+
 class VLLMAgent(TokenAgent):
     """Plays with a model that vLLM runs in this process: as :class:`TokenAgent`, and with weights that can change."""
 
@@ -342,8 +363,8 @@ class VLLMAgent(TokenAgent):
             tokenizer = AutoTokenizer.from_pretrained(path)
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot load a tokenizer from {str(path)!r}: {error}") from error
-        ends = (tokenizer.eos_token_id, tokenizer.pad_token_id)
-        engine = VLLMEngine(path, frozenset(i for i in ends if i is not None), **options)
+        stop = stop_ids(tokenizer, chat=prompt is None or prompt.chat) | saved_stops(path)
+        engine = VLLMEngine(path, stop, decode=lambda ids: str(tokenizer.decode(ids)), **options)
         return cls(engine, tokenizer, prompt, sampling, **(chat or {}))
 
     async def suspend(self) -> None:

@@ -1,7 +1,8 @@
-"""Tokens per second of the local engine and of transformers.generate, on the same multi-turn episodes in one run.
+"""Tokens per second of the local engine and of transformers, on the same multi-turn episodes in one run.
 
 Sessions play Sokoban with the whole history of a chat before each turn. A naive trainer goes in lock step: it calls
-`generate` for all sessions at once, from the first token of each history, and waits for the longest response. The
+`generate` for all sessions at once, from the first token of each history, and waits for the longest response.
+Transformers' continuous batching lets every session go on by itself, also from the first token of its history. The
 engine lets every session go on by itself and keeps what it computed. The model is the tiny one with random weights;
 a fixed share of its vocabulary ends a response, so that lengths vary. Its words go into the history, while the
 environment plays random moves.
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 
 import torch
 from common import header, save, table
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
 import rollenv
 from rollenv.agents.engine import LocalEngine
@@ -28,6 +29,10 @@ from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 
 ENV = "game:Sokoban-v0-tiny"
+SIZES = {
+    "0.7M": TinySize(context=4096),
+    "30M": TinySize(hidden=512, layers=8, heads=8, intermediate=1536, context=4096),
+}
 
 
 @dataclass
@@ -100,6 +105,33 @@ def with_generate(model: PreTrainedModel, stop: list[int], episodes: list[Episod
     return computed
 
 
+def with_continuous_batching(
+    model: PreTrainedModel, stop: list[int], episodes: list[Episode], sampling: Sampling
+) -> int:
+    """The same with transformers' continuous batching: every session goes on by itself, from its first token."""
+    config = GenerationConfig(
+        do_sample=True,
+        temperature=sampling.temperature,
+        top_k=0,
+        max_new_tokens=sampling.max_new_tokens,
+        eos_token_id=stop,
+        pad_token_id=0,
+    )
+    computed, going = 0, {str(n): e for n, e in enumerate(episodes)}
+    with model.continuous_batching_context_manager(generation_config=config, warmup=False) as manager:
+        for name, episode in going.items():
+            manager.add_request(list(episode.history), request_id=name)
+        while going:
+            result = manager.get_result(timeout=60)
+            episode = going.pop(result.request_id)
+            computed += len(episode.history)
+            if episode.step(cut(result.generated_tokens, stop)):
+                name = f"{result.request_id}+"
+                going[name] = episode
+                manager.add_request(list(episode.history), request_id=name)
+    return computed
+
+
 def cut(row: list[int], stop: list[int]) -> Ids:
     """The response up to its stop token."""
     end = next((i + 1 for i, token in enumerate(row) if token in stop), len(row))
@@ -124,6 +156,7 @@ def options_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
     parser.add_argument("--mean-length", type=int, default=12, help="of responses, were they not cut")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--size", choices=SIZES, default="0.7M")
     return parser.parse_args()
 
 
@@ -162,11 +195,12 @@ def main() -> None:
     options = options_of(argparse.ArgumentParser(description=__doc__))
     torch.set_num_threads(options.threads)
     tokenizer = build_tokenizer(corpus(), 1024)
-    model = build_model(TinySize(context=4096), tokenizer, 0).eval()
+    model = build_model(SIZES[options.size], tokenizer, 0).eval()
     stop = random.Random(0).sample(range(len(tokenizer)), len(tokenizer) // options.mean_length)
     sampling = Sampling(1.0, options.max_new_tokens)
     ways: dict[str, Callable[[list[Episode]], int]] = {
         "transformers.generate, in lock step": lambda e: with_generate(model, stop, e, sampling),
+        "transformers' continuous batching": lambda e: with_continuous_batching(model, stop, e, sampling),
         "LocalEngine, nothing kept between turns": lambda e: with_local(model, stop, e, sampling, 0),
         "LocalEngine": lambda e: with_local(model, stop, e, sampling, 1 << 17),
     }

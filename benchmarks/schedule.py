@@ -28,7 +28,7 @@ from rollenv.rollout.clock import Clock
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers import Seen, Shun, nobody
+from rollenv.rollout.workers import EnvFailure, Seen, Shun, nobody
 
 Floats = np.typing.NDArray[np.float64]
 TURNS, GROUPS, SIZE = 5, 32, 8
@@ -103,6 +103,9 @@ class TimedEnv:
 
     async def call(self, method: str, *args: Any) -> Any:
         raise NotImplementedError(method)
+
+    async def overdue(self, failure: EnvFailure) -> EnvFailure:
+        return failure
 
     def close(self) -> None:
         pass

@@ -133,9 +133,9 @@ def _kept_twin() -> TwinProcess:
     return TwinProcess()
 
 
-def checks_in_helper(env_id: str, episodes: int) -> list[Finding]:
+def checks_in_helper(env_spec: EnvSpec, episodes: int) -> list[Finding]:
     """:func:`run_checks` for a :class:`~rollenv.traces.HelperProcess`, which keeps its twin process."""
-    return run_checks(env_id, None, episodes, _kept_twin())
+    return run_checks(env_spec, None, episodes, _kept_twin())
 
 
 def _run(name: str, check: Callable[[Subject], None], subject: Subject) -> Finding:

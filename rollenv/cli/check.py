@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import typer
 from rich.progress import track
 from rich.table import Table
 
-from rollenv.checker import CHECKS, Finding
+from rollenv.checker import CHECKS, Finding, run_checks
 from rollenv.cli.common import console
 from rollenv.core import UsageError
 from rollenv.envs.data.datasets import is_local
@@ -46,7 +48,11 @@ def command(
 
 def _findings(process: HelperProcess, env_id: str, episodes: int) -> list[Finding]:
     try:
-        found: list[Finding] = process.call("rollenv.checker:checks_in_helper", env_id, episodes)
+        pickle.dumps(env_spec := spec(env_id))
+    except Exception:  # no other process can build it
+        return run_checks(env_id, None, episodes)
+    try:
+        found: list[Finding] = process.call("rollenv.checker:checks_in_helper", env_spec, episodes)
         return found
     except Broken as error:
         return [Finding(name, False if name == "types" else None, str(error)) for name in CHECKS]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json as json_module
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -129,7 +130,7 @@ def _begin(out: Path | None, about: Mapping[str, Any], resume: bool) -> list[Tra
 
     settings_file, episodes = out / _SETTINGS_FILE, out / _EPISODES_FILE
     if settings_file.exists():
-        before = json_module.loads(settings_file.read_text(encoding="utf-8"))
+        before = _read_settings(settings_file)
         if not resume:
             raise UsageError(f"{out} holds an evaluation already: --resume goes on with it; or name another folder")
         if different := [key for key, value in about.items() if before.get(key) != value]:
@@ -139,8 +140,24 @@ def _begin(out: Path | None, about: Mapping[str, Any], resume: bool) -> list[Tra
             )
         return list(read(episodes)) if episodes.exists() else []
     out.mkdir(parents=True, exist_ok=True)
-    settings_file.write_text(json_module.dumps(about, indent=2) + "\n", encoding="utf-8")
+    partial = settings_file.with_suffix(".partial")
+    partial.write_text(json_module.dumps(about, indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, settings_file)
     return []
+
+
+def _read_settings(file: Path) -> dict[str, Any]:
+    """The settings of an evaluation that is there."""
+    try:
+        settings = json_module.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        settings = error
+    if not isinstance(settings, dict):
+        raise UsageError(
+            f"{file} is damaged ({settings!r:.100}), so it is not known which evaluation {file.parent} holds; name "
+            "another folder, or remove this one"
+        )
+    return settings
 
 
 class _Dashboard:

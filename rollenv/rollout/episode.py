@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session
+from rollenv.agents.failures import EngineFailed
 from rollenv.core import UsageError
+from rollenv.rollout import border
+from rollenv.rollout.border import BadValue
 from rollenv.rollout.health import Health, Record
 from rollenv.rollout.types import Trajectory, Turn
-from rollenv.rollout.workers import EnvFailure, Seen, WorkerEnv, Workers
+from rollenv.rollout.workers import EnvFailure, Seen, WorkerEnv, Workers, failed, told
 
-#: Workers that an episode may lose before it is taken for what kills them.
-_SUSPICIOUS = 5
+logger = logging.getLogger(__name__)
+
+#: Workers that an episode may lose by no fault of its own before it plays alone, where nobody else can harm it.
+_UNLUCKY = 5
+
+#: Workers of its own that an episode may lose.
+_LOST_ALONE = 2
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,7 @@ class Limits:
     """For building and resetting an environment."""
     step: float | None = 120.0
     """For every other call into it."""
-    agent: float | None = None
+    agent: float | None = 3600.0
     """For one answer of the agent."""
     episode: float | None = None
     """For the whole episode; one that takes longer has failed."""
@@ -54,12 +64,73 @@ class Limits:
 _Done = tuple[str, tuple[Any, ...], int]
 
 
+class _Watchdog:
+    """Deadlines of one task, for a call and for the whole episode: one timer, which is seldom moved."""
+
+    __slots__ = ("_loop", "_task", "_timer", "due", "end", "expired")
+
+    def __init__(self, end: float | None):
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._timer: asyncio.TimerHandle | None = None
+        self.due = math.inf
+        self.end = math.inf if end is None else self._loop.time() + end
+        self.expired = ""
+        """Which deadline passed: "call" or "episode"."""
+        self._set()
+
+    def watch(self, seconds: float | None) -> None:
+        """A call begins."""
+        if seconds is not None:
+            self.due = self._loop.time() + seconds
+            self._set()
+
+    def rest(self) -> None:
+        """The call is over."""
+        self.due = math.inf
+
+    def stop(self) -> None:
+        """Nothing is watched any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def call_expired(self) -> bool:
+        """Whether the task was cancelled because of the call; true once."""
+        if self.expired != "call":
+            return False
+        self.expired = ""
+        assert self._task is not None
+        self._task.uncancel()
+        return True
+
+    def _set(self) -> None:
+        when = min(self.due, self.end)
+        if when < math.inf and (self._timer is None or when < self._timer.when()):
+            self.stop()
+            self._timer = self._loop.call_at(when, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        if min(self.due, self.end) > now:
+            self._set()
+        elif not self.expired and self._task is not None:
+            self.expired = "call" if self.due <= now else "episode"
+            self._task.cancel()
+
+
+def never() -> bool:
+    """Nobody asked for it."""
+    return False
+
+
 @dataclass(eq=False, slots=True)
 class Episode:
     """Plays one trajectory.
 
     What the environment was asked is kept. When it crashes, hangs or is lost with its worker, a new one is asked the
-    same again, which by the contract gives the same answers, and the episode goes on; the agent does not notice.
+    same again, which by the contract gives the same answers, and the episode goes on; the agent does not notice. An
+    environment that ended its worker gets one for itself then, so that it ends nobody else's.
     """
 
     trajectory: Trajectory
@@ -70,8 +141,10 @@ class Episode:
     views: bool
     clock: Callable[[], float]
     """Seconds; the event loop's time."""
-    quarantine: asyncio.Lock
-    """Held by the one episode that plays although it lost several workers: its environment may be what kills them."""
+    asked: Callable[[], bool] = never
+    """Whether a CancelledError is what somebody wanted."""
+    interrupted: Callable[[], bool] = never
+    """Whether a KeyboardInterrupt is the user's."""
     env: WorkerEnv | None = None
     records: tuple[Record, ...] = ()
     """Where successes are noted: the environment id's and the worker's."""
@@ -80,8 +153,10 @@ class Episode:
     """How it ended, as :meth:`Record.ended` counts it."""
     failures: Counter[str] = field(default_factory=Counter)
     phase: str = "waiting"
-    quarantined: bool = False
+    alone: bool = False
+    lost_alone: int = 0
     since: float = field(init=False)
+    watchdog: _Watchdog = field(init=False)
 
     def __post_init__(self) -> None:
         self.since = self.clock()
@@ -98,36 +173,48 @@ class Episode:
             UsageError: the task itself is wrong.
             Exception: whatever the agent raises besides its declared errors.
         """
-        trajectory = self.trajectory
         started = self.clock()
+        self.watchdog = _Watchdog(self.limits.episode)
         try:
-            async with asyncio.timeout(self.limits.episode) as deadline:
-                await self._play()
+            await self._play()
         except AgentFailed as failure:
-            trajectory.status, trajectory.error = "failed", str(failure)
+            self._fail(str(failure))
             self.outcome = "agent_failed"
         except EnvFailure as failure:
-            trajectory.status, trajectory.error = "failed", str(failure)
-        except TimeoutError:
-            if not deadline.expired():
+            self._fail_here(str(failure))
+        except BaseException as error:
+            if self.watchdog.expired == "episode" and not self.asked():
+                self._fail_here(f"the episode took longer than {self.limits.episode} s; its phase was {self.phase!r}")
+            elif isinstance(error, Exception) or self.wanted(error):
+                if isinstance(error, asyncio.CancelledError):
+                    self.trajectory.status = self.outcome = "cancelled"
                 raise
-            trajectory.status = "failed"
-            trajectory.error = f"the episode took longer than {self.limits.episode} s; its phase was {self.phase!r}"
-        except asyncio.CancelledError:
-            trajectory.status = self.outcome = "cancelled"
-            raise
+            else:
+                self._fail_here(f"{told(error)} was raised in phase {self.phase!r}, by nobody who may")
         finally:
-            trajectory.seconds = self.clock() - started
+            self.watchdog.stop()
+            self.trajectory.seconds = self.clock() - started
             self.enter("over")
             self._release()
-            if self.quarantined:
-                self.quarantine.release()
-        return trajectory
+        return self.trajectory
+
+    def _fail(self, text: str) -> None:
+        self.trajectory.status, self.trajectory.error, self.outcome = "failed", text, "failed"
+
+    def _fail_here(self, text: str) -> None:
+        """The failure is one of the environment, and says of which."""
+        self._fail(text if self.env_id in text else f"{self.env_id}: {text}")
+
+    def wanted(self, error: BaseException) -> bool:
+        """Whether an exception that is no Exception is the user's or the rollout's, and so ends more than this."""
+        if isinstance(error, asyncio.CancelledError):
+            return self.asked()
+        return isinstance(error, KeyboardInterrupt) and self.interrupted()
 
     async def _play(self) -> None:
         trajectory = self.trajectory
         seen = await self._robust("reset")
-        session = self.agent.start(self, trajectory.task.seed * 1_000_003 + trajectory.member)
+        session = self._start_session()
         try:
             while not (seen.terminated or seen.truncated):
                 action = await self._answer(session, seen)
@@ -137,34 +224,77 @@ class Episode:
                 before, seen = seen, await self._robust("step", action.text)
                 trajectory.turns.append(turn_of(before, action, seen.reward))
         finally:
-            session.close()
+            self._end_session(session)
         trajectory.status = "terminated" if seen.terminated else "truncated"
         self.outcome = "completed"
         trajectory.success = bool(seen.info.get("success", False))
         trajectory.final_observation = seen.observation
         trajectory.final_view = seen.view
 
+    # -- asking the agent --------------------------------------------------------------------------------------------
+
+    def _start_session(self) -> Session:
+        try:
+            return self.agent.start(self, self.trajectory.task.seed * 1_000_003 + self.trajectory.member)
+        except BaseException as error:
+            raise self._of_agent("start()", error) from error
+
+    def _end_session(self, session: Session) -> None:
+        try:
+            session.close()
+        except BaseException as error:
+            if self.wanted(error):
+                raise
+            logger.warning("%s: the agent's close() raised %s", self.env_id, told(error))
+
     async def _answer(self, session: Session, seen: Seen) -> Action | None:
         """The agent's action; None if its context is full."""
         began = self.enter("agent")
+        oldest = getattr(self.agent, "version", None)
+        self.watchdog.watch(self.limits.agent)
         try:
-            if self.limits.agent is None:
-                return await session.act(seen.observation, seen.info)
-            async with asyncio.timeout(self.limits.agent) as deadline:
-                return await session.act(seen.observation, seen.info)
+            answer = border.action(await session.act(seen.observation, seen.info))
+            if self.watchdog.expired or self.asked():  # and the agent did not heed it
+                raise asyncio.CancelledError
+            if oldest is not None:
+                self._check_version(answer, oldest)
+            return answer
         except ContextFull:
             return None
-        except TimeoutError:
-            if self.limits.agent is not None and deadline.expired():
-                raise AgentFailed(f"the agent did not answer within {self.limits.agent} s") from None
-            raise
+        except BaseException as error:
+            raise self._of_agent("act()", error) from error
         finally:
+            self.watchdog.rest()
             self.trajectory.agent_seconds += self.clock() - began
+
+    def _check_version(self, answer: Action, oldest: int) -> None:
+        newest: int = self.agent.version  # type: ignore[attr-defined]
+        versions = answer.versions or (answer.policy_version,)
+        if min(versions) < oldest or max(versions) > newest:
+            raise BadValue(
+                f"an action says that versions {min(versions)} to {max(versions)} of the weights drew it, but the "
+                f"agent's version was {oldest} to {newest}; set policy_version"
+            )
+
+    def _of_agent(self, what: str, error: BaseException) -> BaseException:
+        """What an exception of the agent's means."""
+        if isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired():
+            return AgentFailed(f"the agent did not answer within {self.limits.agent} s")
+        if isinstance(error, BadValue):
+            return AgentFailed(f"what the agent's {what} returned is wrong: {error}")
+        if isinstance(error, EngineFailed) or not (isinstance(error, Exception) or self._ends(error)):
+            return AgentFailed(f"the agent's {what} raised {told(error)}")
+        return error
+
+    def _ends(self, error: BaseException) -> bool:
+        """Whether an exception that is no Exception has to pass."""
+        return self.wanted(error) or bool(self.watchdog.expired)
 
     async def call(self, method: str, *args: Any) -> Any:
         """For the agent: any method of the environment."""
-        before = self.phase
+        before, due = self.phase, self.watchdog.due
         answer = await self._robust("call", method, *args)
+        self.watchdog.due = due
         self.enter(before)
         return answer
 
@@ -172,7 +302,12 @@ class Episode:
         """Whether the episode is to be given up."""
         lost = self.failures["lost"]
         others = self.failures.total() - lost
-        return bool(self.failures["differs"]) or lost > self.limits.max_losses or others > self.limits.max_replays
+        return (
+            bool(self.failures["differs"])
+            or self.lost_alone >= _LOST_ALONE
+            or lost > self.limits.max_losses
+            or others > self.limits.max_replays
+        )
 
     # -- asking the environment --------------------------------------------------------------------------------------
 
@@ -187,7 +322,6 @@ class Episode:
                 answer = await self._ask(method, args)
             except EnvFailure as failure:
                 self._count(failure)
-                self.failures[failure.kind] += 1
                 if self._enough():
                     raise
                 self.trajectory.replays += 1
@@ -202,10 +336,8 @@ class Episode:
             self.enter("backoff")
             await asyncio.sleep(record.backoff)
         self.enter("waiting")
-        if self.failures["lost"] >= _SUSPICIOUS and not self.quarantined:
-            await self.quarantine.acquire()
-            self.quarantined = True
-        self.env = await self.workers.open(self.trajectory.task, views=self.views, shun=self.health.shuns)
+        how = {"alone": True} if self.alone else {}
+        self.env = await self.workers.open(self.trajectory.task, views=self.views, shun=self.health.shuns, **how)
         self.trajectory.worker = self.env.worker
         self.records = self.health.env(self.env_id), self.health.worker(self.env.worker)
         first: Seen = await self._ask("reset", ())
@@ -222,17 +354,21 @@ class Episode:
         """One call into the environment, within its deadline."""
         assert self.env is not None
         began = self.enter(phase or method)
-        if not self.workers.interruptible:
-            answer = await getattr(self.env, method)(*args)
-        else:
+        seconds = None
+        if self.workers.interruptible:
             seconds = self.limits.reset if method == "reset" else self.limits.step
-            try:
-                async with asyncio.timeout(seconds) as deadline:
-                    answer = await getattr(self.env, method)(*args)
-            except TimeoutError:
-                if not deadline.expired():
-                    raise
-                raise EnvFailure("hung", f"{method} did not return within {seconds} s") from None
+        self.watchdog.watch(seconds)
+        try:
+            answer = await getattr(self.env, method)(*args)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired():
+                failure = EnvFailure("hung", f"{self.env_id}: {method} did not return within {seconds} s")
+                raise await self.env.overdue(failure) from None
+            if isinstance(error, Exception) or self._ends(error):
+                raise
+            raise failed(self.env_id, method, error) from error
+        finally:
+            self.watchdog.rest()
         took = self.clock() - began
         for record in self.records:
             record.ok(method, took)
@@ -241,15 +377,26 @@ class Episode:
     def _count(self, failure: EnvFailure) -> None:
         """Note a failure and let go of the environment that had it."""
         self.health.failed(self.env_id, self.env.worker if self.env else "", failure.kind, str(failure))
+        self.failures[failure.kind] += 1
+        if failure.kind == "lost":
+            self.lost_alone += self.alone
+        if failure.blamed or self.failures["lost"] >= _UNLUCKY:
+            self.alone = True
         if self.env is not None and failure.kind == "hung":
             self.env.abandon()
             self.env = None
         self._release()
 
     def _release(self) -> None:
-        if self.env is not None:
-            self.env.close()
-            self.env = None
+        env, self.env = self.env, None
+        if env is None:
+            return
+        try:
+            env.close()
+        except BaseException as error:
+            if isinstance(error, Exception) or self.wanted(error):
+                raise
+            logger.warning("%s could not be closed: %s", self.env_id, told(error))
 
     def enter(self, phase: str) -> float:
         """Enter a phase; the time."""
@@ -282,4 +429,9 @@ def turn_of(before: Seen, action: Action, reward: float) -> Turn:
 
 def fingerprint(answer: Any) -> int:
     """Equal, within this process, for equal answers."""
-    return answer.fingerprint if isinstance(answer, Seen) else hash(repr(answer))
+    if isinstance(answer, Seen):
+        return answer.fingerprint
+    try:
+        return hash(repr(answer))
+    except Exception:  # nested too deeply, or of a class whose repr() raises
+        return 0

@@ -22,8 +22,16 @@ _REMEMBERED = 512
 _PATIENCE = 3
 
 
+#: Episodes in a row in which an agent may fail.
+_AGENT_PATIENCE = 64
+
+
 class EnvUnhealthy(RollenvError):
     """Every episode of an environment fails. The text says which, since when and why."""
+
+
+class AgentUnhealthy(RollenvError):
+    """The agent fails in every episode. The text says since when and why."""
 
 
 @dataclass(slots=True)
@@ -117,6 +125,7 @@ class Health:
         self.unhealthy_after, self.max_backoff = unhealthy_after, max_backoff
         self.envs: dict[str, Record] = {}
         self.workers: dict[str, Record] = {}
+        self.agent = Record("agent")
         #: The last failures: seconds since 1970, environment id, worker, kind, text.
         self.events: deque[tuple[float, str, str, str, str]] = deque(maxlen=100)
 
@@ -140,23 +149,33 @@ class Health:
         if worker:
             self.worker(worker).failure(kind, text)
 
-    def ended(self, env_id: str, worker: str, status: str) -> None:
-        """An episode ended.
+    def ended(self, env_id: str, worker: str, status: str, error: str = "") -> None:
+        """An episode ended; ``error`` says why it failed.
 
         Raises:
             EnvUnhealthy: it is one failure in a row too many.
+            AgentUnhealthy: the same, of the agent's.
         """
         record = self.env(env_id)
         record.ended(status)
         if worker:
             self.worker(worker).ended(status)
+        if status == "agent_failed":
+            self.agent.failure("raised", error)
+        self.agent.ended("failed" if status == "agent_failed" else status if status == "completed" else "cancelled")
         if record.failed_episodes >= self.unhealthy_after:
-            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.failing_since))
-            reasons = "; ".join(f"{n} times: {text}" for text, n in record.reasons.most_common(3))
             raise EnvUnhealthy(
-                f"{env_id} is unhealthy: its last {record.failed_episodes} episodes failed, since {since}. {reasons}. "
-                f"`rollenv check {env_id}` looks at the environment itself"
+                f"{env_id} is unhealthy: its last {self._row(record)}. `rollenv check {env_id}` looks at the "
+                "environment itself"
             )
+        if self.agent.failed_episodes >= _AGENT_PATIENCE:
+            raise AgentUnhealthy(f"the agent is unhealthy: its last {self._row(self.agent)}")
+
+    @staticmethod
+    def _row(record: Record) -> str:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.failing_since))
+        reasons = "; ".join(f"{n} times: {text}" for text, n in record.reasons.most_common(3))
+        return f"{record.failed_episodes} episodes failed, since {since}. {reasons}"
 
     def snapshot(self, workers: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
         """Everything as plain data; ``workers`` are what the pool reports of its own."""

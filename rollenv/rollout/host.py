@@ -1,130 +1,182 @@
-"""The inside of a worker: environments by number, one call at a time each. Shared by processes and Ray actors."""
+"""The inside of a worker: environments by number, one call at a time each."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import faulthandler
 import logging
 import os
 import pickle
+import resource
 import signal
 import socket
-import struct
+import stat
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rollenv.core import RollenvError
 from rollenv.registry import EnvSpec
+from rollenv.rollout import descendants, messages
+from rollenv.rollout.marks import Marks
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers import EnvFailure, HostedEnv
 
 logger = logging.getLogger(__name__)
 
-HEADER = struct.Struct("!I")
-PR_SET_PDEATHSIG = 1
+# Bound here, so that an environment that patches them in its worker reaches nobody else.
+_getpid, _exit, _fstat, _loads, _Lock = os.getpid, os._exit, os.fstat, pickle.loads, threading.Lock
+
+_umask, _getrlimit, _setrlimit = os.umask, resource.getrlimit, resource.setrlimit
+
+#: How a worker ends whose connection an environment broke.
+BROKEN = 70
+
+
+class Surroundings:
+    """Limits of the process, which an environment may set for itself and would set for all that share it."""
+
+    _NAMES = ("AS", "CPU", "DATA", "FSIZE", "NOFILE", "NPROC", "STACK")
+
+    def __init__(self) -> None:
+        known = [getattr(resource, f"RLIMIT_{name}", None) for name in self._NAMES]
+        self._limits = {number: resource.getrlimit(number) for number in known if number is not None}
+        self._umask = os.umask(0o022)
+        os.umask(self._umask)
+
+    def restore(self) -> None:
+        """Set them as they were, as far as the process may."""
+        _umask(self._umask)
+        for number, limit in self._limits.items():
+            if _getrlimit(number) != limit:
+                with contextlib.suppress(OSError, ValueError):
+                    _setrlimit(number, limit)
 
 
 class EnvHost:
     """Environments by number. Calls of different environments may come from different threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, marks: Marks) -> None:
         self._envs: dict[int, HostedEnv] = {}
         self._locks: dict[int, threading.Lock] = {}
+        self._children = descendants.Children()
+        self._marks, self._surroundings = marks, Surroundings()
 
     def __len__(self) -> int:
         return len(self._envs)
 
-    def do(self, operation: str, number: int, args: tuple[Any, ...]) -> Any:
-        """Carry out "open" (spec, task, views), "reset", "step" (action), "call" (method, ...) or "close".
+    def answer(self, operation: str, number: int, args: tuple[Any, ...]) -> bytes:
+        """Carry out "reset" (spec, task, views), "step" (action), "call" (method, ...) or "close"; never raises."""
+        marks = self._marks
+        with self._locks.setdefault(number, _Lock()):
+            marks.begin(number)
+            try:
+                value = self._do(operation, number, args)
+                env = self._envs.get(number)
+                return messages.encode(env.task.env_id if env else "", value)
+            except BaseException as error:
+                return messages.encode_error(error)
+            finally:
+                if marks.changed():
+                    self._children.note(number)
+                    self._surroundings.restore()
+                marks.end()
 
-        Raises:
-            RollenvError: whatever goes wrong, in a form that can be sent on.
-        """
-        lock = self._locks.setdefault(number, threading.Lock())
-        with lock:
-            if operation == "open":
-                self._open(number, *args)
-                return None
-            if operation == "close":
-                self._locks.pop(number, None)
-                if env := self._envs.pop(number, None):
-                    env.close()
-                return None
-            env = self._envs.get(number)
-            if env is None:
-                raise EnvFailure("lost", f"the worker has no environment {number}")
-            return getattr(env, operation)(*args)
+    def _do(self, operation: str, number: int, args: tuple[Any, ...]) -> Any:
+        if operation == "close":
+            return self._close(number)
+        if operation == "reset" and number not in self._envs:
+            env_spec: EnvSpec
+            task: Task
+            env_spec, task, views = args
+            self._envs[number] = HostedEnv(env_spec, task, views)
+        env = self._envs.get(number)
+        if env is None:
+            raise EnvFailure("lost", f"the worker has no environment {number}")
+        return env.reset() if operation == "reset" else getattr(env, operation)(*args)
 
-    def _open(self, number: int, env_spec: EnvSpec, task: Task, views: bool) -> None:
-        self._envs[number] = HostedEnv(env_spec, task, views)
-
-
-def pack(message: Any) -> bytes:
-    """A message as it is sent: its length, then its pickle."""
-    data = pickle.dumps(message, protocol=5)
-    return HEADER.pack(len(data)) + data
+    def _close(self, number: int) -> None:
+        self._locks.pop(number, None)
+        try:
+            if env := self._envs.pop(number, None):
+                env.close()
+        finally:
+            self._children.end(number)
 
 
-def serve(connection: socket.socket, parent: int, threads: int) -> None:
+def serve(connection: socket.socket, threads: int, marks: Marks, crash_file: int) -> None:
     """The main function of a worker process: answers requests until the connection ends.
 
-    Requests are (request, operation, number, args), answers (request, succeeded, value). "ping" is answered at once, so
-    that a process that is stopped or held by native code is told from one whose environments are slow.
+    Requests are (request, operation, number, args). "ping" is answered at once, so that a process that is stopped or
+    whose interpreter's lock is held is told from one whose environments are slow.
     """
-    _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     os.dup2(2, 1)  # what an environment prints must not mix with the parent's output
-    host, writing = EnvHost(), threading.Lock()
+    faulthandler.enable(crash_file, all_threads=False)
+    marks.watch_exits()
+    host = EnvHost(marks)
+    line = _Line(connection, marks)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="env")
 
-    def send(message: Any) -> None:
-        try:
-            data = pack(message)
-        except Exception as error:
-            data = pack((message[0], False, EnvFailure("raised", f"what it returned cannot be sent: {error!r}")))
-        with writing, contextlib.suppress(OSError):
-            connection.sendall(data)
-
     def answer(request: int, operation: str, number: int, args: tuple[Any, ...]) -> None:
-        try:
-            reply: tuple[int, bool, Any] = (request, True, host.do(operation, number, args))
-        except RollenvError as error:
-            reply = (request, False, portable(error))
-        except BaseException as error:
-            reply = (request, False, EnvFailure("raised", repr(error)))
-        send(reply)
+        line.send(request, host.answer(operation, number, args), number)
 
-    send((0, True, os.getpid()))
-    with connection, connection.makefile("rb") as incoming:
-        while header := incoming.read(HEADER.size):
-            data = incoming.read(HEADER.unpack(header)[0])
-            try:
-                message = pickle.loads(data)
-            except Exception as error:
-                logger.error("a request cannot be read: %r", error)
-                break
-            if message[1] == "ping":
-                send((message[0], True, len(host)))
-            else:
-                pool.submit(answer, *message)
+    line.send(0, str(os.getpid()).encode())
+    while (message := line.receive()) is not None:
+        if message[1] == "ping":
+            line.send(0, b"")
+        else:
+            pool.submit(answer, *message)
     sys.stderr.flush()
-    os._exit(0)  # threads that still run an environment are not waited for
+    _exit(0)  # threads that still run an environment are not waited for
 
 
-def _die_with(parent: int) -> None:
-    """Have the kernel end this process when its parent ends, even if native code never returns."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
+class _Line:
+    """The worker's end of the connection. Whoever breaks it breaks the worker, at once and with his name noted."""
 
+    def __init__(self, connection: socket.socket, marks: Marks):
+        self._connection, self._marks = connection, marks
+        self._send: Callable[[bytes], None] = connection.sendall
+        self._receive = connection.recv_into
+        self._fd, self._inode, self._pid = connection.fileno(), os.fstat(connection.fileno()).st_ino, os.getpid()
+        self._writing = threading.Lock()
 
-def portable(error: RollenvError) -> RollenvError:
-    """The error if it survives being sent, else one with its text."""
-    try:
-        pickle.loads(pickle.dumps(error))
-        return error
-    except Exception:
-        return EnvFailure("raised", f"{type(error).__name__}: {error}")
+    def send(self, request: int, payload: bytes, number: int = 0) -> None:
+        """Answer a request; ``number`` is the environment that ran before."""
+        if _getpid() != self._pid:  # an environment forked, and this is the child that should never have come here
+            _exit(0)
+        try:
+            status = _fstat(self._fd)
+            if status.st_ino != self._inode or not stat.S_ISSOCK(status.st_mode):
+                raise OSError("the connection's descriptor is another file's")
+            with self._writing:
+                self._send(messages.pack_answer(request, payload))
+        except OSError:
+            self._marks.suspect(number)
+            _exit(BROKEN)
+
+    def receive(self) -> tuple[int, str, int, tuple[Any, ...]] | None:
+        """The next request; None when the connection ended."""
+        header = self._read(messages.REQUEST.size)
+        data = self._read(messages.REQUEST.unpack(header)[0]) if header else None
+        if data is None:
+            return None
+        try:
+            return _loads(data)  # type: ignore[no-any-return]
+        except Exception as error:
+            logger.error("a request cannot be read: %r", error)
+            return None
+
+    def _read(self, n: int) -> bytes | None:
+        data = bytearray(n)
+        view = memoryview(data)
+        while view:
+            try:
+                got = self._receive(view)
+            except OSError:
+                return None
+            if not got:
+                return None
+            view = view[got:]
+        return bytes(data)

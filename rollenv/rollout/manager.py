@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import signal
+import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from rollenv.agents.base import Agent
 from rollenv.core import UsageError
+from rollenv.rollout import border
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.episode import Episode, Limits
 from rollenv.rollout.filters import Filter
@@ -21,7 +24,7 @@ from rollenv.rollout.health import Health
 from rollenv.rollout.race import Race
 from rollenv.rollout.stats import RolloutStats
 from rollenv.rollout.types import Group, Task, Trajectory
-from rollenv.rollout.workers import InlineWorkers, Workers
+from rollenv.rollout.workers import InlineWorkers, Workers, told
 
 T = TypeVar("T")
 
@@ -71,7 +74,7 @@ class RolloutManager:
         #: What the last batch, or the stream so far, kept and dropped.
         self.stats = RolloutStats()
         self._slots: asyncio.Semaphore | None = None
-        self._quarantine = asyncio.Lock()
+        self._interrupts = Interrupts()
         self._loop = _Loop(clock)
         self._finalizer = weakref.finalize(self, self._loop.close)
 
@@ -86,7 +89,8 @@ class RolloutManager:
         Raises:
             UsageError: a task's id or arguments are wrong.
             EnvUnhealthy: an environment fails again and again.
-            Exception: whatever the agent raises, apart from ``AgentFailed``.
+            AgentUnhealthy: the agent does.
+            Exception: whatever the agent raises, apart from ``AgentFailed`` and ``EngineFailed``.
         """
         return self.run(self.collect_async(list(tasks), group_size, extra_members=extra_members))
 
@@ -203,7 +207,7 @@ class RolloutManager:
         self.stats = RolloutStats()
         async with self.watching(), Race[Trajectory]() as race:
             for trajectory in trajectories:
-                race.start(self._play(trajectory))
+                race.start(self._play(trajectory, race))
             while race.running:
                 trajectory = await race.next()
                 if watch:
@@ -222,7 +226,7 @@ class RolloutManager:
             def start() -> None:
                 trajectory = Trajectory(group.task, group=group.number, member=len(group.trajectories))
                 group.trajectories.append(trajectory)
-                race.start(self._play(trajectory))
+                race.start(self._play(trajectory, race))
 
             for _ in range(size + extra_members):
                 start()
@@ -238,7 +242,7 @@ class RolloutManager:
         group.trajectories = sorted(complete + failed[: size - len(complete)], key=lambda t: t.member)
         return group
 
-    async def _play(self, trajectory: Trajectory) -> Trajectory:
+    async def _play(self, trajectory: Trajectory, race: Race[Trajectory]) -> Trajectory:
         episode = Episode(
             trajectory,
             self.agent,
@@ -247,7 +251,8 @@ class RolloutManager:
             self.health,
             self.keep_views,
             asyncio.get_running_loop().time,
-            self._quarantine,
+            race.asked,
+            self._interrupts.take,
         )
         with self.flight.following(episode):
             try:
@@ -255,6 +260,8 @@ class RolloutManager:
                     await episode.play()
                 await self._add_reward(trajectory, episode)
             except asyncio.CancelledError:
+                if not race.asked():
+                    raise
                 trajectory.status = "cancelled"
                 self.stats.cancelled(trajectory)
                 self.health.ended(episode.env_id, trajectory.worker, "cancelled")
@@ -263,17 +270,21 @@ class RolloutManager:
             self.stats.failed(trajectory)
         if self.on_trajectory:
             self.on_trajectory(trajectory)
-        self.health.ended(episode.env_id, trajectory.worker, episode.outcome)
+        self.health.ended(episode.env_id, trajectory.worker, episode.outcome, trajectory.error)
         return trajectory
 
     async def _add_reward(self, trajectory: Trajectory, episode: Episode) -> None:
         if self.reward is None or not trajectory.complete or not trajectory.turns:
             return
         episode.enter("reward")
+        last = trajectory.turns[-1]
         try:
-            trajectory.turns[-1].reward += await self.reward(trajectory)
-        except Exception as error:
-            trajectory.status, trajectory.error = "failed", f"its reward could not be computed: {error!r}"
+            more = border.number(await self.reward(trajectory), "a reward")
+            last.reward = border.number(last.reward + more, "a reward")
+        except BaseException as error:
+            if episode.wanted(error):
+                raise
+            trajectory.status, trajectory.error = "failed", f"its reward could not be computed: {told(error)}"
 
     def _slot(self) -> contextlib.AbstractAsyncContextManager[None]:
         return self._slots if self._slots is not None else contextlib.nullcontext()
@@ -284,7 +295,7 @@ class RolloutManager:
         self._slots = asyncio.Semaphore(self.max_concurrent) if self.max_concurrent else None
         keeper = asyncio.create_task(self._keep_health()) if self.run_dir else None
         try:
-            with self.flight.on_signal(self.run_dir):
+            with self.flight.on_signal(self.run_dir), self._interrupts.noted():
                 yield
         finally:
             if keeper:
@@ -301,6 +312,36 @@ class RolloutManager:
         assert self.run_dir is not None
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self.health.save(self.run_dir / "health.json", self.workers.report())
+
+
+class Interrupts:
+    """Tells a KeyboardInterrupt of the user's from one that an environment or an agent raised."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+
+    def take(self) -> bool:
+        """Whether the user pressed Ctrl-C."""
+        return self._waiting > 0
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """While inside, SIGINT is noted before it does what it did."""
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or not callable(before):
+            yield
+            return
+        self._waiting = 0
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self._waiting += 1
+            before(number, frame)
+
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 class _Loop:

@@ -8,10 +8,11 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import deque
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from rollenv.core import RollenvError, UsageError
-from rollenv.registry import spec
+from rollenv.registry import EnvSpec, spec
+from rollenv.rollout import messages
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers import EnvFailure, Seen, Shun, nobody
 
@@ -21,16 +22,28 @@ _START_ATTEMPTS = 5
 #: Seconds that the first environments wait for the last worker, so that they are spread over all.
 _SETTLE_SECONDS = 5.0
 
+#: Seconds that a worker has for an answer when a deadline passed in it.
+_ANSWER_SECONDS = 1.0
+
 #: Seconds that a worker may take to start, at least.
 _START_SECONDS = 120.0
+
+
+#: Somebody who waits for a place, and whom he shuns.
+_Waiter = tuple["asyncio.Future[Worker]", Shun]
 
 
 class WorkersBroken(RollenvError):
     """Workers do not start."""
 
 
+#: Why a worker is ended: "blamed", "frozen" (an environment holds the interpreter's lock), or for no fault of theirs.
+Ending = Literal["unblamed", "blamed", "frozen"]
+
+
 class Worker(ABC):
-    """A running worker. A subclass starts it in its constructor and calls :meth:`is_ready` when it answers.
+    """A running worker. A subclass starts it in its constructor, and calls :meth:`heard` when it answers, :meth:`seen`
+    when what watches over it does, and :meth:`over` when it is gone.
 
     Args:
         pool: what it belongs to.
@@ -42,11 +55,16 @@ class Worker(ABC):
         self.load = self.stuck = 0
         self.ready = False
         self.death = ""
-        self.last_heard = asyncio.get_running_loop().time()
+        self.blamed: list[int] | None = None
+        """The environments that may have ended it; None until that is known."""
+        loop = asyncio.get_running_loop()
+        self.up: asyncio.Future[None] = loop.create_future()
+        self.last_heard = self.last_seen = loop.time()
+        self._asked: dict[asyncio.Future[Any], int] = {}
 
     @abstractmethod
     def ask(self, operation: str, number: int, args: tuple[Any, ...]) -> asyncio.Future[Any]:
-        """Send a request to :meth:`EnvHost.do`; the future gives its answer, or EnvFailure "lost" if it ends first.
+        """Send a request to :meth:`EnvHost.answer`; the future gives its answer, or EnvFailure "lost" if it ends first.
 
         Raises:
             UsageError: the request cannot be sent.
@@ -54,35 +72,93 @@ class Worker(ABC):
 
     @abstractmethod
     def ping(self) -> None:
-        """Ask whether it is there; the answer sets :attr:`last_heard`."""
+        """Ask whether it is there."""
 
     @abstractmethod
-    def kill(self) -> str:
-        """End it by force; what it ended with if that is known."""
+    def kill(self, how: Ending) -> None:
+        """End it by force; :meth:`over` is called later."""
+
+    def drop(self) -> None:  # noqa: B027
+        """Expect nothing of it any more: the pool is being closed."""
 
     @property
     def pid(self) -> int | None:
         """The process id where it is on this machine."""
         return None
 
-    def is_ready(self) -> None:
-        """It answered for the first time: there is room in it."""
-        self.ready = True
-        self.place.failed_starts = 0
-        self.pool.settle()
-        for _ in range(self.pool.envs_per_worker):
+    # -- what a subclass calls -----------------------------------------------------------------------------------------
+
+    def follow(self, number: int, answer: asyncio.Future[bytes]) -> asyncio.Future[Any]:
+        """What the environment returned, from its encoded answer."""
+        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._asked[result] = number
+
+        def answered(future: asyncio.Future[bytes]) -> None:
+            self._asked.pop(result, None)
+            if result.done() or future.cancelled():
+                return
+            try:
+                result.set_result(messages.decode(future.result()))
+            except RollenvError as error:
+                result.set_exception(error)
+
+        answer.add_done_callback(answered)
+        return result
+
+    def heard(self) -> None:
+        """It answered."""
+        self.last_heard = self.last_seen = self.pool.time()
+        if not self.ready and not self.death:
+            self.ready = True
+            self.place.failed_starts = 0
+            self._is_up()
+            self.pool.settle()
             self.pool.wake()
 
-    def lost(self) -> EnvFailure:
-        """What everybody is told who waits for it."""
-        return EnvFailure("lost", f"worker {self.name} is gone: {self.death}")
+    def seen(self, *, stopped: bool) -> None:
+        """It is there, but may be busy."""
+        if not stopped:
+            self.last_seen = self.pool.time()
 
-    def end(self, why: str) -> None:
+    def over(self, ended: str, blamed: list[int]) -> None:
+        """It is gone: tell who waits."""
+        self.end(ended)
+        self.death, self.blamed = ended or self.death, blamed
+        self.place.last_death = self.death
+        asked, self._asked = self._asked, {}
+        for future, number in asked.items():
+            if not future.done():
+                future.set_exception(self.lost(number))
+
+    # -- what the pool and environments call ---------------------------------------------------------------------------
+
+    async def answers(self) -> bool:
+        """Whether it answers when it is asked now: not if the interpreter's lock is held, or the process stopped."""
+        began = self.pool.time()
+        while self.pool.time() < began + max(_ANSWER_SECONDS, 2 * self.pool.ping_every) and not self.death:
+            self.ping()
+            await asyncio.sleep(0.05)
+            if self.last_heard > began:
+                return True
+        return False
+
+    def lost(self, number: int) -> EnvFailure:
+        """What an environment is told that is lost with it."""
+        blamed = number in (self.blamed or ())
+        who = "; it was this environment that ran last" if blamed else ""
+        return EnvFailure("lost", f"worker {self.name} is gone: {self.death}{who}", blamed=blamed)
+
+    def end(self, why: str, how: Ending = "unblamed") -> None:
         """Kill it, if it still runs, and let the pool replace it."""
         if not self.death:
-            self.death = why  # at once, since killing it may lead here again
-            self.death = self.kill() or why
+            self.death = why or "it ended"
+            self._is_up()
+            self.kill(how)
             self.pool.died(self)
+
+    def _is_up(self) -> None:
+        if not self.up.done() and not self.up.get_loop().is_closed():
+            self.up.set_result(None)
 
     def leave(self, *, stuck: bool = False) -> None:
         """An environment left, or is stuck in it for good."""
@@ -90,16 +166,16 @@ class Worker(ABC):
             self.stuck += 1
         else:
             self.load -= 1
-        if self in self.place.retired and self.load == self.stuck:
-            self.end("an environment hung in it")
+        if (self.place.alone or self in self.place.retired) and self.load == self.stuck:
+            self.end("its environments are over" if not self.stuck else "an environment hung in it")
         self.pool.wake()
 
 
 class Place:
     """One worker of the pool, through all its lives."""
 
-    def __init__(self, name: str):
-        self.name = name
+    def __init__(self, name: str, *, alone: bool = False):
+        self.name, self.alone = name, alone
         self.worker: Worker | None = None
         self.retired: list[Worker] = []
         self.deaths = 0
@@ -153,33 +229,35 @@ class WorkerPool(ABC):
         self.ping_every, self.lost_after, self.close_deadline = ping_every, lost_after, close_deadline
         self.places = [Place(name) for name in names]
         self.numbers = itertools.count(1)
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._alone: set[Place] = set()
+        self._waiting: deque[_Waiter] = deque()
+        self._waiting_alone: deque[_Waiter] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self._settled = asyncio.Event()
+        self._settled = False
 
     @abstractmethod
     def start_worker(self, place: Place) -> Worker:
         """Start a worker; returns before it is ready."""
 
-    async def open(self, task: Task, *, views: bool = False, shun: Shun = nobody) -> PooledEnv:
+    async def open(self, task: Task, *, views: bool = False, shun: Shun = nobody, alone: bool = False) -> PooledEnv:
         self._attach()
-        env_spec = spec(task.env_id)
-        await self._settled.wait()
-        while (worker := self._choose(shun)) is None:
-            free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(free)
-            await free
-        env = PooledEnv(worker, next(self.numbers))
+        how = (spec(task.env_id), task, views)
+        place: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+        (self._waiting_alone if alone else self._waiting).append((place, shun))
+        self.wake()
         try:
-            await env.ask("open", env_spec, task, views)
+            worker = await place
+            if alone:
+                await worker.up
         except BaseException:
-            env.close()
+            if place.done() and not place.cancelled() and not place.exception():
+                place.result().leave()  # it was given to one that no longer wants it
             raise
-        return env
+        return PooledEnv(worker, next(self.numbers), how)
 
     def report(self) -> list[dict[str, Any]]:
-        return [place.report() for place in self.places]
+        return [place.report() for place in (*self.places, *self._alone)]
 
     async def aclose(self) -> None:
         self.close()
@@ -189,12 +267,19 @@ class WorkerPool(ABC):
         if self._watcher is not None:
             with contextlib.suppress(RuntimeError):  # its loop is closed already
                 self._watcher.cancel()
+        self._waiting.clear()
+        self._waiting_alone.clear()
+        running, loop_is_closed = self._running(), self._loop is not None and self._loop.is_closed()
         self._watcher = self._loop = None
+        for worker in running:
+            worker.end("the pool was closed")
+            worker.drop()
+            if not loop_is_closed:
+                worker.over("", [])
         for place in self.places:
-            for worker in place.running:
-                worker.end("the pool was closed")
             place.worker = None
             place.retired.clear()
+        self._alone.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -202,23 +287,38 @@ class WorkerPool(ABC):
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self.close()
 
+    def time(self) -> float:
+        """Seconds of the event loop."""
+        return self._loop.time() if self._loop is not None else 0.0
+
     def wake(self) -> None:
-        """There may be room for one that waits."""
-        while self._waiting:
-            free = self._waiting.popleft()
-            if not free.done():
-                free.set_result(None)
-                return
+        """Give places to those who wait, in their order."""
+        if not self._settled:
+            return
+        for waiting, choose in ((self._waiting, self._choose), (self._waiting_alone, self._choose_alone)):
+            while waiting:
+                place, shun = waiting[0]
+                if not place.done():
+                    try:
+                        worker = choose(shun)
+                    except WorkersBroken as error:
+                        place.set_exception(error)
+                    else:
+                        if worker is None:
+                            break
+                        worker.load += 1
+                        place.set_result(worker)
+                waiting.popleft()
 
     def settle(self) -> None:
         """Open the doors if no worker is still to come."""
         if all(place.worker and place.worker.ready for place in self.places):
-            self._settled.set()
+            self._settled = True
 
     def retire(self, worker: Worker) -> None:
         """An environment hangs in ``worker``: it gets no new ones, and ends when the others are done."""
         place = worker.place
-        if place.worker is worker:
+        if place.worker is worker and not place.alone:
             place.retired.append(worker)
             self._start(place)
         if worker.load == worker.stuck:
@@ -234,11 +334,13 @@ class WorkerPool(ABC):
         if place.worker is not worker:
             return
         place.worker = None
+        self._alone.discard(place)
         place.failed_starts = 0 if worker.ready else place.failed_starts + 1
-        if self._loop is None:
-            return
-        if place.failed_starts:
+        if self._loop is None or place.alone:
+            self.wake()
+        elif place.failed_starts:
             place.restart_at = self._loop.time() + min(30.0, 0.1 * 2.0**place.failed_starts)
+            self._settled = True
             self.wake()  # whoever waits may have to be told that nothing starts
         else:
             self._start(place)
@@ -255,11 +357,18 @@ class WorkerPool(ABC):
         if self._loop is not None:
             raise UsageError("this pool of workers is used by another event loop; close it there first")
         self._loop = loop
+        self._settled = False
         for place in self.places:
             self._start(place)
-        self._settled = asyncio.Event()
-        loop.call_later(_SETTLE_SECONDS, self._settled.set)
+        loop.call_later(_SETTLE_SECONDS, self._settle_late)
         self._watcher = loop.create_task(self._watch())
+
+    def _settle_late(self) -> None:
+        self._settled = True
+        self.wake()
+
+    def _running(self) -> list[Worker]:
+        return [worker for place in (*self.places, *self._alone) for worker in place.running]
 
     def _start(self, place: Place) -> None:
         place.restart_at = None
@@ -277,47 +386,68 @@ class WorkerPool(ABC):
         room = [worker for worker in workers if worker.load < self.envs_per_worker]
         return min(room, key=lambda worker: (shun(worker.name), worker.load), default=None)
 
+    def _choose_alone(self, shun: Shun) -> Worker | None:
+        """A fresh worker for one environment, if not too many of them are there."""
+        if len(self._alone) >= len(self.places):
+            return None
+        place = Place(f"alone-{next(self.numbers)}", alone=True)
+        self._alone.add(place)
+        self._start(place)
+        return place.worker
+
     async def _watch(self) -> None:
-        """Ping the workers; end those that are silent; start those whose time has come."""
+        """Ping the workers; end those that are stopped or out of reach; start those whose time has come."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self.ping_every)
             for place in self.places:
                 if place.restart_at is not None and loop.time() >= place.restart_at:
                     self._start(place)
-                for worker in place.running:
-                    silent = loop.time() - worker.last_heard
-                    if silent > (self.lost_after if worker.ready else max(_START_SECONDS, self.lost_after)):
-                        worker.end(f"it was silent for {silent:.1f} s")
-                    elif worker.ready:
-                        worker.ping()
+            for worker in self._running():
+                silent = loop.time() - worker.last_seen
+                if silent > (self.lost_after if worker.ready else max(_START_SECONDS, self.lost_after)):
+                    worker.end(f"it was silent for {silent:.1f} s", "blamed")
+                elif not worker.death:
+                    worker.ping()
 
 
 class PooledEnv:
-    """An environment in a worker of a pool."""
+    """An environment in a worker of a pool, which has a place for it."""
 
-    def __init__(self, worker: Worker, number: int):
-        self._worker, self._number = worker, number
+    def __init__(self, worker: Worker, number: int, how: tuple[EnvSpec, Task, bool]):
+        self._worker, self._number, self._how = worker, number, how
         self.worker = worker.name
         self._open = True
-        worker.load += 1
 
     async def reset(self) -> Seen:
-        seen: Seen = await self.ask("reset")
+        seen: Seen = await self._ask("reset", *self._how)
         return seen
 
     async def step(self, action: str) -> Seen:
-        seen: Seen = await self.ask("step", action)
+        seen: Seen = await self._ask("step", action)
         return seen
 
     async def call(self, method: str, *args: Any) -> Any:
-        return await self.ask("call", method, *args)
+        return await self._ask("call", method, *args)
 
-    async def ask(self, operation: str, *args: Any) -> Any:
+    async def _ask(self, operation: str, *args: Any) -> Any:
         """Send a request and wait for its answer."""
         if self._worker.death:
-            raise self._worker.lost()
+            raise self._worker.lost(self._number)
         return await self._worker.ask(operation, self._number, args)
+
+    async def overdue(self, failure: EnvFailure) -> EnvFailure:
+        worker = self._worker
+        if not worker.death and await worker.answers():
+            return failure
+        worker.end("an environment holds its interpreter's lock", "frozen")
+        for _ in range(100):
+            if worker.blamed is not None:
+                break
+            await asyncio.sleep(0.05)
+        if self._number in (worker.blamed or ()):
+            return EnvFailure("hung", f"{failure}, and kept all others in its process from running", blamed=True)
+        return worker.lost(self._number)
 
     def close(self) -> None:
         if not self._open:

@@ -5,29 +5,76 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import multiprocessing
 import os
-import pickle
 import socket
 import weakref
+from collections.abc import Callable
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from rollenv.core import UsageError
-from rollenv.rollout.host import HEADER, pack, serve
-from rollenv.rollout.pool import Place, Worker, WorkerPool
+from rollenv.rollout import messages
+from rollenv.rollout.guardian import template
+from rollenv.rollout.pool import Ending, Place, Worker, WorkerPool
 
-_DISCONNECTED = "the connection to it ended"
+#: Seconds that a guardian is given to end what it watches over.
+_END_SECONDS = 10.0
+
+
+class Templates:
+    """The template process that forks workers; started when the first is wanted, and again if it is gone."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._process: SpawnProcess | None = None
+        self._state: list[socket.socket] = []
+        self.close = weakref.finalize(self, self._end, self._state)
+
+    def fork(self, threads: int) -> tuple[socket.socket, socket.socket]:
+        """A new worker: the connection to it, and the one to its guardian."""
+        if self._socket is None or self._process is None or not self._process.is_alive():
+            self._start()
+        assert self._socket is not None
+        data, their_data = socket.socketpair()
+        control, their_control = socket.socketpair()
+        with their_data, their_control, contextlib.suppress(OSError):  # else both end at once, as for any that died
+            socket.send_fds(self._socket, [str(threads).encode()], [their_data.fileno(), their_control.fileno()])
+        return data, control
+
+    def _start(self) -> None:
+        self._end(self._state)
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._state.append(self._socket)
+        context = multiprocessing.get_context("spawn")
+        args = (theirs, os.getpid())
+        self._process = context.Process(target=template, args=args, name="rollenv-template", daemon=True)
+        self._process.start()
+        theirs.close()
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the template, if it ended."""
+        return None if self._process is None else self._process.exitcode
+
+    @staticmethod
+    def _end(state: list[socket.socket]) -> None:
+        while state:
+            state.pop().close()
 
 
 class ProcessWorkers(WorkerPool):
     """A pool of processes on this machine, each with many environments in threads of their own.
 
+    What an environment started ends with it, or with its process at the latest.
+
     Args:
         processes: how many; by default one for each CPU core.
         envs_per_process: how many environments a process holds at the same time.
         ping_every: seconds between two pings.
-        lost_after: a process that was silent for so many seconds is killed.
+        lost_after: a process that was stopped or out of reach for so many seconds is killed. One that is there and
+            does not answer is busy: the deadlines of its environments hold for it.
         close_deadline: seconds that closing an environment may take before its process is replaced.
     """
 
@@ -48,43 +95,92 @@ class ProcessWorkers(WorkerPool):
             lost_after=lost_after,
             close_deadline=close_deadline,
         )
-        self.alive: set[SpawnProcess] = set()
-        weakref.finalize(self, _kill_all, self.alive)
+        self.templates = Templates()
+        #: The connections to the guardians of all processes that were started and have not ended.
+        self.alive: set[socket.socket] = set()
+        weakref.finalize(self, end_all, self.alive)
 
     def start_worker(self, place: Place) -> Worker:
         return WorkerProcess(self, place)
 
+    def close(self) -> None:
+        super().close()
+        end_all(self.alive)
+        self.templates.close()
+        self.templates = Templates()
 
-class WorkerProcess(Worker, asyncio.Protocol):
-    """A running process and the connection to it."""
+
+class WorkerProcess(Worker):
+    """A running process and the connections to it."""
 
     def __init__(self, pool: ProcessWorkers, place: Place):
         super().__init__(pool, place)
-        self._requests = itertools.count(1)
-        self._pending: dict[int, asyncio.Future[Any]] = {}
-        self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
-        here, there = socket.socketpair()
-        args = (there, os.getpid(), pool.envs_per_worker + 1)
-        context = multiprocessing.get_context("spawn")
-        self.process = context.Process(target=serve, args=args, name=place.name, daemon=True)
-        self.process.start()
-        self._alive = pool.alive
-        self._alive.add(self.process)
-        there.close()
-        self._connecting = asyncio.get_running_loop().create_task(self._connect(here))
-
-    async def _connect(self, sock: socket.socket) -> None:
-        await asyncio.get_running_loop().create_connection(lambda: self, sock=sock)
+        self.link = Link(pool.templates, pool.alive, pool.envs_per_worker + 1, self._heard, self.over)
 
     @property
     def pid(self) -> int | None:
-        return self.process.pid
+        return self.link.pid
 
     def ask(self, operation: str, number: int, args: tuple[Any, ...]) -> asyncio.Future[Any]:
+        return self.follow(number, self.link.ask(operation, number, args))
+
+    def ping(self) -> None:
+        self.link.ping()
+
+    def _heard(self, state: str) -> None:
+        if state:
+            self.seen(stopped=state in "TtZX")
+        else:
+            self.heard()
+
+    def kill(self, how: Ending) -> None:
+        self.link.end(how)
+
+    def drop(self) -> None:
+        self.link.drop()
+
+
+class Link:
+    """The connections to a worker process and to its guardian, in an event loop.
+
+    Args:
+        templates: starts it.
+        alive: where the connection to the guardian is kept while it is there.
+        threads: of the worker.
+        heard: called with an empty text when the worker answers, with its state when the guardian does.
+        over: called once, when both are gone, with what it ended with and who is to blame.
+    """
+
+    def __init__(
+        self,
+        templates: Templates,
+        alive: set[socket.socket],
+        threads: int,
+        heard: Callable[[str], None],
+        over: Callable[[str, list[int]], None],
+    ):
+        self.pid: int | None = None
+        self._templates, self._alive, self._heard, self._over = templates, alive, heard, over
+        self._requests = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[bytes]] = {}
+        self._buffer = bytearray()
+        data, self._control = templates.fork(threads)
+        alive.add(self._control)
+        self._ending = ""
+        loop = asyncio.get_running_loop()
+        self._writer: asyncio.Transport | None = None
+        self._unsent: list[bytes] = []
+        self._tasks = [loop.create_task(self._connect(data)), loop.create_task(self._follow_guardian())]
+
+    def ask(self, operation: str, number: int, args: tuple[Any, ...]) -> asyncio.Future[bytes]:
+        """Send a request; the future gives the answer, and is cancelled if there will be none.
+
+        Raises:
+            UsageError: it cannot be sent.
+        """
         request = next(self._requests)
         try:
-            data = pack((request, operation, number, args))
+            data = messages.pack_request((request, operation, number, args))
         except Exception as error:
             raise UsageError(
                 f"{operation} cannot be sent to a worker process: {error}. An environment that is played there is "
@@ -95,61 +191,105 @@ class WorkerProcess(Worker, asyncio.Protocol):
         return future
 
     def ping(self) -> None:
-        self._write(pack((0, "ping", 0, ())))
+        """Ask both whether they are there."""
+        self._write(messages.pack_request((0, "ping", 0, ())))
+        self._say(b"p")
+
+    def end(self, how: Ending = "unblamed") -> None:
+        """Have the guardian end it, and say who is to blame."""
+        self._say({"unblamed": b"k", "blamed": b"b", "frozen": b"f"}[how])
+
+    def drop(self) -> None:
+        """Leave both connections alone from now on."""
+        for task in self._tasks:
+            if not task.get_loop().is_closed():
+                task.cancel()
+                task.get_loop().remove_reader(self._control)
+        if self._writer is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
+                self._writer.abort()
+
+    # -- the worker ----------------------------------------------------------------------------------------------------
+
+    async def _connect(self, sock: socket.socket) -> None:
+        self._writer, _ = await asyncio.get_running_loop().create_connection(lambda: _Protocol(self), sock=sock)
+        for data in self._unsent:
+            self._writer.write(data)
 
     def _write(self, data: bytes) -> None:
-        if self._transport is not None and not self.death:
-            self._transport.write(data)
+        if self._writer is None:
+            self._unsent.append(data)
+        elif not self._writer.is_closing():
+            self._writer.write(data)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        if self.death:
-            transport.abort()
+    def received(self, data: bytes) -> None:
+        """Bytes came from the worker."""
+        self._heard("")
+        self._buffer += data
+        header = messages.ANSWER
+        while len(self._buffer) >= header.size:
+            length, request = header.unpack_from(self._buffer)
+            if length > messages.LARGEST_ANSWER or (request and request not in self._pending):
+                self._ending = "an environment wrote into the connection of its process"
+                self.end("blamed")
+                return
+            if len(self._buffer) < header.size + length:
+                return
+            payload = bytes(self._buffer[header.size : header.size + length])
+            del self._buffer[: header.size + length]
+            if not request:
+                self.pid = int(payload) if payload.isdigit() else self.pid
+            elif not (future := self._pending.pop(request)).done():
+                future.set_result(payload)
+
+    # -- the guardian --------------------------------------------------------------------------------------------------
+
+    def _say(self, word: bytes) -> None:
+        with contextlib.suppress(OSError):
+            self._control.send(word)
+
+    async def _follow_guardian(self) -> None:
+        """Read what it says, to its end."""
+        loop = asyncio.get_running_loop()
+        self._control.setblocking(False)
+        ended, blamed, rest = "", [], b""
+        with contextlib.suppress(OSError):
+            while data := await loop.sock_recv(self._control, 4096):
+                *lines, rest = (rest + data).split(b"\n")
+                for word in map(json.loads, lines):
+                    if "state" in word:
+                        self._heard(word["state"])
+                    else:
+                        ended, blamed = word["ended"], word["blamed"]
+        self._forget()
+        if not ended and self.pid is None and self._templates.exit_code is not None:
+            ended = f"the process that starts them ended with exit code {self._templates.exit_code}"
+        self._over(self._ending or ended, blamed)
+
+    def _forget(self) -> None:
+        self._alive.discard(self._control)
+        self._control.close()
+        if self._writer is not None:
+            self._writer.abort()
+
+
+class _Protocol(asyncio.Protocol):
+    def __init__(self, link: Link):
+        self._link = link
 
     def data_received(self, data: bytes) -> None:
-        self.last_heard = asyncio.get_running_loop().time()
-        if not self.ready:
-            self.is_ready()
-        self._buffer += data
-        while len(self._buffer) >= HEADER.size:
-            end = HEADER.size + HEADER.unpack_from(self._buffer)[0]
-            if len(self._buffer) < end:
-                return
-            request, succeeded, value = pickle.loads(self._buffer[HEADER.size : end])
-            del self._buffer[:end]
-            future = self._pending.pop(request, None)
-            if future is None or future.done():
-                continue
-            if succeeded:
-                future.set_result(value)
-            else:
-                future.set_exception(value)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.end(_DISCONNECTED)
-
-    def kill(self) -> str:
-        if self.death == _DISCONNECTED:
-            self.process.join(0.05)  # its own exit code says more than that of a kill
-        code = self.process.exitcode
-        self.process.kill()
-        self.process.join()
-        self._alive.discard(self.process)
-        if self._transport is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed already
-                self._transport.abort()
-        if code is not None:
-            self.death = f"exit code {code}" if code >= 0 else f"signal {-code}"
-        pending, self._pending = self._pending, {}
-        for future in pending.values():
-            if not future.done() and not future.get_loop().is_closed():
-                future.set_exception(self.lost())
-        return self.death
+        self._link.received(data)
 
 
-def _kill_all(processes: set[SpawnProcess]) -> None:
-    for process in list(processes):
-        process.kill()
-        process.join()
-    processes.clear()
+def end_all(controls: set[socket.socket]) -> None:
+    """End the processes behind these connections and wait until they are gone."""
+    for control in controls:
+        with contextlib.suppress(OSError):
+            control.send(b"k")
+    while controls:
+        control = controls.pop()
+        with contextlib.suppress(OSError):
+            control.settimeout(_END_SECONDS)
+            while control.recv(4096):
+                pass
+        control.close()

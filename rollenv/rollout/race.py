@@ -7,7 +7,13 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from rollenv.core import RollenvError
+
 T = TypeVar("T")
+
+
+class RolloutBroken(RollenvError):
+    """The rollout cannot go on; the text says why."""
 
 
 class Race(Generic[T]):
@@ -16,6 +22,7 @@ class Race(Generic[T]):
     def __init__(self) -> None:
         self.running: set[asyncio.Task[T]] = set()
         self._finished: asyncio.Queue[asyncio.Task[T]] = asyncio.Queue()
+        self._cancelled: set[asyncio.Task[T]] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Let another one run."""
@@ -25,17 +32,34 @@ class Race(Generic[T]):
         return task
 
     async def next(self) -> T:
-        """The result of the next one to finish; what it raised is raised here."""
+        """The result of the next one to finish; what it raised is raised here.
+
+        Raises:
+            RolloutBroken: it was cancelled, though not by this race.
+        """
         while True:
             task = await self._finished.get()
             self.running.discard(task)
             if not task.cancelled():
                 return task.result()
+            if task not in self._cancelled:
+                raise RolloutBroken("a part of the rollout was cancelled by nobody who may: a callback raised so?")
+            self._cancelled.discard(task)
+
+    def cancel(self, task: asyncio.Task[T]) -> None:
+        """End one of them; :meth:`next` passes over it."""
+        self._cancelled.add(task)
+        task.cancel()
+
+    def asked(self) -> bool:
+        """Whether the running task of this race was cancelled by it: what else is raised as CancelledError is no end
+        that anybody wanted."""
+        return asyncio.current_task() in self._cancelled
 
     async def __aenter__(self) -> Race[T]:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         for task in self.running:
-            task.cancel()
+            self.cancel(task)
         await asyncio.gather(*self.running, return_exceptions=True)

@@ -22,7 +22,7 @@ class RolloutStream:
     Groups are admitted as in AReaL (arXiv 2505.24298, equation 3): with ``v`` updates done, at most
     ``(v + max_staleness + 1) * groups`` groups are begun, besides those that were dropped. What became staler all the
     same, because it took long, is dropped and its task begun again: no token that :meth:`next_batch` returns is older
-    than ``max_staleness`` updates.
+    than ``max_staleness`` updates. A group that lacks complete members is dropped, and the next task begun.
 
     Args:
         manager: who plays; its agent is Updatable.
@@ -82,6 +82,7 @@ class RolloutStream:
         """The next ``groups`` groups, those that were complete first; fewer only when the source has ended.
 
         Raises:
+            UsageError: the bound on staleness allows no further group before the next update.
             Exception: what ended the rollout.
         """
         while len(self._ready) < self.groups and (self._playing or self._pump.done()):
@@ -89,6 +90,11 @@ class RolloutStream:
                 self._pump.result()
             self._changed.clear()
             await self._changed.wait()
+        if len(self._ready) < self.groups and self._next_task():
+            raise UsageError(
+                f"after {self.updates} updates max_staleness={self.max_staleness} allows no further batch: call "
+                "update_weights() before the next next_batch(), or raise max_staleness"
+            )
         batch = [self._ready.popleft() for _ in range(min(self.groups, len(self._ready)))]
         for group in batch:
             self.manager.stats.kept(group)
@@ -129,14 +135,20 @@ class RolloutStream:
             len(self._playing) < self.groups + self.extra_groups
             and self._begun < (self.updates + self.max_staleness + 1) * self.groups + self.extra_groups
         ):
-            task = self._again.popleft() if self._again else next(self._source, None)
-            if task is None:
+            if not self._next_task():
                 break
+            task = self._again.popleft()
             group = Group(task, [], next(self._numbers))
             playing = self._race.start(self.manager.play_group(group, self.group_size, self.extra_members))
             self._playing[group.number] = group, playing
             self._begun += 1
         self._changed.set()
+
+    def _next_task(self) -> bool:
+        """Have the next task at hand, if there is one."""
+        if not self._again:
+            self._again.extend(itertools.islice(self._source, 1))
+        return bool(self._again)
 
     async def _collect(self) -> None:
         """Take groups as they are complete."""
@@ -145,7 +157,9 @@ class RolloutStream:
                 group = await self._race.next()
                 if self._playing.pop(group.number, None) is None:
                     continue
-                if self._stale(group):
+                if len(group.complete) < self.group_size:
+                    self._begun -= 1
+                elif self._stale(group):
                     self._drop(group)
                 elif self.keep and not self.keep(group):
                     self.manager.stats.filtered(group)
@@ -165,7 +179,7 @@ class RolloutStream:
         for number, (group, playing) in list(self._playing.items()):
             if self._stale(group):
                 del self._playing[number]
-                playing.cancel()
+                self._race.cancel(playing)
                 self._again.append(group.task)
                 self._begun -= 1
         old = [group for group in self._ready if self._stale(group)]

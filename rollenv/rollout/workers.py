@@ -6,15 +6,17 @@ offers the same interface.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
-from rollenv.core import Env, MissingExtra, RollenvError, UsageError
+from rollenv.core import Env, MissingExtra, RollenvError, Unsolvable, UsageError
 from rollenv.registry import EnvSpec, spec
+from rollenv.rollout import border
 from rollenv.rollout.types import Task
 
 logger = logging.getLogger(__name__)
@@ -24,17 +26,15 @@ class EnvFailure(RollenvError):
     """An environment did not do what it was asked to.
 
     Args:
-        kind: "raised" (it raised), "hung" (a deadline passed), "lost" (its process or machine is gone) or "differs"
-            (a replay did not give what the first play gave).
+        kind: "raised" (it raised), "wrong" (what it returned is no such value), "hung" (a deadline passed), "lost"
+            (its process or machine is gone) or "differs" (a replay did not give what the first play gave).
         text: what happened.
+        blamed: of "lost": it was this environment that ran when the worker died, as far as one can tell.
     """
 
-    def __init__(self, kind: str, text: str):
+    def __init__(self, kind: str, text: str, *, blamed: bool = False):
         super().__init__(text)
-        self.kind = kind
-
-    def __reduce__(self) -> tuple[type[EnvFailure], tuple[str, str]]:
-        return EnvFailure, (self.kind, str(self))
+        self.kind, self.blamed = kind, blamed
 
 
 @dataclass(slots=True)
@@ -69,12 +69,22 @@ class WorkerEnv(Protocol):
     worker: str
     """The name of the worker, for health and flight records."""
 
-    async def reset(self) -> Seen: ...
+    async def reset(self) -> Seen:
+        """Make the environment, if it is not there yet, and reset it.
+
+        Raises:
+            UsageError: the task's arguments are wrong.
+        """
+        ...
 
     async def step(self, action: str) -> Seen: ...
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Any other method. The environment's own :class:`RollenvError` is raised as it is."""
+        """Any other method. :class:`Unsolvable` is raised as it is."""
+        ...
+
+    async def overdue(self, failure: EnvFailure) -> EnvFailure:
+        """A deadline passed during a call: ``failure``, or what it was instead (another one held the worker)."""
         ...
 
     def close(self) -> None:
@@ -92,14 +102,14 @@ class Workers(Protocol):
     interruptible: bool
     """Whether a deadline can be kept while an environment computes."""
 
-    async def open(self, task: Task, *, views: bool = False, shun: Shun = nobody) -> WorkerEnv:
-        """A place for the task's environment, made but not reset; waits while there is none.
+    async def open(self, task: Task, *, views: bool = False, shun: Shun = nobody, alone: bool = False) -> WorkerEnv:
+        """A place for the task's environment, which is made when it is first reset; waits while there is none.
 
-        Workers for which ``shun(name)`` is true get it only if there is no other.
+        Workers for which ``shun(name)`` is true get it only if there is no other. With ``alone`` no other environment
+        shares the worker, where there are workers that can be lost.
 
         Raises:
-            UsageError: the task's id or arguments are wrong.
-            EnvFailure: the environment could not be made.
+            UsageError: the task's id is wrong.
         """
         ...
 
@@ -112,22 +122,46 @@ class Workers(Protocol):
         ...
 
 
+def make_env(env_spec: EnvSpec, task: Task) -> Env:
+    """The environment of a task, in its wrappers; every kind of worker makes it here.
+
+    Raises:
+        UsageError: the task's arguments, wrappers or options are wrong.
+    """
+    env = replace(env_spec, wrappers={**env_spec.wrappers, **task.wrappers}).make(**task.kwargs)
+    inner: Any = env.unwrapped
+    if task.options and type(inner).reset is Env.reset:  # others may take options that they do not declare
+        try:
+            inner._checked_options(task.options)
+        except UsageError:
+            env.close()
+            raise
+    return env
+
+
 class HostedEnv:
-    """An environment as every kind of worker holds it: plain calls, results as :class:`Seen`, failures as values."""
+    """An environment as every kind of worker holds it: plain calls, checked results as :class:`Seen`, all that can go
+    wrong as :class:`EnvFailure` with the environment's name.
+
+    Nothing that an environment raises passes, but for KeyboardInterrupt, which may be the user's.
+    """
 
     def __init__(self, env_spec: EnvSpec, task: Task, views: bool):
         self.task = task
-        env_spec = replace(env_spec, wrappers={**env_spec.wrappers, **task.wrappers})
-        self.env: Env = guarded(env_spec.make, **task.kwargs, passing=(UsageError, MissingExtra))
+        with self._guarded("the constructor", (UsageError, MissingExtra)):
+            self.env = make_env(env_spec, task)
         self.views = views
         self.named = "state_key" in env_spec.abilities
 
     def reset(self) -> Seen:
         try:
-            observation, info = self.env.reset(self.task.seed, **self._options())
+            result = self.env.reset(self.task.seed, **self._options())
+            observation, info = border.parts(result, 2, "its result")
             return self._seen(observation, 0.0, False, False, info)
-        except (Exception, SystemExit) as error:
-            raise failed(error) from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise failed(self.task.env_id, "reset", error) from error
 
     def _options(self) -> dict[str, Any]:
         """Nothing where there are none: an environment may have a ``reset`` without them."""
@@ -135,47 +169,72 @@ class HostedEnv:
 
     def step(self, action: str) -> Seen:
         try:
-            return self._seen(*self.env.step(action))
-        except (Exception, SystemExit) as error:
-            raise failed(error) from error
+            return self._seen(*border.parts(self.env.step(action), 5, "its result"))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise failed(self.task.env_id, "step", error) from error
 
     def call(self, method: str, *args: Any) -> Any:
-        return guarded(getattr(self.env, method), *args, passing=RollenvError)
+        with self._guarded(method, (Unsolvable,)):
+            answer = getattr(self.env, method)(*args)
+            return border.text(answer, "its result") if method in _ACTIONS else answer
 
     def close(self) -> None:
         try:
             self.env.close()
-        except (Exception, SystemExit) as error:
-            logger.warning("%s could not be closed: %r", self.task.env_id, error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            logger.warning("%s could not be closed: %s", self.task.env_id, told(error))
 
     def twin(self) -> HostedEnv:
         """A copy in the same state."""
         twin = copy.copy(self)
-        twin.env = guarded(self.env.spawn, True)
+        with self._guarded("spawn"):
+            twin.env = self.env.spawn(True)
         return twin
 
-    def _seen(self, observation: str, reward: float, terminated: bool, truncated: bool, info: dict[str, Any]) -> Seen:
-        key = self.env.state_key() if self.named and not (terminated or truncated) else ""
-        view = self.env.render() if self.views else ""
-        return Seen(observation, reward, terminated, truncated, info, key, view)
+    def _seen(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> Seen:
+        terminated, truncated = border.flag(terminated, "terminated"), border.flag(truncated, "truncated")
+        return Seen(
+            border.text(observation, "the observation"),
+            border.number(reward, "the reward"),
+            terminated,
+            truncated,
+            border.info(info),
+            border.text(self.env.state_key(), "state_key()") if self.named and not (terminated or truncated) else "",
+            border.text(self.env.render(), "render()") if self.views else "",
+        )
+
+    @contextlib.contextmanager
+    def _guarded(self, what: str, passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+        passing = (KeyboardInterrupt, *passing)
+        try:
+            yield
+        except passing:
+            raise
+        except BaseException as error:
+            raise failed(self.task.env_id, what, error) from error
 
 
-Errors = type[BaseException] | tuple[type[BaseException], ...]
+#: Methods that return an action.
+_ACTIONS = ("oracle_action", "sample_random_action")
 
 
-def guarded(function: Callable[..., Any], *args: Any, passing: Errors = (), **kwargs: Any) -> Any:
-    """Call into an environment. Errors of the kinds ``passing`` pass; any other becomes :class:`EnvFailure`."""
-    try:
-        return function(*args, **kwargs)
-    except passing:
-        raise
-    except (Exception, SystemExit) as error:
-        raise failed(error) from error
-
-
-def failed(error: BaseException) -> EnvFailure:
+def failed(env_id: str, what: str, error: BaseException) -> EnvFailure:
     """What an environment raised, as a failure of its."""
-    return EnvFailure("raised", f"{type(error).__name__}: {error}")
+    if isinstance(error, border.BadValue):
+        return EnvFailure("wrong", f"{env_id}: what {what} returned is wrong: {error}")
+    return EnvFailure("raised", f"{env_id}: {what} raised {told(error)}")
+
+
+def told(error: BaseException) -> str:
+    """An exception in a line; its own text may be missing, endless or raise."""
+    try:
+        return f"{type(error).__name__}: {str(error)[:2000]}"
+    except BaseException:
+        return type(error).__name__
 
 
 class InlineWorkers:
@@ -190,7 +249,7 @@ class InlineWorkers:
         self._originals: dict[str, _Original] = {}
         self.open_now = 0
 
-    async def open(self, task: Task, *, views: bool = False, shun: Shun = nobody) -> InlineEnv:
+    async def open(self, task: Task, *, views: bool = False, shun: Shun = nobody, alone: bool = False) -> InlineEnv:
         env_spec = spec(task.env_id)
         self.open_now += 1
         if "spawn" not in env_spec.abilities:
@@ -270,9 +329,14 @@ class InlineEnv:
         assert self._hosted is not None
         return self._hosted.call(method, *args)
 
+    async def overdue(self, failure: EnvFailure) -> EnvFailure:
+        return failure
+
     def close(self) -> None:
-        if self._hosted is not None:
-            self._hosted.close()
-        self._pool.closed(self._key)
+        try:
+            if self._hosted is not None:
+                self._hosted.close()
+        finally:
+            self._pool.closed(self._key)
 
     abandon = close

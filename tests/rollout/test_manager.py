@@ -115,9 +115,9 @@ def test_an_environment_that_fails_for_good_fails_its_own_group_only(trouble, at
         assert (
             trajectory.error
             == {
-                "raise": "ValueError: lost my board",
-                "exit": "SystemExit: 3",
-                "reset": "OSError: the level server is down",
+                "raise": f"{ID}: step raised ValueError: lost my board",
+                "exit": f"{ID}: step raised SystemExit: 3",
+                "reset": f"{ID}: reset raised OSError: the level server is down",
             }[trouble]
         )
         assert (len(trajectory.turns), trajectory.replays) == (turns, limits.max_replays)
@@ -380,7 +380,7 @@ def test_health_is_kept_beside_the_run(tmp_path):
     (worker,) = health["workers"]
     assert (worker["worker"], worker["envs"], worker["counts"]["completed"]) == ("inline", 0, 6)
     (event,) = health["events"]
-    assert event[1:] == [ID, "inline", "raised", "ValueError: lost my board"]
+    assert event[1:] == [ID, "inline", "raised", f"{ID}: step raised ValueError: lost my board"]
 
 
 def test_inside_an_event_loop_the_plain_call_says_what_to_do():

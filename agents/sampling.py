@@ -1,0 +1,58 @@
+"""From logits to tokens, for a batch of requests that each draw in their own way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from rollenv.agents.generation import Sampling
+
+
+def distributions(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+    """Log-probabilities of shape (requests, vocabulary): temperature, then top-k, top-p and min-p, as transformers do.
+
+    What a request may not draw has -inf, and the rest is normalised. A row whose logits are no numbers is NaN.
+    """
+    scale = torch.tensor([s.temperature or 1.0 for s in samplings], device=logits.device)[:, None]
+    logprobs = (logits.float() / scale).log_softmax(-1)
+    rows = [i for i, s in enumerate(samplings) if s.narrows]
+    if rows:
+        index = torch.tensor(rows, device=logits.device)
+        logprobs[index] = _narrowed(logprobs[index], [samplings[i] for i in rows])
+    return logprobs
+
+
+def _narrowed(logprobs: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+    def column(values: list[float]) -> torch.Tensor:
+        return torch.tensor(values, device=logprobs.device)[:, None]
+
+    size = logprobs.shape[-1]
+    ordered, index = logprobs.sort(dim=-1, descending=True, stable=True)
+    keep = torch.arange(size, device=logprobs.device) < column([s.top_k or size for s in samplings])
+    probs = torch.where(keep, ordered, -torch.inf).softmax(-1)
+    keep &= probs.cumsum(-1) - probs < column([s.top_p for s in samplings])
+    least = column([math.log(s.min_p) if s.min_p else -math.inf for s in samplings])
+    keep &= ordered >= ordered[:, :1] + least
+    keep[:, 0] = True
+    kept = torch.full_like(logprobs, -torch.inf).scatter(-1, index, torch.where(keep, ordered, -torch.inf))
+    return kept.log_softmax(-1)
+
+
+def draw(logprobs: torch.Tensor, samplings: Sequence[Sampling], uniform: Sequence[float]) -> torch.Tensor:
+    """A token for every request, of shape (requests,).
+
+    Args:
+        logprobs: of shape (requests, vocabulary).
+        samplings: of the requests; at temperature 0 the likeliest token is taken.
+        uniform: for each request a number in 0 .. 1 that decides the draw.
+    """
+    cumulative = logprobs.exp().cumsum(-1)
+    at = torch.tensor(uniform, device=logprobs.device)[:, None] * cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, at.to(cumulative.dtype), right=True)[:, 0]
+    tokens.clamp_(max=logprobs.shape[-1] - 1)
+    # Rounding may lead to the very end, where there is nothing to draw.
+    drawable = logprobs.gather(1, tokens[:, None])[:, 0].isfinite()
+    greedy = torch.tensor([not s.temperature for s in samplings], device=logprobs.device)
+    return torch.where(greedy | ~drawable, logprobs.argmax(-1), tokens)

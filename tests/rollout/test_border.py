@@ -1,0 +1,325 @@
+"""What agents and rewards hand over, and what they raise: an episode's failure at most, never the end of a run."""
+
+import asyncio
+import itertools
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from troubled import ID, Echo, register
+
+from rollenv import UsageError
+from rollenv.agents.base import Action, RandomAgent, Session
+from rollenv.agents.failures import EngineFailed
+from rollenv.rollout import border
+from rollenv.rollout.clock import Clock
+from rollenv.rollout.episode import Limits
+from rollenv.rollout.health import AgentUnhealthy
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.processes import ProcessWorkers
+from rollenv.rollout.stream import RolloutStream
+from rollenv.rollout.types import Task
+
+LIMITS = Limits(max_replays=0, max_backoff=0.0, max_replacements=0, agent=2.0)
+
+
+@pytest.fixture(autouse=True)
+def troubled(monkeypatch):
+    register(monkeypatch)
+
+
+class Says(Session):
+    """Answers with what a function gives, in the episodes of one seed; elsewhere it says "go"."""
+
+    version = 3
+
+    def __init__(self, answer, where="act"):
+        self.answer, self.where = answer, where
+
+    def start(self, env, seed):
+        session = Says(self.answer, self.where) if seed // 1_000_003 == 1 else Says(None)
+        return self.answer() if self.where == "start" and session.answer else session
+
+    async def act(self, observation, info):
+        if self.answer is None or self.where != "act":
+            return Action("go", policy_version=3)
+        answer = self.answer()
+        return await answer if asyncio.iscoroutine(answer) else answer
+
+    def close(self):
+        if self.where == "close" and self.answer:
+            self.answer()
+
+
+def play(agent, clock=Clock.REAL, **settings):
+    with RolloutManager(agent, limits=LIMITS, clock=clock, **settings) as manager:
+        groups = manager.collect([Task(ID, s) for s in (0, 1, 2)])
+    (good,), (bad,), (other,) = groups
+    assert (good.status, other.status) == ("terminated", "terminated")
+    return bad
+
+
+def action(**values):
+    return lambda: Action(**({"text": "go", "policy_version": 3} | values))
+
+
+TOKENS = {"prompt_ids": (1,), "response_ids": (2, 3), "logprobs": (-1.0, -1.0)}
+WRONG = {
+    "none": (lambda: None, "not None"),
+    "text": (lambda: "go", "not str"),
+    "text none": (action(text=None), "text is a str, not None"),
+    "text bytes": (action(text=b"go"), "not bytes"),
+    "giant text": (action(text="x" * (1 << 25)), "characters"),
+    "logprob nan": (action(**TOKENS | {"logprobs": (-1.0, math.nan)}), "finite"),
+    "logprob none": (action(**TOKENS | {"logprobs": (-1.0, None)}), "None"),
+    "logprobs short": (action(**TOKENS | {"logprobs": (-1.0,)}), "1 values for 2"),
+    "token float": (action(**TOKENS | {"response_ids": (2, 3.5)}), "float"),
+    "token true": (action(**TOKENS | {"response_ids": (2, True)}), "bool"),
+    "token negative": (action(**TOKENS | {"response_ids": (2, -3)}), "-3"),
+    "prompt text": (action(**TOKENS | {"prompt_ids": "abc"}), "not str"),
+    "version none": (action(policy_version=None), "None"),
+    "version old": (action(policy_version=0), "set policy_version"),
+    "version new": (action(policy_version=9), "agent's version was 3 to 3"),
+    "finish": (action(finish="end"), "finish"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_an_agent_returns_wrong_fails_its_episode(kind):
+    answer, says = WRONG[kind]
+    bad = play(Says(answer))
+    assert bad.status == "failed"
+    assert "agent" in bad.error
+    assert says in bad.error
+
+
+def test_numpy_scalars_and_lists_become_plain_values():
+    values = {"prompt_ids": [np.int64(1)], "response_ids": [2, 3], "logprobs": [np.float32(-1), -1.0]}
+    bad = play(Says(action(**values, versions=[3, np.int32(3)])))
+    assert bad.status == "terminated"
+    turn = bad.turns[0]
+    assert (turn.prompt_ids, turn.response_ids, turn.logprobs, turn.versions) == ((1,), (2, 3), (-1.0, -1.0), (3, 3))
+    assert {type(v) for v in (*turn.prompt_ids, *turn.versions)} == {int}
+    assert {type(v) for v in turn.logprobs} == {float}
+
+
+def raising(error):
+    def answer():
+        raise error
+
+    return answer
+
+
+@pytest.mark.parametrize("where", ["start", "act", "close"])
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(1), GeneratorExit(), EngineFailed("no device")]
+)
+def test_what_an_agent_raises_that_nobody_asked_for_ends_its_episode_alone(error, where):
+    bad = play(Says(raising(error), where))
+    assert bad.status == ("terminated" if where == "close" else "failed")
+    if where != "close":
+        assert type(error).__name__ in bad.error
+
+
+async def stubborn():
+    while True:
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            return Action("go", policy_version=3)
+
+
+def cancels_itself():
+    asyncio.current_task().cancel()
+    return asyncio.sleep(1000)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [(lambda: asyncio.sleep(10**6), "within"), (stubborn, "within"), (cancels_itself, "CancelledError")],
+    ids=["never returns", "catches its deadline", "cancels itself"],
+)
+def test_an_agent_that_does_not_answer_fails_its_episode(answer, says):
+    bad = play(Says(answer), Clock.VIRTUAL)
+    assert bad.status == "failed"
+    assert says in bad.error
+
+
+def test_agents_have_a_deadline_by_default():
+    assert Limits().agent is not None
+    with RolloutManager(Says(lambda: asyncio.sleep(10**6)), clock=Clock.VIRTUAL) as manager:
+        _, (bad,) = manager.collect([Task(ID, 0), Task(ID, 1)])
+    assert bad.status == "failed"
+
+
+def test_an_agent_that_fails_in_every_episode_ends_the_run_and_says_why():
+    with pytest.raises(AgentUnhealthy, match=r"its last 64 episodes failed, since 20.*no device"):
+        RolloutManager(Says(raising(EngineFailed("no device"))), limits=LIMITS).collect([Task(ID, 1)] * 100)
+
+
+@pytest.mark.parametrize("value", [None, "1", math.nan, np.ones(2), 10**400, KeyboardInterrupt(), SystemExit(), 1e308])
+def test_a_reward_function_that_returns_no_number_fails_its_trajectory(value):
+    async def reward(trajectory):
+        if isinstance(value, BaseException):
+            raise value
+        return value if trajectory.task.seed == 1 else np.float32(0.5)
+
+    with RolloutManager(Echo(), limits=LIMITS, reward=reward) as manager:
+        (good,), (bad,) = manager.collect([Task(ID, 0), Task(ID, 1)])
+    assert bad.status == "failed"
+    assert "reward" in bad.error
+    assert isinstance(value, BaseException) or (good.turns[-1].reward == 1.5 and type(good.turns[-1].reward) is float)
+
+
+@given(st.floats() | st.integers() | st.floats(width=32).map(np.float32) | st.integers(-9, 9).map(np.int8))
+def test_a_number_passes_as_a_finite_float_or_not_at_all(value):
+    try:
+        passed = border.number(value, "it")
+    except border.BadValue:
+        plain = value if isinstance(value, int) else float(value)
+        assert not -border.LARGEST_NUMBER <= plain <= border.LARGEST_NUMBER
+    else:
+        assert type(passed) is float
+        assert passed == value
+
+
+# -- the stream --------------------------------------------------------------------------------------------------------
+
+
+class Updatable(Says):
+    """Counts its updates."""
+
+    def __init__(self, answer=None):
+        super().__init__(answer)
+
+    def start(self, env, seed):
+        return self
+
+    async def act(self, observation, info):
+        return Action("go", policy_version=0 if self.answer else self.version)
+
+    async def suspend(self):
+        pass
+
+    async def update_weights(self, weights=None):
+        self.version += 1
+
+    resume = suspend
+
+
+def stream(agent, steps, *, source=None, update=True, limits=LIMITS, **settings):
+    async def main():
+        endless = (Task(ID, n) for n in itertools.count())
+        async with RolloutStream(manager, source or endless, 2, **settings) as batches:
+            taken = []
+            for _ in range(steps):
+                taken.append(await batches.next_batch())
+                if update:
+                    await batches.update_weights()
+            return taken
+
+    with RolloutManager(agent, limits=limits, clock=Clock.VIRTUAL) as manager:
+        return manager.run(main())
+
+
+def test_an_agent_that_never_reports_a_version_is_told_so():
+    with pytest.raises(AgentUnhealthy, match="set policy_version"):
+        stream(Updatable("no version"), 5)
+
+
+def test_a_second_batch_before_an_update_says_what_to_do():
+    with pytest.raises(UsageError, match=r"update_weights\(\)"):
+        stream(Updatable(), 2, update=False, max_staleness=0)
+    ended = stream(Updatable(), 3, update=False, max_staleness=0, source=[Task(ID, 0), Task(ID, 1)])
+    assert [len(batch) for batch in ended] == [2, 0, 0], "a source that ended is no mistake"
+
+
+def test_a_stream_delivers_whole_groups_only():
+    bad = {"trouble": "raise", "at": 1}
+    source = (Task(ID, n, bad if n % 3 == 0 else {}) for n in itertools.count())
+    for batch in stream(Updatable(), 4, source=source, group_size=2):
+        assert len(batch) == 2
+        assert all(len(group.complete) == 2 for group in batch)
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_workers_belong_to_the_process_and_not_to_the_thread_that_started_them():
+    with ProcessWorkers(1) as pool, RolloutManager(RandomAgent(), pool) as manager:
+        pids = []
+
+        def collect():
+            ((trajectory,),) = manager.collect([Task(ID, 0)])
+            assert trajectory.replays == 0
+            pids.append(pool.report()[0]["pid"])
+
+        for _ in range(3):
+            thread = threading.Thread(target=collect)
+            thread.start()
+            thread.join()
+            time.sleep(0.1)
+    assert len(set(pids)) == 1
+
+
+@pytest.mark.slow
+def test_episodes_that_hold_the_interpreters_lock_fail_nobody_else():
+    holding = [Task("test:Misbehaving-v0", s, {"kind": "hangs-step-holds-the-lock"}) for s in range(4)]
+    import misbehaving
+
+    with pytest.MonkeyPatch.context() as patch:
+        misbehaving.register(patch)
+        limits = Limits(step=1.0, reset=10.0, max_replays=0, max_backoff=0.0, max_replacements=0)
+        with ProcessWorkers(2, ping_every=0.2) as pool, RolloutManager(RandomAgent(), pool, limits=limits) as manager:
+            groups = manager.collect([*holding, *[misbehaving.task(seed=s) for s in range(12)]])
+    assert [t.status for g in groups for t in g] == ["failed"] * 4 + ["terminated"] * 12
+
+
+@pytest.mark.slow
+def test_a_group_that_ends_its_workers_costs_seconds_and_few_deaths():
+    import misbehaving
+
+    with pytest.MonkeyPatch.context() as patch:
+        misbehaving.register(patch)
+        with ProcessWorkers(2) as pool, RolloutManager(RandomAgent(), pool) as manager:
+            tasks = [misbehaving.task("dies-segfault"), *[misbehaving.task(seed=s) for s in range(3)]]
+            bad, *good = manager.collect(tasks, 8)
+            deaths = sum(report["deaths"] for report in pool.report())
+    assert [t.status for t in bad] == ["failed"] * 8
+    assert "signal 11" in bad.trajectories[0].error
+    assert all(t.status == "terminated" for g in good for t in g)
+    assert deaths <= 8 * (1 + Limits().max_replacements) + 8, "each suspect ends one worker of others at most"
+
+
+def test_control_c_ends_an_inline_rollout(tmp_path):
+    script = tmp_path / "run.py"
+    script.write_text(
+        textwrap.dedent("""
+        import sys
+        sys.path[:0] = sys.argv[1:]
+        import rollenv
+        from rollenv.rollout import RolloutManager, Task
+        from troubled import Echo
+        rollenv.register("test:Troubled-v0", "troubled:Troubled")
+        print("begun", flush=True)
+        RolloutManager(Echo(0.01)).collect([Task("test:Troubled-v0", 0, {"turns": 10**6})])
+        """)
+    )
+    here = os.path.dirname(__file__)
+    program = subprocess.Popen([sys.executable, script, here], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    program.stdout.readline()
+    time.sleep(0.5)
+    program.send_signal(signal.SIGINT)
+    _, errors = program.communicate(timeout=30)
+    assert program.returncode != 0
+    assert b"KeyboardInterrupt" in errors

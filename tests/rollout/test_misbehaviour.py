@@ -1,0 +1,142 @@
+"""Every kind of misbehaviour in every kind of worker: no hang, the right status with the environment's name, no
+neighbour harmed, nothing left."""
+
+import os
+import time
+from pathlib import Path
+
+import misbehaving
+import pytest
+from misbehaving import ID, KINDS, TURNS, alive, task
+
+from rollenv.agents.base import RandomAgent
+from rollenv.rollout.descendants import below
+from rollenv.rollout.episode import Limits
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.processes import ProcessWorkers
+
+LIMITS = Limits(reset=1.0, step=1.0, agent=30.0, max_replays=0, max_backoff=0.0, max_replacements=0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def known():
+    with pytest.MonkeyPatch.context() as patch:
+        misbehaving.register(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """Where environments note the processes that they start."""
+    with pytest.MonkeyPatch.context() as patch:
+        file = tmp_path_factory.mktemp("left") / "pids"
+        patch.setenv("LEFT", str(file))
+        yield file
+
+
+def hold(kinds, workers, left, healthy=4):
+    """Play an episode of every kind beside healthy ones, all at the same time, and look at everything."""
+    left.unlink(missing_ok=True)
+    began = time.monotonic()
+    with RolloutManager(RandomAgent(), workers, limits=LIMITS, unhealthy_after=10_000) as manager:
+        groups = manager.collect([*map(task, kinds), *[task(seed=s) for s in range(healthy)]])
+    assert time.monotonic() - began < 60
+    for (good,) in groups[len(kinds) :]:
+        assert (good.status, len(good.turns)) == ("terminated", TURNS), good.error
+    for kind, (bad,) in zip(kinds, groups, strict=False):
+        check(kind, bad, inline=workers is None)
+    pids = left.read_text().split() if left.exists() else []
+    for _ in range(100):
+        if not alive(pids):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"processes were left: {alive(pids)}")
+
+
+def check(name, played, inline):
+    """Whether an episode became what it has to."""
+    kind = KINDS[name]
+    status = "terminated" if inline and kind.inline is None else kind.status
+    assert played.status == status, (name, played.error)
+    if status == "failed":
+        assert ID in played.error, name
+        assert kind.says in played.error, name
+    else:
+        assert [type(turn.reward) for turn in played.turns] == [float] * TURNS, name
+        assert {type(turn.observation) for turn in played.turns} == {str}, name
+
+
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.inline is not False])
+def test_inline(kind, left):
+    hold([kind], None, left)
+
+
+def by_class(*names):
+    return [kind for kind in KINDS if kind.partition("-")[0] in names]
+
+
+#: What is wrong in itself is played at once; what harms its process one class at a time, or, where it changes the
+#: process for all that share it, one by one.
+SETS = {
+    "values": by_class("returns", "raises", "unsent"),
+    **{name: by_class(name) for name in ("hangs", "dies", "descriptors", "leaves")},
+    **{kind: [kind] for kind in by_class("changes")},
+}
+
+
+def test_there_are_at_least_sixty_kinds_and_each_is_in_a_set():
+    assert len(KINDS) >= 60
+    assert sorted(kind for kinds in SETS.values() for kind in kinds) == sorted(KINDS)
+
+
+@pytest.fixture(scope="module")
+def processes(left):
+    before = below(os.getpid())
+    with ProcessWorkers(2, envs_per_process=4, ping_every=0.1, lost_after=2.0, close_deadline=1.0) as pool:
+        yield pool
+    for _ in range(100):
+        if not ours(before):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"processes were left: {ours(before)}")
+
+
+def ours(before):
+    """Descendants that came meanwhile, but for the one that multiprocessing keeps as long as this process lives."""
+    new = alive(below(os.getpid()) - before)
+    return {pid for pid in new if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", SETS)
+def test_in_processes(kinds, processes, left):
+    hold(SETS[kinds], processes, left)
+
+
+@pytest.fixture(scope="module")
+def actors(left):
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'rollenv[ray]'")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    from rollenv.rollout.ray_workers import RayWorkers
+
+    here = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent), "LEFT": str(left)}}
+    memory = 80 * 2**20
+    ray.init(num_cpus=2, object_store_memory=memory, include_dashboard=False, log_to_driver=False, logging_level=40)
+    try:
+        options = {"num_cpus": 0.5, "runtime_env": here}
+        with RayWorkers(2, envs_per_actor=4, actor_options=options, ping_every=0.2, close_deadline=1.0) as pool:
+            yield pool
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [name for name in SETS if not name.startswith("changes")])
+def test_in_actors(kinds, actors, left):
+    hold(SETS[kinds], actors, left)
+
+
+@pytest.mark.slow
+def test_what_changes_the_process_in_actors(actors, left):
+    for kind in ("changes-getpid", "changes-files"):
+        hold([kind], actors, left)

@@ -1,0 +1,148 @@
+"""The pool's places: whoever waits, is cancelled or loses a worker, no place is lost and none is given twice."""
+
+import asyncio
+import contextlib
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from troubled import ID, register
+
+from rollenv.rollout.clock import VirtualLoop
+from rollenv.rollout.host import EnvHost
+from rollenv.rollout.marks import Marks
+from rollenv.rollout.pool import Worker, WorkerPool
+from rollenv.rollout.types import Task
+from rollenv.rollout.workers import EnvFailure
+
+
+@pytest.fixture(autouse=True, scope="module")
+def troubled():
+    with pytest.MonkeyPatch.context() as patch:
+        register(patch)
+        yield
+
+
+class Here(Worker):
+    """A worker in this event loop: its environments are real, its answers take a while."""
+
+    def __init__(self, pool, place):
+        super().__init__(pool, place)
+        self.host = EnvHost(Marks(1))
+        asyncio.get_running_loop().call_later(pool.rng.random(), self.heard)
+
+    def ask(self, operation, number, args):
+        loop = asyncio.get_running_loop()
+        answer = loop.create_future()
+
+        def give():
+            if not self.death and not answer.done():
+                answer.set_result(self.host.answer(operation, number, args))
+
+        loop.call_later(self.pool.rng.choice([0.0, 0.5]), give)
+        return self.follow(number, answer)
+
+    def ping(self):
+        if not self.death:
+            self.heard()
+
+    def kill(self, how):
+        asyncio.get_running_loop().call_soon(self.over, "it was killed", [])
+
+
+class Pool(WorkerPool):
+    def __init__(self, names, rng, envs):
+        super().__init__(names, envs_per_worker=envs, ping_every=50.0, lost_after=200.0, close_deadline=5.0)
+        self.rng = rng
+
+    def start_worker(self, place):
+        return Here(self, place)
+
+
+class Usage:
+    """How many environments are in every worker, as their players know it."""
+
+    def __init__(self, pool):
+        self.pool, self.now, self.played = pool, {}, 0
+
+    async def play(self, seed, alone):
+        env = await self.pool.open(Task(ID, seed), alone=alone)
+        worker = env._worker
+        self.now[worker] = self.now.get(worker, 0) + 1
+        assert self.now[worker] <= (1 if alone else self.pool.envs_per_worker)
+        try:
+            with contextlib.suppress(EnvFailure):
+                await env.reset()
+                await env.step("go")
+            self.played += 1
+        finally:
+            self.now[worker] -= 1
+            env.close()
+
+
+async def schedule(rng, workers, envs, players, deaths):
+    """Players come, some are cancelled, also in the tick in which they get a place; workers die."""
+    pool = Pool([f"w{i}" for i in range(workers)], rng, envs)
+    usage = Usage(pool)
+    playing = []
+    for seed in range(players):
+        playing.append(asyncio.create_task(usage.play(seed, alone=rng.random() < 0.1)))
+        await asyncio.sleep(rng.choice([0.0, 0.0, 0.1, 0.7]))
+        for task in playing:
+            if rng.random() < 0.15:
+                if rng.random() < 0.5:
+                    pool.wake()  # woken and cancelled in one tick
+                task.cancel()
+        if deaths and rng.random() < 0.1 and (worker := pool.places[0].worker):
+            worker.end("a schedule said so")
+    await asyncio.wait_for(asyncio.gather(*playing, return_exceptions=True), 1000.0)
+    # Every place is there again: as many as fit are given at once.
+    await asyncio.sleep(100.0)
+    assert [place.worker.load for place in pool.places] == [0] * workers
+    assert not pool._alone
+    envs_now = await asyncio.wait_for(asyncio.gather(*(pool.open(Task(ID, 0)) for _ in range(workers * envs))), 100.0)
+    for env in envs_now:
+        env.close()
+    for task in playing:
+        if task.done() and not task.cancelled() and task.exception():
+            raise task.exception()
+    pool.close()
+
+
+def run(seed, workers, envs, players, deaths):
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(schedule(random.Random(seed), workers, envs, players, deaths))
+    finally:
+        loop.close()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 3), st.integers(1, 20), st.booleans())
+def test_no_place_is_lost_or_given_twice(seed, workers, envs, players, deaths):
+    run(seed, workers, envs, players, deaths)
+
+
+@pytest.mark.slow
+def test_no_place_is_lost_or_given_twice_in_ten_thousand_schedules():
+    rng = random.Random(11)
+    for _ in range(10_000):
+        run(rng.random(), rng.randint(1, 3), rng.randint(1, 2), rng.randint(1, 6), rng.random() < 0.5)
+
+
+def test_one_that_is_woken_and_cancelled_in_one_tick_passes_its_place_on():
+    async def main():
+        pool = Pool(["w"], random.Random(0), 1)
+        first = await pool.open(Task(ID, 0))
+        second, third = (asyncio.ensure_future(pool.open(Task(ID, n))) for n in (1, 2))
+        await asyncio.sleep(0)
+        first._worker.leave()
+        second.cancel()
+        env = await asyncio.wait_for(third, 10.0)
+        env.close()
+        pool.close()
+
+    loop = VirtualLoop()
+    loop.run_until_complete(main())
+    loop.close()
