@@ -32,7 +32,6 @@ def start(
     if unknown := [name for name in require if name not in probes.PROPERTIES]:
         raise UsageError(f"there is no isolation property {unknown[0]!r}; there are {', '.join(probes.PROPERTIES)}")
     worker = _start(backend, limits, packages, settings)
-    worker.about.setdefault("scratch", "/box/home")
     kind = f"{backend} {sorted(settings.items())}"
     try:
         with _proving:

@@ -13,9 +13,10 @@ class Limits:
     """What one run may use."""
 
     seconds: float = 10.0
-    """Wall-clock time; a run asked for with a timeout of its own has that instead."""
+    """Wall-clock time; a run asked for with a timeout of its own has that instead. What goes on between requests has as
+    much processor time."""
     memory_mb: int = 1024
-    """Address space of each process, and resident memory of all of a sandbox's processes together."""
+    """Address space of each process, and memory of all of a sandbox's processes and files together."""
     output_bytes: int = 4 * 2**20
     """Standard output and standard error, each, at most 32 MiB. A run that writes more is stopped."""
     processes: int = 64
@@ -55,7 +56,7 @@ class RunResult:
 class Runner(Protocol):
     """Runs Python programs, each in a fresh interpreter. Threads may share one."""
 
-    def run(self, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
+    def run(self, code: str, *, stdin: str | bytes = "", timeout: float | None = None) -> RunResult:
         """Run a program to its end or its limits; what the program does is never an exception here.
 
         Args:
@@ -96,7 +97,9 @@ class Logs:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionError:
-    """How code failed: an exception, or ``Timeout``, ``OutputLimit``, ``MemoryLimit``, ``Killed`` or ``Exit``."""
+    """How code failed: an exception, or ``Timeout``, ``OutputLimit``, ``MemoryLimit``, ``ProcessLimit``, ``Killed``,
+    ``Exit``, ``ReportViolation`` (it tampered with what is reported of it) or ``SandboxDied`` (it took the sandbox with
+    it)."""
 
     name: str
     value: str
@@ -127,7 +130,7 @@ class CommandResult:
     stdout: str
     stderr: str
     exit_code: int
-    """Below zero for the signal that ended it."""
+    """As shells say it: 128 and the signal's number if a signal ended it."""
     error: ExecutionError | None
     seconds: float
 
