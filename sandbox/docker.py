@@ -153,7 +153,6 @@ def _host(limits: Limits, runtime: str | None) -> dict[str, Any]:
         "memswap_limit": f"{memory}m",
         "cpu_shares": 512,
         "shm_size": f"{limits.disk_mb}m",
-        "oom_score_adj": -500,  # the kernel's; code sets its own to 0
         "auto_remove": True,
         "ipc_mode": "private",
         "tmpfs": {"/box": folder, "/tmp": folder, "/home": folder},

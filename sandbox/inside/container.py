@@ -84,7 +84,7 @@ def _harden(rules: int | None) -> Callable[[], None]:
         _become(CODE_USER)
         linux.drop_capabilities()
         linux.set_dumpable(True)
-        linux.unprotect_from_oom()
+        linux.go_first_when_memory_is_short()
         if rules is not None:
             linux.landlock_restrict(rules)
         else:

@@ -72,7 +72,6 @@ def main(channel: int) -> None:
         privileged = _may_be_others()
         proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         if privileged:
-            linux.protect_from_oom()  # else it might go in the place of what used the memory
             linux.unshare(linux.CLONE_NEWNS)
             _build_root(settings)
             _enter_namespaces_as_root(proc)
@@ -307,7 +306,9 @@ def _asker(connection: socket.socket) -> Callable[[], processes.Room]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(connection, [b"room"], [theirs.fileno()])
-        answer = json.loads(connection.recv(4096) or b'{"error": "what makes rooms is gone"}')
+        if not (said := connection.recv(4096)):
+            raise EOFError("what makes rooms is gone, and so is the sandbox")
+        answer = json.loads(said)
         if "error" in answer:
             ours.close()
             raise OSError(errno.EAGAIN, answer["error"])
@@ -332,7 +333,7 @@ def _harden(privileged: bool, program: bytes) -> Callable[[], None]:
             os.setresuid(CODE_USER, CODE_USER, CODE_USER)
         linux.drop_capabilities()
         linux.set_dumpable(True)
-        linux.unprotect_from_oom()
+        linux.go_first_when_memory_is_short()
         if rules is not None:
             linux.landlock_restrict(rules)
         else:

@@ -140,16 +140,10 @@ def out_of_the_way(fd: int) -> int:
     return high
 
 
-def protect_from_oom() -> None:
-    """Have others go first when memory is short. Only root may."""
+def go_first_when_memory_is_short() -> None:
+    """Rather than what forked this process, or anything else on the machine.."""
     with contextlib.suppress(OSError):
-        _write_own("oom_score_adj", "-500")
-
-
-def unprotect_from_oom() -> None:
-    """Be like everybody else again."""
-    with contextlib.suppress(OSError):
-        _write_own("oom_score_adj", "0")
+        _write_own("oom_score_adj", "500")
 
 
 def _write_own(name: str, text: str) -> None:
