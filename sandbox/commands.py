@@ -140,4 +140,4 @@ class Commands:
         if not words:
             raise UsageError("the command is empty")
         fields = self._sandbox._worker.run_fields(seconds, {**self._sandbox._env, **(env or {})})
-        return fields | {"command": words, "cwd": cwd}
+        return fields | {"command": words, "cwd": cwd, "memory_bytes": None}

@@ -28,7 +28,7 @@ class Files:
     def _perform(self, what: str, path: str, data: bytes = b"", **fields: Any) -> bytes:
         worker = self._sandbox._worker
         output = bytearray()
-        terms = worker.run_fields(_SECONDS) | {"output_bytes": 256 << 20, "processes": None} | fields
+        terms = worker.run_fields(_SECONDS) | {"output_bytes": 1 << 40, "processes": None, "file_bytes": None} | fields
         worker.request(
             "file",
             data=data,

@@ -123,7 +123,8 @@ class Sandbox:
             done = self._run_cell(context or DEFAULT_CONTEXT, code, seconds, output, dict(env or {}))
         elif language in LANGUAGES:
             fields = self._worker.run_fields(seconds, {**self._env, **(env or {})})
-            done = self._run("command", seconds, output, command=[*LANGUAGES[language], code], **fields)
+            fields |= {"command": [*LANGUAGES[language], code], "memory_bytes": None}
+            done = self._run("command", seconds, output, **fields)
         else:
             raise UsageError(f"there is no language {language!r}; there are python, {', '.join(LANGUAGES)}")
         return execution(done, output, seconds)

@@ -16,7 +16,8 @@ class Limits:
     """Wall-clock time; a run asked for with a timeout of its own has that instead. What goes on between requests has as
     much processor time."""
     memory_mb: int = 1024
-    """Address space of each process, and memory of all of a sandbox's processes and files together."""
+    """Memory of all of a sandbox's processes and files together, and address space of each process that runs Python
+    code (other programs reserve far more than they use)."""
     output_bytes: int = 4 * 2**20
     """Standard output and standard error, each, at most 32 MiB. A run that writes more is stopped."""
     processes: int = 64

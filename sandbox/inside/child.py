@@ -95,7 +95,7 @@ def begin(scratch: str) -> None:
             os._exit(0)
     except (OSError, ValueError) as error:
         number = getattr(error, "errno", None) or 22
-        name = getattr(error, "filename", None)
+        name = getattr(error, "filename", None) or terms.get("path")
         message = f"{os.strerror(number)}: {name}" if isinstance(name, str) else getattr(error, "strerror", str(error))
         report.write_all(REPORTS, report.frame(report.FAILED, str(number), str(message)))
         os._exit(126)

@@ -49,8 +49,12 @@ def _write(request: Json) -> None:
     fd = open_without_magic(path, flags, 0o644)
     _require_regular(fd, path)
     os.ftruncate(fd, 0)
-    while piece := os.read(0, _PIECE):
-        write_all(fd, piece)
+    try:
+        while piece := os.read(0, _PIECE):
+            write_all(fd, piece)
+    except OSError:
+        os.ftruncate(fd, 0)  # half a file is worth nothing, and the room may be needed
+        raise
 
 
 def _require_regular(fd: int, path: str) -> None:

@@ -252,6 +252,8 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     linux.set_dumpable(False)
     linux.drop_bounding_set()
     os.chdir("/")
+    if any(map(_place, settings["read_only"])):
+        _mount_scratch(settings)  # Python itself lies where every room has its scratch folder
     sys.path[:] = [*sys.path[1:], *settings["path"]]  # this folder, which came first, is not there inside
     loaded = _preload(settings["preload"])
     os.dup2(os.open("/dev/null", os.O_RDWR), 2)

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import json
 import os
+import select
 import selectors
 import signal
 import sys
@@ -406,7 +407,9 @@ class Kernel:
         child.job = None
         report, status = child.report, child.status
         self._idle_since = None
-        job.flags["out_of_memory"] |= self.watch.killed()
+        if self.watch.killed():
+            job.flags["out_of_memory"] = True
+            self._out_of_memory()
         for name in job.held:
             self._send_held(job, name)
         if report.failed is not None and not report.ready and job.op != "cell":
@@ -495,6 +498,14 @@ class Kernel:
                 if child.job:
                     child.job.flags["out_of_memory"] = True
         self._stop_all()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wait until those that were killed are gone, lest the next request goes to one of them."""
+        until = time.monotonic() + 2.0
+        while self.home is not None and self.home.children and (left := until - time.monotonic()) > 0:
+            if select.select([self.home.connection], [], [], left)[0] and not self._on_room(self.home):
+                break  # its end is noticed elsewhere
 
     def _stop(self, child: Child) -> None:
         """Kill a process and its session; a run's whole room."""

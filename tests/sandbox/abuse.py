@@ -100,7 +100,6 @@ DENIED: dict[str, str] = {
     "message queue": "attempt(lambda: call('msgget', 0x1234, 0o1777))",
     "named message queue": "attempt(lambda: syscall(240, b'left', os.O_CREAT | os.O_RDWR, 0o777, None))",
     "a queue as a file": "attempt(lambda: open('/dev/mqueue/left', 'w'))",
-    "folder of the scratch": "attempt(lambda: open('/box/left', 'w'), OSError)",
     # the machine's kernel
     "mount": "attempt(lambda: call('mount', b'none', b'/tmp', b'tmpfs', 0, None))",
     "unmount": "attempt(lambda: call('umount2', b'/tmp', 2))",
@@ -215,7 +214,7 @@ CONTAINED: dict[str, str] = {
     "stopped group": "import os, signal\nos.kill(0, signal.SIGSTOP)",
     "background survivor": "import subprocess\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)",
     "orphan": "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(1000)\n    os._exit(0)",
-    "files left behind": "for d in ('.', '/tmp', '/dev/shm'):\n    open(d + '/left', 'w').write('x')",
+    "files left behind": "for d in ('.', '/tmp', '/dev/shm', '/box', '/home'):\n    try: open(d + '/left', 'w').write(mark)\n    except OSError: pass",
     "a folder that may not be entered": "import os\nos.makedirs('a/b'); open('a/b/c', 'w').close(); os.chmod('a', 0)",
     "changed permissions of the scratch": "import os\nos.chmod('.', 0)",
     "state in the warm parent": "import builtins, sys, json\nbuiltins.print = None\njson.loads = None\nsys.modules['os'] = None",
