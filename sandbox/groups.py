@@ -19,8 +19,9 @@ from rollenv.sandbox.types import Limits
 _PREFIX = "rollenv-"
 #: Processes of a sandbox that run no code of its user.
 _OWN_PROCESSES = 16
-#: A sandbox's share of busy processors, in hundredths of what everything else gets that has no group of its own.
-_CPU_PERCENT = 50
+#: A sandbox's share of busy processors: what anything else has, and, by file, what is left of it once work takes long.
+_SHARE = {"cpu.weight": "100", "cpu.shares": "1024"}
+_LOW_SHARE = {"cpu.weight": "33", "cpu.shares": "341"}
 _numbers = itertools.count(1)
 
 
@@ -30,6 +31,7 @@ class Groups:
     Attributes:
         folders: of the groups, by controller; empty where none can be made.
         oom: the file that counts kills for lack of memory, or None if memory is not controlled.
+        share: the file that holds the share of the processors, or None.
     """
 
     def __init__(self, limits: Limits):
@@ -51,10 +53,16 @@ class Groups:
         if memory := self.folders.get("memory"):
             events = memory / "memory.events"
             self.oom = events if events.exists() else memory / "memory.oom_control"
+        cpu = self.folders.get("cpu")
+        self.share = next((cpu / name for name in _SHARE if (cpu / name).exists()), None) if cpu else None
 
     def joining(self) -> list[int]:
         """Descriptors through which a process puts itself into the groups: it writes ``0`` to each."""
         return [os.open(folder / "cgroup.procs", os.O_WRONLY) for folder in dict.fromkeys(self.folders.values())]
+
+    def shares(self) -> list[str]:
+        """What to write into the file of the share: as usual, and once work takes long."""
+        return [values[self.share.name] for values in (_SHARE, _LOW_SHARE)] if self.share else []
 
     def close(self) -> None:
         """Remove the groups. What was in them has been killed; the last of it may take a moment to go."""
@@ -76,7 +84,7 @@ def _limit(controller: str, folder: Path, limits: Limits) -> None:
     settings = {
         "memory": {"memory.max": memory, "memory.limit_in_bytes": memory},
         "pids": {"pids.max": str(limits.processes + _OWN_PROCESSES)},
-        "cpu": {"cpu.weight": str(_CPU_PERCENT), "cpu.shares": str(1024 * _CPU_PERCENT // 100)},
+        "cpu": _SHARE,
     }[controller]
     found = {name: value for name, value in settings.items() if (folder / name).exists()}
     if not found:

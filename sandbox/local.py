@@ -64,11 +64,13 @@ def start(limits: Limits, packages: Sequence[str] = ()) -> Worker:
     with contextlib.ExitStack() as descriptors:
         joining = [descriptors.enter_context(os.fdopen(fd, "wb", 0)).fileno() for fd in groups.joining()]
         oom = descriptors.enter_context(open(groups.oom, "rb", 0)).fileno() if groups.oom else None
-        process = _launch([theirs.fileno(), *joining, *([] if oom is None else [oom])])
+        share = descriptors.enter_context(open(groups.share, "wb", 0)).fileno() if groups.share else None
+        process = _launch([fd for fd in (theirs.fileno(), *joining, oom, share) if fd is not None])
     theirs.close()
     channel = JailChannel(process, ours, groups)
     try:
         settings = _settings(limits, packages) | {"groups": joining, "oom": oom}
+        settings |= {"share": share, "shares": groups.shares()}
         channel.send(json.dumps(settings).encode() + b"\n")
         worker = Worker(channel, limits)
     except (SandboxError, OSError) as error:

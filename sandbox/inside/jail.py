@@ -258,7 +258,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     loaded = _preload(settings["preload"])
     os.dup2(os.open("/dev/null", os.O_RDWR), 2)
     oom = settings["oom"]
-    program = seccomp.filter_program(memfd=oom is not None)
+    program = seccomp.filter_program(memfd=oom is not None, affinity=settings["share"] is not None)
 
     def build() -> tuple[Callable[[], None], str]:
         if proc:
@@ -282,6 +282,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
         os.close(host_proc)
     watching = watch.Watch(shown, not proc, oom, settings["memory_bytes"])
     watching.own.add(pid)
+    watching.share, watching.shares = settings["share"], settings["shares"]
     serving = kernel.Kernel(
         channel, channel, new_room=_asker(ours), common=None, watch=watching, idle_seconds=settings["seconds"]
     )

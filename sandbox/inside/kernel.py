@@ -407,6 +407,8 @@ class Kernel:
         child.job = None
         report, status = child.report, child.status
         self._idle_since = None
+        if not self._busy():
+            self.watch.refresh()
         if self.watch.killed():
             job.flags["out_of_memory"] = True
             self._out_of_memory()

@@ -130,7 +130,7 @@ def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 _REFUSE = _op(_RETURN, _ERRNO | _EPERM)
 
 
-def filter_program(memfd: bool = True) -> bytes:
+def filter_program(memfd: bool = True, affinity: bool = True) -> bytes:
     """The filter: classic BPF over ``struct seccomp_data``.
 
     ``clone3`` does not exist under it, because a filter cannot read its flags; libc falls back to ``clone``. Limits can
@@ -139,12 +139,15 @@ def filter_program(memfd: bool = True) -> bytes:
     Args:
         memfd: whether files that only a descriptor names may be made. Where no control group counts memory, they may
             not, and no process may hide its mappings (``PR_SET_DUMPABLE`` 0).
+        affinity: whether processes may choose their processors. Where no control group shares them out, they may not.
     """
     machine = platform.machine()
     column = list(_ARCH).index(machine)
     numbers = {name: pair[column] for group in CALLS.values() for name, pair in group.items()}
     if not memfd:
         del numbers["memfd_create"]
+    if not affinity:
+        del numbers["sched_setaffinity"]
     program = [_op(_LOAD, 4), _op(_EQUAL, _ARCH[machine], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, 0)]
     if machine == "x86_64":
         program += [_op(_NOT_BELOW, 0x40000000, 0, 1), _op(_RETURN, _KILL)]  # the x32 numbers
@@ -152,8 +155,8 @@ def filter_program(memfd: bool = True) -> bytes:
         program += [_op(_EQUAL, pair[column], 0, 1), _op(_RETURN, _ERRNO)]
     program += [_op(_EQUAL, _CLONE3[column], 0, 1), _op(_RETURN, _ERRNO | _ENOSYS)]
     for name, argument, body in _conditions(memfd):
-        number = numbers[name]
-        assert number is not None
+        if (number := numbers.get(name)) is None:
+            continue
         program += [_op(_EQUAL, number, 0, len(body) + 2), _op(_LOAD, 16 + 8 * argument), *body, _op(_LOAD, 0)]
     allowed = sorted(number for number in numbers.values() if number is not None)
     for first, last in _ranges(allowed):

@@ -18,6 +18,7 @@ YIELD_TO = 5
 #: Bytes a second that no machine fills faster.
 _FILL_RATE = 6e9
 _PAGE = resource.getpagesize()
+_CORES = sorted(os.sched_getaffinity(0))
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -38,6 +39,9 @@ class Watch:
         self._kills = self._oom_kills()
         self.own: set[int] = set()
         self._yielding: set[str] = set()
+        self.share: int | None = None
+        self.shares: list[str] = []
+        self._low = self._pinned = False
 
     def killed(self) -> bool:
         """Whether the machine's kernel killed something for lack of memory since the last call."""
@@ -119,20 +123,54 @@ class Watch:
         return ticks / _TICKS
 
     def soothe(self) -> None:
-        """Let short runs of others go first: a lower priority for every process, and for every session's share."""
-        for pid in self.pids():
+        """Let short runs of others go first: a lower share for all, or a lower priority for every process and session."""
+        if self.share is not None:
+            if not self._low:
+                os.pwrite(self.share, self.shares[1].encode(), 0)
+            self._low = True
+            return
+        pids = self.pids()
+        for pid in pids:
+            if pid not in self._yielding:
+                self._lower(pid)
+        if self._pinned or len({self._session(pid) for pid in pids}) > 2 * len(_CORES):
+            self._pinned = True
+            self._pin(pids, _CORES[len(_CORES) // 2 :])
+
+    def _lower(self, pid: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            if not self.tree and os.getpriority(os.PRIO_PROCESS, int(pid)) < YIELD_TO:
+                os.setpriority(os.PRIO_PROCESS, int(pid), YIELD_TO)
+        with contextlib.suppress(OSError):  # it is allowed only some times a second
+            fd = os.open(f"{pid}/autogroup", os.O_WRONLY, dir_fd=self.proc)
+            try:
+                os.write(fd, str(YIELD_TO).encode())  # sched(7)
+                self._yielding.add(pid)
+            finally:
+                os.close(fd)
+
+    def _session(self, pid: str) -> bytes:
+        with contextlib.suppress(OSError, IndexError):
+            return self._read(f"{pid}/stat").rpartition(b")")[2].split()[3]
+        return b""
+
+    def _pin(self, pids: Iterable[str], cores: list[int]) -> None:
+        """Every session has a share of its own, so many sessions have some processors only."""
+        if self.tree:
+            return
+        for pid in pids:
             with contextlib.suppress(OSError, ValueError):
-                if not self.tree and os.getpriority(os.PRIO_PROCESS, int(pid)) < YIELD_TO:
-                    os.setpriority(os.PRIO_PROCESS, int(pid), YIELD_TO)
-            if pid in self._yielding:
-                continue
-            with contextlib.suppress(OSError):  # it is allowed only some times a second
-                fd = os.open(f"{pid}/autogroup", os.O_WRONLY, dir_fd=self.proc)
-                try:
-                    os.write(fd, str(YIELD_TO).encode())  # sched(7)
-                    self._yielding.add(pid)
-                finally:
-                    os.close(fd)
+                for thread in os.listdir(f"/proc/{pid}/task"):
+                    os.sched_setaffinity(int(thread), cores)
+
+    def refresh(self) -> None:
+        """What comes next has its usual share."""
+        if self._low and self.share is not None:
+            os.pwrite(self.share, self.shares[0].encode(), 0)
+        if self._pinned:
+            self._pin(self.pids(), _CORES)
+        self._low = self._pinned = False
+        self._yielding.clear()
 
     # -- /proc -------------------------------------------------------------------------------------------------------
 
