@@ -50,6 +50,7 @@ def main() -> None:
             importlib.import_module(name)
             loaded.append(name)
     linux.set_dumpable(False)
+    linux.forget_arguments()
     _as_code(lambda: os.makedirs(SCRATCH, exist_ok=True))
     rules = _rules()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

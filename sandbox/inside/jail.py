@@ -250,6 +250,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
         "none", "/", None, linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
     )
     linux.set_dumpable(False)
+    linux.forget_arguments()
     linux.drop_bounding_set()
     os.chdir("/")
     if any(map(_place, settings["read_only"])):
@@ -262,7 +263,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
 
     def build() -> tuple[Callable[[], None], str]:
         if proc:
-            _mount_proc("hidepid=2")
+            _mount_proc()
         _mount_scratch(settings)
         return _harden(privileged, program), f"{SCRATCH}/home"
 
@@ -292,10 +293,10 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     serving.serve()
 
 
-def _mount_proc(options: str = "") -> bool:
+def _mount_proc() -> bool:
     """A /proc of this pid namespace. A machine that hides parts of its own does not allow a full one inside either."""
     try:
-        linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC, options)
+        linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     except OSError:
         linux.mount("none", "/proc", "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
         return False

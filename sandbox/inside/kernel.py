@@ -40,6 +40,10 @@ WATCH_INTERVAL, IDLE_INTERVAL = 0.02, 1.0
 YIELD_AFTER = 0.1
 #: Seconds that code has to react to an interrupt before it is killed.
 GRACE = 0.5
+#: Seconds after a request from which on what goes on counts, and the part of a processor that it may have for ever.
+_IDLE_BEGINS, _IDLE_SHARE = 0.05, 0.1
+#: Operations that have code or a program run.
+_STARTING = frozenset({"run", "command", "file", "open", "cell"})
 #: Bytes of output that are sent with the result instead of before it.
 _HELD = 1 << 16
 
@@ -70,8 +74,8 @@ class Kernel:
     ):
         self.inward, self.outward, self.watch = inward, outward, watch
         self.new_room, self.home = new_room, common
-        self.idle_seconds = idle_seconds
-        self._idle_since: float | None = None
+        self.idle_seconds = self._idle_left = idle_seconds
+        self._idle_at: tuple[float, float] | None = None  # when it was looked at, and the processor time then
         self.rooms: list[Room] = []
         self.spare: Room | None = None
         self.named: dict[str, Child] = {}
@@ -119,6 +123,8 @@ class Kernel:
             self._dispatch(request, payload)
 
     def _dispatch(self, request: Json, payload: bytes) -> None:
+        if request["op"] in _STARTING:
+            self._starts(time.monotonic())
         try:
             answer = getattr(self, f"_op_{request['op']}")(request, payload)
         except EOFError:
@@ -195,8 +201,6 @@ class Kernel:
             raise ProcessLookupError(errno.ESRCH, "it is not running", request["key"])
         child.report.clear()
         child.job = Job(request)
-        self.watch.killed()
-        self._look_soon(child.job.started)
         child.tell({"number": request["id"], "code": request["code"], "env": request.get("env")})
 
     def _op_signal(self, request: Json, _: bytes) -> Json:
@@ -228,8 +232,6 @@ class Kernel:
         names = ("memory_bytes", "file_bytes", "processes", "open_files", "env", "cwd")
         child.job, child.key = Job(request), request.get("key") or f"{request['op']}-{request['id']}"
         self.named[child.key] = child
-        self.watch.killed()
-        self._look_soon(child.job.started)
         child.tell({**{name: request.get(name) for name in names}, **terms})
         child.stdin.put(payload, close=bool(request.get("last")))
 
@@ -406,9 +408,9 @@ class Kernel:
     def _answer(self, child: Child, job: Job) -> None:
         child.job = None
         report, status = child.report, child.status
-        self._idle_since = None
         if not self._busy():
             self.watch.refresh()
+            self._look_at = min(self._look_at, time.monotonic() + _IDLE_BEGINS)
         if self.watch.killed():
             job.flags["out_of_memory"] = True
             self._out_of_memory()
@@ -433,8 +435,12 @@ class Kernel:
 
     # -- limits ------------------------------------------------------------------------------------------------------
 
-    def _look_soon(self, now: float) -> None:
+    def _starts(self, now: float) -> None:
         """Look at what begins, but not so early that a short run has to wait for it."""
+        self.watch.killed()  # what went before is not its fault
+        if self._idle_at is not None:
+            self._hold_idle(now)
+            self._idle_at = None
         soon = now + WATCH_INTERVAL / 2
         if self._look_at > soon or now - self._looked < IDLE_INTERVAL / 4 or self.home is None:
             self._look_at = soon if self._look_at <= now else min(self._look_at, soon)
@@ -474,16 +480,20 @@ class Kernel:
             self.watch.soothe()
             self._soothe_at = now + YIELD_AFTER
         if not busy and self.home is not None:
-            self._hold_idle(self.watch.cpu_seconds())
+            self._hold_idle(now)
         self._look_at, self._looked = time.monotonic() + wait, now
 
-    def _hold_idle(self, seconds: float) -> None:
-        """What goes on between requests has as much processor time as a request has time."""
-        if self._idle_since is None:
-            self._idle_since = seconds
-        elif seconds - self._idle_since > self.idle_seconds:
-            self._idle_since = None
+    def _hold_idle(self, now: float) -> None:
+        """What goes on between requests has as much processor time as a request has time, and a tenth of what passes."""
+        seconds, before = self.watch.cpu_seconds(), self._idle_at
+        self._idle_at = (now, seconds)
+        if before is not None:
+            left = self._idle_left - (seconds - before[1]) + _IDLE_SHARE * (now - before[0])
+            self._idle_left = min(left, self.idle_seconds)
+        if self._idle_left < 0:
+            self._idle_left = self.idle_seconds
             self._stop_all()
+            self._settle()
 
     def _timed_out(self, child: Child, job: Job, now: float) -> None:
         if job.op == "cell" and not job.flags["timed_out"]:
