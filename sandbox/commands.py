@@ -129,9 +129,7 @@ class Commands:
         key, output, sandbox = f"background-{next(self._numbers)}", Output(on_stdout, on_stderr), self._sandbox
         fields = self._fields(command, cwd, env, seconds) | {"key": key}
         number, inbox = sandbox._worker.start("command", stream=True, **fields)
-        return CommandHandle(
-            sandbox, key, lambda: sandbox._follow(number, inbox, seconds, output), output, seconds
-        )
+        return CommandHandle(sandbox, key, lambda: sandbox._follow(number, inbox, seconds, output), output, seconds)
 
     def _fields(
         self, command: str | Sequence[str], cwd: str | None, env: Mapping[str, str] | None, seconds: float

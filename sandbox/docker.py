@@ -135,8 +135,10 @@ def start(
 
 def _program() -> str:
     """What runs in the container, as one text: it needs no file there."""
-    names = "linux seccomp report files interpreter child room processes watch kernel container".split()
-    return _START.format(sources={name: (_INSIDE / f"{name}.py").read_text(encoding="utf-8") for name in names})
+    names = ("linux", "seccomp", "report", "files", "interpreter", "child", "room", "processes", "watch", "kernel")
+    return _START.format(
+        sources={name: (_INSIDE / f"{name}.py").read_text(encoding="utf-8") for name in (*names, "container")}
+    )
 
 
 def _host(limits: Limits, runtime: str | None) -> dict[str, Any]:

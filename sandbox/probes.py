@@ -184,7 +184,7 @@ time.sleep(20)
 
 def _counts_memory(worker: Worker) -> bool:
     """Whether the kernel sees memory of three kinds, each in a place where it is easily missed."""
-    seen = []
+    seen: list[int] = []
 
     def on_bytes(*_: object) -> None:
         if not seen:

@@ -57,7 +57,7 @@ class RunResult:
 class Runner(Protocol):
     """Runs Python programs, each in a fresh interpreter. Threads may share one."""
 
-    def run(self, code: str, *, stdin: str | bytes = "", timeout: float | None = None) -> RunResult:
+    def run(self, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
         """Run a program to its end or its limits; what the program does is never an exception here.
 
         Args:

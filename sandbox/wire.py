@@ -62,13 +62,12 @@ def _is_error(value: Any) -> bool:
 
 def parsed_json(text: str) -> Any:
     """A document that code wrote, or None if it is none, too large, too deep or of too many parts."""
-    depth = nodes = 0
+    depth = 0
     if len(text) > MAX_JSON:
         return None
-    for match in _STRINGS_OR_BRACKETS.finditer(text):
+    for nodes, match in enumerate(_STRINGS_OR_BRACKETS.finditer(text)):
         mark = match.group()
         depth += (mark in "[{") - (mark in "]}")
-        nodes += 1
         if depth > MAX_DEPTH or nodes > MAX_NODES:
             return None
     try:

@@ -101,7 +101,9 @@ class Worker:
             NotFound, ContextBusy, SandboxFileError: if the operation fails inside.
         """
         key = fields.setdefault("key", f"{op}-{next(self._numbers)}") if len(data) > PIECE else ""
-        number, inbox = self.start(op, data[:PIECE], stream=on_bytes is not None, last=last and len(data) <= PIECE, **fields)
+        number, inbox = self.start(
+            op, data[:PIECE], stream=on_bytes is not None, last=last and len(data) <= PIECE, **fields
+        )
         try:
             for at in range(PIECE, len(data), PIECE):
                 if not self._send_more(key, data[at : at + PIECE], last and at + PIECE >= len(data)):

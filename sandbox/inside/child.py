@@ -36,7 +36,6 @@ _OURS = (
 )  # fmt: skip
 
 
-
 def main(streams: Sequence[int], harden: Callable[[], None], scratch: str) -> None:
     """Become the child with these five streams. Does not return."""
     try:

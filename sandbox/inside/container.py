@@ -52,6 +52,7 @@ def main() -> None:
     linux.set_dumpable(False)
     linux.forget_arguments()
     _as_code(lambda: os.makedirs(SCRATCH, exist_ok=True))
+    _reset_times()
     rules = _rules()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
@@ -134,8 +135,16 @@ def _end_all() -> None:
 
 def _clean() -> None:
     _as_code(_wipe)
-    with contextlib.suppress(OSError):
-        os.utime("/dev/null", (0, 0))  # code may set the times of what it may write
+    _reset_times()
+
+
+def _reset_times() -> None:
+    """Of the devices: code may set the times of what it may write."""
+    for entry in os.scandir("/dev"):
+        if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
+            continue
+        with contextlib.suppress(OSError):
+            os.utime(entry.path, (0, 0))
 
 
 def _wipe() -> None:

@@ -103,7 +103,7 @@ def _may_be_others() -> bool:
         return False
     with open("/proc/self/uid_map") as file:
         ranges = [tuple(map(int, line.split())) for line in file]
-    return any(first <= OUTSIDE and OUTSIDE + (1 << 24) <= first + count for first, _, count in ranges)
+    return any(first <= OUTSIDE and first + count >= OUTSIDE + (1 << 24) for first, _, count in ranges)
 
 
 def _read_line(fd: int) -> bytes:
@@ -174,7 +174,9 @@ def _build_root(settings: dict[str, Any]) -> None:
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     root = "/tmp"
     wanted = [*SYSTEM, *settings["read_only"]]
-    found = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in wanted if os.path.exists(path)}  # /tmp is covered
+    found = {
+        path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in wanted if os.path.exists(path)
+    }  # /tmp is covered
     links = {path: os.readlink(path) for path in wanted if os.path.islink(path)}
     linux.mount("root", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,nr_inodes=2k,mode=755")
     for path, fd in found.items():

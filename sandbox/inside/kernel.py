@@ -1,4 +1,4 @@
-"""The program inside a sandbox: it has processes forked, carries bytes to and from them, and holds them to their limits.
+"""The program inside a sandbox: it has processes forked, carries bytes to and from them, and holds them to limits.
 
 It is process 1 of its pid namespace: when it ends, everything in the sandbox ends. It needs the standard library alone.
 :mod:`jail` and ``container`` put it where it works. It never forks what runs code, because it has seen code: that is
@@ -282,8 +282,8 @@ class Kernel:
                 if child.status is not None:
                     self._finish(child)
             self._prepare()
-        elif child := room.children.get(said["number"]):
-            self._heard(child, said)
+        elif speaks := room.children.get(said["number"]):
+            self._heard(speaks, said)
         return True
 
     def _heard(self, child: Child, said: Json) -> None:
@@ -484,7 +484,7 @@ class Kernel:
         self._look_at, self._looked = time.monotonic() + wait, now
 
     def _hold_idle(self, now: float) -> None:
-        """What goes on between requests has as much processor time as a request has time, and a tenth of what passes."""
+        """What goes on between requests has as much processor time as a request, and a tenth of what passes."""
         seconds, before = self.watch.cpu_seconds(), self._idle_at
         self._idle_at = (now, seconds)
         if before is not None:

@@ -1,6 +1,7 @@
 """The Linux calls that isolate a process, through libc: namespaces, mounts, capabilities, Landlock.
 
-See namespaces(7), capabilities(7), landlock(7); seccomp has a file of its own. Every function raises OSError when the kernel refuses.
+See namespaces(7), capabilities(7), landlock(7); seccomp has a file of its own.
+Every function raises OSError when the kernel refuses.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
 
 def check(result: int, what: str) -> int:
+    """The result of a call, or its error."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")

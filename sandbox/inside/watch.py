@@ -123,7 +123,7 @@ class Watch:
         return ticks / _TICKS
 
     def soothe(self) -> None:
-        """Let short runs of others go first: a lower share for all, or a lower priority for every process and session."""
+        """Let short runs of others go first: a lower share, or a lower priority for every process and session."""
         if self.share is not None:
             if not self._low:
                 os.pwrite(self.share, self.shares[1].encode(), 0)

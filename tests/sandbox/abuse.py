@@ -185,9 +185,7 @@ CONTAINED: dict[str, str] = {
         "        a, b = os.pipe(); os.set_blocking(b, False); s += [a, b]\n        try:\n"
         "            while True: os.write(b, b'x' * 4096)\n        except BlockingIOError: pass\nexcept OSError: time.sleep(9)"
     ),
-    "watches": (
-        "import ctypes, time\nlibc = ctypes.CDLL(None)\nwhile libc.inotify_init() >= 0: pass\ntime.sleep(9)"
-    ),
+    "watches": ("import ctypes, time\nlibc = ctypes.CDLL(None)\nwhile libc.inotify_init() >= 0: pass\ntime.sleep(9)"),
     "queued signals": (
         "import os, signal, threading\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\n"
         "while True:\n    try: os.kill(os.getpid(), 40)\n    except OSError: break"

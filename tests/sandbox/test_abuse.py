@@ -92,7 +92,9 @@ def marked(program: str, mark: str) -> str:
 
 
 @pytest.fixture
-def play(pool: Pool, backend: dict[str, Any], untouched: dict[str, Any], outside: Outside) -> Callable[[str], RunResult]:
+def play(
+    pool: Pool, backend: dict[str, Any], untouched: dict[str, Any], outside: Outside
+) -> Callable[[str], RunResult]:
     """Run a program, then the one that looks for it: it has to find what a first run finds, in the same sandbox."""
     name = backend["backend"]
     if name not in untouched:

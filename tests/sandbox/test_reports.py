@@ -1,4 +1,6 @@
-"""Code that tampers with what is reported of it: nothing of the host or the kernel breaks, and later results are right."""
+"""Code that tampers with what is reported of it: neither host nor kernel breaks, and later results are right."""
+
+# ruff: noqa: E501
 
 from __future__ import annotations
 
@@ -81,7 +83,10 @@ def test_an_early_end_shifts_nothing_and_is_held_to_the_time_limit(box):
 
 def test_code_that_takes_the_next_cell_itself_harms_itself_alone(box):
     box.run_code("1")
-    assert box.run_code(f"{NUMBER}\nos.write({REPORTS}, end)\nos.read({REQUESTS}, 10000)\nos._exit(3)").exit_code in (None, 3)
+    assert box.run_code(f"{NUMBER}\nos.write({REPORTS}, end)\nos.read({REQUESTS}, 10000)\nos._exit(3)").exit_code in (
+        None,
+        3,
+    )
     box.run_code("1")
     assert box.run_code("'later'").text == "'later'"
 
