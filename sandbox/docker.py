@@ -129,7 +129,7 @@ def start(
         with contextlib.suppress(docker.errors.DockerException):
             client.remove_container(container, force=True)
         raise SandboxError(f"the container did not start: {error}") from error
-    worker.about |= {"own_share": True, "own_users": False, "memory_group": bool(client.info().get("MemoryLimit"))}
+    worker.about |= {"own_share": True, "own_users": False, "own_files": True, "memory_group": bool(client.info().get("MemoryLimit"))}
     return worker
 
 

@@ -29,11 +29,12 @@ PROPERTIES = {
     "contexts_apart": "what runs side by side in one sandbox cannot read or change each other's memory",
     "landlock": "Landlock holds as a second fence around files",
     "memory_group": "a control group counts memory; what the machine's kernel holds for a sandbox (sockets) counts too",
+    "own_files": "locks and watches on the files that it sees are its own, though the files are the system's",
     "own_share": "a control group gives it one share of the processors, however many processes and sessions it starts",
     "own_users": "its users are nobody else's, so what the machine counts for each user is its own",
 }
 
-_NOT_EVERYWHERE = ("landlock", "memory_group", "own_share", "own_users")
+_NOT_EVERYWHERE = ("landlock", "memory_group", "own_files", "own_share", "own_users")
 PROMISED = {
     "local": tuple(name for name in PROPERTIES if name not in _NOT_EVERYWHERE),
     "docker": tuple(name for name in PROPERTIES if name not in (*_NOT_EVERYWHERE, "no_namespaces")),
@@ -161,7 +162,7 @@ def prove(worker: Worker) -> dict[str, bool]:
         raise IsolationError(f"the probes of isolation could not be run: {said}") from None
     answers["memory_limit"] &= worker.about["memory_group"] or _counts_memory(worker)
     answers["contexts_apart"] = _contexts_apart(worker)
-    answers |= {name: worker.about[name] for name in ("memory_group", "own_share", "own_users")}
+    answers |= {name: worker.about[name] for name in _NOT_EVERYWHERE[1:]}
     return {name: bool(answers.get(name)) for name in PROPERTIES}
 
 

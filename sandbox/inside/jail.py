@@ -73,11 +73,11 @@ def main(channel: int) -> None:
         proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         if privileged:
             linux.unshare(linux.CLONE_NEWNS)
-            _build_root(settings)
+            own_files = _build_root(settings)
             _enter_namespaces_as_root(proc)
         else:
             _enter_namespaces_as_user()
-            _build_root(settings)
+            own_files = _build_root(settings)
         socket.sethostname("sandbox")
         linux.loopback_up()
     except OSError as error:
@@ -86,7 +86,7 @@ def main(channel: int) -> None:
     if child == 0:
         linux.libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         try:
-            _serve(channel, settings, privileged, proc)
+            _serve(channel, settings | {"own_files": own_files}, privileged, proc)
         except OSError as error:
             _refuse(channel, error)
         os._exit(0)
@@ -169,8 +169,8 @@ def _write(path: str, text: str, folder: int | None = None) -> None:
 # -- the file system -------------------------------------------------------------------------------------------------
 
 
-def _build_root(settings: dict[str, Any]) -> None:
-    """A root in memory that shows the system read-only, and the move into it."""
+def _build_root(settings: dict[str, Any]) -> bool:
+    """A root in memory that shows the system read-only, and the move into it. Whether its files are the jail's own."""
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     root = "/tmp"
     wanted = [*SYSTEM, *settings["read_only"]]
@@ -179,8 +179,9 @@ def _build_root(settings: dict[str, Any]) -> None:
     }  # /tmp is covered
     links = {path: os.readlink(path) for path in wanted if os.path.islink(path)}
     linux.mount("root", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,nr_inodes=2k,mode=755")
-    for path, fd in found.items():
-        _show(fd, links.get(path), root + _aside(path))
+    os.mkdir(f"{root}/empty")
+    own = [_show(fd, links.get(path), root + _aside(path), f"{root}/empty") for path, fd in found.items()]
+    for fd in found.values():
         os.close(fd)
     for name, text in FILES.items():
         os.makedirs(os.path.dirname(f"{root}/{name}"), exist_ok=True)
@@ -198,6 +199,7 @@ def _build_root(settings: dict[str, Any]) -> None:
     for inner, shown in PLACES.items():
         os.symlink(f"{SCRATCH}/{inner}", f"{root}/{shown}")
     linux.pivot_root(root)
+    return all(own)
 
 
 def _place(path: str) -> str | None:
@@ -210,20 +212,23 @@ def _aside(path: str) -> str:
     return f"{ASIDE}{path}" if _place(path) else path
 
 
-def _show(fd: int, link: str | None, target: str) -> None:
-    """Bind a file or folder of the system; a link is copied as a link."""
+def _show(fd: int, link: str | None, target: str, empty: str) -> bool:
+    """Show a file or folder of the system; a link is copied as a link. Whether its files are the jail's own."""
     if os.path.lexists(target):
-        return
+        return True
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if link is not None:
         os.symlink(link, target)
-        return
+        return True
     source = f"/proc/self/fd/{fd}"
     if os.path.isdir(source):
         os.makedirs(target)
+        if linux.overlay_read_only(source, empty, target):
+            return True
     else:
         open(target, "w").close()
     linux.bind_read_only(source, target)
+    return not os.path.isdir(source)
 
 
 def _mount_scratch(settings: dict[str, Any]) -> None:
@@ -290,7 +295,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
         channel, channel, new_room=_asker(ours), common=None, watch=watching, idle_seconds=settings["seconds"]
     )
     ready = {"proc": proc, "landlock": linux.landlock_version(), "loaded": loaded, "memory_group": oom is not None}
-    ready["own_users"] = privileged
+    ready |= {"own_users": privileged, "own_files": settings["own_files"]}
     serving.send({"id": 0, "ready": {**ready, "scratch": f"{SCRATCH}/home"}})
     serving.serve()
 

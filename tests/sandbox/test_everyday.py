@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -313,3 +314,16 @@ def test_each_sandbox_has_users_of_its_own(boxes):
         maps = [box.commands.run("cat /proc/self/uid_map").stdout.split() for box in (one, two)]
         assert not {maps[0][1], maps[0][4]} & {maps[1][1], maps[1][4]}
         assert one.isolation["own_users"]
+
+
+def test_locks_on_the_systems_files_are_not_shared(boxes):
+    if "local" not in boxes:
+        boxes["local"] = Sandbox.create()
+    if not boxes["local"].isolation["own_files"]:
+        pytest.skip("this kernel has no overlays for users, and the sandbox says so")
+    lock = "import fcntl, os\nfd = os.open(os.__file__, 0)\nfcntl.flock(fd, fcntl.LOCK_EX)"
+    assert boxes["local"].run_code(lock).error is None
+    with open(os.__file__) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with Sandbox.create() as other:
+        assert other.run_code(lock + "\n5", timeout=5).text == "5"
