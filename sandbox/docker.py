@@ -129,13 +129,30 @@ def start(
         with contextlib.suppress(docker.errors.DockerException):
             client.remove_container(container, force=True)
         raise SandboxError(f"the container did not start: {error}") from error
-    worker.about |= {"own_share": True, "own_users": False, "own_files": True, "memory_group": bool(client.info().get("MemoryLimit"))}
+    worker.about |= {
+        "own_share": True,
+        "own_users": False,
+        "own_files": True,
+        "memory_group": bool(client.info().get("MemoryLimit")),
+    }
     return worker
 
 
 def _program() -> str:
     """What runs in the container, as one text: it needs no file there."""
-    names = ("linux", "seccomp", "report", "files", "interpreter", "child", "room", "processes", "watch", "kernel")
+    names = (
+        "linux",
+        "seccomp",
+        "report",
+        "files",
+        "interpreter",
+        "child",
+        "room",
+        "processes",
+        "sockets",
+        "watch",
+        "kernel",
+    )
     return _START.format(
         sources={name: (_INSIDE / f"{name}.py").read_text(encoding="utf-8") for name in (*names, "container")}
     )

@@ -32,6 +32,7 @@ REQUESTS, REPORTS = 1000, 1001
 #: Modules of this folder, which code that imports one of that name does not mean.
 _OURS = (
     "child", "container", "files", "interpreter", "jail", "kernel", "linux", "processes", "report", "room", "seccomp",
+    "sockets",
     "watch",
 )  # fmt: skip
 

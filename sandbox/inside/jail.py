@@ -249,6 +249,7 @@ def _mount_scratch(settings: dict[str, Any]) -> None:
 
 def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: int) -> None:
     """As process 1: finish the jail, load what runs should find loaded, have the nursery forked, and serve."""
+    namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     proc = _mount_proc()
     for name, value in _USER_LIMITS.items():
         with contextlib.suppress(OSError):
@@ -279,12 +280,14 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     if pid == 0:
         for group in settings["groups"]:
             os.write(group, b"0")
-        os.closerange(3, theirs.fileno())
-        os.closerange(theirs.fileno() + 1, 1 << 12)
-        room.nursery(theirs, build)
+        for fd in range(3, 1 << 10):
+            if fd not in (theirs.fileno(), namespace):
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        room.nursery(theirs, namespace, build)
     theirs.close()
-    for group in settings["groups"]:
-        os.close(group)
+    for fd in (namespace, *settings["groups"]):
+        os.close(fd)
     shown = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY) if proc else host_proc
     if proc:
         os.close(host_proc)

@@ -28,10 +28,15 @@ else:
 Json = dict[str, Any]
 
 
-def nursery(connection: socket.socket, build: Callable[[], tuple[Callable[[], None], str]]) -> None:
-    """Fork a room for every socket that comes. ``build`` finishes a room from inside: (its ``harden``, its scratch)."""
+def nursery(connection: socket.socket, own: int, build: Callable[[], tuple[Callable[[], None], str]]) -> None:
+    """Fork a room for every socket that comes.
+
+    Args:
+        connection: to the kernel.
+        own: a descriptor of this process's pid namespace.
+        build: finishes a room from inside: (its ``harden``, its scratch).
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     gc.collect()
     gc.freeze()
     while True:

@@ -2,8 +2,8 @@
 
 Where a control group counts memory, the machine's kernel holds the limit and this only notices that it did. Elsewhere
 this adds up, as often as a limit could be passed in the meantime: private memory, shared anonymous mappings (by inode,
-each once, whole), and files in the scratch folder. Files that only a descriptor names cannot be counted; there the
-filter of calls refuses them.
+each once, whole), files in the scratch folder, and what waits in sockets. Files that only a descriptor names cannot be
+counted; there the filter of calls refuses them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,17 @@ import os
 import resource
 from collections.abc import Iterable
 
+if __package__:
+    from rollenv.sandbox.inside import sockets
+else:
+    import sockets  # type: ignore[import-not-found,no-redef]
+
 #: The nice value of work that has run for a while: about a third of the share of a process that has none.
 YIELD_TO = 5
 #: Bytes a second that no machine fills faster.
 _FILL_RATE = 6e9
+#: The part of the limit at which this says that it is used up, since it looks only now and then.
+_FULL = 0.96
 _PAGE = resource.getpagesize()
 _CORES = sorted(os.sched_getaffinity(0))
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -34,7 +41,7 @@ class Watch:
     """
 
     def __init__(self, proc: int | None, tree: bool, oom: int | None, limit: int, counts: bool = True):
-        self.proc, self.tree, self.oom, self.limit = proc, tree, oom, limit
+        self.proc, self.tree, self.oom, self.limit = proc, tree, oom, int(limit * _FULL)
         self.counts = counts and oom is None and proc is not None
         self._kills = self._oom_kills()
         self.own: set[int] = set()
@@ -61,7 +68,7 @@ class Watch:
 
     def used(self, scratches: Iterable[int], exactly: bool = False) -> int:
         """Bytes in use by all processes that run code; at least that, as long as it is within the limit."""
-        kept = sum(self._in_files(fd) for fd in scratches)
+        kept = sum(self._in_files(fd) for fd in scratches) + self._in_sockets()
         pids = self.pids()
         pages = [self._statm(pid) for pid in pids]
         total = kept + sum(size for size, _ in pages)
@@ -76,6 +83,11 @@ class Watch:
     def patience(self, used: int) -> float:
         """Seconds in which the rest cannot be filled."""
         return min(max((self.limit - used) / _FILL_RATE, 0.001), 0.25)
+
+    def _in_sockets(self) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return sockets.waiting(self._read)
+        return 0
 
     @staticmethod
     def _in_files(fd: int) -> int:

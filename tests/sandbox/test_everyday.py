@@ -307,6 +307,28 @@ def test_mounts_below_the_systems_folders_are_read_only_too():
     assert {"ro", "nosuid", "nodev"} <= set(done.stdout.split()[3].split(",")), done.stderr[-500:]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["root", "ordinary user"])
+def test_memory_is_limited_where_a_part_of_proc_is_masked(who):
+    if os.geteuid() != 0:
+        pytest.skip("only root can mask a part of /proc")
+    mask = (
+        "import os, sys\nfrom rollenv.sandbox.inside import linux\nlinux.unshare(linux.CLONE_NEWNS)\n"
+        "linux.mount('none', '/', None, linux.MS_REC | linux.MS_PRIVATE)\n"
+        "linux.mount('mask', '/proc/tty', 'tmpfs', linux.MS_RDONLY)\nos.execv(sys.argv[1], sys.argv[1:])"
+    )
+    script = (
+        "from rollenv.sandbox import Sandbox, Limits\n"
+        "with Sandbox.create(limits=Limits(memory_mb=256)) as box:\n"
+        "    code = 'import os, time\\nfor _ in range(9):\\n  if os.fork() == 0: x = bytes(1) * (60 << 20); time.sleep(9)\\ntime.sleep(5)'\n"
+        "    print(box._worker.about['proc'], box.run_code(code).error.name, box.run_code('6 * 7').text)"
+    )
+    as_user = [sys.executable, str(Path(__file__).with_name("as_user.py"))] if who != "root" else []
+    command = [sys.executable, "-c", mask, *as_user, sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "MemoryLimit", "42"], done.stderr[-1000:]
+
+
 def test_each_sandbox_has_users_of_its_own(boxes):
     if os.geteuid() != 0:
         pytest.skip("an ordinary user has no others to give")
