@@ -6,7 +6,7 @@ The kernel is ours, but what it passes on was written by code that nobody has re
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Iterable
 from typing import Any
 
 Json = dict[str, Any]
@@ -15,7 +15,6 @@ Json = dict[str, Any]
 MAX_JSON, MAX_DEPTH, MAX_NODES = 8 << 20, 64, 200_000
 _MAX_RESULTS = 10_000
 _FLAGS = ("timed_out", "truncated", "out_of_memory", "ended")
-_STRINGS_OR_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
 
 
 class ProtocolError(ValueError):
@@ -62,15 +61,19 @@ def _is_error(value: Any) -> bool:
 
 def parsed_json(text: str) -> Any:
     """A document that code wrote, or None if it is none, too large, too deep or of too many parts."""
-    depth = 0
-    if len(text) > MAX_JSON:
+    if len(text) > MAX_JSON or sum(map(text.count, "[{,")) > MAX_NODES:
         return None
-    for nodes, match in enumerate(_STRINGS_OR_BRACKETS.finditer(text)):
-        mark = match.group()
-        depth += (mark in "[{") - (mark in "]}")
-        if depth > MAX_DEPTH or nodes > MAX_NODES:
-            return None
     try:
-        return json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         return None
+    level = [document]
+    for _ in range(MAX_DEPTH):
+        level = [inner for value in level for inner in _inside(value)]
+        if not level:
+            return document
+    return None
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -33,7 +33,7 @@ class Interpreter:
     """
 
     def __init__(self, fd: int) -> None:
-        self.fd = fd
+        self.fd, self.pid = fd, os.getpid()
         self.main = types.ModuleType("__main__")
         self.main.__dict__.update(__builtins__=__builtins__, display=self.display)
         sys.modules["__main__"] = self.main
@@ -53,10 +53,16 @@ class Interpreter:
         except BaseException as caught:  # whatever the code raised is its result
             status = 1
             self._failed(*_describe(caught))
-        self._figures()
-        self._report()
+        if self.reporting:
+            self._figures()
+            self._report()
         flush()
         return status & 0xFF
+
+    @property
+    def reporting(self) -> bool:
+        """Whether this is the process that was asked, and not a fork of it that the code did not end."""
+        return os.getpid() == self.pid
 
     def _execute(self, code: str) -> None:
         tree = ast.parse(code, "<code>")
@@ -75,7 +81,8 @@ class Interpreter:
     def _failed(self, name: str, value: str, trace: str) -> None:
         with contextlib.suppress(Exception):
             sys.stderr.write(trace)
-        report.write_all(self.fd, report.frame(report.ERROR, name, value.replace("\0", "\\0"), trace))
+        if self.reporting:
+            report.write_all(self.fd, report.frame(report.ERROR, name, value.replace("\0", "\\0"), trace))
 
     def _report(self) -> None:
         size = 0
@@ -154,7 +161,7 @@ def _text(shown: Any) -> str | None:
 
 def serve_cells(requests: int, reports: int) -> None:
     """Run cells as they come, and report on each with its number."""
-    interpreter, me = Interpreter(reports), os.getpid()
+    interpreter = Interpreter(reports)
     signal.signal(signal.SIGINT, _nothing)
     while line := report.read_message(requests):
         request = json.loads(line)
@@ -163,11 +170,12 @@ def serve_cells(requests: int, reports: int) -> None:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 interpreter.run(request["code"])
         except KeyboardInterrupt:  # between the cell's end and its report
-            report.write_all(reports, report.frame(report.ERROR, "KeyboardInterrupt", "", ""))
+            if interpreter.reporting:
+                report.write_all(reports, report.frame(report.ERROR, "KeyboardInterrupt", "", ""))
         finally:
             with contextlib.suppress(ValueError):
                 signal.signal(signal.SIGINT, _nothing)
-        if os.getpid() != me:  # a fork that the cell did not end
+        if not interpreter.reporting:
             flush()
             os._exit(0)
         report.write_all(reports, report.frame(report.DONE, str(request["number"])))

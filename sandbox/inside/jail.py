@@ -326,9 +326,12 @@ def _asker(connection: socket.socket) -> Callable[[], processes.Room]:
         if "error" in answer:
             ours.close()
             raise OSError(errno.EAGAIN, answer["error"])
-        said, descriptors, _, _ = socket.recv_fds(ours, 4096, 1)
+        try:
+            said, descriptors, _, _ = socket.recv_fds(ours, 4096, 1)
+        except OSError:
+            said, descriptors = b"", []
         if not descriptors:
-            raise OSError(errno.EAGAIN, said.decode() or "the room ended")
+            raise OSError(errno.EAGAIN, said.decode() or "there is no room for another room")
         return processes.Room(ours, answer["pid"], descriptors[0])
 
     return ask

@@ -213,8 +213,7 @@ def landlock_ruleset(writable: Iterable[str]) -> int:
     """A file descriptor of rules: read and execute anything, write only below the folders named."""
     version = landlock_version()
     rights = _ALL_RIGHTS.get(version, (1 << 16) - 1)
-    scopes = 3 if version >= 6 else 0  # no abstract sockets of, and no signals to, whatever is outside
-    attributes = struct.pack("QQQ", rights, 0, scopes)[: 24 if version >= 6 else 16 if version >= 4 else 8]
+    attributes = struct.pack("QQ", rights, 0)[: 16 if version >= 4 else 8]
     fd = check(libc.syscall(_CREATE, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock_create_ruleset")
     for path, allowed in [("/", _READ & rights), *((p, rights) for p in writable)]:
         parent = os.open(path, os.O_PATH | os.O_CLOEXEC)

@@ -85,12 +85,12 @@ class Report:
             self.ready = True
         elif kind == FAILED:
             number, _, message = text.partition("\0")
-            self.failed = {"errno": _number(number), "message": message[:1000]}
+            self.failed = {"errno": _number(number[:6]), "message": message[:1000]}
         elif kind == RESULT:
             self.results.append({"is_main_result": text == "main"})
         elif kind == FIELD and self.results:
             name, _, value = text.partition("\0")
-            if not _NAME.fullmatch(name):
+            if not _NAME.fullmatch(name) or name == "is_main_result":
                 raise Violation("a representation has no proper name")
             self.results[-1][name] = value
         elif kind == ERROR:

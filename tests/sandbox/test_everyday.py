@@ -183,6 +183,18 @@ def _name(number: int) -> str:
     return {34: "SIGRTMIN", 64: "SIGRTMAX"}.get(number, f"signal {number}")
 
 
+def test_one_command_may_end_another(box):
+    handle = box.commands.start(["sleep", "60"])
+    pids = (
+        "import os\n[int(p) for p in os.listdir('/proc') if p.isdigit() and 'sleep' in open(f'/proc/{p}/comm').read()]"
+    )
+    deadline = time.monotonic() + 5
+    while (found := box.run_code(pids).text) == "[]" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    box.run_code(f"import os\nfor pid in {found}: os.kill(pid, 15)")
+    assert handle.wait(5).exit_code == 128 + 15
+
+
 def test_modules_beside_the_code_can_be_imported_whatever_their_names(box):
     for name in ("kernel", "files", "mine"):
         box.files.write(f"{name}.py", "value = 5")

@@ -58,6 +58,7 @@ FORGED = {
     "a wrong encoding": report.frame(report.RESULT)[:-4] + b"\0\0\0\2\xff\xfe",
     "an error": report.frame(report.ERROR, "Name", "value", "trace"),
     "many results": report.frame(report.RESULT) * 20_000,
+    "a result that lies about itself": report.frame(report.RESULT) + report.frame(report.FIELD, "is_main_result", "x"),
     "json that is none": report.frame(report.RESULT) + report.frame(report.FIELD, "json", "[" * 50_000),
 }
 
@@ -155,6 +156,13 @@ def test_the_host_takes_only_what_is_in_order(done):
 
 def test_documents_are_read_within_bounds():
     assert wire.parsed_json('{"a": [1, "]["]}') == {"a": [1, "]["]}
-    for text in ("[" * 100_000, "[" + "[]," * 300_000 + "1]", "x", '"' + "a" * wire.MAX_JSON + '"', "1" * 5000):
+    for text in (
+        "[" * 100_000,
+        "[" + "[]," * 300_000 + "1]",
+        "x",
+        '"' + "a" * wire.MAX_JSON + '"',
+        "1" * 5000,
+        '"' + '\\"' * 2_000_000,
+    ):
         assert wire.parsed_json(text) is None
     assert wire.parsed_json(json.dumps([[1] * 10] * 100)) == [[1] * 10] * 100
