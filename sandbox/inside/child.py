@@ -60,7 +60,7 @@ def _take_place(streams: Sequence[int]) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for fd in streams]
-    for target, fd in zip((0, 1, 2, REQUESTS, REPORTS), high, strict=True):
+    for target, fd in zip((0, 1, 2, REQUESTS, REPORTS), high):  # noqa: B905 (a container's Python may be 3.9)
         os.dup2(fd, target, inheritable=target < 3)
 
 
