@@ -129,7 +129,8 @@ def main() -> None:
         rates = [(t, f"{rate(pool, 10 * n, t):.0f}") for t in (1, 2, 16)]
     head = ("what", "p50", "p95", "")
     shared = f"The cores are shared with other work: load average {os.getloadavg()[0]:.1f} at the end.\n"
-    text = f"{header()}\n{shared}\n{table(head, rows)}\n{table(('threads asking', 'fresh isolated runs per second'), rates)}"
+    figures = table(("threads asking", "fresh isolated runs per second"), rates)
+    text = f"{header()}\n{shared}\n{table(head, rows)}\n{figures}"
     save("sandbox", text)
 
 
