@@ -128,7 +128,9 @@ def main() -> None:
                 row("rollenv docker, a fresh run", timed(lambda: contained.run("print(1+1)"), n, pause=0.01))
         rates = [(t, f"{rate(pool, 10 * n, t):.0f}") for t in (1, 2, 16)]
     head = ("what", "p50", "p95", "")
-    text = f"{header()}\n{table(head, rows)}\n{table(('threads asking', 'fresh isolated runs per second'), rates)}"
+    shared = f"The cores are shared with other work: load average {os.getloadavg()[0]:.1f} at the end.\n"
+    figures = table(("threads asking", "fresh isolated runs per second"), rates)
+    text = f"{header()}\n{shared}\n{table(head, rows)}\n{figures}"
     save("sandbox", text)
 
 

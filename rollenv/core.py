@@ -21,6 +21,7 @@ import copy
 import difflib
 import functools
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -88,6 +89,19 @@ class TextSpace(gymnasium.spaces.Space[str]):
         return "TextSpace()"
 
 
+def _drawn_once_begun(render: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(render)
+    def drawn(self: Any) -> Any:
+        try:
+            return render(self)
+        except Exception:
+            if self._begun or type(self).reset is not Env.reset:
+                raise
+            return ""
+
+    return drawn
+
+
 class Env(gymnasium.Env[str, str]):
     """A multi-turn text environment.
 
@@ -108,7 +122,14 @@ class Env(gymnasium.Env[str, str]):
     reset_options: frozenset[str] = frozenset()
 
     _over = True
+    _begun = False
     _random_actions: random.Random | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Before the first episode there is nothing to draw, whatever an author's ``render`` would look for."""
+        super().__init_subclass__(**kwargs)
+        if "render" in cls.__dict__:
+            cls.render = _drawn_once_begun(cls.render)  # type: ignore[method-assign]
 
     # -- what an author writes ---------------------------------------------------------------------------------------
 
@@ -139,7 +160,7 @@ class Env(gymnasium.Env[str, str]):
             self.seed_stream(seed)
         self._over = True
         observation, info = self._reset(given)
-        self._over = False
+        self._over, self._begun = False, True
         return observation, info
 
     def _checked_options(self, options: dict[str, Any] | None) -> dict[str, Any]:
@@ -192,7 +213,7 @@ class Env(gymnasium.Env[str, str]):
         self._random_actions = random.Random()
         self._random_actions.setstate((version, tuple(words), gauss))
         self._set_state(state["env"])
-        self._over = state["over"]
+        self._over, self._begun = state["over"], True
 
     def _get_state(self) -> dict[str, Any]:
         raise NotImplementedError(f"{type(self).__name__} does not save its state")

@@ -1,8 +1,14 @@
 """Running code that nobody has read: isolated, limited, and faster than a new interpreter."""
 
+from rollenv.sandbox.asynchronous import AsyncSandbox
+from rollenv.sandbox.commands import CommandHandle
 from rollenv.sandbox.errors import (
     ContextBusy,
+    FileIsDirectory,
+    FileRefused,
+    FileThere,
     IsolationError,
+    NotADirectory,
     NotFound,
     PoolFull,
     SandboxDied,
@@ -11,7 +17,7 @@ from rollenv.sandbox.errors import (
     SandboxTimeout,
 )
 from rollenv.sandbox.pool import Pool, shared_pool
-from rollenv.sandbox.sandbox import AsyncSandbox, CommandHandle, Sandbox
+from rollenv.sandbox.sandbox import Sandbox
 from rollenv.sandbox.types import (
     CommandResult,
     Entry,
@@ -32,9 +38,13 @@ __all__ = [
     "Entry",
     "Execution",
     "ExecutionError",
+    "FileIsDirectory",
+    "FileRefused",
+    "FileThere",
     "IsolationError",
     "Limits",
     "Logs",
+    "NotADirectory",
     "NotFound",
     "Pool",
     "PoolFull",

@@ -25,14 +25,16 @@ def start(
 
     Raises:
         IsolationError: if a promised or required property does not hold; nothing is left running.
-        UsageError: for an unknown backend or property.
+        UsageError: for an unknown backend or property, or packages that are not there.
     """
     if backend not in BACKENDS:
         raise UsageError(f"there is no sandbox backend {backend!r}; there are {', '.join(BACKENDS)}")
     if unknown := [name for name in require if name not in probes.PROPERTIES]:
         raise UsageError(f"there is no isolation property {unknown[0]!r}; there are {', '.join(probes.PROPERTIES)}")
     worker = _start(backend, limits, packages, settings)
-    worker.about.setdefault("scratch", "/box/home")
+    if missing := [name for name in packages if name not in worker.about["loaded"]]:
+        worker.close()
+        raise UsageError(f"Python in the {backend} sandbox cannot import {', '.join(missing)}, which packages= names")
     kind = f"{backend} {sorted(settings.items())}"
     try:
         with _proving:

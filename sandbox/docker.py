@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import struct
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ for name, text in {sources!r}.items():
 module.main()
 """
 _USER = 1000
+#: MiB for the kernel and what forks for it.
+_KERNEL_MB = 24
 
 
 class ContainerChannel:
@@ -99,8 +102,9 @@ def start(
         sweep(client)
         container = client.create_container(
             image,
-            [python, "-s", "-c", _program(), *packages],
-            user=f"{_USER}:{_USER}",
+            [python, "-s", "-c", _program(), str(limits.memory_mb << 20), str(limits.seconds), *packages],
+            name=f"rollenv-{uuid.uuid4().hex}",  # names that the engine draws can collide
+            user="0:0",
             stdin_open=True,
             detach=False,  # standard input closes with the client that is attached to it
             environment={"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
@@ -125,27 +129,49 @@ def start(
         with contextlib.suppress(docker.errors.DockerException):
             client.remove_container(container, force=True)
         raise SandboxError(f"the container did not start: {error}") from error
-    worker.about["scratch"] = "/box/home"
+    worker.about |= {
+        "own_share": True,
+        "own_users": False,
+        "own_files": True,
+        "memory_group": bool(client.info().get("MemoryLimit")),
+    }
     return worker
 
 
 def _program() -> str:
     """What runs in the container, as one text: it needs no file there."""
-    names = ("files", "interpreter", "linux", "kernel", "container")
-    return _START.format(sources={name: (_INSIDE / f"{name}.py").read_text(encoding="utf-8") for name in names})
+    names = (
+        "linux",
+        "seccomp",
+        "report",
+        "files",
+        "interpreter",
+        "child",
+        "room",
+        "processes",
+        "sockets",
+        "watch",
+        "kernel",
+    )
+    return _START.format(
+        sources={name: (_INSIDE / f"{name}.py").read_text(encoding="utf-8") for name in (*names, "container")}
+    )
 
 
 def _host(limits: Limits, runtime: str | None) -> dict[str, Any]:
-    memory = limits.memory_mb + limits.disk_mb + 64  # the kernel itself, and files in memory
+    memory = limits.memory_mb + _KERNEL_MB
     folder = f"rw,exec,nosuid,nodev,uid={_USER},gid={_USER},mode=700,size={limits.disk_mb}m,nr_inodes={limits.files}"
     return {
         "network_mode": "none",
         "read_only": True,
         "cap_drop": ["ALL"],
+        "cap_add": ["SETUID", "SETGID", "KILL"],  # the kernel's, to become others; code has none
         "security_opt": ["no-new-privileges"],
         "pids_limit": limits.processes + 16,
         "mem_limit": f"{memory}m",
         "memswap_limit": f"{memory}m",
+        "cpu_shares": 512,
+        "shm_size": f"{limits.disk_mb}m",
         "auto_remove": True,
         "ipc_mode": "private",
         "tmpfs": {"/box": folder, "/tmp": folder, "/home": folder},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno as numbers
+
 from rollenv.core import RollenvError
 
 
@@ -14,7 +16,7 @@ class IsolationError(SandboxError):
 
 
 class SandboxDied(SandboxError):
-    """The sandbox ended, or stopped answering, before the request was done."""
+    """The sandbox had ended before the request, or was ended by its owner while the request was running."""
 
 
 class SandboxTimeout(SandboxError, TimeoutError):
@@ -29,9 +31,46 @@ class PoolFull(SandboxError):
     """More runs are waiting than the pool accepts."""
 
 
-class NotFound(SandboxError, FileNotFoundError):
+class SandboxFileError(SandboxError, OSError):
+    """An operation failed inside the sandbox; ``errno`` says why."""
+
+
+class NotFound(SandboxFileError, FileNotFoundError):
     """There is no such file, program, context or process in the sandbox."""
 
 
-class SandboxFileError(SandboxError, OSError):
-    """A file operation failed inside the sandbox."""
+class FileIsDirectory(SandboxFileError, IsADirectoryError):
+    """It is a folder."""
+
+
+class NotADirectory(SandboxFileError, NotADirectoryError):
+    """It is not a folder."""
+
+
+class FileRefused(SandboxFileError, PermissionError):
+    """Code in the sandbox may not do that either."""
+
+
+class FileThere(SandboxFileError, FileExistsError):
+    """It exists already."""
+
+
+_KINDS: dict[int, type[SandboxFileError]] = {
+    numbers.ENOENT: NotFound,
+    numbers.ESRCH: NotFound,
+    numbers.EISDIR: FileIsDirectory,
+    numbers.ENOTDIR: NotADirectory,
+    numbers.EACCES: FileRefused,
+    numbers.EPERM: FileRefused,
+    numbers.EROFS: FileRefused,
+    numbers.EEXIST: FileThere,
+}
+
+
+def operation_error(number: int, message: str) -> SandboxError:
+    """The error for what failed inside, by its number."""
+    if number == numbers.EBUSY:
+        return ContextBusy(message)
+    error = _KINDS.get(number, SandboxFileError)(message)
+    error.errno = number
+    return error

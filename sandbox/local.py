@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.sandbox.errors import IsolationError, SandboxError
+from rollenv.sandbox.groups import Groups
 from rollenv.sandbox.types import Limits
 from rollenv.sandbox.worker import Worker
 
@@ -25,8 +26,8 @@ _START = f"import sys; sys.path.insert(0, {_INSIDE!r}); import jail; jail.main(i
 class JailChannel:
     """A socket to the kernel in a jail, which ends when the socket does."""
 
-    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket):
-        self.process, self.connection = process, connection
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, groups: Groups):
+        self.process, self.connection, self.groups = process, connection, groups
 
     def send(self, data: bytes) -> None:
         self.connection.sendall(data)
@@ -43,6 +44,7 @@ class JailChannel:
             self.process.send_signal(signal.SIGKILL)  # the kernel in the jail dies with this process
             self.process.wait()
         self.connection.close()
+        self.groups.close()
 
 
 def start(limits: Limits, packages: Sequence[str] = ()) -> Worker:
@@ -50,42 +52,67 @@ def start(limits: Limits, packages: Sequence[str] = ()) -> Worker:
 
     Args:
         limits: of every run in it.
-        packages: modules that every run finds already imported; those that are not installed are left out.
+        packages: modules that every run finds already imported.
 
     Raises:
         IsolationError: if this machine does not allow one; the text says what is missing.
     """
     if sys.platform != "linux":
         raise IsolationError("the local sandbox needs Linux; use backend='docker' on this machine")
+    groups = Groups(limits)
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-s", "-S", "-P", "-c", _START, str(theirs.fileno())]
-    nothing = subprocess.DEVNULL
-    process = subprocess.Popen(
-        command,
-        pass_fds=[theirs.fileno()],
-        env={"PYTHONHASHSEED": "0"},  # the order of a set is part of what a program prints
-        cwd="/",
-        stdin=nothing,
-        stdout=nothing,
-        start_new_session=True,
-    )
+    with contextlib.ExitStack() as descriptors:
+        joining = [descriptors.enter_context(os.fdopen(fd, "wb", 0)).fileno() for fd in groups.joining()]
+        oom = descriptors.enter_context(open(groups.oom, "rb", 0)).fileno() if groups.oom else None
+        share = descriptors.enter_context(open(groups.share, "wb", 0)).fileno() if groups.share else None
+        process = _launch([fd for fd in (theirs.fileno(), *joining, oom, share) if fd is not None])
     theirs.close()
-    channel = JailChannel(process, ours)
+    channel = JailChannel(process, ours, groups)
     try:
-        channel.send(json.dumps(_settings(limits, packages)).encode() + b"\n")
-        return Worker(channel, limits)
+        settings = _settings(limits, packages) | {"groups": joining, "oom": oom}
+        settings |= {"share": share, "shares": groups.shares()}
+        channel.send(json.dumps(settings).encode() + b"\n")
+        worker = Worker(channel, limits)
     except (SandboxError, OSError) as error:
         channel.close()
-        raise IsolationError(f"{error}. {_advice()}") from error
+        raise IsolationError(f"{error}. {_last_words(process)}{_advice()}") from error
+    assert process.stderr is not None
+    process.stderr.close()
+    worker.about["own_share"] = "cpu" in groups.folders
+    return worker
+
+
+def _launch(descriptors: list[int]) -> subprocess.Popen[bytes]:
+    """The jail's first process. What it says before it serves is kept for the error; it has nothing else of ours."""
+    return subprocess.Popen(
+        [sys.executable, "-s", "-S", "-P", "-c", _START, str(descriptors[0])],
+        pass_fds=descriptors,
+        env={"PYTHONHASHSEED": "0"},  # the order of a set is part of what a program prints
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _last_words(process: subprocess.Popen[bytes]) -> str:
+    assert process.stderr is not None
+    with process.stderr as stream:
+        said = stream.read().decode(errors="replace").strip()
+    return f"It said: {said[-500:]}. " if said else ""
 
 
 def _settings(limits: Limits, packages: Sequence[str]) -> dict[str, Any]:
+    prefixes = dict.fromkeys((sys.base_prefix, sys.prefix))
     return {
-        "read_only": [p for p in dict.fromkeys((sys.base_prefix, sys.prefix)) if not p.startswith("/usr/")],
+        "read_only": [p for p in prefixes if not p.startswith("/usr/") and p != "/usr"],
         "path": list(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))),
         "preload": list(packages),
         "scratch_bytes": limits.disk_mb << 20,
         "scratch_files": limits.files,
+        "memory_bytes": limits.memory_mb << 20,
+        "seconds": limits.seconds,
     }
 
 
@@ -103,8 +130,17 @@ def _advice() -> str:
         with contextlib.suppress(OSError):
             if Path(path).read_text().strip() == bad:
                 return f"User namespaces are switched off here: {command}"
-    who = "root" if os.geteuid() == 0 else "an ordinary user"
+    who = _who()
     return (
         f"The local sandbox (started by {who}) needs user namespaces and seccomp; a container must be started with "
         "both allowed (docker run --security-opt seccomp=unconfined). Or use backend='docker'"
     )
+
+
+def _who() -> str:
+    if os.geteuid() != 0:
+        return "an ordinary user"
+    with contextlib.suppress(OSError):
+        if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
+            return "the root of a user namespace, who is an ordinary user outside"
+    return "root"

@@ -16,7 +16,8 @@ from typing import Any, Self
 
 from rollenv.core import UsageError
 from rollenv.sandbox import backends
-from rollenv.sandbox.errors import PoolFull, SandboxDied, SandboxError
+from rollenv.sandbox.errors import PoolFull, SandboxDied, SandboxError, SandboxFileError
+from rollenv.sandbox.results import Output, died, exit_code
 from rollenv.sandbox.types import Limits, RunResult
 from rollenv.sandbox.worker import Json, Worker
 
@@ -78,38 +79,50 @@ class Pool:
         self._places[0].worker = self._start()  # whatever cannot work at all is said here
         threading.Thread(target=self._warm, name="sandbox-warm", daemon=True).start()
 
-    def run(self, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
+    def run(self, code: str, *, stdin: str | bytes = "", timeout: float | None = None) -> RunResult:
         """Run a program; see :class:`rollenv.sandbox.types.Runner`.
+
+        A program that takes its sandbox with it, twice, has failed like any other: by a signal.
 
         Raises:
             PoolFull: if too many runs are waiting.
-            SandboxError: if no sandbox can be started.
+            SandboxError: if no sandbox can be started, or the pool is closed.
         """
         done = self.execute(code, stdin=stdin, timeout=timeout)
-        exit_code = -done["signal"] if done["signal"] else done["exit_code"]
         flags = (done["timed_out"], done["seconds"], done["truncated"], done["out_of_memory"])
-        return RunResult(done["stdout"], done["stderr"], -9 if exit_code is None else exit_code, *flags)
+        return RunResult(done["stdout"], done["stderr"], exit_code(done), *flags)
 
-    def execute(self, code: str, *, stdin: str = "", timeout: float | None = None) -> Json:
+    def execute(self, code: str, *, stdin: str | bytes = "", timeout: float | None = None) -> Json:
         """:meth:`run`, with everything that the kernel says of it."""
         seconds = self.limits.seconds if timeout is None else timeout
         if not seconds > 0:
             raise UsageError(f"a timeout is above 0 s, got {timeout!r}")
+        data = stdin if isinstance(stdin, bytes) else stdin.encode("utf-8", "surrogateescape")
         place = self._acquire()
         try:
-            worker = self._ready(place)
-            fields = worker.run_fields(seconds)
-            done = worker.request("run", code=code, stdin=stdin, exclusive=True, wait=seconds + 10, **fields)
-        except SandboxDied:
-            self._counts["died"] += 1
-            self._discard(place)
-            raise
+            done, output = self._twice(place, code, data, seconds)
         finally:
             self._release(place)
+        output.end()
         self._counts["timed_out"] += done["timed_out"]
         self._counts["runs"] += 1
         self._seconds.append(done["seconds"])
-        return done
+        return done | {name: output.text(name) for name in ("stdout", "stderr")}
+
+    def _twice(self, place: _Place, code: str, stdin: bytes, seconds: float) -> tuple[Json, Output]:
+        """A sandbox that ends under a program may have been ended by anything; one that ends again, by the program."""
+        for _ in range(2):
+            worker, output = self._ready(place), Output()
+            fields = worker.run_fields(seconds) | {"code": code, "again": True}
+            try:
+                return worker.request("run", data=stdin, wait=seconds + 10, on_bytes=output.take, **fields), output
+            except (SandboxDied, SandboxFileError):
+                self._counts["died"] += 1
+                self._discard(place)
+                if self._closed:
+                    raise SandboxError("the pool was closed while the program was running") from None
+        output.take("stderr", b"The sandbox ended while the program was running.\n")
+        return died(), output
 
     # -- places ------------------------------------------------------------------------------------------------------
 
@@ -183,10 +196,11 @@ class Pool:
         if not worker.alive or idle < PROBE_AFTER:
             return worker.alive
         try:
-            done = worker.request("run", code="print(6 * 7)", exclusive=True, wait=5, **worker.run_fields(3))
+            output, fields = Output(), worker.run_fields(3) | {"code": "print(6 * 7)", "again": True}
+            worker.request("run", wait=5, on_bytes=output.take, **fields)
         except SandboxError:
             return False
-        return bool(done["stdout"] == "42\n")
+        return output.text("stdout") == "42\n"
 
     def _discard(self, place: _Place) -> None:
         worker, place.worker = place.worker, None

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from rollenv.sandbox.errors import IsolationError
+from rollenv.sandbox.results import Output
 from rollenv.sandbox.worker import Worker
 
 #: Every property that is probed, and what it means.
@@ -22,15 +23,21 @@ PROPERTIES = {
     "seccomp": "dangerous system calls are filtered",
     "no_namespaces": "no new user namespaces, in which more would be allowed",
     "no_tracing": "no process outside the own session can be traced or its memory read",
-    "memory_limit": "memory is limited",
+    "memory_limit": "memory is limited, for all processes and files together: private, shared, or held by a descriptor",
     "process_limit": "the number of processes is limited",
     "disk_limit": "the scratch folder is limited",
+    "contexts_apart": "what runs side by side in one sandbox cannot read or change each other's memory",
     "landlock": "Landlock holds as a second fence around files",
+    "memory_group": "a control group counts memory; what the machine's kernel holds for a sandbox (sockets) counts too",
+    "own_files": "locks and watches on the files that it sees are its own, though the files are the system's",
+    "own_share": "a control group gives it one share of the processors, however many processes and sessions it starts",
+    "own_users": "its users are nobody else's, so what the machine counts for each user is its own",
 }
 
+_NOT_EVERYWHERE = ("landlock", "memory_group", "own_files", "own_share", "own_users")
 PROMISED = {
-    "local": tuple(name for name in PROPERTIES if name != "landlock"),
-    "docker": tuple(name for name in PROPERTIES if name not in ("landlock", "no_namespaces")),
+    "local": tuple(name for name in PROPERTIES if name not in _NOT_EVERYWHERE),
+    "docker": tuple(name for name in PROPERTIES if name not in (*_NOT_EVERYWHERE, "no_namespaces")),
 }
 
 _PROGRAM = """
@@ -77,10 +84,9 @@ def call(name, *arguments):
 def fill_memory():
     bytearray(told["memory"] + (64 << 20))
 
-def fill_disk():
-    for i in range(3):
-        with open(f"probe{i}", "wb") as file:
-            os.posix_fallocate(file.fileno(), 0, told["disk"] // 2)
+def disk_is_bounded():
+    info = os.statvfs(".")
+    return 0 < info.f_blocks * info.f_frsize <= told["disk"] + (1 << 20) and 0 < info.f_files < 1 << 24
 
 def fork_many():
     children = []
@@ -105,13 +111,13 @@ answers = {
     "no_network": interfaces() <= {"lo"} and all(map(fails, (connect, send_out, abstract))),
     "hidden_files": not os.path.exists(told["secret"]),
     "read_only_system": all(fails(write(f"{d}/rollenv-probe")) for d in ("/", "/usr", "/etc", "/usr/bin", sys.prefix)),
-    "own_processes": os.getppid() == 1 and not os.path.exists(f"/proc/{told['pid']}/cmdline") or told["pid"] < 40,
+    "own_processes": told["pid"] < 64 or fails(lambda: os.kill(told["pid"], 0)),
     "no_capabilities": not any(data[i] for i in (0, 1, 3, 4)) and libc.prctl(39, 0, 0, 0, 0) == 1,
     "seccomp": libc.prctl(21, 0, 0, 0, 0) == 2 or "2" in status.get("Seccomp", ""),
     "no_namespaces": fails(call("unshare", 0x10000000)),
     "no_tracing": fails(call("ptrace", 16, 1, 0, 0)) and fails(lambda: open("/proc/1/mem", "rb")),
     "memory_limit": fails(fill_memory),
-    "disk_limit": fails(fill_disk),
+    "disk_limit": disk_is_bounded(),
     "landlock": bool(told["landlock"]),
     "process_limit": fails(fork_many),
 }
@@ -146,9 +152,60 @@ def prove(worker: Worker) -> dict[str, bool]:
             "landlock": worker.about.get("landlock", 0),
         }
         code = _PROGRAM.replace("TOLD", repr(json.dumps(told)))
-        done = worker.request("run", code=code, exclusive=True, wait=60, **worker.run_fields(30))
+        output = Output()
+        done = worker.request("run", code=code, wait=60, on_bytes=output.take, **worker.run_fields(30))
     try:
-        answers = json.loads(done["stdout"])
+        answers = json.loads(output.text("stdout"))
     except ValueError:
-        raise IsolationError(f"the probes of isolation could not be run: {done['stderr'][-500:] or done}") from None
+        said = output.text("stderr")[-500:] or done
+        raise IsolationError(f"the probes of isolation could not be run: {said}") from None
+    answers["memory_limit"] &= worker.about["memory_group"] or _counts_memory(worker)
+    answers["contexts_apart"] = _contexts_apart(worker)
+    answers |= {name: worker.about[name] for name in _NOT_EVERYWHERE[1:]}
     return {name: bool(answers.get(name)) for name in PROPERTIES}
+
+
+_HOLD = """
+import mmap, os, time
+size = 8 << 20
+if os.fork() == 0:
+    private = b"x" * size
+    time.sleep(20)
+shared = mmap.mmap(-1, size)
+shared.write(b"x" * size)
+shared.madvise(mmap.MADV_DONTNEED)
+open("file", "wb").write(b"x" * size)
+if os.fork():
+    time.sleep(0.05)
+    print("ready", flush=True)
+time.sleep(20)
+"""
+
+
+def _counts_memory(worker: Worker) -> bool:
+    """Whether the kernel sees memory of three kinds, each in a place where it is easily missed."""
+    seen: list[int] = []
+
+    def on_bytes(*_: object) -> None:
+        if not seen:
+            seen.append(worker.request("memory")["used"])
+            worker.request("signal", key="probe", signal=9)
+
+    worker.request("run", code=_HOLD, key="probe", wait=60, on_bytes=on_bytes, **worker.run_fields(20))
+    return bool(seen) and seen[0] >= 3 * (8 << 20)
+
+
+def _contexts_apart(worker: Worker) -> bool:
+    """Whether one context may open the memory of another; the descriptor alone would do."""
+    output = Output()
+    fields = worker.run_fields(10)
+    for key, code in {
+        "probe-1": "import os\nprint(os.getpid(), flush=True)",
+        "probe-2": "try: open('/proc/PID/mem', 'rb'); print('open')\nexcept OSError: print('closed')",
+    }.items():
+        worker.request("open", key=key, **{**fields, "timeout": 0})
+        said = output.text("stdout").strip()
+        worker.request("cell", key=key, code=code.replace("PID", said), on_bytes=output.take, **fields)
+    for key in ("probe-1", "probe-2"):
+        worker.request("signal", key=key, signal=9)
+    return output.text("stdout").split()[1:] == ["closed"]

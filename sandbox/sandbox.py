@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
+import contextlib
+import errno
 import itertools
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from rollenv.core import UsageError
 from rollenv.sandbox import backends
-from rollenv.sandbox.errors import NotFound, SandboxTimeout
-from rollenv.sandbox.types import CommandResult, Entry, Execution, ExecutionError, Limits, Logs, Result
-from rollenv.sandbox.worker import Json, OnStream, Worker
-
-OnText = Callable[[str], None]
+from rollenv.sandbox.commands import Commands
+from rollenv.sandbox.errors import FileThere, NotFound, SandboxDied, SandboxFileError
+from rollenv.sandbox.filesystem import Files
+from rollenv.sandbox.results import OnText, Output, died, execution, no_room
+from rollenv.sandbox.types import Execution, Limits
+from rollenv.sandbox.worker import Inbox, Json, Worker
 
 #: How to run a program in each language; Python runs in the kernel's own interpreter.
 LANGUAGES: dict[str, tuple[str, ...]] = {
@@ -40,7 +41,8 @@ class Sandbox:
     def __init__(self, worker: Worker, backend: str, env: Mapping[str, str] | None = None):
         self._worker, self.backend, self._env = worker, backend, dict(env or {})
         self.commands, self.files = Commands(self), Files(self)
-        self._open: set[str] = set()
+        self._open: dict[str, str | None] = {}  # contexts that were made, and where they start
+        self._killed = False
         self._opening = threading.Lock()
         self._numbers = itertools.count(1)
 
@@ -109,59 +111,107 @@ class Sandbox:
             context: whose variables it sees and changes (Python); by default the sandbox's own.
             timeout: seconds; by default what the limits say.
             on_stdout, on_stderr: called with text as it comes.
-            env: more environment variables, for other languages than Python.
+            env: more environment variables while it runs.
 
         Raises:
             ContextBusy: if the context runs other code.
             NotFound: if there is no such context or interpreter.
-            SandboxDied: if the sandbox has ended.
+            SandboxDied: if the sandbox had ended before.
         """
-        seconds = _checked(timeout, self._worker.limits)
-        collected, on_stream = _collector(on_stdout, on_stderr)
+        seconds, output = self._seconds(timeout), Output(on_stdout, on_stderr)
         if language == "python":
-            key = context or DEFAULT_CONTEXT
-            if context is None or context == DEFAULT_CONTEXT:
-                self._ensure_default()
-            fields = self._worker.run_fields(seconds)
-            done = self._worker.request(
-                "cell", wait=seconds + _GRACE, on_stream=on_stream, key=f"context-{key}", code=code, **fields
-            )
-            if done.get("ended"):
-                self._open.discard(key)
-        else:
-            if language not in LANGUAGES:
-                raise UsageError(f"there is no language {language!r}; there are python, {', '.join(LANGUAGES)}")
+            done = self._run_cell(context or DEFAULT_CONTEXT, code, seconds, output, dict(env or {}))
+        elif language in LANGUAGES:
             fields = self._worker.run_fields(seconds, {**self._env, **(env or {})})
-            command = [*LANGUAGES[language], code]
-            done = self._worker.request(
-                "command", wait=seconds + _GRACE, on_stream=on_stream, command=command, **fields
-            )
-        return _execution(done, collected, seconds)
+            fields |= {"command": [*LANGUAGES[language], code], "memory_bytes": None}
+            done = self._run("command", seconds, output, **fields)
+        else:
+            raise UsageError(f"there is no language {language!r}; there are python, {', '.join(LANGUAGES)}")
+        return execution(done, output, seconds)
+
+    def _run_cell(self, name: str, code: str, seconds: float, output: Output, env: dict[str, str]) -> Json:
+        fields = self._worker.run_fields(seconds) | {"key": f"context-{name}", "code": code, "env": env}
+        if name == DEFAULT_CONTEXT:
+            with self._opening:
+                if name not in self._open:
+                    self.create_context(name)
+        try:
+            return self._run("cell", seconds, output, **fields)
+        except NotFound:
+            with self._opening:
+                if name not in self._open:
+                    raise
+                with contextlib.suppress(FileThere):  # another thread was faster
+                    self._open_context(name)
+            return self._run("cell", seconds, output, **fields)
+
+    def _run(self, op: str, seconds: float, output: Output, **fields: Any) -> Json:
+        """A request that runs code. Code that takes the sandbox with it has failed; so has code without room."""
+        if not self._worker.alive:
+            raise SandboxDied("the sandbox has ended")
+        try:
+            return self._worker.request(op, wait=seconds + _GRACE, on_bytes=output.take, **fields)
+        except SandboxDied:
+            return self._died()
+        except SandboxFileError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            return no_room(str(error))
+
+    def _follow(self, number: int, inbox: Inbox, seconds: float, output: Output) -> Json:
+        """The same for one that was started before."""
+        try:
+            return self._worker.finish(inbox, seconds + _GRACE, output.take)
+        except SandboxDied:
+            return self._died()
+        finally:
+            self._worker._waiting.pop(number, None)
+
+    def _died(self) -> Json:
+        if self._killed:
+            raise SandboxDied("the sandbox was ended while this ran in it")
+        return died()
+
+    def _seconds(self, timeout: float | None) -> float:
+        seconds = self._worker.limits.seconds if timeout is None else timeout
+        if not seconds > 0:
+            raise UsageError(f"a timeout is above 0 seconds, got {timeout!r}; leave it out for the limit")
+        return seconds
 
     def create_context(self, name: str | None = None, *, cwd: str | None = None) -> str:
-        """A new interpreter with a namespace of its own; its name."""
+        """A new interpreter with a namespace of its own; its name.
+
+        If its process ends (a limit, a crash, memory that another one used), the next code starts it anew, without its
+        variables.
+        """
         name = name or f"context-{next(self._numbers)}"
-        fields = self._worker.run_fields(None, self._env) | {"timeout": 0}
-        self._worker.request("open", key=f"context-{name}", cwd=cwd, **fields)
-        self._open.add(name)
+        self._open[name] = cwd
+        try:
+            self._open_context(name)
+        except FileThere:
+            raise
+        except BaseException:
+            del self._open[name]
+            raise
         return name
+
+    def _open_context(self, name: str) -> None:
+        fields = self._worker.run_fields(None, self._env) | {"timeout": 0}
+        self._worker.request("open", key=f"context-{name}", cwd=self._open[name], **fields)
 
     def remove_context(self, name: str) -> None:
         """End a context and what it started in its session."""
-        self._open.discard(name)
+        self._open.pop(name, None)
         self._worker.request("signal", key=f"context-{name}", signal=int(signal.SIGKILL))
 
     def interrupt(self, context: str = DEFAULT_CONTEXT) -> None:
-        """Raise KeyboardInterrupt in the code that a context is running."""
-        self._worker.request("signal", key=f"context-{context}", signal=int(signal.SIGINT))
-
-    def _ensure_default(self) -> None:
-        with self._opening:
-            if DEFAULT_CONTEXT not in self._open:
-                self.create_context(DEFAULT_CONTEXT)
+        """Raise KeyboardInterrupt in the code that a context is running; without any, nothing happens."""
+        with contextlib.suppress(NotFound):
+            self._worker.request("signal", key=f"context-{context}", signal=int(signal.SIGINT))
 
     def kill(self) -> None:
         """End the sandbox and everything in it; calling it again does nothing."""
+        self._killed = True
         self._worker.close()
 
     close = kill
@@ -171,278 +221,3 @@ class Sandbox:
 
     def __exit__(self, *exc: object) -> None:
         self.kill()
-
-
-class CommandHandle:
-    """A command in the background."""
-
-    def __init__(self, sandbox: Sandbox, key: str, start: Callable[[], Json], seconds: float):
-        self._sandbox, self.key, self._seconds = sandbox, key, seconds
-        self._done: Json | None = None
-        self._failure: BaseException | None = None
-        self.stdout, self.stderr = "", ""
-        self._thread = threading.Thread(target=self._follow, args=(start,), name="sandbox-command", daemon=True)
-        self._thread.start()
-
-    def _follow(self, start: Callable[[], Json]) -> None:
-        try:
-            self._done = start()
-        except BaseException as error:  # raised again in wait()
-            self._failure = error
-
-    def wait(self, timeout: float | None = None) -> CommandResult:
-        """Until it ends.
-
-        Raises:
-            SandboxTimeout: if it still runs after ``timeout`` seconds. It goes on.
-        """
-        self._thread.join(timeout)
-        if self._thread.is_alive():
-            raise SandboxTimeout(f"the command still runs after {timeout:g} s")
-        if self._failure is not None:
-            raise self._failure
-        assert self._done is not None
-        return _command_result(self._done, self.stdout, self.stderr, self._seconds)
-
-    @property
-    def running(self) -> bool:
-        return self._thread.is_alive()
-
-    def send_stdin(self, text: str, close: bool = False) -> None:
-        """Write to its standard input."""
-        self._sandbox._worker.request("stdin", key=self.key, data=text, close=close)
-
-    def kill(self) -> bool:
-        """End it and what it started in its session; whether it was still running."""
-        try:
-            self._sandbox._worker.request("signal", key=self.key, signal=int(signal.SIGKILL))
-        except NotFound:
-            return False
-        return True
-
-
-class Commands:
-    """Programs in a sandbox."""
-
-    def __init__(self, sandbox: Sandbox):
-        self._sandbox = sandbox
-        self._numbers = itertools.count(1)
-
-    def run(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: str = "",
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        on_stdout: OnText | None = None,
-        on_stderr: OnText | None = None,
-    ) -> CommandResult:
-        """Run a shell command (a text) or a program with arguments, to its end.
-
-        Raises:
-            NotFound: if there is no such program.
-            SandboxDied: if the sandbox has ended.
-        """
-        seconds = _checked(timeout, self._sandbox._worker.limits)
-        collected, on_stream = _collector(on_stdout, on_stderr)
-        fields = self._fields(command, stdin, cwd, env, seconds)
-        done = self._sandbox._worker.request("command", wait=seconds + _GRACE, on_stream=on_stream, **fields)
-        return _command_result(done, "".join(collected["stdout"]), "".join(collected["stderr"]), seconds)
-
-    def start(
-        self,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        on_stdout: OnText | None = None,
-        on_stderr: OnText | None = None,
-    ) -> CommandHandle:
-        """Run a command in the background, with a standard input that stays open."""
-        seconds = _checked(timeout, self._sandbox._worker.limits)
-        key = f"background-{next(self._numbers)}"
-        fields = self._fields(command, "", cwd, env, seconds) | {"key": key, "keep_stdin": True}
-        worker = self._sandbox._worker
-        number, inbox = worker.start("command", stream=True, background=True, **fields)
-        handle: CommandHandle
-
-        def on_stream(name: str, text: str) -> None:
-            setattr(handle, name, getattr(handle, name) + text)
-            if callback := {"stdout": on_stdout, "stderr": on_stderr}[name]:
-                callback(text)
-
-        started = threading.Event()
-
-        def follow() -> Json:
-            started.wait()
-            return worker.finish(inbox, seconds + _GRACE, on_stream)
-
-        handle = CommandHandle(self._sandbox, key, follow, seconds)
-        started.set()
-        del number
-        return handle
-
-    def _fields(
-        self, command: str | Sequence[str], stdin: str, cwd: str | None, env: Mapping[str, str] | None, seconds: float
-    ) -> Json:
-        words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-        if not words:
-            raise UsageError("the command is empty")
-        fields = self._sandbox._worker.run_fields(seconds, {**self._sandbox._env, **(env or {})})
-        return fields | {"command": words, "stdin": stdin, "cwd": cwd}
-
-
-class Files:
-    """The files of a sandbox. Relative paths start in the scratch folder; code may write there alone."""
-
-    def __init__(self, sandbox: Sandbox):
-        self._sandbox = sandbox
-
-    def _request(self, op: str, path: str, **fields: Any) -> Json:
-        where = path if path.startswith("/") else f"{self._sandbox._worker.about['scratch']}/{path}"
-        return self._sandbox._worker.request(op, path=where, **fields)
-
-    def read(self, path: str) -> str:
-        """A file's text (UTF-8)."""
-        return self.read_bytes(path).decode()
-
-    def read_bytes(self, path: str) -> bytes:
-        """A file's contents."""
-        return base64.b64decode(self._request("read", path)["data"])
-
-    def write(self, path: str, data: str | bytes) -> None:
-        """Write a file, and the folders above it."""
-        raw = data.encode() if isinstance(data, str) else data
-        self._request("write", path, data=base64.b64encode(raw).decode())
-
-    def list(self, path: str = ".") -> list[Entry]:
-        """What is in a folder, by name."""
-        entries = self._request("list", path)["entries"]
-        base = path.rstrip("/")
-        return [Entry(path=f"{base}/{entry['name']}", **entry) for entry in entries]
-
-    def exists(self, path: str) -> bool:
-        """Whether there is something."""
-        return bool(self._request("exists", path)["exists"])
-
-    def make_dir(self, path: str) -> None:
-        """Make a folder, and those above it."""
-        self._request("make_dir", path)
-
-    def remove(self, path: str) -> None:
-        """Remove a file, or a folder with everything in it."""
-        self._request("remove", path)
-
-    def rename(self, path: str, to: str) -> None:
-        """Move a file or folder."""
-        target = to if to.startswith("/") else f"{self._sandbox._worker.about['scratch']}/{to}"
-        self._request("rename", path, to=target)
-
-
-class AsyncSandbox:
-    """:class:`Sandbox` for asyncio: the same methods, awaited. Each runs in a thread."""
-
-    def __init__(self, sandbox: Sandbox):
-        self.sync = sandbox
-        self.commands, self.files = _Awaited(sandbox.commands), _Awaited(sandbox.files)
-
-    @classmethod
-    async def create(cls, *args: Any, **kwargs: Any) -> Self:
-        """See :meth:`Sandbox.create`."""
-        return cls(await asyncio.to_thread(Sandbox.create, *args, **kwargs))
-
-    async def run_code(self, code: str, **kwargs: Any) -> Execution:
-        """See :meth:`Sandbox.run_code`. Cancelling it interrupts the code."""
-        task = asyncio.ensure_future(asyncio.to_thread(self.sync.run_code, code, **kwargs))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.to_thread(self.sync.interrupt, kwargs.get("context") or DEFAULT_CONTEXT)
-            raise
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return _Awaited(self.sync).__getattr__(name)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await asyncio.to_thread(self.sync.kill)
-
-
-class _Awaited:
-    """An object whose methods run in a thread."""
-
-    def __init__(self, inner: Any):
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._inner, name)
-        if not callable(value):
-            return value
-
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            return await asyncio.to_thread(value, *args, **kwargs)
-
-        return call
-
-
-def _checked(timeout: float | None, limits: Limits) -> float:
-    seconds = limits.seconds if timeout is None else timeout
-    if not seconds > 0:
-        raise UsageError(
-            f"a timeout is above 0 seconds, got {timeout!r}; leave it out for the limit of {limits.seconds:g}"
-        )
-    return seconds
-
-
-def _collector(on_stdout: OnText | None, on_stderr: OnText | None) -> tuple[dict[str, list[str]], OnStream]:
-    """Lists that output is gathered in, and the function that gathers it and passes it on."""
-    collected: dict[str, list[str]] = {"stdout": [], "stderr": []}
-    callbacks = {"stdout": on_stdout, "stderr": on_stderr}
-
-    def on_stream(name: str, text: str) -> None:
-        collected[name].append(text)
-        if callback := callbacks[name]:
-            callback(text)
-
-    return collected, on_stream
-
-
-def _error(done: Json, seconds: float) -> ExecutionError | None:
-    if done["out_of_memory"]:
-        return ExecutionError("MemoryLimit", "it used more memory than the limit and was stopped")
-    if done["truncated"]:
-        return ExecutionError("OutputLimit", "it wrote more output than the limit and was stopped")
-    if done["timed_out"]:
-        return ExecutionError("Timeout", f"it ran longer than {seconds:g} s and was stopped")
-    if done["error"]:
-        return ExecutionError(*(str(done["error"].get(k, "")) for k in ("name", "value", "traceback")))
-    if done["signal"]:
-        return ExecutionError("Killed", f"a signal ended it: {signal.Signals(done['signal']).name}")
-    if done.get("ended") and done["exit_code"]:
-        return ExecutionError("Exit", f"it exited with {done['exit_code']}")
-    return None
-
-
-def _exit_code(done: Json) -> int | None:
-    code: int | None = -done["signal"] if done["signal"] else done["exit_code"]
-    return code
-
-
-def _execution(done: Json, collected: dict[str, list[str]], seconds: float) -> Execution:
-    known = Result.__slots__
-    results = [Result(**{k: v for k, v in r.items() if k in known}) for r in done["results"] if isinstance(r, dict)]
-    logs = Logs(collected["stdout"], collected["stderr"])
-    code = _exit_code(done) if done.get("ended") else None
-    return Execution(results, logs, _error(done, seconds), code, done["seconds"])
-
-
-def _command_result(done: Json, stdout: str, stderr: str, seconds: float) -> CommandResult:
-    code = _exit_code(done)
-    return CommandResult(stdout, stderr, -9 if code is None else code, _error(done, seconds), done["seconds"])

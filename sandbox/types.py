@@ -13,9 +13,11 @@ class Limits:
     """What one run may use."""
 
     seconds: float = 10.0
-    """Wall-clock time; a run asked for with a timeout of its own has that instead."""
+    """Wall-clock time; a run asked for with a timeout of its own has that instead. What goes on between requests has as
+    much processor time."""
     memory_mb: int = 1024
-    """Address space of each process, and resident memory of all of a sandbox's processes together."""
+    """Memory of all of a sandbox's processes and files together, and address space of each process that runs Python
+    code (other programs reserve far more than they use)."""
     output_bytes: int = 4 * 2**20
     """Standard output and standard error, each, at most 32 MiB. A run that writes more is stopped."""
     processes: int = 64
@@ -96,7 +98,9 @@ class Logs:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionError:
-    """How code failed: an exception, or ``Timeout``, ``OutputLimit``, ``MemoryLimit``, ``Killed`` or ``Exit``."""
+    """How code failed: an exception, or ``Timeout``, ``OutputLimit``, ``MemoryLimit``, ``ProcessLimit``, ``Killed``,
+    ``Exit``, ``ReportViolation`` (it tampered with what is reported of it) or ``SandboxDied`` (it took the sandbox with
+    it)."""
 
     name: str
     value: str
@@ -127,7 +131,7 @@ class CommandResult:
     stdout: str
     stderr: str
     exit_code: int
-    """Below zero for the signal that ended it."""
+    """As shells say it: 128 and the signal's number if a signal ended it."""
     error: ExecutionError | None
     seconds: float
 

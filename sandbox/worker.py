@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import queue
@@ -10,16 +9,21 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from rollenv.sandbox.errors import ContextBusy, NotFound, SandboxDied, SandboxError, SandboxFileError
+from rollenv.core import UsageError
+from rollenv.sandbox.errors import SandboxDied, SandboxError, operation_error
 from rollenv.sandbox.types import Limits
+from rollenv.sandbox.wire import ProtocolError, checked_done
 
 Json = dict[str, Any]
-OnStream = Callable[[str, str], None]
+OnBytes = Callable[[str, bytes], None]
+Inbox = queue.SimpleQueue[tuple[Json, bytes]]
 
-#: Seconds that the kernel gets to answer once a run's own time is over.
-ANSWER_GRACE = 5.0
 #: Seconds for an operation of the kernel itself.
 OPERATION = 30.0
+#: Bytes of input that go in one message.
+PIECE = 1 << 20
+#: Characters of code that a run takes.
+MAX_CODE = 8 << 20
 _MAX_MESSAGE = 256 << 20
 
 
@@ -51,14 +55,16 @@ class Worker:
     def __init__(self, channel: Channel, limits: Limits, start_timeout: float = 30.0):
         self.channel, self.limits = channel, limits
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, queue.SimpleQueue[Json]] = {0: queue.SimpleQueue()}
+        self._waiting: dict[int, Inbox] = {0: queue.SimpleQueue()}
         self._send_lock = threading.Lock()
-        self._closed = False
-        self.runs = 0
+        self._close_lock = threading.Lock()
+        self.closed = False
+        self._buffer = bytearray()
         self._reader = threading.Thread(target=self._read, name="sandbox-reader", daemon=True)
         self._reader.start()
+        first: Json
         try:
-            first = self._waiting[0].get(timeout=start_timeout)
+            first, _ = self._waiting[0].get(timeout=start_timeout)
         except queue.Empty:
             first = {"refused": f"it was not ready after {start_timeout:g} s"}
         if "ready" not in first:
@@ -68,61 +74,92 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        return not self._closed and self._reader.is_alive()
+        return not self.closed and self._reader.is_alive()
 
     def request(
-        self, op: str, *, wait: float | None = OPERATION, on_stream: OnStream | None = None, **fields: Any
+        self,
+        op: str,
+        *,
+        data: bytes = b"",
+        last: bool = True,
+        wait: float | None = OPERATION,
+        on_bytes: OnBytes | None = None,
+        **fields: Any,
     ) -> Json:
         """Ask the kernel for something, and wait until it is done.
 
         Args:
             op: the kernel's operation.
-            wait: seconds until it is given up, and the sandbox with it; None waits for ever.
-            on_stream: called with ("stdout" or "stderr", text) as output comes.
+            data: input that goes with it. More than a piece follows as the process takes it.
+            last: whether the input ends there.
+            wait: seconds without any answer until it is given up, and the sandbox with it; None waits for ever.
+            on_bytes: called with ("stdout" or "stderr", bytes) as output comes.
             fields: the operation's arguments.
 
         Raises:
             SandboxDied: if the sandbox ends or does not answer in time.
             NotFound, ContextBusy, SandboxFileError: if the operation fails inside.
         """
-        number, inbox = self.start(op, stream=on_stream is not None, **fields)
+        key = fields.setdefault("key", f"{op}-{next(self._numbers)}") if len(data) > PIECE else ""
+        number, inbox = self.start(
+            op, data[:PIECE], stream=on_bytes is not None, last=last and len(data) <= PIECE, **fields
+        )
         try:
-            return self.finish(inbox, wait, on_stream)
+            for at in range(PIECE, len(data), PIECE):
+                if not self._send_more(key, data[at : at + PIECE], last and at + PIECE >= len(data)):
+                    break
+            return self.finish(inbox, wait, on_bytes)
         finally:
             self._waiting.pop(number, None)
 
-    def start(self, op: str, **fields: Any) -> tuple[int, queue.SimpleQueue[Json]]:
+    def _send_more(self, key: str, piece: bytes, last: bool) -> bool:
+        """Another piece of input; whether the process still takes it. Its own time limit ends the wait."""
+        number, inbox = self.start("stdin", piece, key=key, last=last)
+        try:
+            self.finish(inbox, None, None)
+        except SandboxDied:
+            raise
+        except SandboxError:
+            return False
+        finally:
+            self._waiting.pop(number, None)
+        return True
+
+    def start(self, op: str, data: bytes = b"", **fields: Any) -> tuple[int, Inbox]:
         """Send a request; its answers will be in the queue."""
-        number, inbox = next(self._numbers), queue.SimpleQueue[Json]()
+        if len(fields.get("code") or "") > MAX_CODE:
+            raise UsageError(f"code has at most {MAX_CODE} characters; write the rest to a file")
+        number: int = next(self._numbers)
+        inbox: Inbox = queue.SimpleQueue()
         self._waiting[number] = inbox
-        data = json.dumps({"id": number, "op": op, **fields}).encode()
+        head = json.dumps({"id": number, "op": op, "bytes": len(data), **fields}).encode()
         try:
             with self._send_lock:
-                self.channel.send(len(data).to_bytes(4, "big") + data)
+                self.channel.send(len(head).to_bytes(4, "big") + head + data)
         except OSError as error:
             self._waiting.pop(number, None)
             raise SandboxDied("the sandbox has ended") from error
         if not self._reader.is_alive():
-            inbox.put({"died": True})
+            inbox.put(({"died": True}, b""))
         return number, inbox
 
-    def finish(self, inbox: queue.SimpleQueue[Json], wait: float | None, on_stream: OnStream | None) -> Json:
+    def finish(self, inbox: Inbox, wait: float | None, on_bytes: OnBytes | None) -> Json:
         """Take answers until the request is done."""
         while True:
             try:
-                message = inbox.get(timeout=wait)
+                message, data = inbox.get(timeout=wait)
             except queue.Empty:
                 self.close()
                 raise SandboxDied(f"the sandbox did not answer within {wait:g} s and was ended") from None
             if "died" in message:
                 raise SandboxDied("the sandbox ended while the request was running")
             if "stream" in message:
-                if on_stream:
-                    on_stream(message["stream"], message["data"])
+                if on_bytes:
+                    on_bytes(message["stream"], data)
             elif "done" in message:
                 done: Json = message["done"]
                 if "failed" in done:
-                    raise _operation_error(done)
+                    raise operation_error(done["failed"]["errno"], done["failed"]["message"])
                 return done
 
     def run_fields(self, timeout: float | None, env: dict[str, str] | None = None) -> Json:
@@ -140,32 +177,44 @@ class Worker:
 
     def close(self) -> None:
         """End the sandbox and everything in it; calling it again does nothing."""
-        if not self._closed:
-            self._closed = True
-            self.channel.close()
+        with self._close_lock:
+            if self.closed:
+                return
+            self.closed = True
+        self.channel.close()
 
     def _read(self) -> None:
-        buffer = bytearray()
         try:
-            while data := self.channel.receive():
-                buffer += data
-                while len(buffer) >= 4 and len(buffer) >= (size := 4 + int.from_bytes(buffer[:4], "big")):
-                    message = json.loads(buffer[4:size])
-                    del buffer[:size]
-                    if inbox := self._waiting.get(message["id"]):
-                        inbox.put(message)
-                if len(buffer) >= 4 and int.from_bytes(buffer[:4], "big") > _MAX_MESSAGE:
-                    break
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # a channel that ends, or one that does not speak the protocol: the sandbox is over
+            while True:
+                head = self._take(_bounded(int.from_bytes(self._take(4), "big")))
+                message = json.loads(head)
+                self._deliver(message, self._take(_bounded(message.get("bytes", 0))))
+        except Exception:  # a channel that ends, or one that does not speak the protocol: the sandbox is over
+            pass
         for inbox in list(self._waiting.values()):
-            inbox.put({"died": True})
+            inbox.put(({"died": True}, b""))
+
+    def _take(self, size: int) -> bytes:
+        """Exactly so many bytes of the channel."""
+        while len(self._buffer) < size:
+            data = self.channel.receive()
+            if not data:
+                raise EOFError
+            self._buffer += data
+        taken = bytes(memoryview(self._buffer)[:size])
+        del self._buffer[:size]
+        return taken
+
+    def _deliver(self, message: Json, data: bytes) -> None:
+        if "done" in message:
+            message["done"] = checked_done(message["done"])
+        elif "stream" in message and message["stream"] not in ("stdout", "stderr"):
+            raise ProtocolError("output of no known stream")
+        if inbox := self._waiting.get(message["id"]):
+            inbox.put((message, data))
 
 
-def _operation_error(done: Json) -> SandboxError:
-    message = done["message"]
-    if done["errno"] in (errno.ENOENT, errno.ESRCH):
-        return NotFound(message)
-    if done["errno"] == errno.EBUSY:
-        return ContextBusy(message)
-    return SandboxFileError(f"{done['failed']}: {message}")
+def _bounded(size: Any) -> int:
+    if not isinstance(size, int) or not 0 <= size <= _MAX_MESSAGE:
+        raise ProtocolError("a message has no proper size")
+    return size

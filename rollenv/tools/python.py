@@ -6,7 +6,7 @@ import copy
 
 from rollenv.core import UsageError
 from rollenv.parsing import Element, code_blocks, first_tagged
-from rollenv.sandbox import Runner, Sandbox, shared_pool
+from rollenv.sandbox import Runner, Sandbox, SandboxDied, shared_pool
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
 
 #: What of a program's output an agent reads at most.
@@ -71,7 +71,10 @@ class PythonCodeTool(BaseTool):
     def _in_sandbox(self, code: str) -> tuple[str, str]:
         if self._sandbox is None or not self._sandbox.alive:
             self._sandbox = Sandbox.create()
-        done = self._sandbox.run_code(code, timeout=self.timeout)
+        try:
+            done = self._sandbox.run_code(code, timeout=self.timeout)
+        except SandboxDied:  # code of an earlier call may have seen to that: it is no failure of the environment
+            return "", "The sandbox had ended; its variables are lost."
         output = "".join(done.logs.stdout) + (f"{done.text}\n" if done.text is not None else "")
         return output, "" if done.error is None else done.error.traceback.strip() or done.error.value
 

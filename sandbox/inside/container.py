@@ -1,21 +1,37 @@
-"""Becomes the kernel as process 1 of a container. The engine isolates; this adds seccomp, and Landlock if it may."""
+"""Becomes the kernel as process 1 of a container. The engine isolates; this adds seccomp, and Landlock if it may.
+
+The kernel and what forks for it are the container's root, with the rights to change users and to signal; code runs as
+another user and has none.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import os
+import signal
+import socket
 import sys
+from collections.abc import Callable
 
 if __package__:
-    from rollenv.sandbox.inside import kernel, linux
+    from rollenv.sandbox.inside import kernel, linux, processes, room, seccomp, watch
 else:  # its source was sent to the container
     import kernel  # type: ignore[import-not-found,no-redef]
     import linux  # type: ignore[import-not-found,no-redef]
+    import processes  # type: ignore[import-not-found,no-redef]
+    import room  # type: ignore[import-not-found,no-redef]
+    import seccomp  # type: ignore[import-not-found,no-redef]
+    import watch  # type: ignore[import-not-found,no-redef]
 
+#: Who code is, and who ends it: a user whom it cannot signal.
+CODE_USER, ENDER = 1000, 2
 #: All that can be written to.
 WRITABLE = ("/box", "/tmp", "/dev/shm", "/home")
 SCRATCH = "/box/home"
+#: Where a container's control group counts kills for lack of memory (v2 and v1).
+OOM = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> None:
@@ -24,35 +40,111 @@ def main() -> None:
         sys.exit("this must be process 1 of a container: it ends every process that it can see")
     inward, outward = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1):
+    for fd in (0, 1, 2):
         os.dup2(nowhere, fd)
-    os.makedirs(SCRATCH, exist_ok=True)
     sys.path.remove("")  # what runs here must not choose what the kernel imports
+    limit, seconds, *names = sys.argv[1:]
     loaded = []
-    for name in sys.argv[1:]:
+    for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
             loaded.append(name)
     linux.set_dumpable(False)
-    program, rules = linux.seccomp_program(), _rules()
+    linux.forget_arguments()
+    _as_code(lambda: os.makedirs(SCRATCH, exist_ok=True))
+    _reset_times()
+    rules = _rules()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        for fd in (inward, outward, ours.detach()):
+            os.close(fd)
+        linux.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        room.Room(theirs, _harden(rules), SCRATCH, _end_all, _clean).serve()
+    theirs.close()
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    oom = next((os.open(path, os.O_RDONLY) for path in OOM if os.path.exists(path)), None)
+    watching = watch.Watch(proc, False, oom, int(limit), counts=False)
+    watching.own.add(pid)
+    serving = kernel.Kernel(
+        inward,
+        outward,
+        new_room=None,
+        common=processes.Room(ours, 0),
+        watch=watching,
+        idle_seconds=float(seconds),
+    )
+    ready = {"proc": True, "landlock": int(rules is not None), "loaded": loaded, "memory_group": oom is not None}
+    serving.send({"id": 0, "ready": {**ready, "scratch": SCRATCH}})
+    serving.serve()
+
+
+def _harden(rules: int | None) -> Callable[[], None]:
+    program = seccomp.filter_program()
 
     def harden() -> None:
+        _become(CODE_USER)
         linux.drop_capabilities()
         linux.set_dumpable(True)
+        linux.go_first_when_memory_is_short()
         if rules is not None:
             linux.landlock_restrict(rules)
-        linux.seccomp_filter(program)
+        else:
+            linux.set_dumpable(False)  # others of the same user may not look into it
+        seccomp.install(program)
 
-    serving = kernel.Kernel(inward, outward, harden=harden, wipe=_wipe, scratch=SCRATCH, proc=True)
-    serving.send({"id": 0, "ready": {"proc": True, "landlock": int(rules is not None), "loaded": loaded}})
-    serving.serve()
+    return harden
 
 
 def _rules() -> int | None:
     try:
-        return kernel.out_of_the_way(linux.landlock_ruleset([*WRITABLE, "/dev"])) if linux.landlock_version() else None
+        return linux.out_of_the_way(linux.landlock_ruleset([*WRITABLE, "/dev"])) if linux.landlock_version() else None
     except OSError:  # the engine's own filter does not let it through
         return None
+
+
+def _become(user: int) -> None:
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
+def _as_code(action: Callable[[], None]) -> None:
+    """Do something with code's rights, and wait for it."""
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            _become(CODE_USER)
+            action()
+        os._exit(0)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+def _end_all() -> None:
+    """End every process of code's user, by one whom that user cannot signal: what the call reaches has no say in it."""
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            os.setresuid(ENDER, CODE_USER, ENDER)
+            os.kill(-1, signal.SIGKILL)
+        os._exit(0)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+def _clean() -> None:
+    _as_code(_wipe)
+    _reset_times()
+
+
+def _reset_times() -> None:
+    """Of the devices: code may set the times of what it may write."""
+    for entry in os.scandir("/dev"):
+        if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
+            continue
+        with contextlib.suppress(OSError):
+            os.utime(entry.path, (0, 0))
 
 
 def _wipe() -> None:
@@ -66,7 +158,7 @@ def _wipe() -> None:
 
 def _empty(folder: str) -> None:
     """Without recursion: what is in a folder moves up before the folder goes."""
-    moved = 0
+    moved, prefix = 0, os.urandom(8).hex()  # no name that code can have taken
     while entries := list(os.scandir(folder)):
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
@@ -77,5 +169,5 @@ def _empty(folder: str) -> None:
                 if inner.is_dir(follow_symlinks=False):
                     os.chmod(inner.path, 0o700)  # a folder that may not be written cannot be moved
                 moved += 1
-                os.rename(inner.path, f"{folder}/moved {moved}")
+                os.rename(inner.path, f"{folder}/{prefix} {moved}")
             os.rmdir(entry.path)

@@ -1,8 +1,9 @@
 """Builds a jail around itself and becomes the kernel in it: ``python -s -S -P -c "... import jail; jail.main(fd)"``.
 
 The jail has its own user, pid, mount, network, ipc, uts and cgroup namespaces. Its file system is a read-only view of
-the system and of Python, and one scratch folder in memory with limits on size and number of files. Code runs in forks
-without capabilities, under Landlock and seccomp; started by root, also under another user than the kernel's.
+the system and of Python. Code runs in rooms inside it (see :mod:`room`), each with pid, ipc and mount namespaces of its
+own and a scratch folder in memory with limits on size and number of files; without capabilities, under Landlock and
+seccomp; started by root, also under another user than the kernel's, whom no other sandbox has.
 
 Started by root, the file system is built first (as root, who can reach Python wherever it is installed), then all of it
 moves into a user namespace in which nobody is root outside. An ordinary user is in the namespace from the beginning.
@@ -12,24 +13,30 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import importlib
 import json
 import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from typing import Any
 
 if __package__:
-    from rollenv.sandbox.inside import kernel, linux
+    from rollenv.sandbox.inside import kernel, linux, processes, room, seccomp, watch
 else:  # started by path, without the weight of the package
     import kernel  # type: ignore[import-not-found,no-redef]
     import linux  # type: ignore[import-not-found,no-redef]
+    import processes  # type: ignore[import-not-found,no-redef]
+    import room  # type: ignore[import-not-found,no-redef]
+    import seccomp  # type: ignore[import-not-found,no-redef]
+    import watch  # type: ignore[import-not-found,no-redef]
 
 #: The users inside: the kernel's (only if root started the jail) and the code's.
 KERNEL_USER, CODE_USER = 0, 1000
-#: What they are outside when root starts the jail: users that own nothing.
-OUTSIDE = {KERNEL_USER: 0x70000000, CODE_USER: 0x70000001}
+#: The first of the users that they are outside when root starts jails: users that own nothing, two for each jail.
+OUTSIDE = 0x70000000
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache", "/etc/alternatives")
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -40,7 +47,7 @@ FILES = {
     "etc/resolv.conf": "",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
-SCRATCH = "/box"
+SCRATCH, ASIDE = "/box", "/aside"
 #: Folders in the scratch, and where else they appear.
 PLACES = {"home": "home/user", "tmp": "tmp", "shm": "dev/shm"}
 
@@ -54,22 +61,23 @@ _NAMESPACES = (
     | linux.CLONE_NEWCGROUP
 )
 _PR_SET_PDEATHSIG = 1
+#: Numbers of things that the machine counts for each user, for this jail's users together.
+_USER_LIMITS = {"max_user_namespaces": 0, "max_inotify_instances": 32, "max_inotify_watches": 4096}
 
 
 def main(channel: int) -> None:
     """Read the settings (one line of JSON) from the channel, and serve it from inside the jail."""
     settings = json.loads(_read_line(channel))
     try:
-        privileged = os.geteuid() == 0
+        privileged = _may_be_others()
+        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         if privileged:
             linux.unshare(linux.CLONE_NEWNS)
-            proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
-            _build_root(settings)
+            own_files = _build_root(settings)
             _enter_namespaces_as_root(proc)
-            os.close(proc)
         else:
             _enter_namespaces_as_user()
-            _build_root(settings)
+            own_files = _build_root(settings)
         socket.sethostname("sandbox")
         linux.loopback_up()
     except OSError as error:
@@ -78,13 +86,24 @@ def main(channel: int) -> None:
     if child == 0:
         linux.libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         try:
-            _serve(channel, settings, privileged)
+            _serve(channel, settings | {"own_files": own_files}, privileged, proc)
         except OSError as error:
             _refuse(channel, error)
         os._exit(0)
-    os.close(channel)
+    nothing = os.open("/dev/null", os.O_RDWR)
+    os.dup2(nothing, 2)
+    os.closerange(3, 1 << 12)
     _, status = os.waitpid(child, 0)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def _may_be_others() -> bool:
+    """Whether this is root of the machine, or of a container that has been given enough users."""
+    if os.geteuid() != 0:
+        return False
+    with open("/proc/self/uid_map") as file:
+        ranges = [tuple(map(int, line.split())) for line in file]
+    return any(first <= OUTSIDE and first + count >= OUTSIDE + (1 << 24) for first, _, count in ranges)
 
 
 def _read_line(fd: int) -> bytes:
@@ -111,12 +130,13 @@ def _refuse(channel: int, error: OSError) -> None:
 def _enter_namespaces_as_root(proc: int) -> None:
     """Only a process outside may say who the users inside are: a helper, forked before."""
     go, ready = os.pipe()
+    first = OUTSIDE + 2 * os.getpid()  # no other jail that runs has it
     helper = os.fork()
     if helper == 0:
         os.close(ready)
         os.read(go, 1)
         for name in ("uid_map", "gid_map"):
-            lines = "".join(f"{inside} {outside} 1\n" for inside, outside in OUTSIDE.items())
+            lines = f"{KERNEL_USER} {first} 1\n{CODE_USER} {first + 1} 1\n"
             _write(f"{os.getppid()}/{name}", lines, proc)
         os._exit(0)
     os.close(go)
@@ -149,13 +169,20 @@ def _write(path: str, text: str, folder: int | None = None) -> None:
 # -- the file system -------------------------------------------------------------------------------------------------
 
 
-def _build_root(settings: dict[str, Any]) -> None:
-    """A root in memory that shows the system read-only, and the move into it."""
+def _build_root(settings: dict[str, Any]) -> bool:
+    """A root in memory that shows the system read-only, and the move into it. Whether its files are the jail's own."""
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     root = "/tmp"
+    wanted = [*SYSTEM, *settings["read_only"]]
+    found = {
+        path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in wanted if os.path.exists(path)
+    }  # /tmp is covered
+    links = {path: os.readlink(path) for path in wanted if os.path.islink(path)}
     linux.mount("root", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,nr_inodes=2k,mode=755")
-    for path in (*SYSTEM, *settings["read_only"]):
-        _show(path, root)
+    os.mkdir(f"{root}/empty")
+    own = [_show(fd, links.get(path), root + _aside(path), f"{root}/empty") for path, fd in found.items()]
+    for fd in found.values():
+        os.close(fd)
     for name, text in FILES.items():
         os.makedirs(os.path.dirname(f"{root}/{name}"), exist_ok=True)
         with open(f"{root}/{name}", "w") as file:
@@ -166,60 +193,155 @@ def _build_root(settings: dict[str, Any]) -> None:
     linux.mount("/proc", f"{root}/proc", None, linux.MS_BIND | linux.MS_REC)
     for device in DEVICES:
         open(f"{root}/dev/{device}", "w").close()
-        linux.mount(f"/dev/{device}", f"{root}/dev/{device}", None, linux.MS_BIND)
+        linux.bind_device(f"/dev/{device}", f"{root}/dev/{device}")
     for name, target in {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
         os.symlink(target, f"{root}/dev/{name}")
     for inner, shown in PLACES.items():
         os.symlink(f"{SCRATCH}/{inner}", f"{root}/{shown}")
     linux.pivot_root(root)
+    return all(own)
 
 
-def _show(path: str, root: str) -> None:
-    """Bind a file or folder of the system at the same place below ``root``; a link is copied as a link."""
-    target = root + path
-    if not os.path.lexists(path) or os.path.lexists(target):
-        return
+def _place(path: str) -> str | None:
+    """The folder in the scratch that covers a path, if one does."""
+    return next((inner for inner, shown in PLACES.items() if path.startswith(f"/{shown}/")), None)
+
+
+def _aside(path: str) -> str:
+    """Where a path is kept that the scratch covers; a room shows it at its place again."""
+    return f"{ASIDE}{path}" if _place(path) else path
+
+
+def _show(fd: int, link: str | None, target: str, empty: str) -> bool:
+    """Show a file or folder of the system; a link is copied as a link. Whether its files are the jail's own."""
+    if os.path.lexists(target):
+        return True
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    if os.path.islink(path):
-        os.symlink(os.readlink(path), target)
-        return
-    if os.path.isdir(path):
+    if link is not None:
+        os.symlink(link, target)
+        return True
+    source = f"/proc/self/fd/{fd}"
+    if os.path.isdir(source):
         os.makedirs(target)
+        if linux.overlay_read_only(source, empty, target):
+            return True
     else:
         open(target, "w").close()
-    linux.bind_read_only(path, target)
+    linux.bind_read_only(source, target)
+    return not os.path.isdir(source)
 
 
-def _mount_scratch(settings: dict[str, Any], owner: int) -> None:
+def _mount_scratch(settings: dict[str, Any]) -> None:
     options = f"size={settings['scratch_bytes']},nr_inodes={settings['scratch_files']},mode=755"
     linux.mount("scratch", SCRATCH, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
     for name in PLACES:
         os.mkdir(f"{SCRATCH}/{name}", 0o700)
-        os.chown(f"{SCRATCH}/{name}", owner, owner)
+        os.chown(f"{SCRATCH}/{name}", CODE_USER, CODE_USER)
+    for path in settings["read_only"]:
+        if (place := _place(path)) and os.path.isdir(ASIDE + path):
+            target = f"{SCRATCH}/{place}/{path.removeprefix('/' + PLACES[place] + '/')}"
+            os.makedirs(target)
+            linux.mount(ASIDE + path, target, None, linux.MS_BIND | linux.MS_REC)
 
 
 # -- inside ----------------------------------------------------------------------------------------------------------
 
 
-def _serve(channel: int, settings: dict[str, Any], privileged: bool) -> None:
-    """As process 1: finish the jail, load what runs should find loaded, and serve."""
-    try:
-        linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC, "hidepid=2")
-        proc = True
-    except OSError:  # the machine hides parts of its own /proc, so a full one may not be shown inside either
-        proc = False
-        linux.mount("none", "/proc", "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
-    _mount_scratch(settings, CODE_USER)
+def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: int) -> None:
+    """As process 1: finish the jail, load what runs should find loaded, have the nursery forked, and serve."""
+    namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    proc = _mount_proc()
+    for name, value in _USER_LIMITS.items():
+        with contextlib.suppress(OSError):
+            _write(f"/proc/sys/user/{name}", str(value))
     linux.mount(
         "none", "/", None, linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
     )
     linux.set_dumpable(False)
+    linux.forget_arguments()
     linux.drop_bounding_set()
-    rules = _rules()
-    program = linux.seccomp_program()
     os.chdir("/")
+    if any(map(_place, settings["read_only"])):
+        _mount_scratch(settings)  # Python itself lies where every room has its scratch folder
     sys.path[:] = [*sys.path[1:], *settings["path"]]  # this folder, which came first, is not there inside
     loaded = _preload(settings["preload"])
+    os.dup2(os.open("/dev/null", os.O_RDWR), 2)
+    oom = settings["oom"]
+    program = seccomp.filter_program(memfd=oom is not None, affinity=settings["share"] is not None)
+
+    def build() -> tuple[Callable[[], None], str]:
+        if proc:
+            _mount_proc()
+        _mount_scratch(settings)
+        return _harden(privileged, program), f"{SCRATCH}/home"
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        for group in settings["groups"]:
+            os.write(group, b"0")
+        for fd in range(3, 1 << 10):
+            if fd not in (theirs.fileno(), namespace):
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        room.nursery(theirs, namespace, build)
+    theirs.close()
+    for fd in (namespace, *settings["groups"]):
+        os.close(fd)
+    shown = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY) if proc else host_proc
+    if proc:
+        os.close(host_proc)
+    watching = watch.Watch(shown, not proc, oom, settings["memory_bytes"])
+    watching.own.add(pid)
+    watching.share, watching.shares = settings["share"], settings["shares"]
+    serving = kernel.Kernel(
+        channel, channel, new_room=_asker(ours), common=None, watch=watching, idle_seconds=settings["seconds"]
+    )
+    ready = {"proc": proc, "landlock": linux.landlock_version(), "loaded": loaded, "memory_group": oom is not None}
+    ready |= {"own_users": privileged, "own_files": settings["own_files"]}
+    serving.send({"id": 0, "ready": {**ready, "scratch": f"{SCRATCH}/home"}})
+    serving.serve()
+
+
+def _mount_proc() -> bool:
+    """A /proc of this pid namespace. A machine that hides parts of its own does not allow a full one inside either."""
+    try:
+        linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    except OSError:
+        linux.mount("none", "/proc", "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
+        return False
+    return True
+
+
+def _asker(connection: socket.socket) -> Callable[[], processes.Room]:
+    """How the kernel gets a room from the nursery."""
+
+    def ask() -> processes.Room:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(connection, [b"room"], [theirs.fileno()])
+        if not (said := connection.recv(4096)):
+            raise EOFError("what makes rooms is gone, and so is the sandbox")
+        answer = json.loads(said)
+        if "error" in answer:
+            ours.close()
+            raise OSError(errno.EAGAIN, answer["error"])
+        try:
+            said, descriptors, _, _ = socket.recv_fds(ours, 4096, 1)
+        except OSError:
+            said, descriptors = b"", []
+        if not descriptors:
+            raise OSError(errno.EAGAIN, said.decode() or "there is no room for another room")
+        return processes.Room(ours, answer["pid"], descriptors[0])
+
+    return ask
+
+
+def _harden(privileged: bool, program: bytes) -> Callable[[], None]:
+    """What every fork does in a room before anything foreign comes to it."""
+    rules = linux.landlock_ruleset([SCRATCH, *(f"/dev/{d}" for d in DEVICES)]) if linux.landlock_version() else None
+    if rules is not None:
+        rules = linux.out_of_the_way(rules)
 
     def harden() -> None:
         if privileged:
@@ -228,39 +350,14 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool) -> None:
             os.setresuid(CODE_USER, CODE_USER, CODE_USER)
         linux.drop_capabilities()
         linux.set_dumpable(True)
+        linux.go_first_when_memory_is_short()
         if rules is not None:
             linux.landlock_restrict(rules)
-        linux.seccomp_filter(program)
+        else:
+            linux.set_dumpable(False)  # others of the same user may not look into it
+        seccomp.install(program)
 
-    untouched = _marks()
-
-    def wipe() -> None:
-        nonlocal rules, untouched
-        if _marks() == untouched:
-            return
-        linux.unmount(SCRATCH)
-        _mount_scratch(settings, CODE_USER)
-        untouched = _marks()
-        if rules is not None:  # the rules name the folder that is gone
-            os.close(rules)
-            rules = _rules()
-
-    hello = {"id": 0, "ready": {"proc": proc, "landlock": linux.landlock_version(), "loaded": loaded}}
-    scratch = f"{SCRATCH}/home"
-    serving = kernel.Kernel(channel, channel, harden=harden, wipe=wipe, scratch=scratch, proc=proc)
-    serving.send(hello)
-    serving.serve()
-
-
-def _marks() -> list[int]:
-    """When the scratch folders were last changed in any way; only the kernel of the machine sets these times."""
-    return [os.stat(f"{SCRATCH}/{name}").st_ctime_ns for name in PLACES]
-
-
-def _rules() -> int | None:
-    if not linux.landlock_version():
-        return None
-    return kernel.out_of_the_way(linux.landlock_ruleset([SCRATCH, *(f"/dev/{device}" for device in DEVICES)]))
+    return harden
 
 
 def _preload(names: list[str]) -> list[str]:

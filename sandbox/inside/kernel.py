@@ -1,108 +1,65 @@
-"""The program inside a sandbox: it starts processes, runs code in forks of itself, and carries bytes in and out.
+"""The program inside a sandbox: it has processes forked, carries bytes to and from them, and holds them to limits.
 
-It is process 1 of its pid namespace: when it ends, everything in the sandbox ends, and ``kill(-1)`` reaches everything
-but itself. It needs the standard library alone. :mod:`jail` and ``container`` put it where it works.
+It is process 1 of its pid namespace: when it ends, everything in the sandbox ends. It needs the standard library alone.
+:mod:`jail` and ``container`` put it where it works. It never forks what runs code, because it has seen code: that is
+done in :mod:`room`.
 
-Messages are JSON after four bytes of length. Requests carry ``id`` and ``op``; the answers to a request are any number
-of ``{"id", "stream", "data"}`` and one ``{"id", "done": {...}}``. The channel's end is the sandbox's end.
+A message is four bytes of length, JSON, and as many bytes as its ``bytes`` says. Requests carry ``id`` and ``op``; the
+answers to a request are any number of ``{"id", "stream"}`` with bytes and one ``{"id", "done": {...}}``. The channel's
+end is the sandbox's end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import gc
-import io
 import json
 import os
-import resource
+import select
 import selectors
-import shutil
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 if __package__:
-    from rollenv.sandbox.inside.files import FileOperations
-    from rollenv.sandbox.inside.interpreter import MAX_REPORT, serve_cells, write_all
+    from rollenv.sandbox.inside.processes import Child, Job, Room
+    from rollenv.sandbox.inside.report import Violation, write_all
+    from rollenv.sandbox.inside.watch import Watch
 else:
-    from files import FileOperations  # type: ignore[import-not-found,no-redef]
-    from interpreter import MAX_REPORT, serve_cells, write_all  # type: ignore[import-not-found,no-redef]
+    from processes import Child, Job, Room  # type: ignore[import-not-found,no-redef]
+    from report import Violation, write_all  # type: ignore[import-not-found,no-redef]
+    from watch import Watch  # type: ignore[import-not-found,no-redef]
 
 #: Bytes of one message at most; what is larger ends the channel.
 MAX_MESSAGE = 64 << 20
-#: Seconds between looks at the memory that is in use.
-WATCH_INTERVAL = 0.02
+#: Seconds between looks at what is running, and at what stays between requests.
+WATCH_INTERVAL, IDLE_INTERVAL = 0.02, 1.0
 #: Seconds after which a run yields to younger ones.
 YIELD_AFTER = 0.1
-#: The nice value that it gets then: about a third of the share of a process that has none.
-YIELD_TO = 5
 #: Seconds that code has to react to an interrupt before it is killed.
 GRACE = 0.5
+#: Seconds after a request from which on what goes on counts, and the part of a processor that it may have for ever.
+_IDLE_BEGINS, _IDLE_SHARE = 0.05, 0.1
+#: Operations that have code or a program run.
+_STARTING = frozenset({"run", "command", "file", "open", "cell"})
+#: Bytes of output that are sent with the result instead of before it.
+_HELD = 1 << 16
 
 Json = dict[str, Any]
 
 
-def out_of_the_way(fd: int) -> int:
-    """A copy of a descriptor above those that a fork arranges; the original is closed."""
-    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 128)
-    os.close(fd)
-    return high
-
-
-class Child:
-    """A process that was asked for, and what is known of it."""
-
-    def __init__(self, key: str, request: Json, pid: int):
-        self.key, self.request, self.pid = key, request, pid
-        self.stdin: int | None = None
-        self.to_send = b""
-        self.requests: int | None = None  # cells go in here
-        self.report = b""
-        self.cell: Job | None = None  # the request being served; a context has none between cells
-        self.fds: dict[int, str] = {}
-        self.status: int | None = None
-
-
-#: What a child gets when it is forked, and cannot change later.
-_TERMS = ("memory_bytes", "file_bytes", "processes", "open_files", "cpu_seconds", "env", "cwd")
-
-
-def _terms(request: Json) -> Json:
-    return {name: request.get(name) for name in _TERMS}
-
-
-class Job:
-    """A request that is being served by a child."""
-
-    def __init__(self, request: Json):
-        self.id = request["id"]
-        self.stream = bool(request.get("stream"))
-        self.limit = int(request.get("output_bytes", 4 << 20))
-        self.timeout = float(request.get("timeout") or 0)
-        self.started = time.monotonic()
-        self.deadline = self.started + self.timeout if self.timeout else float("inf")
-        self.output = {"stdout": bytearray(), "stderr": bytearray()}
-        self.seen = {"stdout": 0, "stderr": 0}
-        self.flags = {"timed_out": False, "truncated": False, "out_of_memory": False}
-        self.exclusive = bool(request.get("exclusive"))
-        self.yields = False
-
-
-class Kernel(FileOperations):
+class Kernel:
     """Serves one channel until it ends.
 
     Args:
         inward: a file descriptor that requests come from.
         outward: one that answers go to; may be the same.
-        harden: called in every fork before anything foreign runs there.
-        wipe: empties the scratch folder.
-        scratch: where code starts, and what ``wipe`` empties.
-        proc: whether /proc shows the processes of this sandbox alone.
+        new_room: makes a room; None where there is only ``common``.
+        common: the one room of a container.
+        watch: looks at memory and time.
+        idle_seconds: processor time that what stays between requests may use.
     """
 
     def __init__(
@@ -110,47 +67,36 @@ class Kernel(FileOperations):
         inward: int,
         outward: int,
         *,
-        harden: Callable[[], None],
-        wipe: Callable[[], None],
-        scratch: str,
-        proc: bool,
+        new_room: Callable[[], Room] | None,
+        common: Room | None,
+        watch: Watch,
+        idle_seconds: float,
     ):
-        self.inward, self.outward = inward, outward
-        self.harden, self.wipe, self.scratch, self.proc = harden, wipe, scratch, proc
-        self.children: dict[str, Child] = {}
-        self.spare: Child | None = None
-        self.selector = selectors.DefaultSelector()
+        self.inward, self.outward, self.watch = inward, outward, watch
+        self.new_room, self.home = new_room, common
+        self.idle_seconds = self._idle_left = idle_seconds
+        self._idle_at: tuple[float, float] | None = None  # when it was looked at, and the processor time then
+        self.rooms: list[Room] = []
+        self.spare: Room | None = None
+        self.named: dict[str, Child] = {}
         self.inbox = bytearray()
-        self.wakeup, wakeup_end = os.pipe()
-        for fd in (self.wakeup, wakeup_end):
-            os.set_blocking(fd, False)
-        # Process 1 gets no signal from inside that it has no handler for, so Python's own for Ctrl-C has to go.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wakeup_end, warn_on_full_buffer=False)
+        self._look_at = self._looked = self._soothe_at = 0.0
+        self.selector = selectors.DefaultSelector()
         self.selector.register(inward, selectors.EVENT_READ, self._on_channel)
-        self.selector.register(self.wakeup, selectors.EVENT_READ, lambda: os.read(self.wakeup, 4096))
+        if common is not None:
+            self._join(common)
 
     def serve(self) -> None:
         """The loop. Returns when the channel has ended."""
-        gc.collect()
-        gc.freeze()
-        try:
+        with contextlib.suppress(EOFError):
             while True:
                 for key, _ in self.selector.select(self._patience()):
-                    key.data()
-                self._reap()
+                    now = self.selector.get_map().get(key.fd)
+                    if now is not None and now.data is key.data:  # the number may be another's by now
+                        key.data()
                 self._enforce()
-        except EOFError:
-            self._kill_everything()
-
-    def _patience(self) -> float | None:
-        now = time.monotonic()
-        running = [c.cell for c in self.children.values() if c.cell]
-        if not running:
-            return None
-        left = min(job.deadline for job in running) - now
-        return max(0.0, min(left, WATCH_INTERVAL if self.proc else left, 3600.0))
+        for room in self.rooms:
+            room.end()
 
     # -- the channel -------------------------------------------------------------------------------------------------
 
@@ -163,398 +109,426 @@ class Kernel(FileOperations):
             raise EOFError
         self.inbox += data
         while len(self.inbox) >= 4:
-            size = int.from_bytes(self.inbox[:4], "big")
+            size = 4 + int.from_bytes(self.inbox[:4], "big")
             if size > MAX_MESSAGE:
                 raise EOFError
-            if len(self.inbox) < 4 + size:
+            if len(self.inbox) < size:
                 return
-            message = json.loads(self.inbox[4 : 4 + size])
-            del self.inbox[: 4 + size]
-            self._dispatch(message)
+            request = json.loads(self.inbox[4:size])
+            whole = size + request.get("bytes", 0)
+            if len(self.inbox) < whole:
+                return
+            payload = bytes(self.inbox[size:whole])
+            del self.inbox[:whole]
+            self._dispatch(request, payload)
 
-    def _dispatch(self, request: Json) -> None:
+    def _dispatch(self, request: Json, payload: bytes) -> None:
+        if request["op"] in _STARTING:
+            self._starts(time.monotonic())
         try:
-            answer = getattr(self, f"_op_{request['op']}")(request)
+            answer = getattr(self, f"_op_{request['op']}")(request, payload)
+        except EOFError:
+            raise
         except Exception as error:
             number = error.errno if isinstance(error, OSError) else None
-            answer = {"failed": type(error).__name__, "message": str(error), "errno": number}
+            answer = {"failed": {"errno": number or errno.EINVAL, "message": f"{error}"}}
         if answer is not None:
             self.send({"id": request["id"], "done": answer})
 
-    def send(self, message: Json) -> None:
+    def send(self, message: Json, payload: bytes = b"") -> None:
         """Put a message on the channel."""
+        if payload:
+            message["bytes"] = len(payload)
         data = json.dumps(message).encode()
         try:
-            write_all(self.outward, len(data).to_bytes(4, "big") + data)
+            write_all(self.outward, len(data).to_bytes(4, "big") + data + payload)
         except OSError:
             raise EOFError from None
 
     # -- operations --------------------------------------------------------------------------------------------------
 
-    def _op_ping(self, request: Json) -> Json:
-        return {"pid": os.getpid(), "python": sys.version.split()[0], "processes": len(self.children)}
+    def _op_ping(self, request: Json, _: bytes) -> Json:
+        running = sum(len(room.children) for room in self.rooms)
+        return {"pid": os.getpid(), "python": sys.version.split()[0], "processes": running}
 
-    def _op_run(self, request: Json) -> None:
-        """A fresh fork runs one program: the spare one if it has the same limits."""
-        child, self.spare = self.spare, None
-        if child is not None and (child.status is not None or _terms(child.request) != _terms(request)):
-            self._kill(child)
-            child = None
-        if child is None:
-            child = self._fork(f"run-{request['id']}", request, lambda c: serve_cells(c[0], c[1], once=True))
-        child.request, child.cell = request, Job(request)
-        self._send_cell(child, request["code"])
-        self._feed(child, request.get("stdin", ""), close=True)
+    def _op_memory(self, _: Json, __: bytes) -> Json:
+        return {"used": self.watch.used([room.scratch for room in self.rooms if room.scratch is not None], True)}
 
-    def _make_spare(self, request: Json) -> None:
-        """Fork for the next run after the answer to this one, when nothing foreign is left that could touch it."""
-        terms = {**_terms(request), "op": "run", "id": 0}
-        self.spare = self._fork("spare", terms, lambda c: serve_cells(c[0], c[1], once=True))
+    def _op_run(self, request: Json, payload: bytes) -> None:
+        """One program in a room that nobody used before, and nobody will use again."""
+        if self.new_room is None:
+            room = self._the_home()
+            child, room.waiting = room.waiting or self._fork(room), None
+        else:
+            room, self.spare = self.spare or self._new_room(), None
+            child, room.waiting = room.waiting or self._fork(room, once=True), None
+        self._begin(child, request, payload, do="run", code=request["code"])
 
-    def _op_command(self, request: Json) -> Json | None:
-        """A fork becomes another program. In the background its pid comes at once, and its end is a later message."""
-        command, path = request["command"], (request.get("env") or {}).get("PATH", "/usr/local/bin:/usr/bin:/bin")
-        if shutil.which(command[0], path=path) is None:
-            raise FileNotFoundError(errno.ENOENT, "no such program in the sandbox", command[0])
+    def _prepare(self) -> None:
+        """A room, with a process that waits in it, for the next run."""
+        if self.new_room is None:
+            home = self._the_home()
+            home.waiting = home.waiting or self._fork(home)
+        elif self.spare is None:
+            with contextlib.suppress(OSError):  # the next run says what is wrong
+                self.spare = self._new_room()
+                self.spare.waiting = self._fork(self.spare, once=True)
 
-        def become(_: tuple[int, int]) -> None:
-            for number in (signal.SIGINT, signal.SIGPIPE):
-                signal.signal(number, signal.SIG_DFL)
-            os.execvpe(command[0], command, os.environ)
+    def _op_command(self, request: Json, payload: bytes) -> None:
+        """A fork becomes another program."""
+        self._begin(self._fork(self._the_home()), request, payload, do="command", command=request["command"])
 
-        child = self._fork(request.get("key") or f"command-{request['id']}", request, become)
-        child.cell = Job(request)
-        self._feed(child, request.get("stdin", ""), close=not request.get("keep_stdin"))
-        if request.get("background"):
-            self.send({"id": request["id"], "pid": child.pid})
-        return None
+    def _op_file(self, request: Json, payload: bytes) -> None:
+        """A fork does something to a file."""
+        names = ("what", "path", "to", "max_bytes")
+        terms = {name: request[name] for name in names if name in request}
+        self._begin(self._fork(self._the_home()), request, payload, do="file", **terms)
 
-    def _op_open(self, request: Json) -> Json:
+    def _op_open(self, request: Json, _: bytes) -> None:
         """A fork that stays and runs cell after cell."""
-        if request["key"] in self.children:
+        if request["key"] in self.named:
             raise FileExistsError(errno.EEXIST, "there is a context of this name", request["key"])
-        child = self._fork(request["key"], request, lambda c: serve_cells(c[0], c[1], once=False))
-        self._close_stdin(child)
-        return {"pid": child.pid}
+        child = self._fork(self._the_home())
+        child.context = True
+        self._begin(child, {**request, "last": True}, b"", do="cells")
 
-    def _op_cell(self, request: Json) -> None:
-        child = self._named(request)
-        if child.cell is not None:
+    def _op_cell(self, request: Json, _: bytes) -> None:
+        child = self._find(request)
+        if child.job is not None:
             raise BlockingIOError(errno.EBUSY, "the context is running other code", request["key"])
-        child.cell = Job(request)
-        self._send_cell(child, request["code"])
-
-    @staticmethod
-    def _send_cell(child: Child, code: str) -> None:
-        assert child.requests is not None
-        with contextlib.suppress(BrokenPipeError):  # it has just ended, which will be noticed
-            write_all(child.requests, json.dumps(code).encode() + b"\n")
-
-    def _op_signal(self, request: Json) -> Json:
-        child = self._named(request)
-        os.kill(child.pid, request["signal"])
-        if request["signal"] == signal.SIGKILL:
-            _, child.status = os.waitpid(child.pid, 0)
-            self._ended(child)
-        return {}
-
-    def _op_stdin(self, request: Json) -> Json:
-        child = self._named(request)
-        if child.stdin is None:
-            raise BrokenPipeError(errno.EPIPE, "its standard input is closed", request["key"])
-        self._feed(child, request["data"], close=bool(request.get("close")))
-        return {}
-
-    def _named(self, request: Json) -> Child:
-        if request["key"] not in self.children:
+        if child.report.unread or not child.context:
+            child.room.signal(child, signal.SIGKILL, True)
             raise ProcessLookupError(errno.ESRCH, "it is not running", request["key"])
-        return self.children[request["key"]]
+        child.report.clear()
+        child.job = Job(request)
+        child.tell({"number": request["id"], "code": request["code"], "env": request.get("env")})
 
-    # -- children ----------------------------------------------------------------------------------------------------
+    def _op_signal(self, request: Json, _: bytes) -> Json:
+        """A signal to a process; an interrupt reaches a context only while it runs a cell."""
+        child, number = self._find(request), request["signal"]
+        if number != signal.SIGINT or child.job is not None:
+            child.room.signal(child, number, number == signal.SIGKILL)
+        if number == signal.SIGKILL:
+            self.named.pop(request["key"], None)
+        return {}
 
-    def _fork(self, key: str, request: Json, body: Callable[[tuple[int, int]], None]) -> Child:
-        """Start a child whose standard streams, requests and reports are pipes."""
-        pipes = {name: os.pipe() for name in ("stdin", "stdout", "stderr", "requests", "reports")}
-        pid = os.fork()
-        if pid == 0:
-            try:
-                self._become_child(request, pipes)
-                body((3, 4))
-            except BaseException:
-                with contextlib.suppress(BaseException):
-                    os.write(2, traceback.format_exc().encode())
-            finally:
-                os._exit(127)
-        child = Child(key, request, pid)
-        for name in ("stdin", "requests"):
-            os.close(pipes[name][0])
-        for name in ("stdout", "stderr", "reports"):
-            os.close(pipes[name][1])
-            fd = pipes[name][0]
-            os.set_blocking(fd, False)
-            child.fds[fd] = name
+    def _op_stdin(self, request: Json, payload: bytes) -> None:
+        """More for a standard input. It is done when there is room for the next piece."""
+        child = self._find(request)
+
+        def then(taken: bool) -> None:
+            failed = {"errno": errno.EPIPE, "message": "its standard input is closed"}
+            self.send({"id": request["id"], "done": {} if taken else {"failed": failed}})
+
+        child.stdin.put(payload, close=bool(request.get("last")), then=then)
+
+    def _find(self, request: Json) -> Child:
+        if request["key"] not in self.named:
+            raise ProcessLookupError(errno.ESRCH, "it is not running", request["key"])
+        return self.named[request["key"]]
+
+    def _begin(self, child: Child, request: Json, payload: bytes, **terms: Any) -> None:
+        """Give a process its terms and the beginning of its input."""
+        names = ("memory_bytes", "file_bytes", "processes", "open_files", "env", "cwd")
+        child.job, child.key = Job(request), request.get("key") or f"{request['op']}-{request['id']}"
+        self.named[child.key] = child
+        child.tell({**{name: request.get(name) for name in names}, **terms})
+        child.stdin.put(payload, close=bool(request.get("last")))
+
+    # -- rooms -------------------------------------------------------------------------------------------------------
+
+    def _the_home(self) -> Room:
+        if self.home is None:
+            self.home = self._new_room()
+        return self.home
+
+    def _new_room(self) -> Room:
+        assert self.new_room is not None
+        room = self.new_room()
+        self.watch.own.add(room.pid)
+        self._join(room)
+        return room
+
+    def _join(self, room: Room) -> None:
+        self.rooms.append(room)
+        room.connection.setblocking(False)
+        self.selector.register(room.connection, selectors.EVENT_READ, lambda: self._on_room(room))
+        if room.pidfd is not None:
+            self.selector.register(room.pidfd, selectors.EVENT_READ, lambda: self._gone(room))
+
+    def _fork(self, room: Room, once: bool = False) -> Child:
+        child = room.fork(self.selector, once)
+        for fd in child.fds:
             self.selector.register(fd, selectors.EVENT_READ, lambda fd=fd: self._on_output(child, fd))
-        child.stdin, child.requests = pipes["stdin"][1], pipes["requests"][1]
-        os.set_blocking(child.stdin, False)
-        self.children[key] = child
         return child
 
-    def _become_child(self, request: Json, pipes: dict[str, tuple[int, int]]) -> None:
-        os.setsid()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        wanted = [pipes["stdin"][0], pipes["stdout"][1], pipes["stderr"][1], pipes["requests"][0], pipes["reports"][1]]
-        high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for fd in wanted]
-        for target, fd in enumerate(high):
-            os.dup2(fd, target, inheritable=target < 3)
-        os.environ.clear()
-        os.environ.update(request.get("env") or {})
-        self._limit(request)
-        os.chdir(request.get("cwd") or self.scratch)
-        self.harden()
-        os.closerange(5, 1 << 16)
-        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", False)), "utf-8", "surrogateescape")
-        sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", False)), "utf-8", "surrogateescape")
-        errors = io.BufferedWriter(io.FileIO(2, "w", False))
-        sys.stderr = io.TextIOWrapper(errors, "utf-8", "backslashreplace", line_buffering=True)
-        sys.argv = [""]
-
-    def _limit(self, request: Json) -> None:
-        limits = {
-            resource.RLIMIT_AS: request.get("memory_bytes"),
-            resource.RLIMIT_FSIZE: request.get("file_bytes"),
-            resource.RLIMIT_NPROC: request.get("processes"),
-            resource.RLIMIT_NOFILE: request.get("open_files"),
-            resource.RLIMIT_CPU: request.get("cpu_seconds"),
-            resource.RLIMIT_CORE: 0,
-        }
-        for kind, value in limits.items():
-            if value is not None:
-                most = resource.getrlimit(kind)[1]
-                bound = value if most == resource.RLIM_INFINITY else min(value, most)
-                resource.setrlimit(kind, (bound, bound))
-
-    def _feed(self, child: Child, text: str, close: bool) -> None:
-        """Write to a child's standard input as it takes it."""
-        child.to_send += text.encode("utf-8", "surrogateescape")
-        child.request["close_stdin"] = close
-        if child.stdin is not None and child.stdin not in self.selector.get_map():
-            self.selector.register(child.stdin, selectors.EVENT_WRITE, lambda: self._on_stdin(child))
-
-    def _on_stdin(self, child: Child) -> None:
-        assert child.stdin is not None
+    def _on_room(self, room: Room) -> bool:
+        """What the first process of a room says; whether it said something."""
         try:
-            while child.to_send:
-                child.to_send = child.to_send[os.write(child.stdin, child.to_send[: 1 << 16]) :]
+            data = room.connection.recv(4096)
         except BlockingIOError:
-            return
+            return False
         except OSError:
-            self._close_stdin(child)
-            return
-        if child.request.get("close_stdin"):
-            self._close_stdin(child)
-        else:
-            self.selector.unregister(child.stdin)
+            data = b""
+        if not data:
+            with contextlib.suppress(KeyError, ValueError):
+                self.selector.unregister(room.connection)
+            if room.pidfd is None:
+                raise EOFError  # the only room is gone
+            return False
+        said = json.loads(data)
+        if "cleared" in said:
+            for child in list(room.children.values()):
+                if child.status is not None:
+                    self._finish(child)
+            self._prepare()
+        elif speaks := room.children.get(said["number"]):
+            self._heard(speaks, said)
+        return True
 
-    def _close_stdin(self, child: Child) -> None:
-        if child.stdin is not None:
-            with contextlib.suppress(KeyError):
-                self.selector.unregister(child.stdin)
-            os.close(child.stdin)
-            child.stdin = None
+    def _heard(self, child: Child, said: Json) -> None:
+        if "error" in said:
+            child.report.failed = {"errno": errno.EAGAIN, "message": said["error"]}
+            self._ended(child, 126 << 8)
+        elif "status" in said:
+            self._ended(child, said["status"])
+        else:
+            child.pid = said["pid"]
+
+    def _ended(self, child: Child, status: int) -> None:
+        """A process has ended. A run is over when its whole room is."""
+        child.status = status
+        if child.job is None or child.job.op != "run":
+            self._finish(child)
+        elif child.room.pidfd is None:
+            child.room.order(clear=True)
+
+    def _gone(self, room: Room) -> None:
+        """Nothing is left of a room."""
+        while self._on_room(room):
+            pass
+        for fileobj in (room.connection, room.pidfd):
+            with contextlib.suppress(KeyError, ValueError):
+                self.selector.unregister(fileobj)  # type: ignore[arg-type]
+        self.rooms.remove(room)
+        self.watch.own.discard(room.pid)
+        self.home = None if self.home is room else self.home
+        self.spare = None if self.spare is room else self.spare
+        again = any(child.job and child.job.again for child in room.children.values())
+        for child in list(room.children.values()):
+            child.status = 9 if child.status is None else child.status
+            self._finish(child)
+        room.close()
+        if again:
+            self._prepare()
+
+    # -- output ------------------------------------------------------------------------------------------------------
 
     def _on_output(self, child: Child, fd: int) -> bool:
-        """Take what there is; whether the pipe is still open."""
+        """Take what there is; whether there may be more."""
         try:
             data = os.read(fd, 1 << 16)
         except BlockingIOError:
-            return True
+            return False
         except OSError:
             data = b""
         name = child.fds[fd]
         if not data:
-            self.selector.unregister(fd)
-            os.close(fd)
-            del child.fds[fd]
+            self._let_go(child, fd)
             return False
         if name == "reports":
-            child.report += data
-            if len(child.report) > 2 * MAX_REPORT:
-                os.kill(child.pid, signal.SIGKILL)
-            elif child.report.endswith(b"\n") and child.request["op"] == "open":
-                self._cell_done(child)
-        elif child.cell is not None:
-            self._collect(child, child.cell, name, data)
+            self._on_report(child, data)
+        elif child.job is not None:
+            self._collect(child, child.job, name, data)
         return True
 
+    def _let_go(self, child: Child, fd: int) -> None:
+        with contextlib.suppress(KeyError):
+            self.selector.unregister(fd)
+        os.close(fd)
+        del child.fds[fd]
+
+    def _on_report(self, child: Child, data: bytes) -> None:
+        report, job = child.report, child.job
+        try:
+            if job is None or job.violation:
+                raise Violation("nothing was asked")
+            report.take(data)
+            if report.done is not None and (job.op != "cell" or report.done != job.id):
+                raise Violation("it is of another cell")
+        except Violation as error:
+            if job is not None:
+                job.violation = job.violation or f"its report was not in order: {error}"
+            self._stop(child)
+            return
+        if child.context and job.op == "open" and report.ready:
+            self._answer(child, job)
+        elif report.done is not None:
+            self._drain(child)
+            self._answer(child, job)
+
     def _collect(self, child: Child, job: Job, name: str, data: bytes) -> None:
-        room = job.limit - job.seen[name]
+        left = job.limit - job.seen[name]
         job.seen[name] += len(data)
-        if room > 0:
-            if job.stream:
-                text = data[:room].decode("utf-8", "backslashreplace")
-                self.send({"id": job.id, "stream": name, "data": text})
-            job.output[name] += data[:room]
-        if len(data) > room and not job.flags["truncated"]:
+        job.held[name] += data[: max(left, 0)]
+        if job.stream or len(job.held[name]) >= _HELD:
+            self._send_held(job, name)
+        if len(data) > left and not job.flags["truncated"]:
             job.flags["truncated"] = True
-            self._kill(child)
+            self._stop(child)
+
+    def _send_held(self, job: Job, name: str) -> None:
+        if data := bytes(job.held[name]):
+            job.held[name].clear()
+            self.send({"id": job.id, "stream": name}, data)
 
     def _drain(self, child: Child) -> None:
-        """What the child had written before it ended or reported."""
+        """What was written before the end; others may hold the pipes open and go on writing."""
+        for fd in [fd for fd in child.fds if child.fds[fd] != "reports" or child.status is not None]:
+            for _ in range(1 << 10):
+                if fd not in child.fds or not self._on_output(child, fd):
+                    break
+
+    def _finish(self, child: Child) -> None:
+        """A process is over: answer what it was doing, and let go of it."""
+        job = child.job
+        self._drain(child)
         for fd in list(child.fds):
-            if child.fds[fd] == "reports" and child.request["op"] == "open":
-                continue
-            while fd in child.fds:
-                before = len(child.report), sum(child.cell.seen.values()) if child.cell else 0
-                if not self._on_output(child, fd):
-                    break
-                if before == (len(child.report), sum(child.cell.seen.values()) if child.cell else 0):
-                    break
+            self._let_go(child, fd)
+        child.room.children.pop(child.number, None)
+        if child.room.waiting is child:
+            child.room.waiting = None
+        if self.named.get(child.key) is child:
+            del self.named[child.key]
+        if child.job is not None and job is not None:
+            self._answer(child, job)
+        child.stdin.close()
+        child.requests.close()
 
-    def _cell_done(self, child: Child) -> None:
-        self._drain(child)
-        job, child.cell = child.cell, None
-        report, child.report = child.report, b""
-        if job is not None:
-            self.send({"id": job.id, "done": self._result(job, report)})
-
-    def _result(self, job: Job, report: bytes) -> Json:
-        done: Json = {"results": [], "error": None, "exit_code": None, "signal": None, **job.flags}
-        with contextlib.suppress(ValueError, TypeError):
-            said = json.loads(report.splitlines()[0]) if report.strip() else {}
-            done |= {k: said[k] for k in ("results", "error", "exit_code") if k in said}
-        done["seconds"] = time.monotonic() - job.started
-        for name, data in job.output.items():
-            done[name] = "" if job.stream else data.decode("utf-8", "backslashreplace")
-        return done
-
-    def _reap(self) -> None:
-        """Collect ended processes, those that nobody asked for too (orphans become children of process 1)."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            for child in [c for c in self.children.values() if c.pid == pid]:
-                child.status = status
-                self._ended(child)
-
-    def _ended(self, child: Child) -> None:
-        job = child.cell
-        if job is not None and job.exclusive:
-            self._kill_everything()
-            self._wait_for_all()
-        else:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
-        self._drain(child)
-        self._forget(child)
-        if job is None:
+    def _answer(self, child: Child, job: Job) -> None:
+        child.job = None
+        report, status = child.report, child.status
+        if not self._busy():
+            self.watch.refresh()
+            self._look_at = min(self._look_at, time.monotonic() + _IDLE_BEGINS)
+        if self.watch.killed():
+            job.flags["out_of_memory"] = True
+            self._out_of_memory()
+        for name in job.held:
+            self._send_held(job, name)
+        if report.failed is not None and not report.ready and job.op != "cell":
+            self.send({"id": job.id, "done": {"failed": report.failed}})
             return
-        done = self._result(job, child.report)
-        assert child.status is not None
-        code = os.waitstatus_to_exitcode(child.status)
-        done["exit_code"], done["signal"] = (code, None) if code >= 0 else (None, -code)
-        done["ended"] = True
-        if job.exclusive:
-            self.wipe()
+        code = None if status is None else os.waitstatus_to_exitcode(status)
+        done: Json = {
+            "results": report.results,
+            "error": report.error,
+            "exit_code": code if code is None or code >= 0 else None,
+            "signal": -code if code is not None and code < 0 else None,
+            "seconds": time.monotonic() - job.started,
+            "ended": status is not None,
+            **job.flags,
+        }
+        if job.violation:
+            done["results"], done["error"] = [], {"name": "ReportViolation", "value": job.violation, "traceback": ""}
         self.send({"id": job.id, "done": done})
-        if job.exclusive:
-            self._make_spare(child.request)
-
-    def _wait_for_all(self) -> None:
-        """Until nothing that was killed is left, so that the scratch folder can be emptied."""
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                pid, status = os.waitpid(-1, 0)
-                for child in self.children.values():
-                    if child.pid == pid:
-                        child.status = status
-
-    def _forget(self, child: Child) -> None:
-        for fd in list(child.fds):
-            self.selector.unregister(fd)
-            os.close(fd)
-        child.fds.clear()
-        self._close_stdin(child)
-        if child.requests is not None:
-            os.close(child.requests)
-        del self.children[child.key]
-        if self.spare is child:
-            self.spare = None
 
     # -- limits ------------------------------------------------------------------------------------------------------
 
+    def _starts(self, now: float) -> None:
+        """Look at what begins, but not so early that a short run has to wait for it."""
+        self.watch.killed()  # what went before is not its fault
+        if self._idle_at is not None:
+            self._hold_idle(now)
+            self._idle_at = None
+        soon = now + WATCH_INTERVAL / 2
+        if self._look_at > soon or now - self._looked < IDLE_INTERVAL / 4 or self.home is None:
+            self._look_at = soon if self._look_at <= now else min(self._look_at, soon)
+
+    def _busy(self) -> bool:
+        return any(child.job for room in self.rooms for child in room.children.values())
+
+    def _patience(self) -> float | None:
+        jobs = [child.job for room in self.rooms for child in room.children.values() if child.job]
+        now = time.monotonic()
+        if not jobs and self.home is None:
+            return None
+        until = min([self._look_at, *(job.deadline for job in jobs)])
+        return max(0.0, min(until - now, 3600.0))
+
     def _enforce(self) -> None:
         now = time.monotonic()
-        for child in list(self.children.values()):
-            job = child.cell
-            if job is not None and not job.yields and now - job.started > YIELD_AFTER:
-                job.yields = True
-                _yield(child.pid)
-            if job is None or now < job.deadline:
-                continue
-            if child.request["op"] == "open" and not job.flags["timed_out"]:
-                job.deadline = now + GRACE  # a context keeps its state if it reacts to the interrupt
-                os.kill(child.pid, signal.SIGINT)
-            else:
-                job.deadline = float("inf")
-                self._kill(child)
-            job.flags["timed_out"] = True
-        if self.proc and any(c.cell and now - c.cell.started > WATCH_INTERVAL / 2 for c in self.children.values()):
-            self._watch_memory()
-
-    def _watch_memory(self) -> None:
-        """A process has a limit of its own; all of them together are held to the same number here."""
-        asked = (c.request.get("memory_bytes") for c in self.children.values())
-        limits: list[int] = [limit for limit in asked if limit]
-        if not limits:
+        oldest = now
+        for room in list(self.rooms):
+            for child in list(room.children.values()):
+                if child.job is not None:
+                    oldest = min(oldest, child.job.started)
+                    if now >= child.job.deadline:
+                        self._timed_out(child, child.job, now)
+        if now < self._look_at or not self.rooms:
             return
-        pids = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
-        used = sum(map(_resident, pids))
-        if used > max(limits):  # pages that forks share were counted for each; look again, slowly
-            used = sum(map(_proportional, pids))
-        if used > max(limits):
-            for child in self.children.values():
-                if child.cell:
-                    child.cell.flags["out_of_memory"] = True
-            self._kill_everything()
+        busy = self._busy()
+        wait = WATCH_INTERVAL if busy else IDLE_INTERVAL
+        if self.watch.counts:
+            used = self.watch.used([room.scratch for room in self.rooms if room.scratch is not None])
+            wait = min(wait, self.watch.patience(used))
+            if used > self.watch.limit:
+                self._out_of_memory()
+        elif self.watch.killed():
+            self._out_of_memory()
+        if now - oldest > YIELD_AFTER and now >= self._soothe_at:
+            self.watch.soothe()
+            self._soothe_at = now + YIELD_AFTER
+        if not busy and self.home is not None:
+            self._hold_idle(now)
+        self._look_at, self._looked = time.monotonic() + wait, now
 
-    def _kill(self, child: Child) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGKILL)
-        if child.cell is not None and child.cell.exclusive:
-            self._kill_everything()
+    def _hold_idle(self, now: float) -> None:
+        """What goes on between requests has as much processor time as a request, and a tenth of what passes."""
+        seconds, before = self.watch.cpu_seconds(), self._idle_at
+        self._idle_at = (now, seconds)
+        if before is not None:
+            left = self._idle_left - (seconds - before[1]) + _IDLE_SHARE * (now - before[0])
+            self._idle_left = min(left, self.idle_seconds)
+        if self._idle_left < 0:
+            self._idle_left = self.idle_seconds
+            self._stop_all()
+            self._settle()
 
-    def _kill_everything(self) -> None:
-        """Every process of the sandbox but this one. A fork cannot outrun it: it fails once the signal is pending."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
+    def _timed_out(self, child: Child, job: Job, now: float) -> None:
+        if job.op == "cell" and not job.flags["timed_out"]:
+            job.deadline = now + GRACE  # a context keeps its state if it reacts to the interrupt
+            child.room.signal(child, signal.SIGINT, False)
+        else:
+            job.deadline = float("inf")
+            self._stop(child)
+        job.flags["timed_out"] = True
 
+    def _out_of_memory(self) -> None:
+        for room in self.rooms:
+            for child in room.children.values():
+                if child.job:
+                    child.job.flags["out_of_memory"] = True
+        self._stop_all()
+        self._settle()
 
-def _yield(pid: int) -> None:
-    """Let short runs of other sandboxes go first: a lower priority for a session, and for its share of the cores."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PGRP, pid, YIELD_TO)
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/autogroup", "w") as file:  # sched(7)
-        file.write(str(YIELD_TO))
+    def _settle(self) -> None:
+        """Wait until those that were killed are gone, lest the next request goes to one of them."""
+        until = time.monotonic() + 2.0
+        while self.home is not None and self.home.children and (left := until - time.monotonic()) > 0:
+            if select.select([self.home.connection], [], [], left)[0] and not self._on_room(self.home):
+                break  # its end is noticed elsewhere
 
+    def _stop(self, child: Child) -> None:
+        """Kill a process and its session; a run's whole room."""
+        if child.job is not None and child.job.op == "run":
+            child.room.end()
+        else:
+            child.room.signal(child, signal.SIGKILL, True)
 
-def _resident(pid: str) -> int:
-    """Bytes of memory of a process that are not files."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/statm") as file:
-        fields = file.read().split()
-        return (int(fields[1]) - int(fields[2])) * resource.getpagesize()
-    return 0
-
-
-def _proportional(pid: str) -> int:
-    """The same, where a page that n processes share counts for an n-th."""
-    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/smaps_rollup") as file:
-        return sum(int(line.split()[1]) << 10 for line in file if line.startswith("Pss_Anon:"))
-    return 0
+    def _stop_all(self) -> None:
+        for room in self.rooms:
+            if room is self.home:
+                room.order(kill_all=True)
+            else:
+                room.end()

@@ -167,7 +167,7 @@ def test_commands_in_the_background(box):
     sleeper = box.commands.start("sleep 60", timeout=100)
     time.sleep(0.2)
     assert sleeper.kill()
-    assert sleeper.wait(5).exit_code == -9
+    assert sleeper.wait(5).exit_code == 128 + 9
     assert not sleeper.kill()
 
 

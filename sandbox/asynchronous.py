@@ -1,0 +1,59 @@
+"""The sandbox for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Self
+
+from rollenv.sandbox.sandbox import DEFAULT_CONTEXT, Sandbox
+from rollenv.sandbox.types import Execution
+
+
+class AsyncSandbox:
+    """:class:`Sandbox` for asyncio: the same methods, awaited. Each runs in a thread."""
+
+    def __init__(self, sandbox: Sandbox):
+        self.sync = sandbox
+        self.commands, self.files = _Awaited(sandbox.commands), _Awaited(sandbox.files)
+
+    @classmethod
+    async def create(cls, *args: Any, **kwargs: Any) -> Self:
+        """See :meth:`Sandbox.create`."""
+        return cls(await asyncio.to_thread(Sandbox.create, *args, **kwargs))
+
+    async def run_code(self, code: str, **kwargs: Any) -> Execution:
+        """See :meth:`Sandbox.run_code`. Cancelling it interrupts the code."""
+        task = asyncio.ensure_future(asyncio.to_thread(self.sync.run_code, code, **kwargs))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.to_thread(self.sync.interrupt, kwargs.get("context") or DEFAULT_CONTEXT)
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return _Awaited(self.sync).__getattr__(name)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await asyncio.to_thread(self.sync.kill)
+
+
+class _Awaited:
+    """An object whose methods run in a thread."""
+
+    def __init__(self, inner: Any):
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        if not callable(value):
+            return value
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await asyncio.to_thread(value, *args, **kwargs)
+
+        return call

@@ -1,0 +1,141 @@
+"""Programs in a sandbox."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rollenv.core import UsageError
+from rollenv.sandbox.errors import NotFound, SandboxTimeout
+from rollenv.sandbox.results import OnText, Output, command_result
+from rollenv.sandbox.types import CommandResult
+from rollenv.sandbox.worker import Json
+
+if TYPE_CHECKING:
+    from rollenv.sandbox.sandbox import Sandbox
+
+
+class CommandHandle:
+    """A command in the background."""
+
+    def __init__(self, sandbox: Sandbox, key: str, follow: Callable[[], Json], output: Output, seconds: float):
+        self._sandbox, self.key, self._output, self._seconds = sandbox, key, output, seconds
+        self._done: Json | None = None
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(follow,), name="sandbox-command", daemon=True)
+        self._thread.start()
+
+    def _run(self, follow: Callable[[], Json]) -> None:
+        try:
+            self._done = follow()
+        except BaseException as error:  # raised again in wait()
+            self._failure = error
+
+    @property
+    def stdout(self) -> str:
+        """What it has written so far."""
+        return self._output.text("stdout")
+
+    @property
+    def stderr(self) -> str:
+        return self._output.text("stderr")
+
+    def wait(self, timeout: float | None = None) -> CommandResult:
+        """Until it ends.
+
+        Raises:
+            SandboxTimeout: if it still runs after ``timeout`` seconds. It goes on.
+            NotFound: if there is no such program.
+        """
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise SandboxTimeout(f"the command still runs after {timeout:g} s")
+        if self._failure is not None:
+            raise self._failure
+        assert self._done is not None
+        return command_result(self._done, self._output, self._seconds)
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def send_stdin(self, text: str | bytes, close: bool = False) -> None:
+        """Write to its standard input; waits while it has a mebibyte to read."""
+        data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+        self._sandbox._worker.request("stdin", data=data, wait=None, key=self.key, last=close)
+
+    def kill(self) -> bool:
+        """End it and what it started in its session; whether it was still running."""
+        try:
+            self._sandbox._worker.request("signal", key=self.key, signal=int(signal.SIGKILL))
+        except NotFound:
+            return False
+        return True
+
+
+class Commands:
+    """Programs in a sandbox."""
+
+    def __init__(self, sandbox: Sandbox):
+        self._sandbox = sandbox
+        self._numbers = itertools.count(1)
+
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: str | bytes = "",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        on_stdout: OnText | None = None,
+        on_stderr: OnText | None = None,
+    ) -> CommandResult:
+        """Run a shell command (a text) or a program with arguments, to its end.
+
+        Args:
+            command: for ``sh -c``, or the words of a program.
+            stdin: its standard input.
+            cwd: where it starts; a relative path starts in the scratch folder.
+            env: environment variables on top of the sandbox's own.
+            timeout: seconds; by default what the limits say.
+            on_stdout, on_stderr: called with text as it comes.
+
+        Raises:
+            NotFound: if there is no such program or folder.
+            SandboxDied: if the sandbox had ended before.
+        """
+        seconds = self._sandbox._seconds(timeout)
+        output = Output(on_stdout, on_stderr)
+        data = stdin if isinstance(stdin, bytes) else stdin.encode("utf-8", "surrogateescape")
+        done = self._sandbox._run("command", seconds, output, data=data, **self._fields(command, cwd, env, seconds))
+        return command_result(done, output, seconds)
+
+    def start(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        on_stdout: OnText | None = None,
+        on_stderr: OnText | None = None,
+    ) -> CommandHandle:
+        """Run a command in the background, with a standard input that stays open. See :meth:`run`."""
+        seconds = self._sandbox._seconds(timeout)
+        key, output, sandbox = f"background-{next(self._numbers)}", Output(on_stdout, on_stderr), self._sandbox
+        fields = self._fields(command, cwd, env, seconds) | {"key": key}
+        number, inbox = sandbox._worker.start("command", stream=True, **fields)
+        return CommandHandle(sandbox, key, lambda: sandbox._follow(number, inbox, seconds, output), output, seconds)
+
+    def _fields(
+        self, command: str | Sequence[str], cwd: str | None, env: Mapping[str, str] | None, seconds: float
+    ) -> Json:
+        words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+        if not words:
+            raise UsageError("the command is empty")
+        fields = self._sandbox._worker.run_fields(seconds, {**self._sandbox._env, **(env or {})})
+        return fields | {"command": words, "cwd": cwd, "memory_bytes": None}

@@ -1,0 +1,131 @@
+"""What a fork does: it takes its place, gives up every right, reads its terms from a pipe of its own, and begins.
+
+Its terms and its code come straight from the kernel to it. The process that it was forked from never sees them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+if __package__:
+    from rollenv.sandbox.inside import files, report
+    from rollenv.sandbox.inside.interpreter import run_program, serve_cells
+else:
+    import files  # type: ignore[import-not-found,no-redef]
+    import report  # type: ignore[import-not-found,no-redef]
+    from interpreter import run_program, serve_cells  # type: ignore[import-not-found,no-redef]
+
+Json = dict[str, Any]
+
+#: The descriptors of a child besides its standard streams, out of the way of those that programs close or reuse.
+REQUESTS, REPORTS = 1000, 1001
+#: Modules of this folder, which code that imports one of that name does not mean.
+_OURS = (
+    "child", "container", "files", "interpreter", "jail", "kernel", "linux", "processes", "report", "room", "seccomp",
+    "sockets",
+    "watch",
+)  # fmt: skip
+
+
+def main(streams: Sequence[int], harden: Callable[[], None], scratch: str) -> None:
+    """Become the child with these five streams. Does not return."""
+    try:
+        _take_place(streams)
+        harden()
+        _open_streams()
+        begin(scratch)
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(127)
+
+
+def _take_place(streams: Sequence[int]) -> None:
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for fd in streams]
+    for target, fd in zip((0, 1, 2, REQUESTS, REPORTS), high):  # noqa: B905 (a container's Python may be 3.9)
+        os.dup2(fd, target, inheritable=target < 3)
+
+
+def _open_streams() -> None:
+    os.closerange(3, REQUESTS)
+    os.closerange(REPORTS + 1, 1 << 16)
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", False)), "utf-8", "surrogateescape")
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", False)), "utf-8", "surrogateescape")
+    errors = io.BufferedWriter(io.FileIO(2, "w", False))
+    sys.stderr = io.TextIOWrapper(errors, "utf-8", "backslashreplace", line_buffering=True)
+    sys.argv = [""]
+    sys.path.insert(0, "")
+    for name in _OURS:
+        sys.modules.pop(name, None)
+
+
+def begin(scratch: str) -> None:
+    """Read the terms, take them on, and do what they say."""
+    terms = json.loads(report.read_message(REQUESTS) or b"null")
+    if terms is None:  # never needed
+        os._exit(0)
+    try:
+        os.environ.clear()
+        os.environ.update(terms["env"])
+        os.chdir(scratch)
+        os.chdir(terms.get("cwd") or ".")
+        _limit(terms)
+        if terms["do"] == "command":
+            _execute(terms["command"])
+        elif terms["do"] == "file":
+            files.perform(terms)
+            os._exit(0)
+    except (OSError, ValueError) as error:
+        number = getattr(error, "errno", None) or 22
+        name = getattr(error, "filename", None) or terms.get("path")
+        message = f"{os.strerror(number)}: {name}" if isinstance(name, str) else getattr(error, "strerror", str(error))
+        report.write_all(REPORTS, report.frame(report.FAILED, str(number), str(message)))
+        os._exit(126)
+    report.write_all(REPORTS, report.frame(report.READY))
+    if terms["do"] == "run":
+        run_program(terms.pop("code"), REPORTS)
+    serve_cells(REQUESTS, REPORTS)
+
+
+def _execute(command: list[str]) -> None:
+    for number in (signal.SIGINT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, os.environ)
+    except FileNotFoundError:
+        raise FileNotFoundError(2, "no such program in the sandbox", command[0]) from None
+
+
+def _limit(terms: Json) -> None:
+    limits = {
+        resource.RLIMIT_AS: terms.get("memory_bytes"),
+        resource.RLIMIT_FSIZE: terms.get("file_bytes"),
+        resource.RLIMIT_NPROC: terms.get("processes"),
+        resource.RLIMIT_NOFILE: terms.get("open_files"),
+        resource.RLIMIT_SIGPENDING: 1024,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, value in limits.items():
+        if value is not None:
+            most = resource.getrlimit(kind)[1]
+            bound = value if most == resource.RLIM_INFINITY else min(value, most)
+            resource.setrlimit(kind, (bound, bound))

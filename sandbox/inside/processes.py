@@ -1,0 +1,167 @@
+"""The kernel's side of what runs: rooms, the processes in them, and the requests that they serve."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+if __package__:
+    from rollenv.sandbox.inside.report import Report
+else:
+    from report import Report  # type: ignore[import-not-found,no-redef]
+
+Json = dict[str, Any]
+
+#: Bytes that may wait for a process to read them before whoever sends more has to wait.
+HIGH_WATER = 1 << 20
+
+
+class Feed:
+    """Writes to a pipe as it takes it, and never waits for it."""
+
+    def __init__(self, selector: selectors.BaseSelector, fd: int):
+        self.selector, self.fd = selector, fd
+        self.waiting = bytearray()
+        self.closing = self.closed = False
+        self.answers: deque[Callable[[bool], None]] = deque()
+        os.set_blocking(fd, False)
+
+    def put(self, data: bytes, close: bool = False, then: Callable[[bool], None] | None = None) -> None:
+        """Write; ``then`` is called once there is room for more: with whether it was taken."""
+        if self.closed:
+            if then:
+                then(False)
+            return
+        self.waiting += data
+        self.closing |= close
+        if then:
+            self.answers.append(then)
+        self.push()
+
+    def push(self) -> None:
+        """Write what the pipe takes now."""
+        try:
+            while self.waiting:
+                del self.waiting[: os.write(self.fd, self.waiting[: 1 << 16])]
+        except BlockingIOError:
+            if self.fd not in self.selector.get_map():
+                self.selector.register(self.fd, selectors.EVENT_WRITE, self.push)
+        except OSError:
+            self.close()
+            return
+        while self.answers and len(self.waiting) < HIGH_WATER:
+            self.answers.popleft()(True)
+        if not self.waiting:
+            with contextlib.suppress(KeyError):
+                self.selector.unregister(self.fd)
+            if self.closing:
+                self.close()
+
+    def close(self) -> None:
+        """Let go of the pipe; what waits was not taken."""
+        if not self.closed:
+            self.closed = True
+            with contextlib.suppress(KeyError):
+                self.selector.unregister(self.fd)
+            os.close(self.fd)
+            self.waiting.clear()
+        while self.answers:
+            self.answers.popleft()(False)
+
+
+class Job:
+    """A request that a process is serving."""
+
+    def __init__(self, request: Json):
+        self.id, self.op = request["id"], request["op"]
+        self.stream, self.again = bool(request.get("stream")), bool(request.get("again"))
+        self.limit = int(request.get("output_bytes", 4 << 20))
+        self.started = time.monotonic()
+        timeout = float(request.get("timeout") or 0)
+        self.deadline = self.started + timeout if timeout else float("inf")
+        self.held = {"stdout": bytearray(), "stderr": bytearray()}  # not sent yet
+        self.seen = {"stdout": 0, "stderr": 0}
+        self.flags = {"timed_out": False, "truncated": False, "out_of_memory": False}
+        self.violation = ""
+
+
+class Child:
+    """A process that was asked for, and what is known of it."""
+
+    def __init__(self, room: Room, number: int, selector: selectors.BaseSelector, pipes: dict[str, int]):
+        self.room, self.number, self.key = room, number, ""
+        self.stdin, self.requests = Feed(selector, pipes["stdin"]), Feed(selector, pipes["requests"])
+        self.fds = {pipes[name]: name for name in ("stdout", "stderr", "reports")}
+        self.report = Report()
+        self.job: Job | None = None  # what is being served; a context has none between cells
+        self.context = False
+        self.pid = 0
+        self.status: int | None = None
+
+    def tell(self, message: Json) -> None:
+        """Send terms, or a cell."""
+        data = json.dumps(message).encode()
+        self.requests.put(len(data).to_bytes(4, "big") + data)
+
+
+class Room:
+    """A place for processes.
+
+    Args:
+        connection: to its first process.
+        pid: of that process; 0 for the one room of a container.
+        scratch: a descriptor of its scratch folder, for looking at how full it is.
+    """
+
+    def __init__(self, connection: socket.socket, pid: int, scratch: int | None = None):
+        self.connection, self.pid, self.scratch = connection, pid, scratch
+        self.pidfd = os.pidfd_open(pid) if pid else None
+        self.children: dict[int, Child] = {}
+        self.waiting: Child | None = None  # forked ahead of need
+        self._next = 1
+
+    def fork(self, selector: selectors.BaseSelector, once: bool = False) -> Child:
+        """Ask for a process. It waits for its terms."""
+        pipes = {name: os.pipe() for name in ("stdin", "stdout", "stderr", "requests", "reports")}
+        inner = [pipes[name][0 if name in ("stdin", "requests") else 1] for name in pipes]
+        outer = {name: pipes[name][1 if name in ("stdin", "requests") else 0] for name in pipes}
+        for name in ("stdout", "stderr", "reports"):
+            os.set_blocking(outer[name], False)
+        child = self.children[self._next] = Child(self, self._next, selector, outer)
+        self.order([*inner], fork=self._next, once=once)
+        self._next += 1
+        for fd in inner:
+            os.close(fd)
+        return child
+
+    def order(self, descriptors: list[int] | None = None, **message: Any) -> None:
+        """Tell the room's first process what to do; if it has ended, that is noticed elsewhere."""
+        with contextlib.suppress(OSError):
+            socket.send_fds(self.connection, [json.dumps(message).encode()], descriptors or [])
+
+    def signal(self, child: Child, number: int, group: bool) -> None:
+        """Send a signal to a process, or to its whole session."""
+        self.order(signal=child.number, number=int(number), group=group)
+
+    def end(self) -> None:
+        """Kill everything in it, or at least everything that runs code."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, 9)
+        else:
+            self.order(kill_all=True)
+
+    def close(self) -> None:
+        """Let go of what is held of a room that is gone."""
+        self.connection.close()
+        for fd in (self.pidfd, self.scratch):
+            if fd is not None:
+                os.close(fd)
+        self.pidfd = self.scratch = None

@@ -1,0 +1,180 @@
+"""The processes that fork others: they hold limits and numbers, never code, input or output.
+
+A *room* is where code runs: a pid namespace with its own /proc, its own ipc and its own scratch folder. Its first
+process (:class:`Room`) forks what the kernel asks for and collects what has ended; when it ends, nothing of the room is
+left. The *nursery* (:func:`nursery`) forks rooms. It was itself forked before the first request came.
+
+In a container, which may have no namespaces of its own, there is one room for all, and it is cleared instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+if __package__:
+    from rollenv.sandbox.inside import child, linux
+else:
+    import child  # type: ignore[import-not-found,no-redef]
+    import linux  # type: ignore[import-not-found,no-redef]
+
+Json = dict[str, Any]
+
+
+def nursery(connection: socket.socket, own: int, build: Callable[[], tuple[Callable[[], None], str]]) -> None:
+    """Fork a room for every socket that comes.
+
+    Args:
+        connection: to the kernel.
+        own: a descriptor of this process's pid namespace.
+        build: finishes a room from inside: (its ``harden``, its scratch).
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(connection, 16, 1)
+        if not data:
+            os._exit(0)
+        theirs = socket.socket(fileno=descriptors[0])
+        answer: Json
+        try:
+            linux.unshare(linux.CLONE_NEWPID)
+            pid = os.fork()
+            if pid == 0:
+                connection.close()
+                os.close(own)
+                _live(theirs, build)
+            linux.enter_pid_namespace(own)
+            answer = {"pid": pid}
+        except OSError as error:
+            answer = {"error": str(error)}
+        theirs.close()
+        connection.send(json.dumps(answer).encode())
+
+
+def _live(connection: socket.socket, build: Callable[[], tuple[Callable[[], None], str]]) -> None:
+    try:
+        linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWIPC)
+        harden, scratch = build()
+        room = Room(connection, harden, scratch)
+        fd = os.open(os.path.dirname(scratch), os.O_RDONLY | os.O_DIRECTORY)
+        socket.send_fds(connection, [b'{"ready": 1}'], [fd])
+        os.close(fd)
+        room.serve()
+    except OSError as error:
+        connection.send(json.dumps({"error": str(error)}).encode())
+    finally:
+        os._exit(0)
+
+
+class Room:
+    """The first process of a room.
+
+    Args:
+        connection: to the kernel.
+        harden: called in every fork before anything foreign comes to it.
+        scratch: where code starts.
+        kill_all: ends every process that runs code; by default all that this one can see.
+        wipe: empties the folders that can be written, in a room that is used again.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        harden: Callable[[], None],
+        scratch: str,
+        kill_all: Callable[[], None] | None = None,
+        wipe: Callable[[], None] | None = None,
+    ):
+        self.connection, self.harden, self.scratch = connection, harden, scratch
+        self.kill_all, self.wipe = kill_all or _kill_all, wipe
+        self.numbers: dict[int, int] = {}  # pid: number
+        self.once = False
+        self.wakeup, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # process 1 gets no signal that it has no handler for
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(end, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        """Until the kernel hangs up."""
+        poll = select.poll()
+        poll.register(self.connection.fileno(), select.POLLIN)
+        poll.register(self.wakeup, select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                if fd == self.wakeup:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self.wakeup, 4096)
+                    self._reap(os.WNOHANG)
+                else:
+                    self._obey()
+
+    def _obey(self) -> None:
+        data, descriptors, _, _ = socket.recv_fds(self.connection, 4096, 5)
+        if not data:
+            os._exit(0)
+        order = json.loads(data)
+        if "fork" in order:
+            self._fork(order["fork"], descriptors, bool(order.get("once")))
+        elif "signal" in order:
+            for pid in [pid for pid, number in self.numbers.items() if number == order["signal"]]:
+                with contextlib.suppress(OSError):
+                    (os.killpg if order["group"] else os.kill)(pid, order["number"])
+        elif "kill_all" in order:
+            self.kill_all()
+        elif "clear" in order:
+            self._clear()
+
+    def _fork(self, number: int, descriptors: list[int], once: bool) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            pid = -1
+            self._say(number=number, error=str(error))
+        if pid == 0:
+            child.main(descriptors, self.harden, self.scratch)
+        for fd in descriptors:
+            os.close(fd)
+        if pid > 0:
+            self.numbers[pid] = number
+            self.once = once
+            self._say(number=number, pid=pid)
+
+    def _reap(self, options: int) -> None:
+        """Collect ended processes, also those that nobody asked for: orphans become children of this one."""
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, options))[0]:
+                pid, status = ended
+                if (number := self.numbers.pop(pid, None)) is None:
+                    continue
+                with contextlib.suppress(OSError):
+                    os.killpg(pid, signal.SIGKILL)
+                self._say(number=number, status=status)
+                if self.once:
+                    os._exit(0)
+
+    def _clear(self) -> None:
+        """Leave nothing of what ran."""
+        self.kill_all()
+        self._reap(0)
+        if self.wipe is not None:
+            self.wipe()
+        self._say(cleared=True)
+
+    def _say(self, **message: Any) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.send(json.dumps(message).encode())
+
+
+def _kill_all() -> None:
+    """Everything in the namespace but its first process. A fork cannot outrun it: it fails once the signal is there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)

@@ -1,0 +1,222 @@
+"""Looks at the processes of a sandbox from the kernel: memory in use, processor time, priorities.
+
+Where a control group counts memory, the machine's kernel holds the limit and this only notices that it did. Elsewhere
+this adds up, as often as a limit could be passed in the meantime: private memory, shared anonymous mappings (by inode,
+each once, whole), files in the scratch folder, and what waits in sockets. Files that only a descriptor names cannot be
+counted; there the filter of calls refuses them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterable
+
+if __package__:
+    from rollenv.sandbox.inside import sockets
+else:
+    import sockets  # type: ignore[import-not-found,no-redef]
+
+#: The nice value of work that has run for a while: about a third of the share of a process that has none.
+YIELD_TO = 5
+#: Bytes a second that no machine fills faster.
+_FILL_RATE = 6e9
+#: The part of the limit at which this says that it is used up, since it looks only now and then.
+_FULL = 0.96
+_PAGE = resource.getpagesize()
+_CORES = sorted(os.sched_getaffinity(0))
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Watch:
+    """What is known of the processes of a sandbox.
+
+    Args:
+        proc: a descriptor of a /proc that shows them, or None.
+        tree: whether that /proc shows the whole machine, so that they have to be looked for.
+        oom: a descriptor of the control group's file that counts kills for lack of memory, or None without one.
+        limit: bytes that may be in use.
+        counts: whether this adds up memory, where no control group does.
+    """
+
+    def __init__(self, proc: int | None, tree: bool, oom: int | None, limit: int, counts: bool = True):
+        self.proc, self.tree, self.oom, self.limit = proc, tree, oom, int(limit * _FULL)
+        self.counts = counts and oom is None and proc is not None
+        self._kills = self._oom_kills()
+        self.own: set[int] = set()
+        self._yielding: set[str] = set()
+        self.share: int | None = None
+        self.shares: list[str] = []
+        self._low = self._pinned = False
+
+    def killed(self) -> bool:
+        """Whether the machine's kernel killed something for lack of memory since the last call."""
+        before, self._kills = self._kills, self._oom_kills()
+        return self._kills > before
+
+    def _oom_kills(self) -> int:
+        if self.oom is None:
+            return 0
+        for line in os.pread(self.oom, 4096, 0).decode().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+        return 0
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def used(self, scratches: Iterable[int], exactly: bool = False) -> int:
+        """Bytes in use by all processes that run code; at least that, as long as it is within the limit."""
+        kept = sum(self._in_files(fd) for fd in scratches) + self._in_sockets()
+        pids = self.pids()
+        pages = [self._statm(pid) for pid in pids]
+        total = kept + sum(size for size, _ in pages)
+        if total <= self.limit and not exactly:
+            return total  # even with every page of every address space
+        shared = self._shared(pids)
+        private = sum(private for _, private in pages)
+        if kept + shared + private > self.limit:  # pages that forks share were counted for each; look again, slowly
+            private = sum(map(self._proportional, pids))
+        return kept + shared + private
+
+    def patience(self, used: int) -> float:
+        """Seconds in which the rest cannot be filled."""
+        return min(max((self.limit - used) / _FILL_RATE, 0.001), 0.25)
+
+    def _in_sockets(self) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return sockets.waiting(self._read)
+        return 0
+
+    @staticmethod
+    def _in_files(fd: int) -> int:
+        info = os.fstatvfs(fd)
+        return (info.f_blocks - info.f_bfree) * info.f_frsize
+
+    def _statm(self, pid: str) -> tuple[int, int]:
+        """(address space, private memory) of a process, in bytes."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = self._read(f"{pid}/statm").split()
+            return int(fields[0]) * _PAGE, (int(fields[1]) - int(fields[2])) * _PAGE
+        return 0, 0
+
+    def _proportional(self, pid: str) -> int:
+        """Private memory, where a page that n processes share counts for an n-th."""
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._read(f"{pid}/smaps_rollup").splitlines():
+                if line.startswith(b"Pss_Anon:"):
+                    return int(line.split()[1]) << 10
+        return self._statm(pid)[1]
+
+    def _shared(self, pids: Iterable[str]) -> int:
+        """Shared anonymous mappings, whoever has them mapped and whatever of them was touched."""
+        sizes: dict[bytes, int] = {}
+        for pid in pids:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                for line in self._read(f"{pid}/maps").splitlines():
+                    fields = line.split(None, 5)
+                    if len(fields) < 6 or not fields[5].startswith((b"/dev/zero", b"/memfd:", b"/SYSV")):
+                        continue
+                    start, _, end = fields[0].partition(b"-")
+                    size = int(fields[2], 16) + int(end, 16) - int(start, 16)
+                    sizes[fields[4]] = max(size, sizes.get(fields[4], 0))
+        return sum(sizes.values())
+
+    # -- processor time ----------------------------------------------------------------------------------------------
+
+    def cpu_seconds(self) -> float:
+        """Processor time of all of them, and of what they waited for."""
+        ticks = 0
+        for pid in [*self.pids(), *map(str, self.own)]:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = self._read(f"{pid}/stat").rpartition(b")")[2].split()
+                ticks += sum(map(int, fields[11:15]))
+        return ticks / _TICKS
+
+    def soothe(self) -> None:
+        """Let short runs of others go first: a lower share, or a lower priority for every process and session."""
+        if self.share is not None:
+            if not self._low:
+                os.pwrite(self.share, self.shares[1].encode(), 0)
+            self._low = True
+            return
+        pids = self.pids()
+        for pid in pids:
+            if pid not in self._yielding:
+                self._lower(pid)
+        if self._pinned or len({self._session(pid) for pid in pids}) > 2 * len(_CORES):
+            self._pinned = True
+            self._pin(pids, _CORES[len(_CORES) // 2 :])
+
+    def _lower(self, pid: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            if not self.tree and os.getpriority(os.PRIO_PROCESS, int(pid)) < YIELD_TO:
+                os.setpriority(os.PRIO_PROCESS, int(pid), YIELD_TO)
+        with contextlib.suppress(OSError):  # it is allowed only some times a second
+            fd = os.open(f"{pid}/autogroup", os.O_WRONLY, dir_fd=self.proc)
+            try:
+                os.write(fd, str(YIELD_TO).encode())  # sched(7)
+                self._yielding.add(pid)
+            finally:
+                os.close(fd)
+
+    def _session(self, pid: str) -> bytes:
+        with contextlib.suppress(OSError, IndexError):
+            return self._read(f"{pid}/stat").rpartition(b")")[2].split()[3]
+        return b""
+
+    def _pin(self, pids: Iterable[str], cores: list[int]) -> None:
+        """Every session has a share of its own, so many sessions have some processors only."""
+        if self.tree:
+            return
+        for pid in pids:
+            with contextlib.suppress(OSError, ValueError):
+                for thread in os.listdir(f"/proc/{pid}/task"):
+                    os.sched_setaffinity(int(thread), cores)
+
+    def refresh(self) -> None:
+        """What comes next has its usual share."""
+        if self._low and self.share is not None:
+            os.pwrite(self.share, self.shares[0].encode(), 0)
+        if self._pinned:
+            self._pin(self.pids(), _CORES)
+        self._low = self._pinned = False
+        self._yielding.clear()
+
+    # -- /proc -------------------------------------------------------------------------------------------------------
+
+    def pids(self) -> list[str]:
+        """The processes that run code: all but the kernel's own."""
+        if self.proc is None:
+            return []
+        if self.tree:
+            return self._descendants()
+        found = [name for name in os.listdir(self.proc) if name.isdigit()]
+        return [name for name in found if int(name) not in self.own and name != "1"]
+
+    def _descendants(self) -> list[str]:
+        """Below the nursery's rooms: children of children of children of this process."""
+        level = [os.readlink("self", dir_fd=self.proc)]
+        for _ in range(2):
+            level = [child for pid in level for child in self._children(pid)]
+        found: list[str] = []
+        while level:
+            level = [child for pid in level for child in self._children(pid)]
+            found += level
+        return found
+
+    def _children(self, pid: str) -> list[str]:
+        with contextlib.suppress(OSError):
+            return self._read(f"{pid}/task/{pid}/children").decode().split()
+        return []
+
+    def _read(self, path: str) -> bytes:
+        fd = os.open(path, os.O_RDONLY, dir_fd=self.proc)
+        try:
+            data = b""
+            while piece := os.read(fd, 1 << 16):
+                data += piece
+            return data
+        finally:
+            os.close(fd)

@@ -1,0 +1,103 @@
+"""From what a kernel says of a run to what its caller gets."""
+
+from __future__ import annotations
+
+import codecs
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from rollenv.sandbox.types import CommandResult, Execution, ExecutionError, Logs, Result
+from rollenv.sandbox.wire import parsed_json
+
+Json = dict[str, Any]
+OnText = Callable[[str], None]
+
+
+class Output:
+    """Gathers output, and passes it on as text, in whole characters."""
+
+    def __init__(self, on_stdout: OnText | None = None, on_stderr: OnText | None = None):
+        self.pieces: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._callbacks = {"stdout": on_stdout, "stderr": on_stderr}
+        decoder = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {name: decoder("backslashreplace") for name in self.pieces}
+
+    def take(self, name: str, data: bytes, final: bool = False) -> None:
+        """The next bytes of a stream."""
+        if text := self._decoders[name].decode(data, final):
+            self.pieces[name].append(text)
+            if callback := self._callbacks[name]:
+                callback(text)
+
+    def text(self, name: str) -> str:
+        """All of a stream so far."""
+        return "".join(self.pieces[name])
+
+    def end(self) -> None:
+        """What was cut in the middle of a character is shown as it is."""
+        for name in self.pieces:
+            self.take(name, b"", True)
+
+
+def died() -> Json:
+    """What is known of a run that took its sandbox with it."""
+    error = {"name": "SandboxDied", "value": "the sandbox ended while this ran in it", "traceback": ""}
+    flags = {"timed_out": False, "truncated": False, "out_of_memory": False, "ended": True}
+    return {"results": [], "error": error, "exit_code": None, "signal": int(signal.SIGKILL), "seconds": 0.0, **flags}
+
+
+def no_room(message: str) -> Json:
+    """What is said of code that found no room for another process."""
+    return died() | {"error": {"name": "ProcessLimit", "value": message, "traceback": ""}}
+
+
+def execution(done: Json, output: Output, seconds: float) -> Execution:
+    """For code that was given ``seconds``."""
+    output.end()
+    results = [_result(representations) for representations in done["results"]]
+    logs = Logs(output.pieces["stdout"], output.pieces["stderr"])
+    code = exit_code(done) if done["ended"] else None
+    return Execution(results, logs, _error(done, seconds), code, done["seconds"])
+
+
+def command_result(done: Json, output: Output, seconds: float) -> CommandResult:
+    """For a command that was given ``seconds``."""
+    output.end()
+    code = 128 + done["signal"] if done["signal"] else done["exit_code"] or 0
+    return CommandResult(output.text("stdout"), output.text("stderr"), code, _error(done, seconds), done["seconds"])
+
+
+def exit_code(done: Json) -> int:
+    """Of a process: below zero for the signal that ended it."""
+    return -done["signal"] if done["signal"] else done["exit_code"] or 0
+
+
+def _result(representations: Json) -> Result:
+    known = {name: text for name, text in representations.items() if name in Result.__slots__}
+    if "json" in known:
+        known["json"] = parsed_json(known["json"])
+    return Result(**known)
+
+
+def _error(done: Json, seconds: float) -> ExecutionError | None:
+    if done["out_of_memory"]:
+        return ExecutionError("MemoryLimit", "it used more memory than the limit and was stopped")
+    if done["truncated"]:
+        return ExecutionError("OutputLimit", "it wrote more output than the limit and was stopped")
+    if done["timed_out"]:
+        return ExecutionError("Timeout", f"it ran longer than {seconds:g} s and was stopped")
+    if done["error"]:
+        return ExecutionError(*(done["error"][name] for name in ("name", "value", "traceback")))
+    if done["signal"]:
+        return ExecutionError("Killed", f"a signal ended it: {_signal_name(done['signal'])}")
+    if done["ended"] and done["exit_code"]:
+        return ExecutionError("Exit", f"it exited with {done['exit_code']}")
+    return None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # the real-time ones have no names
+        return f"signal {number}"

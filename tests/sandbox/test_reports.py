@@ -1,0 +1,168 @@
+"""Code that tampers with what is reported of it: neither host nor kernel breaks, and later results are right."""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rollenv.sandbox import Limits, Pool, Sandbox, wire
+from rollenv.sandbox.inside import report
+from rollenv.sandbox.inside.child import REPORTS, REQUESTS
+
+
+@pytest.fixture(scope="module")
+def boxes() -> Iterator[dict[str, Sandbox]]:
+    made: dict[str, Sandbox] = {}
+    yield made
+    for sandbox in made.values():
+        sandbox.kill()
+
+
+@pytest.fixture
+def box(backend: dict[str, Any], boxes: dict[str, Sandbox]) -> Sandbox:
+    name = backend["backend"]
+    if name not in boxes or not boxes[name].alive:
+        boxes[name] = Sandbox.create(**backend, limits=Limits(seconds=2, memory_mb=256))
+    return boxes[name]
+
+
+#: Finds the number of the cell that runs, as any code can that looks into its own process.
+NUMBER = """
+import os, sys
+frame = sys._getframe()
+while "request" not in frame.f_locals: frame = frame.f_back
+number = str(frame.f_locals["request"]["number"]).encode()
+end = b"D" + len(number).to_bytes(4, "big") + number
+"""
+
+FORGED = {
+    "json": b'{"results": null}\n',
+    "more json": b'{"results": 5, "error": "x"}\n',
+    "deep": b"[" * 100_000,
+    "an unknown kind": b"Z\0\0\0\1x",
+    "a huge frame": b"E\xff\xff\xff\xff",
+    "a field of nothing": report.frame(report.FIELD, "text", "x"),
+    "a field without a name": report.frame(report.RESULT) + report.frame(report.FIELD, "\n", "x"),
+    "the end of another cell": report.frame(report.DONE, "999999"),
+    "the end of no cell": report.frame(report.DONE, "-1"),
+    "half a frame": b"R\0\0",
+    "a failure": report.frame(report.FAILED, "2", "no such file"),
+    "a failure without a number": report.frame(report.FAILED, "x"),
+    "ready again": report.frame(report.READY),
+    "a wrong encoding": report.frame(report.RESULT)[:-4] + b"\0\0\0\2\xff\xfe",
+    "an error": report.frame(report.ERROR, "Name", "value", "trace"),
+    "many results": report.frame(report.RESULT) * 20_000,
+    "a result that lies about itself": report.frame(report.RESULT) + report.frame(report.FIELD, "is_main_result", "x"),
+    "json that is none": report.frame(report.RESULT) + report.frame(report.FIELD, "json", "[" * 50_000),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_report_harms_nobody(name, box):
+    done = box.run_code(f"import os\nos.write({REPORTS}, bytes.fromhex({FORGED[name].hex()!r}))\n5")
+    assert done.text in ("5", None)
+    assert done.text == "5" or done.error is not None
+    assert [box.run_code(f"{n} + 1").text for n in range(3)] == ["1", "2", "3"]
+    assert box.alive
+
+
+def test_an_early_end_shifts_nothing_and_is_held_to_the_time_limit(box):
+    start = time.monotonic()
+    early = box.run_code(f"{NUMBER}\nos.write({REPORTS}, end)\nimport time\nwhile True: time.sleep(0.01)")
+    assert early.text is None
+    after = box.run_code("'after'", timeout=1)
+    assert after.error is not None
+    assert box.run_code("'later'").text == "'later'"
+    assert time.monotonic() - start < 8
+
+
+def test_code_that_takes_the_next_cell_itself_harms_itself_alone(box):
+    box.run_code("1")
+    assert box.run_code(f"{NUMBER}\nos.write({REPORTS}, end)\nos.read({REQUESTS}, 10000)\nos._exit(3)").exit_code in (
+        None,
+        3,
+    )
+    box.run_code("1")
+    assert box.run_code("'later'").text == "'later'"
+
+
+@pytest.mark.slow
+def test_what_spins_between_requests_is_ended(box):
+    spin = "import os\nif os.fork() == 0:\n    os.setsid()\n    while True: pass"
+    box.run_code(spin)
+    see = "import os\nsum(os.getsid(int(p)) == int(p) for p in os.listdir('/proc') if p.isdigit() and int(p) > 1)"
+    first = int(box.run_code(see).text)
+    deadline = time.monotonic() + 20
+    while int(box.run_code(see).text) >= first and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert int(box.run_code(see).text) < first
+    assert box.run_code("1 + 1").text == "2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["private", "shared", "file"])
+def test_memory_of_what_stays_between_requests_is_limited(kind, box):
+    keep = {
+        "private": "x = b'x' * (90 << 20)",
+        "shared": "import mmap; x = mmap.mmap(-1, 90 << 20); x.write(b'x' * (90 << 20)); x.madvise(mmap.MADV_DONTNEED)",
+        "file": "import os; open(f'/dev/shm/{os.getpid()}', 'wb').write(b'x' * (10 << 20)); x = b'x' * (80 << 20)",
+    }[kind]
+    code = (
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
+        f"        try:\n            {keep}\n            time.sleep(99)\n        finally: os._exit(0)\n    os._exit(0)\ntime.sleep(0.3)"
+    )
+    errors = [box.run_code(code).error for _ in range(4)]
+    assert any(error and error.name in ("MemoryLimit", "Killed") for error in errors), errors
+    assert box.run_code("1 + 1").text == "2"
+    box.commands.run("rm -rf /dev/shm/*")
+
+
+@pytest.mark.parametrize("code", ["import os; os._exit(n)", "import os; os.kill(os.getpid(), n)"])
+def test_every_way_to_end_is_told(code):
+    numbers = range(1, 65) if "kill" in code else (0, 1, 7, 126, 127, 128, 255)
+    with Pool(2, limits=Limits(seconds=1)) as pool:
+        ended = {n: pool.run(f"n = {n}; {code}").exit_code for n in numbers if n not in (18, 19, 20, 21, 22)}
+    if "kill" not in code:
+        assert ended == {n: n for n in ended}
+    else:
+        assert all(status in (-n, 0, 1) for n, status in ended.items()), ended
+
+
+@pytest.mark.parametrize(
+    "done",
+    [
+        None,
+        [],
+        {"failed": "x"},
+        {"failed": {"errno": "x", "message": ""}},
+        {"results": None},
+        {"results": [1]},
+        {"results": [{"text": 5}]},
+        {"results": [], "error": "x"},
+        {"results": [], "error": None, "exit_code": "y"},
+        {"results": [], "error": None, "exit_code": None, "signal": -1},
+    ],
+)
+def test_the_host_takes_only_what_is_in_order(done):
+    with pytest.raises((wire.ProtocolError, KeyError)):
+        wire.checked_done(done)
+
+
+def test_documents_are_read_within_bounds():
+    assert wire.parsed_json('{"a": [1, "]["]}') == {"a": [1, "]["]}
+    for text in (
+        "[" * 100_000,
+        "[" + "[]," * 300_000 + "1]",
+        "x",
+        '"' + "a" * wire.MAX_JSON + '"',
+        "1" * 5000,
+        '"' + '\\"' * 2_000_000,
+    ):
+        assert wire.parsed_json(text) is None
+    assert wire.parsed_json(json.dumps([[1] * 10] * 100)) == [[1] * 10] * 100
