@@ -129,7 +129,7 @@ class Env(gymnasium.Env[str, str]):
         """Before the first episode there is nothing to draw, whatever an author's ``render`` would look for."""
         super().__init_subclass__(**kwargs)
         if "render" in cls.__dict__:
-            cls.render = _drawn_once_begun(cls.render)  # type: ignore[method-assign]
+            cls.render = _drawn_once_begun(cls.render)  # type: ignore[assignment, method-assign]
 
     # -- what an author writes ---------------------------------------------------------------------------------------
 
