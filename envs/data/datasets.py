@@ -120,7 +120,8 @@ def load_rows(name: str = "", split: str | None = None, rows: Iterable[Row] | No
         UsageError: it has no such split, or several and none was asked for, or no rows.
     """
     if rows is not None:
-        found = _frozen(rows)
+        mapped = hasattr(rows, "features") and hasattr(rows, "__getitem__")  # a table of the datasets library
+        found = rows if isinstance(rows, HubRows) else HubRows(rows) if mapped else _frozen(rows)
     elif not name:
         raise UsageError("a data environment needs dataset_name= (a name or a path) or dataset= (rows)")
     elif known := KNOWN.get(name) or _BY_FOLDER.get(name):

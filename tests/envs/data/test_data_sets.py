@@ -11,6 +11,7 @@ import rollenv
 from rollenv import MissingExtra, UsageError
 from rollenv.envs.data import datasets
 from rollenv.envs.data.datasets import KNOWN, MissingData, is_local, load_rows
+from rollenv.envs.data.math_env import MathEnv
 
 ROWS = [{"problem": f"{i} + {i}?", "answer": 2 * i} for i in range(5)]
 
@@ -213,3 +214,25 @@ def test_published_files(data):
     data("mbpp/mbpp.jsonl")
     train = {row["task_id"] for row in load_rows("mbpp", "train")}
     assert not train & {row["task_id"] for row in load_rows("mbpp", "test")}
+
+
+def test_a_split_of_the_real_library_is_mapped_and_not_copied(tmp_path, monkeypatch):
+    library = pytest.importorskip("datasets", reason="the data extra is not installed")
+    monkeypatch.setitem(sys.modules, "datasets", library)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "owner" / "sums"
+    folder.mkdir(parents=True)
+    library.Dataset.from_list([{"problem": f"{i} + 1?", "answer": str(i + 1)} for i in range(1000)]).to_parquet(
+        folder / "train.parquet"
+    )
+    rows = datasets._hub_rows("owner/sums", None, "train")
+    assert len(rows) == 1000
+    assert [row["answer"] for row in rows[:2]] == ["1", "2"]
+    with pytest.raises(TypeError):
+        rows[0]["answer"] = "7"
+    env = MathEnv(dataset=rows)
+    assert env.rows is rows
+    assert {env.reset()[1]["idx"] for _ in range(1000)} == set(range(1000)), "every row once before any comes again"
+    with pytest.raises(UsageError, match="has the splits train"):
+        datasets._hub_rows("owner/sums", None, "test")
