@@ -7,6 +7,7 @@ import errno
 import itertools
 import signal
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -30,6 +31,8 @@ LANGUAGES: dict[str, tuple[str, ...]] = {
 DEFAULT_CONTEXT = "default"
 #: Seconds on top of a run's own time until the sandbox itself is given up.
 _GRACE = 10.0
+#: How often an interpreter that has ended is started anew for one cell.
+_REOPENED = 10
 
 
 class Sandbox:
@@ -135,15 +138,16 @@ class Sandbox:
             with self._opening:
                 if name not in self._open:
                     self.create_context(name)
-        try:
-            return self._run("cell", seconds, output, **fields)
-        except NotFound:
-            with self._opening:
+        for attempt in range(_REOPENED):
+            try:
+                return self._run("cell", seconds, output, **fields)
+            except NotFound:
                 if name not in self._open:
                     raise
-                with contextlib.suppress(FileThere):  # another thread was faster
-                    self._open_context(name)
-            return self._run("cell", seconds, output, **fields)
+            time.sleep(0.05 * attempt)  # where memory ran out, what was killed takes a moment to give it back
+            with self._opening, contextlib.suppress(FileThere):  # another thread was faster
+                self._open_context(name)
+        return no_room("its interpreter was ended again and again before it could begin: memory is short")
 
     def _run(self, op: str, seconds: float, output: Output, **fields: Any) -> Json:
         """A request that runs code. Code that takes the sandbox with it has failed; so has code without room."""
@@ -197,7 +201,7 @@ class Sandbox:
 
     def _open_context(self, name: str) -> None:
         fields = self._worker.run_fields(None, self._env) | {"timeout": 0}
-        self._worker.request("open", key=f"context-{name}", cwd=self._open[name], **fields)
+        self._worker.request("open", key=f"context-{name}", cwd=self._open.get(name), **fields)
 
     def remove_context(self, name: str) -> None:
         """End a context and what it started in its session."""

@@ -13,7 +13,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("file", ["test_abuse.py", "test_sandbox.py", "test_everyday.py", "test_reports.py"])
 def test_as_an_ordinary_user(file):
     if os.geteuid() != 0:

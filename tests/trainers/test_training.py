@@ -101,7 +101,7 @@ def test_a_curriculum_follows_success_and_survives_a_resume(tmp_path, small):
     assert [row["level"] for row in rows(part.path)[1:]] == seen
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_kill_and_resume_give_the_same_numbers(tmp_path, small):
     overrides = [*small, "iterations=40", "checkpoint_every=4"]
     whole = fit(tmp_path / "whole", overrides)
