@@ -63,7 +63,7 @@ def plan(asserts: tuple[str, ...], setup: str = "", context: str = "") -> Plan:
     known = _bound(_parsed(setup)) | _bound(_parsed(context))
     free = set().union(*(_free(tree) for tree in trees)) - known
     modules = tuple(sorted(name for name in free & _attributed(trees) if name in sys.stdlib_module_names))
-    functions = {inner[2] for tree in trees if (inner := _inner(tree))} or (free - set(modules)) & _called(trees)
+    functions = {inner[2] for tree in trees if (inner := _inner(tree))} or free - set(modules)
     functions = functions or _outermost(trees) - known  # one that bears the name of a built-in function
     calls = tuple(_calls(tree, functions) for tree in trees)
     needed = _needed(_parsed(setup), [source for one in calls if one for source, _ in one])
@@ -124,11 +124,6 @@ def _bound(tree: ast.AST) -> set[str]:
 def _free(tree: ast.AST) -> set[str]:
     """Names that statements use and neither they nor Python define."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - _bound(tree) - set(dir(builtins))
-
-
-def _called(trees: Sequence[ast.AST]) -> set[str]:
-    calls = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return {call.func.id for call in calls if isinstance(call.func, ast.Name)}
 
 
 def _attributed(trees: Sequence[ast.AST]) -> set[str]:
