@@ -224,7 +224,9 @@ def _load_plugins() -> None:
     for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
         try:
             entry.load()()
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too
             warnings.warn(f"the environments of entry point {entry.value!r} were not loaded: {error!r}", stacklevel=2)
 
 

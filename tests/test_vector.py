@@ -145,3 +145,8 @@ def test_one_that_cannot_be_closed_keeps_no_other_open():
     with pytest.raises(RuntimeError):
         vector.close()
     assert sorted(closed) == [0, 2]
+
+
+def test_without_a_seed_the_games_are_left_to_chance():
+    boards = {make_vec(IDS[:1], seed=None).reset()[0][0] for _ in range(3)}
+    assert len(boards) > 1
