@@ -23,7 +23,8 @@ MAX_CHARACTERS = 1000
 _TOLERANCE, _DIGITS = Fraction(1, 10**6), 6
 
 _SPACING = re.compile(
-    r"(?<!\\)\\[!,;: ]|\\q?quad(?![a-zA-Z])|~|\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![a-zA-Z])"
+    r"(?<!\\)\\[!,;: ]|~"
+    r"|\\(?:q?quad|left|right|displaystyle|bf|rm|it|large|Large|[bB]igg?[lr]?)(?![a-zA-Z])"
 )
 _MATRIX = re.compile(
     r"[(\[]\s*\\begin\{(?:matrix\}|array\}\s*\{[clr| ]*\})(.*?)\\end\{(?:matrix|array)\}\s*[)\]]", re.DOTALL
@@ -67,9 +68,9 @@ _BASE_WORD = re.compile(rf"_\{{({'|'.join(_BASE_WORDS)})\}}")
 _BRACKETED_DIGITS = re.compile(r"\((\d+)\)_")
 _DEGREES = re.compile(r"\^\{?\\circ\}?|\\degree|°")
 _TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|operatorname|boxed)\{([^{}]*)\}")
-_WRAPPED = re.compile(r"\\(?:textbf|textit|mathbf)\{([^{}]*)\}")
+_WRAPPED = re.compile(r"\\(?:underline|textbf|textit|mathbf)\{([^{}]*)\}")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))")
-_SHORT_ROOT = re.compile(r"\\sqrt\s*(\d)")
+_SHORT_ROOT = re.compile(r"\\sqrt\s*(\[\d+\])?\s*(\d)")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,]*\d)")
 _WIDE_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!\s*|\\[,; !]|~)(?=\d{3}(?!\d))")
 _SPACED_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?: \d{3})+")
@@ -186,11 +187,12 @@ def _compare_normal(gold: str, answer: str, ours: str, theirs: str) -> bool | No
         return based.groups() == digits.groups()
     if based and theirs.isdecimal():
         return based[1] == theirs
+    theirs = theirs if "_" in ours else re.sub(r"_(?:10|\{10\})$", "", theirs)
     wanted, got = _plain(ours), _plain(theirs)
     if wanted and got:
         return _equal(wanted, got)
     if _PLAIN_WORDS.fullmatch(ours) and ("\\text" in gold or "\\mbox" in gold):
-        return ours.lower() == theirs.lower()
+        return ours.lower().rstrip(".") == theirs.lower().rstrip(".")
     return False if _says_other(ours, theirs, bool(wanted)) else None
 
 
@@ -202,6 +204,8 @@ def _is_choice(letter: str, answer: str) -> bool:
 def _says_other(gold: str, answer: str, number: bool) -> bool:
     """Whether an answer says what its value does not: words, relations, marks, brackets or parts the gold has not."""
     if not set(_SIGNS.findall(answer)) <= set(_SIGNS.findall(gold)):
+        return True
+    if "\\pm" in answer and "\\pm" not in gold and "," not in gold:
         return True
     if not _letters(answer) <= _letters(gold) | {"i", "e"}:
         return True
@@ -257,7 +261,7 @@ def normal(text: str) -> tuple[str, str | None]:
     if "\\" in text or "°" in text:
         text = _DEGREES.sub("", text).replace("\\%", "%")
         text = _SHORT_FRACTION.sub(lambda m: f"\\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
-        text = _SHORT_ROOT.sub(r"\\sqrt{\1}", text)
+        text = _SHORT_ROOT.sub(r"\\sqrt\1{\2}", text)
     text = _BASE_WORD.sub(lambda m: f"_{_BASE_WORDS.index(m[1]) + 2}", text) if "_{" in text else text
     text = _LONE_BRACES.sub(r"\1\2", text).replace("{:}", ":")
     text = _MATRIX.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", text) if "\\begin" in text else text
@@ -278,7 +282,9 @@ def _undelimited(text: str) -> str:
     for opens, closes in (("\\(", "\\)"), ("\\[", "\\]")):
         if text.startswith(opens) and text.endswith(closes):
             text = text[2:-2]
-    return re.sub(r"(?<!\\)\\(?:\n|$)", "", text).strip()
+    if text.startswith("**") and text.endswith("**"):
+        text = text.strip("*")
+    return re.sub(r"(?<!\\)\\\n|\\+$", "", text).strip()
 
 
 def _spelled(text: str) -> str:
