@@ -26,7 +26,7 @@ import random
 import sys
 import types
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any
 
 MAX_DEPTH, MAX_DIGITS, MAX_COLLISIONS = 110, 10_000, 100
@@ -109,9 +109,9 @@ class _Awaitable(Coroutine[Any, Any, Any]):
     def __init__(self, parts: list[Any]):
         (self._result,) = parts
 
-    def __await__(self) -> Iterator[Any]:
-        return self._result  # type: ignore[no-any-return]
-        yield
+    def __await__(self) -> Generator[Any, Any, Any]:
+        yield from ()
+        return self._result
 
     def send(self, value: Any) -> Any:
         raise StopIteration(self._result)
