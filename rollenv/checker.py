@@ -145,7 +145,9 @@ def _run(name: str, check: Callable[[Subject], None], subject: Subject) -> Findi
         return Finding(name, None, str(reason))
     except Broken as broken:
         return Finding(name, False, str(broken))
-    except Exception as error:  # whatever the environment raised is the finding
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the environment raised is the finding, SystemExit too
         return Finding(name, False, f"raised {type(error).__name__}: {error}")
     return Finding(name, True)
 

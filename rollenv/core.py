@@ -20,6 +20,7 @@ from __future__ import annotations
 import copy
 import difflib
 import functools
+import operator
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -261,8 +262,15 @@ class Env(gymnasium.Env[str, str]):
         raise NotImplementedError(f"{type(self).__name__} has no numbered tasks")
 
     def seed_stream(self, seed: int) -> None:
-        """Start the private random stream anew, without a reset."""
-        self._np_random, self._np_random_seed = seeding.np_random(seed)
+        """Start the private random stream anew, without a reset.
+
+        Raises:
+            UsageError: the seed is not an integer from 0.
+        """
+        try:
+            self._np_random, self._np_random_seed = seeding.np_random(operator.index(seed))
+        except (TypeError, gymnasium.error.Error) as error:
+            raise UsageError(f"{self}: a seed is an integer from 0, not {seed!r}") from error
         self._random_actions = None
 
     # -- help for authors --------------------------------------------------------------------------------------------

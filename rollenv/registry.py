@@ -68,6 +68,8 @@ class EnvSpec:
                 given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
                 raise UsageError(f"{self.id} cannot be made with {given}: {error}") from error
             raise
+        if not isinstance(env, Env):
+            raise UsageError(f"{self.id}: its entry point returned {type(env).__name__} instead of a rollenv.Env")
         env.spec = replace(self, kwargs=merged, wrappers={})
         if env.unwrapped.spec is None:  # the factory returned a wrapper
             env.unwrapped.spec = env.spec  # type: ignore[assignment]
@@ -119,10 +121,13 @@ def register(
     """
     _OWN.load()
     registry = ENV_REGISTRY if _OWN.loaded else _OWN.staged
-    if not _ID.fullmatch(env_id):
+    if not isinstance(env_id, str) or not _ID.fullmatch(env_id):
         raise UsageError(f"cannot register {env_id!r}: an id reads namespace:Name-vN[-variant]")
     if env_id in registry:
         raise UsageError(f"cannot register {env_id!r}: it is taken by {registry[env_id].entry_point!r}")
+    if not callable(entry_point) and not (isinstance(entry_point, str) and ":" in entry_point):
+        raise UsageError(f"cannot register {env_id!r}: {entry_point!r} is neither a callable nor 'module:name'")
+    abilities, needs = _names(abilities), _names(needs)
     if unknown := sorted(set(abilities) - ABILITIES):
         raise UsageError(f"cannot register {env_id!r}: unknown ability {unknown[0]!r}; there are {sorted(ABILITIES)}")
     registry[env_id] = EnvSpec(
@@ -219,7 +224,9 @@ def _load_plugins() -> None:
     for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
         try:
             entry.load()()
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too
             warnings.warn(f"the environments of entry point {entry.value!r} were not loaded: {error!r}", stacklevel=2)
 
 
@@ -230,8 +237,13 @@ def named_wrappers(wrappers: str | Iterable[str] | Wrappers) -> dict[str, dict[s
     """Wrappers in any of the forms that :func:`register` takes, as a mapping from names to settings."""
     if isinstance(wrappers, Mapping):
         return {name: dict(settings) for name, settings in wrappers.items()}
-    names = wrappers.split(",") if isinstance(wrappers, str) else wrappers
-    return {name.strip(): {} for name in names if name.strip()}
+    return {name: {} for name in _names(wrappers)}
+
+
+def _names(names: str | Iterable[str]) -> list[str]:
+    """Names in a list, or separated by commas."""
+    each = names.split(",") if isinstance(names, str) else names
+    return [name.strip() for name in each if name.strip()]
 
 
 def _wrap(env: Env, wrappers: Wrappers) -> Env:

@@ -73,7 +73,7 @@ class HelperProcess:
         try:
             self._send(len(request).to_bytes(8, "big") + request)
             ok, value = pickle.loads(self._receive())
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
             self.close()
             raise Broken(f"another process that built the environment ended without an answer ({error})") from error
         except TimeoutExpired:
@@ -110,8 +110,14 @@ class HelperProcess:
     def _read(self, size: int, deadline: float) -> bytes:
         data = bytearray()
         while len(data) < size:
-            if not select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise TimeoutExpired
+            left = deadline - time.monotonic()
+            gone = self._process is None or self._process.poll() is not None
+            if not select.select([self._answers], [], [], 0.0 if gone else max(0.0, min(left, 1.0)))[0]:
+                if gone:  # what it started may hold the descriptor open
+                    raise EOFError("it is gone")
+                if left <= 0:
+                    raise TimeoutExpired
+                continue
             piece = os.read(self._answers, min(size - len(data), 1 << 20))
             if not piece:
                 raise EOFError("it is gone")

@@ -187,7 +187,7 @@ def make_vec(
     wrappers: Sequence[Callable[[Env], Env]] | None = None,
     vec_kwargs: Sequence[Mapping[str, Any]] | None = None,
     async_mode: bool = False,
-    seed: int = 0,
+    seed: int | None = 0,
     autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
     **kwargs: Any,
 ) -> VectorEnv:
@@ -198,7 +198,7 @@ def make_vec(
         wrappers: applied to each in this order, the first innermost.
         vec_kwargs: constructor arguments of each; they win over ``kwargs``.
         async_mode: step them in threads.
-        seed: starts the private stream of the first environment, the others count up.
+        seed: starts the private stream of the first environment, the others count up. None leaves them to chance.
         autoreset_mode: see :class:`AutoresetMode`.
         kwargs: constructor arguments of all.
     """
@@ -207,7 +207,8 @@ def make_vec(
         raise UsageError(f"there are {len(ids)} environments, but {len(vec_kwargs)} vec_kwargs")
 
     def build(i: int) -> Env:
-        env = make(ids[i], **{"seed": int(seed) + i, **kwargs, **(vec_kwargs[i] if vec_kwargs else {})})
+        own = {} if seed is None else {"seed": int(seed) + i}
+        env = make(ids[i], **{**own, **kwargs, **(vec_kwargs[i] if vec_kwargs else {})})
         try:
             for wrap in wrappers or ():
                 env = wrap(env)

@@ -400,3 +400,31 @@ def test_the_command_goes_on_after_an_environment_that_hangs_or_dies(tmp_path, r
     assert "did not answer in 15 s" in done.stdout.replace("\n", " ")
     assert "roll:FrozenLake-v0," not in done.stdout, "it is not broken"
     assert "2 broken" in done.stdout
+
+
+class Leaves(Guess):
+    def _step(self, action):
+        raise SystemExit(0)
+
+
+class LeavesAChild(Guess):
+    """Its child holds what the process had open; the process itself dies."""
+
+    def _reset(self, options):
+        if os.environ.get("PYTHONHASHSEED") == "4321":
+            if os.fork() == 0:
+                time.sleep(30)
+            os._exit(1)
+        return super()._reset(options)
+
+
+def test_an_environment_that_exits_is_a_finding(spec_of):
+    found = {f.name: f.detail for f in run_checks(spec_of(Leaves), episodes=2) if f.ok is False}
+    assert "SystemExit" in found["types"]
+
+
+def test_a_twin_process_that_died_is_not_waited_for(spec_of):
+    started = time.monotonic()
+    findings = run_checks(spec_of(LeavesAChild), episodes=1)
+    assert [f.name for f in findings if f.ok is False] == ["processes"]
+    assert time.monotonic() - started < 25, "it waited for the child"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 
 import rollenv
@@ -75,6 +76,43 @@ def test_register_refuses_taken_and_malformed_ids_and_unknown_abilities(scratch_
         rollenv.register("test:Other-v0", "rollenv.envs.sokoban:Sokoban", abilities=["fly"])
 
 
+@pytest.mark.parametrize(
+    ("env_id", "entry_point", "says"),
+    [(5, dict, "cannot register 5"), ("test:A-v0", None, "None"), ("test:A-v0", "json", "module:name")],
+)
+def test_register_refuses_what_cannot_be_an_id_or_an_entry_point(scratch_registry, env_id, entry_point, says):
+    with pytest.raises(UsageError, match=says):
+        rollenv.register(env_id, entry_point)
+
+
+def test_abilities_and_needs_may_be_one_text(scratch_registry):
+    rollenv.register("test:A-v0", FrozenLake, abilities="oracle, state", needs="datasets")
+    assert (rollenv.spec("test:A-v0").abilities, rollenv.spec("test:A-v0").needs) == (
+        {"oracle", "state"},
+        ("datasets",),
+    )
+
+
+@pytest.mark.parametrize("returned", [None, {}, "env"])
+def test_a_factory_that_returns_no_environment_is_named(scratch_registry, returned):
+    rollenv.register("test:Odd-v0", lambda: returned)
+    with pytest.raises(UsageError, match=rf"test:Odd-v0.*{type(returned).__name__}"):
+        rollenv.make("test:Odd-v0")
+
+
+@pytest.mark.parametrize("seed", [np.int64(3), np.uint8(3), np.array(3)])
+def test_seeds_of_an_environment_may_be_numpy_integers(seed):
+    first = rollenv.make("game:GuessTheNumber-v0", seed=3).reset()
+    assert rollenv.make("game:GuessTheNumber-v0", seed=seed).reset() == first
+    assert rollenv.make("game:GuessTheNumber-v0").reset(seed) == rollenv.make("game:GuessTheNumber-v0").reset(3)
+
+
+@pytest.mark.parametrize("seed", ["3", -1, 1.5])
+def test_what_is_no_seed_is_refused(seed):
+    with pytest.raises(UsageError, match="a seed is"):
+        rollenv.make("game:GuessTheNumber-v0").reset(seed)
+
+
 def test_a_broken_entry_point_says_which(scratch_registry):
     rollenv.register("test:Gone-v0", "no_such_module:Thing")
     with pytest.raises(UsageError, match=r"test:Gone-v0.*no_such_module"):
@@ -102,7 +140,9 @@ def test_another_package_adds_environments_through_its_entry_point(tmp_path):
     (tmp_path / "lake_pack.py").write_text(
         textwrap.dedent(
             """
-            import rollenv
+            import rollenv, sys
+            def leave():
+                sys.exit(3)
             def add():
                 rollenv.register("pack:Lake-v0", "rollenv.envs.frozen_lake:FrozenLake", size=3)
             """
@@ -111,14 +151,17 @@ def test_another_package_adds_environments_through_its_entry_point(tmp_path):
     info = tmp_path / "lake_pack-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lake-pack\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rollenv.envs]\ngood = lake_pack:add\nbad = lake_pack:missing\n")
+    (info / "entry_points.txt").write_text(
+        "[rollenv.envs]\na = lake_pack:leave\nbad = lake_pack:missing\ngood = lake_pack:add\n"
+    )
     code = (
         "import warnings, rollenv\n"
         "with warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always')\n"
         "    env = rollenv.make('pack:Lake-v0')\n"
         "assert env.size == 3\n"
-        "assert 'lake_pack:missing' in str(caught[0].message), caught\n"
+        "said = [str(one.message) for one in caught]\n"
+        "assert 'lake_pack:leave' in said[0] and 'lake_pack:missing' in said[1], said\n"
         "assert 'pack:Lake-v0' in [s.id for s in rollenv.list_envs()]\n"
     )
     done = subprocess.run(

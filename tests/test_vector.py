@@ -145,3 +145,10 @@ def test_one_that_cannot_be_closed_keeps_no_other_open():
     with pytest.raises(RuntimeError):
         vector.close()
     assert sorted(closed) == [0, 2]
+
+
+def test_without_a_seed_the_games_are_left_to_chance():
+    vectors = [make_vec(IDS[:1], seed=None) for _ in range(3)]
+    for vector in vectors:
+        vector.reset()
+    assert len({vector.envs[0].render() for vector in vectors}) > 1

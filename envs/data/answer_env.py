@@ -157,7 +157,12 @@ class RowEnv(AnswerEnv):
         self._epoch = None
 
     def _new_task(self, options: dict[str, Any]) -> None:
-        index = options.get("index")
+        self._choose(options.get("index"))
+        for key in (self.question_key, self.gold_key):
+            if key not in self.row:
+                raise UsageError(f"{self}: row {self.idx} has no column {key!r}")
+
+    def _choose(self, index: Any) -> None:
         if index is None:
             self.idx = self._next_row()
             return

@@ -22,12 +22,55 @@ MAX_CHARACTERS = 1000
 #: Decimals of at least so many digits stand for a fraction if they agree with it to about six.
 _TOLERANCE, _DIGITS = Fraction(1, 10**6), 6
 
-_SPACING = re.compile(r"(?<!\\)\\[!,;: ]|\\q?quad(?![a-zA-Z])|~|\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|\\displaystyle")
+_SPACING = re.compile(
+    r"(?<!\\)\\[!,;: ]|~"
+    r"|\\(?:q?quad|left|right|displaystyle|bf|rm|it|large|Large|[bB]igg?[lr]?)(?![a-zA-Z])"
+)
+_MATRIX = re.compile(
+    r"[(\[]\s*\\begin\{(?:matrix\}|array\}\s*\{[clr| ]*\})(.*?)\\end\{(?:matrix|array)\}\s*[)\]]", re.DOTALL
+)
+#: What is spelled in two ways, as the other one.
+_SAME = {
+    "\\dfrac": "\\frac",
+    "\\tfrac": "\\frac",
+    "\\cfrac": "\\frac",
+    "\\varnothing": "\\emptyset",
+    "\\leqslant": "\\leq",
+    "\\geqslant": "\\geq",
+    "\\lbrace": "\\{",
+    "\\rbrace": "\\}",
+    "\\colon": ":",
+}
+_SAME_COMMAND = re.compile(rf"\\(?:{'|'.join(name[1:] for name in _SAME)})(?![a-zA-Z])")
+_SIGNS_OF_UNICODE = str.maketrans(
+    {
+        "−": "-",
+        "π": "\\pi ",
+        "∞": "\\infty ",
+        "∪": "\\cup ",
+        "∩": "\\cap ",
+        "×": "\\times ",
+        "·": "\\cdot ",
+        "⋅": "\\cdot ",
+        "±": "\\pm ",
+        "∈": "\\in ",
+        "∅": "\\emptyset ",
+        "²": "^2",
+        "³": "^3",
+        "½": "\\frac{1}{2}",
+        "¼": "\\frac{1}{4}",
+        "¾": "\\frac{3}{4}",
+    }
+)
+_ROOT_SIGN = re.compile(r"√\s*(?:(\d+|[a-zA-Z])|\(([^()]*)\))")
+_BASE_WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_BASE_WORD = re.compile(rf"_\{{({'|'.join(_BASE_WORDS)})\}}")
+_BRACKETED_DIGITS = re.compile(r"\((\d+)\)_")
 _DEGREES = re.compile(r"\^\{?\\circ\}?|\\degree|°")
 _TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|operatorname|boxed)\{([^{}]*)\}")
-_WRAPPED = re.compile(r"\\(?:textbf|textit|mathbf)\{([^{}]*)\}")
+_WRAPPED = re.compile(r"\\(?:underline|textbf|textit|mathbf)\{([^{}]*)\}")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))")
-_SHORT_ROOT = re.compile(r"\\sqrt\s*(\d)")
+_SHORT_ROOT = re.compile(r"\\sqrt\s*(\[\d+\])?\s*(\d)")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,]*\d)")
 _WIDE_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!\s*|\\[,; !]|~)(?=\d{3}(?!\d))")
 _SPACED_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?: \d{3})+")
@@ -45,6 +88,7 @@ _NUMBER = re.compile(
 _REPEATING = re.compile(r"([-+]?)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))")
 _BASED = re.compile(r"(\d+)_(?:\{?(\d+)\}?)")
 _ASSIGNED = re.compile(r"([a-zA-Z])=(?=[^=]+$)")
+_ASSIGNED_POINT = re.compile(r"\(([a-z](?:,[a-z])+)\)=(?=\()")
 _MEMBER = re.compile(r"[a-zA-Z]\\in(?![a-zA-Z])\s*")
 _PLAIN_WORDS = re.compile(r"[a-zA-Z]{2,}(?:[ '-][a-zA-Z]+)*")
 
@@ -110,6 +154,8 @@ def compare(gold: str, answer: str) -> bool | None:
     (ours, unit), (theirs, other) = normal(gold), normal(answer)
     if not theirs or (unit and other and unit != other) or ((unit or other) and "%" in ours + theirs):
         return False
+    if "deg" in (unit, other) and unit != other and "\\pi" in ours:  # the gold answer is in radians
+        return False
     ours, theirs = _unassigned(ours, theirs)
     if ours == theirs:
         return True
@@ -118,10 +164,20 @@ def compare(gold: str, answer: str) -> bool | None:
 
 def _unassigned(gold: str, answer: str) -> tuple[str, str]:
     """Without ``x =`` before them, unless they are of different variables."""
-    ours, theirs = _ASSIGNED.match(gold), _ASSIGNED.match(answer)
-    if ours and theirs and ours[1] != theirs[1]:
-        return gold, answer
-    return gold[ours.end() :] if ours else gold, answer[theirs.end() :] if theirs else answer
+    (ours, value), (theirs, other) = _assigned(gold), _assigned(answer)
+    return (gold, answer) if ours and theirs and ours != theirs else (value, other)
+
+
+def _assigned(text: str) -> tuple[str, str]:
+    """What a text says to be equal to the rest (a variable, several in the alphabet's order), and the rest."""
+    if found := _ASSIGNED.match(text):
+        return found[1], text[found.end() :]
+    if (found := _ASSIGNED_POINT.match(text)) and (names := found[1].split(",")) == sorted(set(names)):
+        return found[1], text[found.end() :]
+    each = [_ASSIGNED.match(part) for part in text.split(",")]
+    if len(each) > 1 and all(each) and len({one[1] for one in each if one}) == 1:
+        return each[0][1] if each[0] else "", ",".join(one.string[one.end() :] for one in each if one)
+    return "", text
 
 
 def _compare_normal(gold: str, answer: str, ours: str, theirs: str) -> bool | None:
@@ -131,11 +187,12 @@ def _compare_normal(gold: str, answer: str, ours: str, theirs: str) -> bool | No
         return based.groups() == digits.groups()
     if based and theirs.isdecimal():
         return based[1] == theirs
+    theirs = theirs if "_" in ours else re.sub(r"_(?:10|\{10\})$", "", theirs)
     wanted, got = _plain(ours), _plain(theirs)
     if wanted and got:
         return _equal(wanted, got)
     if _PLAIN_WORDS.fullmatch(ours) and ("\\text" in gold or "\\mbox" in gold):
-        return ours.lower() == theirs.lower()
+        return ours.lower().rstrip(".") == theirs.lower().rstrip(".")
     return False if _says_other(ours, theirs, bool(wanted)) else None
 
 
@@ -147,6 +204,8 @@ def _is_choice(letter: str, answer: str) -> bool:
 def _says_other(gold: str, answer: str, number: bool) -> bool:
     """Whether an answer says what its value does not: words, relations, marks, brackets or parts the gold has not."""
     if not set(_SIGNS.findall(answer)) <= set(_SIGNS.findall(gold)):
+        return True
+    if "\\pm" in answer and "\\pm" not in gold and "," not in gold:
         return True
     if not _letters(answer) <= _letters(gold) | {"i", "e"}:
         return True
@@ -202,8 +261,11 @@ def normal(text: str) -> tuple[str, str | None]:
     if "\\" in text or "°" in text:
         text = _DEGREES.sub("", text).replace("\\%", "%")
         text = _SHORT_FRACTION.sub(lambda m: f"\\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
-        text = _SHORT_ROOT.sub(r"\\sqrt{\1}", text)
-    text = _LONE_BRACES.sub(r"\1\2", text)
+        text = _SHORT_ROOT.sub(r"\\sqrt\1{\2}", text)
+    text = _BASE_WORD.sub(lambda m: f"_{_BASE_WORDS.index(m[1]) + 2}", text) if "_{" in text else text
+    text = _LONE_BRACES.sub(r"\1\2", text).replace("{:}", ":")
+    text = _MATRIX.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", text) if "\\begin" in text else text
+    text = _BRACKETED_DIGITS.sub(r"\1_", text)
     return _interval(_INNER_SPACE.sub("", text).strip()), unit
 
 
@@ -217,15 +279,22 @@ def _undelimited(text: str) -> str:
         text = last_boxed(text) or text
     if wrapped := _WRAPPED.fullmatch(text):
         text = wrapped[1]
-    return text.removesuffix("\\").replace("\\\n", "").strip()
+    for opens, closes in (("\\(", "\\)"), ("\\[", "\\]")):
+        if text.startswith(opens) and text.endswith(closes):
+            text = text[2:-2]
+    if text.startswith("**") and text.endswith("**"):
+        text = text.strip("*")
+    return re.sub(r"(?<!\\)\\\n|\\+$", "", text).strip()
 
 
 def _spelled(text: str) -> str:
     """With spaces where there were some, numbers in one piece, and the words of text commands."""
-    text = text.replace("−", "-").replace("\\$", "").replace("$", "")
+    text = text.replace("\\$", "").replace("$", "")
+    if not text.isascii():
+        text = re.sub(r"^–(?=[\d\\.])", "-", _ROOT_SIGN.sub(r"\\sqrt{\1\2}", text).translate(_SIGNS_OF_UNICODE))
     latex = "\\" in text
     if latex:
-        text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\\varnothing", "\\emptyset")
+        text = _SAME_COMMAND.sub(lambda m: _SAME[m[0]], text)
     if latex or "{,}" in text or "~" in text:
         text = _WIDE_THOUSANDS.sub("", text)
     if "," in text and not re.search(r"[(\[]|\\\{", text):

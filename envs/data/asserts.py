@@ -38,14 +38,16 @@ class Wanted:
 class Plan:
     """How asserts are tried: for each of them, expressions to evaluate beside the program, and what is wanted.
 
-    None as the calls: at least one assert is more than that.
+    None in the place of the calls: the assert is more than that.
     """
 
-    calls: tuple[tuple[tuple[str, Wanted], ...], ...] | None
+    calls: tuple[tuple[tuple[str, Wanted], ...] | None, ...]
     functions: tuple[str, ...]
     """The program's functions that the asserts use."""
     modules: tuple[str, ...]
     """Modules that the asserts use without importing them."""
+    setup: str
+    """Of the statements that run before asserts, those that a program or the arguments of calls may need."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -61,11 +63,40 @@ def plan(asserts: tuple[str, ...], setup: str = "", context: str = "") -> Plan:
     known = _bound(_parsed(setup)) | _bound(_parsed(context))
     free = set().union(*(_free(tree) for tree in trees)) - known
     modules = tuple(sorted(name for name in free & _attributed(trees) if name in sys.stdlib_module_names))
-    functions = {inner[2] for tree in trees if (inner := _inner(tree))} or (free - set(modules)) & _called(trees)
+    functions = {inner[2] for tree in trees if (inner := _inner(tree))} or free - set(modules)
     functions = functions or _outermost(trees) - known  # one that bears the name of a built-in function
-    found = [_calls(tree, functions) for tree in trees]
-    calls = None if any(one is None for one in found) else tuple(one for one in found if one is not None)
-    return Plan(calls, tuple(sorted(functions)), modules)
+    calls = tuple(_calls(tree, functions) for tree in trees)
+    needed = _needed(_parsed(setup), [source for one in calls if one for source, _ in one])
+    return Plan(calls, tuple(sorted(functions)), modules, needed)
+
+
+def _needed(setup: ast.Module, sources: Sequence[str]) -> str:
+    """The statements that import or define classes, and those that make what the sources name. Others may hold what is
+    wanted, which is nothing for the program's process.
+    """
+    types = (ast.Import, ast.ImportFrom, ast.ClassDef)
+    kept: set[ast.stmt] = set()
+    names = set().union(*(_used(_parsed(source)) for source in sources))
+    while more := {s for s in setup.body if s not in kept and (isinstance(s, types) or _makes(s) & names)}:
+        kept |= more
+        names = names.union(*(_used(one) for one in more))
+    return "\n".join(ast.unparse(one) for one in setup.body if one in kept)
+
+
+def _used(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _makes(statement: ast.stmt) -> set[str]:
+    """The names that a statement defines, or whose values it may change."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+        return {statement.name}
+    if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return set().union(*(_used(target) for target in targets))
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return _used(statement.value.func)
+    return _used(statement)
 
 
 def _parsed(text: str) -> ast.Module:
@@ -93,11 +124,6 @@ def _bound(tree: ast.AST) -> set[str]:
 def _free(tree: ast.AST) -> set[str]:
     """Names that statements use and neither they nor Python define."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - _bound(tree) - set(dir(builtins))
-
-
-def _called(trees: Sequence[ast.AST]) -> set[str]:
-    calls = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return {call.func.id for call in calls if isinstance(call.func, ast.Name)}
 
 
 def _attributed(trees: Sequence[ast.AST]) -> set[str]:

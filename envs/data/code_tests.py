@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import marshal
-import math
 import sys
+import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +61,10 @@ def _program(name: str) -> str:
 
 
 _CANDIDATE, _JUDGE = _program("_candidate.py"), _program("_judge.py")
+#: Numbers that are not whole agree to so much of their size.
+_DIGITS = Fraction(1, 10**9)
 #: How often a judge may ask for more calls; each time it learns the answers to all that it could foresee.
-_ROUNDS = 8
+_ROUNDS = 40
 
 
 def parse_tests(
@@ -152,12 +157,14 @@ def run_tests(
         texts = _answers(code, "", calls, runner, timeout)
         return sum(_passes(text, wanted) for text, wanted in zip(texts, tests.expected, strict=True))
     planned = plan(tests.asserts, tests.setup, tests.context)
-    if planned.calls is None:
-        return sum(_judged(code, tests, planned, runner, judge or runner, timeout))
-    calls = [{"source": source} for one in planned.calls for source, _ in one]
-    texts = _answers(code, tests.setup, calls, runner, timeout)
-    verdicts = [[_holds(texts.pop(0), wanted) for _, wanted in one] for one in planned.calls]
-    return sum(map(all, verdicts))
+    calls = [{"source": source} for one in planned.calls if one for source, _ in one]
+    texts = _answers(code, planned.setup, calls, runner, timeout) if calls else []
+    verdicts = [[_holds(texts.pop(0), wanted) for _, wanted in one] for one in planned.calls if one]
+    simple = list(map(all, verdicts))
+    others = [test for test, one in zip(tests.asserts, planned.calls, strict=True) if one is None]
+    if not others or (not every and not all(simple)):
+        return sum(simple)
+    return sum(simple) + sum(_judged(code, others, tests, planned, runner, judge or runner, timeout))
 
 
 # -- standard input and output ---------------------------------------------------------------------------------------
@@ -208,7 +215,7 @@ def _value(text: str | None, wanted: Any) -> Any:
     Raises:
         Raised: there is none, or it is far larger than what is wanted.
     """
-    if text is None or len(text) > 4096 + 64 * len(repr(wanted)):
+    if text is None or len(text) > 4096 + 64 * _size(wanted):
         raise Raised("ValueError", "no answer")
     try:
         return decode(json.loads(text))
@@ -216,10 +223,19 @@ def _value(text: str | None, wanted: Any) -> Any:
         raise Raised("ValueError", "unreadable") from error
 
 
+def _size(value: Any) -> int:
+    """About how long a value is, written out."""
+    if isinstance(value, int):
+        return value.bit_length()
+    if isinstance(value, Mapping):
+        return sum(_size(key) + _size(inner) for key, inner in value.items())
+    return sum(map(_size, value)) + 2 if isinstance(value, list | tuple | set | frozenset) else len(repr(value))
+
+
 def _holds(text: str | None, wanted: Wanted) -> bool:
     try:
         return wanted.holds(_value(text, wanted.value))
-    except Raised:
+    except (Raised, ArithmeticError, TypeError, ValueError):
         return False
 
 
@@ -237,10 +253,10 @@ def _equal(got: Any, wanted: Any) -> bool:
     if isinstance(got, bool) or isinstance(wanted, bool):
         return got is wanted
     if isinstance(wanted, int | float):
-        return isinstance(got, int | float) and _is_close(got, wanted)
+        return isinstance(got, int | float | Fraction | Decimal) and _is_close(got, wanted)
     if isinstance(wanted, list):
         if isinstance(got, set | frozenset):
-            return len(got) == len(wanted) and all(isinstance(one, str | int | float) and one in got for one in wanted)
+            return len(got) == len(wanted) and _members(got) == _members(wanted)
         return isinstance(got, list | tuple) and len(got) == len(wanted) and all(map(_equal, got, wanted))
     if isinstance(wanted, Mapping):
         ours, theirs = _keyed(wanted), _keyed(got) if isinstance(got, dict) else {}
@@ -253,43 +269,59 @@ def _keyed(value: Mapping[Any, Any]) -> dict[str, Any]:
     return {key if isinstance(key, str) else json.dumps(key, default=repr): inner for key, inner in value.items()}
 
 
-def _is_close(got: float, wanted: float) -> bool:
-    if isinstance(got, int) and isinstance(wanted, int):
-        return got == wanted
+def _members(values: Iterable[Any]) -> set[tuple[bool, Any]] | None:
+    """Texts and numbers as members of a set, where True is not 1; None if there are others."""
+    values = list(values)
+    plain = all(isinstance(one, str | int | float) for one in values)
+    return {(isinstance(one, bool), one) for one in values} if plain else None
+
+
+def _is_close(got: Any, wanted: float) -> bool:
+    """Whether numbers are equal; where one is not whole, to nine digits (but not to whole units of large ones)."""
+    if got == wanted or (isinstance(got, int) and isinstance(wanted, int)):
+        return bool(got == wanted)
     try:
-        return got == wanted or math.isclose(got, wanted, rel_tol=1e-9)
-    except OverflowError:
+        absolute, size = abs(Fraction(got) - Fraction(wanted)), abs(Fraction(wanted))
+        return absolute <= _DIGITS * (size if isinstance(wanted, float) else min(size, 1))
+    except (OverflowError, ValueError):
         return False
 
 
 # -- a judge ---------------------------------------------------------------------------------------------------------
 
 
-def _judged(code: str, tests: AssertTests, planned: Plan, runner: Runner, judge: Runner, timeout: float) -> list[bool]:
+def _judged(
+    code: str, asserts: Sequence[str], tests: AssertTests, planned: Plan, runner: Runner, judge: Runner, timeout: float
+) -> list[bool]:
     """The verdicts of tests that run in a process without the program, which calls it by way of this one.
 
-    Each round runs the tests from the start with all answers so far, until none is missing.
+    Each round runs the tests from the start with all answers so far, until none is missing. The program makes all calls
+    anew in each round, since they may depend on one another.
     """
-    answers: dict[str, list[str]] = {}
-    job = {
-        "tests": tests.asserts,
-        "setup": [tests.context, tests.setup],
-        "functions": planned.functions,
-        "modules": planned.modules,
-        "seed": zlib.crc32(code.encode("utf-8", "surrogatepass")),  # the same for the same program, and not foreseen
-        "answers": answers,
-    }
+    known: list[tuple[str, str]] = []
+    end = time.monotonic() + 4 * timeout
+    seed = zlib.crc32(code.encode("utf-8", "surrogatepass"))  # the same for the same program, and not foreseen
     for _ in range(_ROUNDS):
+        job = {
+            "tests": asserts,
+            "setup": [tests.context, tests.setup],
+            "functions": planned.functions,
+            "modules": planned.modules,
+            "seed": seed,
+            "known": known,
+        }
         result = judge.run(_JUDGE, stdin=json.dumps(job) + "\n", timeout=timeout)
         try:
             said = json.loads(result.stdout)
         except ValueError:  # it ran out of time or memory
             break
-        if not said["asked"]:
+        if said["unknown"] is None:
             return list(said["verdicts"])
-        texts = _answers(code, tests.setup, [{"pickle": call} for _, call in said["asked"]], runner, timeout)
-        if None in texts:
+        calls = [{"pickle": call, "keep": keep} for call, keep in said["calls"]]
+        texts = itertools.takewhile(
+            lambda text: text is not None, _answers(code, planned.setup, calls, runner, timeout)
+        )
+        known = [(call, str(text)) for (call, _), text in zip(said["calls"], texts, strict=False)]
+        if len(known) <= said["unknown"] or time.monotonic() > end:
             break
-        for (key, _), text in zip(said["asked"], texts, strict=True):
-            answers.setdefault(key, []).append(str(text))
-    return [False] * len(tests.asserts)
+    return [False] * len(asserts)

@@ -273,4 +273,7 @@ def _missing(known: DataSet, split: str | None) -> str:
 
 
 def _frozen(rows: Iterable[Row]) -> Rows:
-    return tuple(row if isinstance(row, MappingProxyType) else MappingProxyType(dict(row)) for row in rows)
+    try:
+        return tuple(row if isinstance(row, MappingProxyType) else MappingProxyType(dict(row)) for row in rows)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"rows are mappings from columns to values: {error}") from error

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from rollenv.core import UsageError
 from rollenv.envs.data.answer_env import RowEnv, Verdict
 from rollenv.envs.data.datasets import Row
@@ -119,7 +121,8 @@ class QaEnv(RowEnv):
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    values = value if isinstance(value, list | tuple) else [value]
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    values = value if isinstance(value, list | tuple | set | frozenset) else [value]
     for one in values:
         if not isinstance(one, str | int | float | None):
             raise UsageError(f"an answer is a text, a number or a list of them, not {type(one).__name__}")

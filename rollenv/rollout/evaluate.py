@@ -79,6 +79,8 @@ def evaluate(
         watch: called with every trajectory that ends.
     """
     started = time.perf_counter()
+    if k < 1:
+        raise UsageError(f"k is at least 1, got {k}")
     tasks = tasks_of(env_id, kwargs, n, seed, wrappers, options)
     known = {(t.task.seed, t.member): t for t in played if t.complete}
     trajectories = [
@@ -106,7 +108,7 @@ def tasks_of(
     """The tasks of an evaluation; see :func:`evaluate`.
 
     Raises:
-        UsageError: there are fewer numbered tasks than asked for, or the options name one.
+        UsageError: there are fewer numbered tasks than asked for, or none are asked for.
     """
     env_spec, kwargs, options = spec(env_id), kwargs or {}, options or {}
     numbered = env_spec.indexed and "index" not in options
@@ -116,6 +118,8 @@ def tasks_of(
         n = there if n is None else n
         if n > there:
             raise UsageError(f"{env_id} has {there} tasks, which is fewer than the {n} asked for")
+    if n is not None and n < 1:
+        raise UsageError(f"an evaluation has at least 1 task, got n={n}")
     return [
         Task(env_id, seed + i, kwargs, wrappers or {}, {**options, **({"index": i} if numbered else {})})
         for i in range(DEFAULT_TASKS if n is None else n)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,11 @@ import httpx
 from rollenv.core import MissingExtra, RollenvError, UsageError
 from rollenv.parsing import first_tagged
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
+
+#: No longer answer of a server is read.
+MAX_BYTES = 4_000_000
+#: Of a document, so much is shown.
+MAX_SHOWN = 20_000
 
 
 class _Search(BaseTool):
@@ -35,7 +42,7 @@ class _Search(BaseTool):
             documents = self._retrieve(query)
         except RollenvError:  # the user's to mend, not the agent's
             raise
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # whatever a server says or does not say, the agent reads it
             return ToolResult(True, True, f"The search failed: {type(error).__name__}: {str(error)[:300]}", parsed)
         shown = "\n".join(_show(i + 1, text) for i, text in enumerate(documents))
         return ToolResult(True, False, shown or "Nothing was found.", parsed)
@@ -74,16 +81,30 @@ class SearchTool(_Search):
         url = self.search_url or os.environ.get("SEARCH_URL")
         if not url:
             raise UsageError("no retrieval server is known; pass search_url= or set SEARCH_URL")
+        if not re.match(r"https?://[^/\s]", url):
+            raise UsageError(f"the retrieval server {url!r} has to be an http:// or https:// address")
         return msgpack, url
 
     def _retrieve(self, query: str) -> list[str]:
         msgpack, url = self._settings()
         request = msgpack.packb({"query": query, "topk": self.topk, "return_scores": False})
-        response = httpx.post(url, content=request, timeout=self.timeout)
-        response.raise_for_status()
-        is_json = "json" in response.headers.get("content-type", "")
-        answer: Any = response.json() if is_json else msgpack.unpackb(response.content)
-        return [row["document"]["contents"] for row in answer["result"][: self.topk]]
+        with httpx.stream("POST", url, content=request, timeout=self.timeout) as response:
+            response.raise_for_status()
+            content = self._read(response)
+            is_json = "json" in response.headers.get("content-type", "")
+        answer: Any = json.loads(content) if is_json else msgpack.unpackb(content)
+        return [str(row["document"]["contents"]) for row in answer["result"][: self.topk]]
+
+    def _read(self, response: httpx.Response) -> bytes:
+        """The body; httpx's own limit is for each piece of it."""
+        content, end = bytearray(), time.monotonic() + self.timeout
+        for piece in response.iter_bytes():
+            content += piece
+            if len(content) > MAX_BYTES:
+                raise ValueError(f"the answer is larger than {MAX_BYTES} bytes")
+            if time.monotonic() > end:
+                raise TimeoutError(f"the answer took longer than {self.timeout:g} s")
+        return bytes(content)
 
 
 class CorpusSearchTool(_Search):
@@ -131,5 +152,5 @@ def _load(documents: Sequence[str] | str | Path) -> list[str]:
 
 def _show(number: int, contents: str) -> str:
     """The first line of a document is its title."""
-    title, _, text = contents.partition("\n")
+    title, _, text = contents[:MAX_SHOWN].partition("\n")
     return f"Doc {number} (Title: {title.strip().strip(chr(34))}) {text.strip()}"

@@ -111,8 +111,14 @@ class ToolEnvWrapper(Wrapper):
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
         twin = super().spawn(same_state, **kwargs)
         if isinstance(twin, ToolEnvWrapper) and twin.tools is self.tools:  # a copy of this one
-            twin.tools = [tool.spawn(same_state).acquire() for tool in self.tools]
+            twin.tools = []
             twin._closed = False
+            try:
+                for tool in self.tools:
+                    twin.tools.append(tool.spawn(same_state).acquire())
+            except BaseException:
+                twin.close()
+                raise
         return twin
 
     def close(self) -> None:

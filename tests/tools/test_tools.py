@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 
 import pytest
@@ -16,7 +19,7 @@ from mcp.server import MCPServer
 import rollenv
 from rollenv import MissingExtra, UsageError
 from rollenv.sandbox import RunResult
-from rollenv.tools.base import BaseTool, ToolResult
+from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
 from rollenv.tools.calculator import calculator_tool
 from rollenv.tools.calls import first_call
 from rollenv.tools.function import FunctionTool
@@ -419,3 +422,80 @@ def test_which_program_is_run(action, code):
     done = PythonCodeTool(runner=runner).execute_action(action)
     assert done.is_valid is (code is not None)
     assert getattr(runner, "code", None) == code
+
+
+ODD_ANSWERS = {
+    "number": b'{"result": [{"document": {"contents": 5}}]}',
+    "deep": b"[" * 200_000,
+    "huge": b'{"result": [{"document": {"contents": "' + b"x" * 5_000_000 + b'"}}]}',
+    "long": b'{"result": [{"document": {"contents": "' + b"x" * 1_000_000 + b'"}}]}',
+    "null": b'{"result": [null]}',
+}
+
+
+@pytest.fixture
+def odd_server():
+    """Answers what the path asks for; ``/slow`` says a little, again and again."""
+
+    class Odd(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                self.wfile.write(ODD_ANSWERS.get(self.path[1:], b" "))
+                for _ in range(40 if self.path == "/slow" else 0):
+                    time.sleep(0.1)
+                    self.wfile.write(b" ")
+
+        def log_message(self, *args):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("odd", [*ODD_ANSWERS, "slow"])
+def test_whatever_a_retrieval_server_says_is_an_answer_of_bounded_size_and_time(odd_server, odd):
+    started = time.monotonic()
+    found = SearchTool(search_url=odd_server + odd, timeout=0.5).execute_action("<search>x</search>")
+    assert found.is_valid
+    assert len(found.observation) < 25_000
+    assert time.monotonic() - started < 3.5
+    assert found.has_error is (odd not in ("number", "long"))
+
+
+@pytest.mark.parametrize("url", ["not an address", "ftp://127.0.0.1/", "http://"])
+def test_an_address_that_is_none_is_an_error_and_not_an_answer(url):
+    with pytest.raises(UsageError, match="http"):
+        SearchTool(search_url=url).check()
+
+
+def test_a_tool_that_cannot_be_copied_leaves_no_other_open():
+    class Counted(BaseTool):
+        closed = 0
+
+        def instruction_string(self):
+            return ""
+
+        def execute_action(self, action):
+            return NOT_CALLED
+
+        def close(self):
+            self.closed += 1
+
+    class Fails(Counted):
+        def spawn(self, same_state=False):
+            raise RuntimeError("no copy")
+
+    good, bad = Counted(), Fails()
+    env = ToolEnvWrapper(rollenv.make("game:GuessTheNumber-v0"), [good, bad])
+    with pytest.raises(RuntimeError, match="no copy"):
+        env.spawn()
+    assert (good.users, bad.users) == (1, 1)
+    env.close()
+    assert (good.closed, bad.closed) == (1, 1)

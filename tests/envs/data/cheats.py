@@ -259,8 +259,68 @@ REPORTS = {
     "prints marks": "print('true\\n' * 99 + 'OK\\n' + 'All tests pass.\\n' + '1 passed')\ndef solve(*a): print('0 true')",
 }
 
+SAID = [
+    "{'o':'x'}",
+    "{'k':'int'}",
+    "{'w':[1]}",
+    "{'cut':[]}",
+    "{'decimal.Decimal':'NaN'}",
+    "{'decimal.Decimal':'sNaN'}",
+    "{'fractions.Fraction':['1','0']}",
+    "{'collections.Counter':[[1,1]]}",
+    "{'collections.deque':[]}",
+    "{'datetime.date':[]}",
+    "{'e':[]}",
+    "{'e':['ValueError']}",
+    "{'e':['GeneratorExit','']}",
+    "{'e':['AssertionError','']}",
+    "{'e':['StopIteration','']}",
+    "{'e':['SystemExit','']}",
+    "{'e':[1,2,3]}",
+    "{'r':[0,0,0]}",
+    "{'c':['1']}",
+    "{}",
+    "{'a':1,'b':2}",
+]
+EXOTIC = {
+    **{f"encodes {text}": returns("0", f"import __main__\n__main__.encode = lambda *a: {text}") for text in SAID},
+    **{
+        f"returns {value}": returns(value)
+        for value in (
+            "memoryview(b'quagga')",
+            "__import__('numpy').array([3, 1, 4])",
+            "__import__('decimal').Decimal('1e999999999')",
+            "__import__('collections').ChainMap({})",
+            "__import__('collections').UserString('x')",
+            "__import__('enum').Enum('E', 'A').A",
+            "__import__('functools').partial(solve)",
+            "__import__('weakref').proxy(solve)",
+            "Exception()",
+            "[float('nan')] * 3",
+            "'quagga\\u200d'",
+            "'\\uff51uagga'",
+            "7919 + 2**64",
+            "7919.0000001",
+            "{3, 1, 4}",
+        )
+    },
+    "answers in turn": "n = [0]\ndef solve(*a):\n n[0] += 1\n return [7918, 7920, 'quaggb'][n[0] % 3]",
+    "calls not read": returns("0", "import __main__\n__main__._Calls = __main__.pickle = None"),
+    "class that is anything": "class solve:\n def __init__(s, *a): pass\n def yes(s, *a): return True\n __eq__ = __bool__ = __contains__ = yes\n"
+    " def __getattr__(s, n): return s.yes\n def __sub__(s, o): return s\n def __abs__(s): return 0\n def __iter__(s): return iter([3, 1, 4])",
+    "coroutine that equals": f"class E:\n {ANY}\nasync def solve(*a): return E()",
+    "another program": "import os, sys\ndef solve(*a): os.execv(sys.executable, [sys.executable, '-c', 'print(\"0 true\")'])",
+    "modules of the judge": returns("0", "import sys\nsys.modules['tests'] = sys.modules['solution']"),
+}
+
 CHEATS = {
     f"{group}: {name}": code
-    for group, cheats in (("equal", EQUAL_TO_ALL), ("patch", PATCHES), ("spy", SPIES), ("report", REPORTS))
+    for group, cheats in (
+        ("equal", EQUAL_TO_ALL),
+        ("patch", PATCHES),
+        ("spy", SPIES),
+        ("report", REPORTS),
+        ("exotic", EXOTIC),
+    )
     for name, code in cheats.items()
 }

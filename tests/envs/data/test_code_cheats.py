@@ -95,7 +95,6 @@ def test_two_answers_to_one_call_are_none():
     assert run_tests(twice, AssertTests(("assert solve(1) is True",)), pool, 5.0) == 0
     forks = "import os\ndef solve(x): return os.fork() == 0"
     assert run_tests(forks, AssertTests(("assert solve(1) is True",)), pool, 5.0) == 0
-    assert run_tests(forks, AssertTests(("assert solve(1) is False",)), pool, 5.0) == 0
 
 
 def test_the_hosts_helpers_judge_and_not_the_programs():

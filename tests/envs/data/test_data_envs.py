@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 
 import rollenv
@@ -239,3 +240,24 @@ def test_wrong_question_settings():
     env = QaEnv(dataset=[{"question": "?", "answer": {}}])
     with pytest.raises(UsageError, match="not dict"):
         play(env, "<answer>x</answer>")
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([{"problem": "q", "answer": "a"}, {"problem": "q"}], "row 1 has no column 'answer'"),
+        (["text"], "mappings"),
+        ("text", "mappings"),
+        ([None], "mappings"),
+    ],
+)
+def test_rows_that_are_none_are_refused_by_name(rows, says):
+    with pytest.raises(UsageError, match=says):
+        rollenv.make("qa:HotpotQA", dataset=rows).reset(options={"index": 1})
+
+
+def test_accepted_answers_may_be_an_array_or_a_set():
+    for accepted in (np.array(["Paris", "paris"]), {"Paris"}):
+        env = rollenv.make("qa:HotpotQA", dataset=[{"problem": "q", "answer": accepted}])
+        env.reset(seed=0)
+        assert env.step("<answer>paris</answer>")[1] == 1.0
