@@ -128,3 +128,22 @@ def test_spawn_says_what_it_cannot_do():
     with pytest.raises(UsageError, match="max_turns"):
         env.spawn(same_state=True, max_turns=3)
     assert env.spawn(max_turns=7).max_turns == 7
+
+
+def test_before_the_first_episode_nothing_is_drawn():
+    class Board(Count):
+        def _reset(self, options):
+            self.board = "a board"
+            return super()._reset(options)
+
+        def render(self):
+            return self.board + self.missing if self.done > 1 else self.board
+
+    env = Board()
+    assert env.render() == "" == Wrapper(env).render()
+    env.reset()
+    assert env.render() == "a board"
+    env.step("a")
+    env.step("a")
+    with pytest.raises(AttributeError, match="missing"):
+        env.render()

@@ -90,3 +90,13 @@ def test_neighbours_stop_at_the_border():
 def test_wrong_settings_are_refused(kwargs):
     with pytest.raises(UsageError, match="size is at least 2"):
         rollenv.make("ragen:FrozenLake-v0", **kwargs)
+
+
+@pytest.mark.parametrize("slippery", [False, True])
+def test_the_oracle_plans_thousands_of_turns(slippery):
+    env = rollenv.make("roll:FrozenLake-v0", is_slippery=slippery, max_turns=20_000, max_actions=None)
+    env.reset(0)
+    result = env.step(env.oracle_action())
+    while not (result[2] or result[3]):
+        result = env.step(env.oracle_action())
+    assert result[4]["success"] or slippery
