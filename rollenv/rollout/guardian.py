@@ -39,6 +39,8 @@ def template(requests: socket.socket, parent: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guardians need no burial
     with contextlib.suppress(OSError):
         os.setsid()
+    _prctl(_SET_SUBREAPER, 1)  # what a guardian leaves that was killed comes here
+    guardians: set[int] = set()
     pool = _pidfd(parent)
     poller = select.poll()
     for fd in (requests.fileno(), *([pool] if pool is not None else [])):
@@ -50,11 +52,14 @@ def template(requests: socket.socket, parent: int) -> None:
             break
         if not message:
             break
-        if os.fork() == 0:
+        descendants.kill_orphans(guardians)
+        if (pid := os.fork()) == 0:
             requests.close()
             _become(functools.partial(_guard, fds[0], fds[1], int(message), pool))
+        guardians.add(pid)
         for fd in fds:
             os.close(fd)
+    descendants.kill_all_below()
     os._exit(0)
 
 
