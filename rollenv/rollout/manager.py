@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from rollenv.agents.base import Agent
 from rollenv.core import UsageError
-from rollenv.rollout.clock import Clock
+from rollenv.rollout.clock import Clock, Deadlock
+from rollenv.rollout.ending import GRACE
 from rollenv.rollout.episode import Episode, Limits
 from rollenv.rollout.filters import Filter
 from rollenv.rollout.flight import FlightRecorder
@@ -356,9 +357,19 @@ class _Loop:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            self.runner.close()
-        else:
-            self.loop.close()  # while another loop runs, nothing can be run on this one
+            with contextlib.suppress(Deadlock):
+                self.loop.run_until_complete(_end_tasks())
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()  # while another loop runs, nothing can be run on this one
+
+
+async def _end_tasks() -> None:
+    """End what agents and callbacks left running; what does not heed it is left where it is."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=GRACE)
 
 
 def check_sizes(groups: int, group_size: int, extra_groups: int, extra_members: int) -> None:

@@ -21,12 +21,12 @@ def make_workers(name: str) -> Iterator[Workers | None]:
     kind, _, number = name.rpartition(":")
     if name == "inline":
         yield None
-    elif kind == "" and number.isdigit() and int(number):
+    elif kind == "" and number.isdecimal() and int(number):
         from rollenv.rollout.processes import ProcessWorkers
 
         with ProcessWorkers(int(number)) as pool:
             yield pool
-    elif kind == "ray" and number.isdigit() and int(number):
+    elif kind == "ray" and number.isdecimal() and int(number):
         from rollenv.rollout.ray_workers import connected
 
         with connected(int(number)) as actors:
