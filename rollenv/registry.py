@@ -230,7 +230,9 @@ def named_wrappers(wrappers: str | Iterable[str] | Wrappers) -> dict[str, dict[s
     """Wrappers in any of the forms that :func:`register` takes, as a mapping from names to settings."""
     if isinstance(wrappers, Mapping):
         return {name: dict(settings) for name, settings in wrappers.items()}
-    names = wrappers.split(",") if isinstance(wrappers, str) else wrappers
+    names = wrappers.split(",") if isinstance(wrappers, str) else list(wrappers)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise UsageError(f"wrappers are named, and {wrong[0]!r} is no name")
     return {name.strip(): {} for name in names if name.strip()}
 
 
