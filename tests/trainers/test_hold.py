@@ -182,6 +182,11 @@ def test_a_checkpoint_from_a_gpu_loads_without_one(tmp_path, monkeypatch):
     assert {m.device.type for m in state["masters"].values()} == {"cpu"}
 
 
+def manifest(folder):
+    (folder / checkpoint.MANIFEST).unlink()
+    checkpoint._write_manifest(folder)
+
+
 def test_a_checkpoint_without_a_version_counts_from_its_iteration(tmp_path):
     tokenizer = build_tokenizer(["up down"], 300)
     agent = LocalAgent(build_model(SIZE, tokenizer, 0), tokenizer)
@@ -189,18 +194,18 @@ def test_a_checkpoint_without_a_version_counts_from_its_iteration(tmp_path):
     about = json.loads((folder / "trainer.json").read_text())
     del about["version"]
     (folder / "trainer.json").write_text(json.dumps(about))
-    checkpoint._write_manifest(folder)
+    manifest(folder)
     assert checkpoint.load(folder)[0].version == 5
     for name, text in (("trainer.json", "{}"), ("trainer.json", "[1]"), ("optimizer.pt", "no tensors")):
         (folder / name).write_text(text)
-        checkpoint._write_manifest(folder)
+        manifest(folder)
         with pytest.raises(checkpoint.CheckpointError, match="cannot be read"):
             checkpoint.load(folder)
 
 
 @pytest.mark.parametrize("wrong", ["plain Adam", "no masters", "other size", "other type"])
 def test_an_optimizer_of_another_model_is_told_and_changes_nothing(wrong):
-    _, model, optimizer = trained(torch.bfloat16, lr=1e-2, steps=1)
+    optimizer = trained(torch.bfloat16, lr=1e-2, steps=1)[2]
     state = optimizer.state_dict()
     if wrong == "plain Adam":
         state = state["adam"]
@@ -273,8 +278,9 @@ def test_a_key_that_does_nothing_is_refused(key, tmp_path, small):
 @pytest.mark.parametrize(
     "override",
     [
-        "rollout.workers=0", "rollout.workers=-1", "rollout.workers=ray:0", "rollout.workers='2 '", "rollout.workers='²'",
-        "rollout.workers=nine", "env.wrappers=['concat', 3]", "env.wrappers=3", "env.wrappers={concat=3}",
+        "rollout.workers=0", "rollout.workers=-1", "rollout.workers=ray:0", "rollout.workers='2 '",
+        "rollout.workers='²'", "rollout.workers=nine", "env.wrappers=['concat', 3]", "env.wrappers=3",
+        "env.wrappers={concat=3}",
         "optimizer.betas=[2, 3]", "optimizer.lr=inf", "algorithm.entropy=inf", "rollout.temperature=inf",
         "threads=1000000",
     ],
