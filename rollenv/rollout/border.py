@@ -163,7 +163,7 @@ def whole(value: Any, what: str) -> int:
 
 
 def _integer(value: Any, what: str) -> int:
-    if isinstance(value, np.integer) and not isinstance(value, np.timedelta64):
+    if isinstance(value, np.signedinteger | np.unsignedinteger) and value.dtype.kind in "iu":  # "m" is a time
         return int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise BadValue(f"{what} holds whole numbers, not {kind(value)}")

@@ -64,6 +64,8 @@ def _array(kind: Any, shape: Any, code: Any) -> Any:
     return np.ndarray.__new__(np.ndarray, (0,), "b")
 
 
+_scalar: Any
+_frombuffer: Any
 _scalar, _frombuffer = np.float32(1).__reduce__()[0], np.ones(1).__reduce_ex__(5)[0]
 _SCALAR = _Maker(lambda dtype, data: _scalar(dtype, data))
 _FROM_BUFFER = _Maker(lambda data, dtype, shape, order: _frombuffer(data, dtype, shape, order))
