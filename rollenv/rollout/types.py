@@ -30,8 +30,6 @@ class Task:
     def __post_init__(self) -> None:
         if type(self.env_id) is not str or type(self.seed) is not int:
             self._convert()
-        if self.seed < 0:
-            raise UsageError(f"a task's seed cannot be negative, got {self.seed}")
         for name in ("kwargs", "wrappers", "options"):
             value = getattr(self, name)
             if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):

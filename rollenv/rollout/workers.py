@@ -146,6 +146,8 @@ def make_env(env_spec: EnvSpec, task: Task) -> Env:
     Raises:
         UsageError: the task's arguments, wrappers or options are wrong.
     """
+    if task.seed < 0:
+        raise UsageError(f"{task.env_id}: a task's seed cannot be negative, got {task.seed}")
     env = replace(env_spec, wrappers={**env_spec.wrappers, **task.wrappers}).make(**task.kwargs)
     inner: Any = env.unwrapped
     if task.options and type(inner).reset is Env.reset:  # others may take options that they do not declare
