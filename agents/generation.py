@@ -69,6 +69,9 @@ class Sampling:
     def __post_init__(self) -> None:
         stop: Any = self.stop
         object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
+        for name, kinds in (("temperature", (int, float)), ("max_new_tokens", int), ("top_k", int)):
+            if not isinstance(getattr(self, name), kinds):
+                raise UsageError(f"sampling cannot have {name}={getattr(self, name)!r}")
         right = {
             "temperature": 0 <= self.temperature < math.inf,
             "top_p": 0 < self.top_p <= 1,

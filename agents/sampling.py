@@ -30,9 +30,11 @@ def _narrowed(logprobs: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Te
 
     size = logprobs.shape[-1]
     ordered, index = logprobs.sort(dim=-1, descending=True, stable=True)
-    keep = torch.arange(size, device=logprobs.device) < column([s.top_k or size for s in samplings])
+    last = torch.tensor([min(s.top_k or size, size) - 1 for s in samplings], device=logprobs.device)[:, None]
+    keep = ordered >= ordered.gather(1, last)  # all that are as likely as the last of the k
     probs = torch.where(keep, ordered, -torch.inf).softmax(-1)
-    keep &= probs.cumsum(-1) - probs < column([s.top_p for s in samplings])
+    # Rounding may bring the sum to 1 before the end, and 1 means all.
+    keep &= probs.cumsum(-1) - probs < column([s.top_p if s.top_p < 1 else math.inf for s in samplings])
     least = column([math.log(s.min_p) if s.min_p else -math.inf for s in samplings])
     keep &= ordered >= ordered[:, :1] + least
     keep[:, 0] = True

@@ -242,7 +242,9 @@ def named_wrappers(wrappers: str | Iterable[str] | Wrappers) -> dict[str, dict[s
 
 def _names(names: str | Iterable[str]) -> list[str]:
     """Names in a list, or separated by commas."""
-    each = names.split(",") if isinstance(names, str) else names
+    each = names.split(",") if isinstance(names, str) else list(names)
+    if wrong := [name for name in each if not isinstance(name, str)]:
+        raise UsageError(f"a list of names is expected, and {wrong[0]!r} is no name")
     return [name.strip() for name in each if name.strip()]
 
 

@@ -91,10 +91,16 @@ def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
         CheckpointError: if a file is missing, cut short or altered.
     """
     _check_manifest(folder)
-    about = json.loads((folder / "trainer.json").read_text())
-    state = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
-    agent = LocalAgent.load(folder)
-    agent.version = about["version"]
+    try:
+        about = json.loads((folder / "trainer.json").read_text())
+        iteration = int(about["iteration"])
+        state = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
+        agent = LocalAgent.load(folder)
+        agent.version = int(about.get("version", iteration))  # those of before this was kept had one for each
+    except RollenvError:
+        raise
+    except Exception as error:  # torch, transformers and safetensors raise their own kinds
+        raise CheckpointError(_damaged(folder, f"it cannot be read: {type(error).__name__}: {error}")) from error
     return agent, state, about
 
 
@@ -126,6 +132,11 @@ def _check_manifest(folder: Path) -> None:
             raise CheckpointError(_damaged(folder, f"{name} has {path.stat().st_size} of {expected['bytes']} bytes"))
         if _sha256(path) != expected["sha256"]:
             raise CheckpointError(_damaged(folder, f"the contents of {name} have changed"))
+
+
+def damaged(folder: Path, why: str) -> CheckpointError:
+    """The error for a checkpoint that training cannot go on from."""
+    return CheckpointError(_damaged(folder, why))
 
 
 def _damaged(folder: Path, why: str) -> str:

@@ -7,19 +7,22 @@ import tomllib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from rollenv.agents.tiny.settings import TinySize, WarmUp
 from rollenv.core import UsageError
 from rollenv.registry import named_wrappers
+from rollenv.rollout.places import workers_of
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):
     """Base of all sections: unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class EnvConfig(Section):
@@ -36,7 +39,10 @@ class EnvConfig(Section):
     @field_validator("wrappers", mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        return named_wrappers(value) if isinstance(value, str | list) else value
+        try:
+            return named_wrappers(value) if isinstance(value, str | list) else value
+        except UsageError as error:
+            raise ValueError(str(error)) from error
 
 
 class CurriculumConfig(Section):
@@ -90,9 +96,9 @@ class RolloutConfig(Section):
     clock, so a resumed run no longer gives the same numbers; the same holds for extra_members."""
     extra_members: int = Field(0, ge=0)
     """Trajectories that are played besides in every group."""
-    reset_deadline: float = Field(300.0, gt=0)
+    reset_deadline: float = Field(300.0, gt=0, allow_inf_nan=True)
     """Seconds to build and reset an environment."""
-    step_deadline: float = Field(120.0, gt=0)
+    step_deadline: float = Field(120.0, gt=0, allow_inf_nan=True)
     """Seconds for a step of an environment."""
     max_concurrent: int = Field(0, ge=0)
     """Episodes played at the same time; 0 for all."""
@@ -101,6 +107,15 @@ class RolloutConfig(Section):
     @classmethod
     def _number(cls, value: Any) -> Any:
         return str(value) if type(value) is int else value
+
+    @field_validator("workers")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            workers_of(value)
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+        return value
 
 
 class Algorithm(Section):
@@ -127,7 +142,7 @@ class OptimizerConfig(Section):
     """The share of lr that is left at the last iteration (linear decay)."""
     warmup_iterations: int = Field(5, ge=0)
     weight_decay: float = Field(0.0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
     max_grad_norm: float = Field(1.0, gt=0)
     minibatch_sequences: int = Field(256, ge=1)
     """Different sequences to an optimizer step."""
@@ -158,7 +173,7 @@ class TrainConfig(Section):
     checkpoint_every: int = Field(20, ge=1)
     keep_checkpoints: int = Field(2, ge=1)
     """How many of the latest checkpoints stay; the last one always does."""
-    threads: int = Field(0, ge=0)
+    threads: int = Field(0, ge=0, le=1024)
     """CPU threads for the model; 0 for as many as there are cores without other work when the run begins."""
     env: EnvConfig
     curriculum: CurriculumConfig = CurriculumConfig()

@@ -71,8 +71,26 @@ class MasterAdamW:
         return {"adam": self.adam.state_dict(), "masters": apart}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state, wherever its tensors are."""
-        for name, saved in state["masters"].items():
-            self.masters[name].copy_(saved)
+        """Go on from a saved state, wherever its tensors are.
+
+        Raises:
+            ValueError: it is none of this model's; nothing was changed then.
+        """
+        if not isinstance(state, dict) or not {"masters", "adam"} <= state.keys():
+            raise ValueError("its optimizer's state has no float32 masters, as versions before they were kept wrote it")
+        own = {name: m.shape for name, m in self.masters.items() if m is not self.weights[name]}
+        saved = {name: m.shape for name, m in state["masters"].items()}
+        if own != saved:
+            wrong = sorted(name for name in own.keys() | saved.keys() if own.get(name) != saved.get(name))
+            raise ValueError(f"its masters are of another model or type; {wrong[0]} is the first that differs")
+        params = [p for group in self.adam.param_groups for p in group["params"]]
+        moments = state["adam"]["state"]
+        for number, param in enumerate(params):
+            for name, value in moments.get(number, {}).items():
+                if value.ndim and value.shape != param.shape:
+                    raise ValueError(f"its optimizer is of another model: {name} {number} is {tuple(value.shape)}")
         self.adam.load_state_dict(state["adam"])
+        with torch.no_grad():
+            for name, master in state["masters"].items():
+                self.masters[name].copy_(master)
         self._round()

@@ -298,9 +298,13 @@ class Trainer:
             return None
         agent, state, about = checkpoint.load(saved[-1])
         optimizer = self._optimizer(agent)
-        optimizer.load_state_dict(state)
-        if self.levels is not None:
-            self.levels[1].load_state_dict(about["schedule"])
+        try:
+            optimizer.load_state_dict(state)
+            if self.levels is not None:
+                self.levels[1].load_state_dict(about["schedule"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            why = f"the {error} is missing" if isinstance(error, KeyError) else str(error)
+            raise checkpoint.damaged(saved[-1], why) from error
         self.run.cut_back(about["iteration"])
         return agent, optimizer, about["iteration"]
 

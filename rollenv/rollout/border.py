@@ -4,7 +4,7 @@ finiteness. What is wrong is an error of its episode; what is right is plain Pyt
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,13 @@ LARGEST_NUMBER = 1e100
 
 _LARGEST_ID = (1 << 31) - 1
 _FINISHES = ("stop", "length")
+
+#: The built-in conversions, which a subclass cannot replace.
+_TO_FLOAT: tuple[tuple[Any, Callable[[Any], float]], ...] = (
+    (float, float.__float__),
+    (int, int.__float__),
+    ((np.integer, np.floating, np.bool_), float),
+)
 
 
 class BadValue(RollenvError):
@@ -39,18 +46,24 @@ def text(value: Any, what: str) -> str:
         value = "".join((value,))
     if len(value) > LARGEST_TEXT:
         raise BadValue(f"{what} has {len(value)} characters; at most {LARGEST_TEXT} are taken")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise BadValue(f"{what} holds half of a surrogate pair at {error.start}, which is no text") from None
     return value  # type: ignore[no-any-return]
 
 
 def number(value: Any, what: str) -> float:
-    """A finite number. Scalars of NumPy are converted; arrays are none."""
+    """A finite number. Scalars of NumPy are converted; arrays, complex numbers and times are none."""
     if type(value) is not float:
-        if not isinstance(value, int | float | np.number | np.bool_):
+        convert = next((convert for kinds, convert in _TO_FLOAT if isinstance(value, kinds)), None)
+        if convert is None or isinstance(value, np.timedelta64):
             raise BadValue(f"{what} is a number, not {kind(value)}")
         try:
-            value = float(value)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise BadValue(f"{what} is a finite number, not this {kind(value)}: {error}") from None
+            value = convert(value)
+        except OverflowError:
+            raise BadValue(f"{what} is a finite number, not an int of {int.bit_length(value)} bits") from None
     if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
         raise BadValue(f"{what} is a finite number of at most {LARGEST_NUMBER:g}, not {value!r}")
     return value  # type: ignore[no-any-return]
@@ -69,46 +82,65 @@ def info(value: Any) -> dict[str, Any]:
     """A dictionary whose keys that mean something to rollenv hold what they have to."""
     if not isinstance(value, dict):
         raise BadValue(f"info is a dict, not {kind(value)}")
-    checked: dict[str, Any] = value if type(value) is dict else dict(value)
+    checked: dict[str, Any] = dict(value)
     for name in ("prefix", "suffix"):
         if name in checked:
-            text(checked[name], f"info[{name!r}]")
-    if checked.get("success") is not None:
-        number(checked["success"], "info['success']")
+            checked[name] = text(checked[name], f"info[{name!r}]")
+    success = checked.get("success")
+    if success is not None and type(success) is not bool:
+        checked["success"] = _yes_or_no(success, "info['success']")
     return checked
+
+
+def _yes_or_no(value: Any, what: str) -> bool:
+    """True or False, also as 1 or 0."""
+    found = number(value, what)
+    if found not in (0.0, 1.0):
+        raise BadValue(f"{what} is True or False, not {found!r}; a score belongs into the reward")
+    return bool(found)
 
 
 def parts(value: Any, n: int, what: str) -> Sequence[Any]:
     """A tuple of ``n`` values."""
-    if not isinstance(value, tuple | list) or len(value) != n:
-        size = f" of {len(value)}" if isinstance(value, tuple | list) else ""
-        raise BadValue(f"{what} is a tuple of {n} values, not {kind(value)}{size}")
-    return value
+    if not isinstance(value, tuple | list):
+        raise BadValue(f"{what} is a tuple of {n} values, not {kind(value)}")
+    found = _sequence(value, what)
+    if len(found) != n:
+        raise BadValue(f"{what} is a tuple of {n} values, not {kind(value)} of {len(found)}")
+    return found
 
 
 def action(value: Any) -> Action:
-    """An action with its tokens, if it has any."""
+    """An action with its tokens, if it has any; a new one, that nobody else can change."""
     if not isinstance(value, Action):
         raise BadValue(f"an answer is an Action, not {kind(value)}")
-    value.text = text(value.text, "an action's text")
-    if value.finish not in _FINISHES:
-        raise BadValue(f"an action's finish is one of {_FINISHES}, not {value.finish!r:.40}")
-    if type(value.policy_version) is not int:
-        (value.policy_version,) = _integers((value.policy_version,), "an action's policy_version")
-    if value.prompt_ids or value.response_ids or value.logprobs or value.versions:
-        _tokens(value)
-    return value
+    try:
+        return _action(value)
+    except (BadValue, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a property, an iterator or a comparison of the value's own
+        raise BadValue(f"an action cannot be read: {type(error).__name__} was raised by its {kind(value)}") from error
 
 
-def _tokens(value: Action) -> None:
-    value.prompt_ids = _integers(value.prompt_ids, "prompt_ids")
-    value.response_ids = _integers(value.response_ids, "response_ids")
-    value.versions = _integers(value.versions, "versions")
-    value.logprobs = _numbers(value.logprobs, "logprobs")
-    n = len(value.response_ids)
-    for name in ("logprobs", "versions"):
-        if len(getattr(value, name)) not in (0, n):
-            raise BadValue(f"{name} has {len(getattr(value, name))} values for {n} response tokens")
+def _action(value: Action) -> Action:
+    finish = text(value.finish, "an action's finish")
+    if finish not in _FINISHES:
+        raise BadValue(f"an action's finish is one of {_FINISHES}, not {finish[:40]!r}")
+    version = whole(value.policy_version, "an action's policy_version")
+    response_ids = _integers(value.response_ids, "response_ids")
+    checked = Action(
+        text(value.text, "an action's text"),
+        _integers(value.prompt_ids, "prompt_ids"),
+        response_ids,
+        _numbers(value.logprobs, "logprobs"),
+        version,
+        _integers(value.versions, "versions"),
+        finish,
+    )
+    for name, n in (("logprobs", len(checked.logprobs)), ("versions", len(checked.versions))):
+        if n not in (0, len(response_ids)):
+            raise BadValue(f"{name} has {n} values for {len(response_ids)} response tokens")
+    return checked
 
 
 def _integers(values: Any, what: str) -> tuple[int, ...]:
@@ -117,13 +149,25 @@ def _integers(values: Any, what: str) -> tuple[int, ...]:
     if not found:
         return ()
     if set(map(type, found)) != {int}:
-        for value in found:
-            if isinstance(value, bool) or not isinstance(value, int | np.integer):
-                raise BadValue(f"{what} holds whole numbers, not {kind(value)}")
-        found = tuple(map(int, found))
+        found = tuple(_integer(value, what) for value in found)
     if min(found) < 0 or max(found) > _LARGEST_ID:
-        raise BadValue(f"{what} holds numbers from 0 to {_LARGEST_ID}, not {min(found)} to {max(found)}")
+        wrong = next(value for value in found if not 0 <= value <= _LARGEST_ID)
+        shown = wrong if wrong.bit_length() < 64 else f"one of {wrong.bit_length()} bits"
+        raise BadValue(f"{what} holds numbers from 0 to {_LARGEST_ID}, not {shown}")
     return found
+
+
+def whole(value: Any, what: str) -> int:
+    """A whole number from 0 on that fits 32 bits."""
+    return _integers((value,), what)[0]
+
+
+def _integer(value: Any, what: str) -> int:
+    if isinstance(value, np.signedinteger | np.unsignedinteger) and value.dtype.kind in "iu":  # "m" is a time
+        return int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadValue(f"{what} holds whole numbers, not {kind(value)}")
+    return int.__index__(value)
 
 
 def _numbers(values: Any, what: str) -> tuple[float, ...]:
@@ -136,6 +180,8 @@ def _numbers(values: Any, what: str) -> tuple[float, ...]:
 def _sequence(values: Any, what: str) -> tuple[Any, ...]:
     if type(values) is tuple:
         return values
-    if not isinstance(values, tuple | list):
-        raise BadValue(f"{what} is a tuple, not {kind(values)}")
-    return tuple(values)
+    if isinstance(values, tuple):
+        return tuple.__getitem__(values, slice(None))
+    if isinstance(values, list):
+        return tuple(list.copy(values))
+    raise BadValue(f"{what} is a tuple, not {kind(values)}")

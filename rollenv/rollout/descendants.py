@@ -56,6 +56,16 @@ def kill_all_below() -> None:
         time.sleep(0.002)
 
 
+def kill_orphans(own: set[int]) -> None:
+    """Kill what came to this process, which has one thread, from children that ended; ``own`` are those that it
+    started, and those that are gone are taken out."""
+    children = children_of_thread("thread-self")
+    own &= children
+    orphans = children - own
+    if orphans:
+        kill(orphans | below(*orphans))
+
+
 class Children:
     """Which environment of a worker started which processes: those that its thread got during its calls.
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
+import reprlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session
 from rollenv.agents.failures import EngineFailed
-from rollenv.core import UsageError
+from rollenv.core import RollenvError, UsageError
 from rollenv.rollout import border
 from rollenv.rollout.border import BadValue
+from rollenv.rollout.ending import GRACE, Ending
 from rollenv.rollout.health import Health, Record
 from rollenv.rollout.types import Trajectory, Turn
-from rollenv.rollout.workers import EnvFailure, Seen, WorkerEnv, Workers, failed, told
+from rollenv.rollout.workers import EnvFailure, Seen, WorkerEnv, Workers, failed, says, told
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +41,8 @@ class Limits:
     """For every other call into it."""
     agent: float | None = 3600.0
     """For one answer of the agent."""
+    reward: float | None = 3600.0
+    """For one answer of the reward function."""
     episode: float | None = None
     """For the whole episode; one that takes longer has failed."""
     max_replays: int = 3
@@ -50,7 +55,7 @@ class Limits:
     """How many further members may take the places of failed ones, for each that a group needs."""
 
     def __post_init__(self) -> None:
-        for name in ("reset", "step", "agent", "episode"):
+        for name in ("reset", "step", "agent", "reward", "episode"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UsageError(f"the deadline {name!r} is a number of seconds above 0 or None, not {value!r}")
@@ -58,6 +63,9 @@ class Limits:
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
 
+
+#: Seconds by which the event loop may be late before that is taken for a standstill.
+_LATE = 0.5
 
 #: A call that the environment answered: method, arguments, fingerprint. Enough to make it again and to see whether the
 #: answer is the same. A plain tuple, because there is one for every turn.
@@ -67,12 +75,13 @@ _Done = tuple[str, tuple[Any, ...], int]
 class _Watchdog:
     """Deadlines of one task, for a call and for the whole episode: one timer, which is seldom moved."""
 
-    __slots__ = ("_loop", "_task", "_timer", "due", "end", "expired")
+    __slots__ = ("_loop", "_task", "_timer", "cancels", "due", "end", "expired")
 
     def __init__(self, end: float | None):
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._timer: asyncio.TimerHandle | None = None
+        self.cancels = 0
         self.due = math.inf
         self.end = math.inf if end is None else self._loop.time() + end
         self.expired = ""
@@ -100,8 +109,22 @@ class _Watchdog:
             return False
         self.expired = ""
         assert self._task is not None
-        self._task.uncancel()
+        for _ in range(self.cancels):
+            self._task.uncancel()
+        self.cancels = 0
         return True
+
+    def stray(self) -> bool:
+        """Whether somebody who may not has cancelled the task, which is to be felt at its next pause."""
+        return bool(self._task and self._task.cancelling() and getattr(self._task, "_must_cancel", False))
+
+    async def absorb(self) -> None:
+        """Let a stray cancellation pass."""
+        assert self._task is not None
+        while self._task.cancelling():
+            self._task.uncancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
 
     def _set(self) -> None:
         when = min(self.due, self.end)
@@ -110,13 +133,19 @@ class _Watchdog:
             self._timer = self._loop.call_at(when, self._fire)
 
     def _fire(self) -> None:
-        self._timer = None
+        assert self._timer is not None
         now = self._loop.time()
+        late = now - self._timer.when()
+        self._timer = None
+        if late > _LATE:  # the event loop stood still: what came meanwhile is heard first
+            self.due, self.end = (max(when, now + min(late, GRACE)) for when in (self.due, self.end))
         if min(self.due, self.end) > now:
             self._set()
-        elif not self.expired and self._task is not None:
-            self.expired = "call" if self.due <= now else "episode"
+        elif self._task is not None:
+            self.expired = self.expired or ("call" if self.due <= now else "episode")
+            self.cancels += 1
             self._task.cancel()
+            self._timer = self._loop.call_later(GRACE, self._fire)  # for those that do not heed it
 
 
 def never() -> bool:
@@ -155,6 +184,8 @@ class Episode:
     phase: str = "waiting"
     alone: bool = False
     lost_alone: int = 0
+    failed_in: set[str] = field(default_factory=set)
+    """The names of workers in which it failed."""
     since: float = field(init=False)
     watchdog: _Watchdog = field(init=False)
 
@@ -178,7 +209,7 @@ class Episode:
         try:
             await self._play()
         except AgentFailed as failure:
-            self._fail(str(failure))
+            self._fail(says(failure) or told(failure))
             self.outcome = "agent_failed"
         except EnvFailure as failure:
             self._fail_here(str(failure))
@@ -196,6 +227,8 @@ class Episode:
             self.trajectory.seconds = self.clock() - started
             self.enter("over")
             self._release()
+        if self.watchdog.stray() and not self.asked():
+            await self.watchdog.absorb()
         return self.trajectory
 
     def _fail(self, text: str) -> None:
@@ -250,14 +283,19 @@ class Episode:
     async def _answer(self, session: Session, seen: Seen) -> Action | None:
         """The agent's action; None if its context is full."""
         began = self.enter("agent")
-        oldest = getattr(self.agent, "version", None)
         self.watchdog.watch(self.limits.agent)
         try:
-            answer = border.action(await session.act(seen.observation, seen.info))
-            if self.watchdog.expired or self.asked():  # and the agent did not heed it
+            oldest = self._version()
+            said: Any = await Ending(session.act(seen.observation, seen.info), self._over)
+            answer = border.action(said)
+            if self._over():  # and the agent did not heed it
                 raise asyncio.CancelledError
-            if oldest is not None:
-                self._check_version(answer, oldest)
+            if self.watchdog.stray():
+                await self.watchdog.absorb()
+                raise asyncio.CancelledError("by the agent itself")
+            newest = self._version()
+            if oldest is not None and newest is not None:
+                _check_version(answer, oldest, newest)
             return answer
         except ContextFull:
             return None
@@ -267,14 +305,13 @@ class Episode:
             self.watchdog.rest()
             self.trajectory.agent_seconds += self.clock() - began
 
-    def _check_version(self, answer: Action, oldest: int) -> None:
-        newest: int = self.agent.version  # type: ignore[attr-defined]
-        versions = answer.versions or (answer.policy_version,)
-        if min(versions) < oldest or max(versions) > newest:
-            raise BadValue(
-                f"an action says that versions {min(versions)} to {max(versions)} of the weights drew it, but the "
-                f"agent's version was {oldest} to {newest}; set policy_version"
-            )
+    def _version(self) -> int | None:
+        version = getattr(self.agent, "version", None)
+        return None if version is None else border.whole(version, "the agent's version")
+
+    def _over(self) -> bool:
+        """Whether the task is to end, or what it waits for."""
+        return bool(self.watchdog.expired) or self.asked()
 
     def _of_agent(self, what: str, error: BaseException) -> BaseException:
         """What an exception of the agent's means."""
@@ -284,6 +321,10 @@ class Episode:
             return AgentFailed(f"what the agent's {what} returned is wrong: {error}")
         if isinstance(error, EngineFailed) or not (isinstance(error, Exception) or self._ends(error)):
             return AgentFailed(f"the agent's {what} raised {told(error)}")
+        if not isinstance(error, RollenvError) and isinstance(error, Exception):
+            who = f"the agent {type(self.agent).__module__}.{type(self.agent).__qualname__}"
+            where = f"{self.env_id} with seed {self.trajectory.task.seed}"
+            BaseException.add_note(error, f"raised by {what} of {who}, in {where}")
         return error
 
     def _ends(self, error: BaseException) -> bool:
@@ -337,7 +378,7 @@ class Episode:
             await asyncio.sleep(record.backoff)
         self.enter("waiting")
         how = {"alone": True} if self.alone else {}
-        self.env = await self.workers.open(self.trajectory.task, views=self.views, shun=self.health.shuns, **how)
+        self.env = await self.workers.open(self.trajectory.task, views=self.views, shun=self._shuns, **how)
         self.trajectory.worker = self.env.worker
         self.records = self.health.env(self.env_id), self.health.worker(self.env.worker)
         first: Seen = await self._ask("reset", ())
@@ -369,15 +410,24 @@ class Episode:
             raise failed(self.env_id, method, error) from error
         finally:
             self.watchdog.rest()
+        if self.watchdog.stray() and not self._over():
+            await self.watchdog.absorb()
+            raise failed(self.env_id, method, asyncio.CancelledError("by the environment itself"))
         took = self.clock() - began
         for record in self.records:
             record.ok(method, took)
         return answer
 
+    def _shuns(self, worker: str) -> bool:
+        """Workers that are in quarantine, or in which this episode failed: a neighbour may have changed them."""
+        return worker in self.failed_in or self.health.shuns(worker)
+
     def _count(self, failure: EnvFailure) -> None:
         """Note a failure and let go of the environment that had it."""
         self.health.failed(self.env_id, self.env.worker if self.env else "", failure.kind, str(failure))
         self.failures[failure.kind] += 1
+        if self.env is not None:
+            self.failed_in.add(self.env.worker)
         if failure.kind == "lost":
             self.lost_alone += self.alone
         if failure.blamed or self.failures["lost"] >= _UNLUCKY:
@@ -386,6 +436,29 @@ class Episode:
             self.env.abandon()
             self.env = None
         self._release()
+
+    async def add_reward(self, reward: Callable[[Trajectory], Awaitable[float]]) -> None:
+        """Ask the reward function; what it gives is added to the last turn. Where it fails, the trajectory has."""
+        self.enter("reward")
+        last = self.trajectory.turns[-1]
+        self.watchdog = _Watchdog(None)
+        self.watchdog.watch(self.limits.reward)
+        try:
+            more = border.number(await Ending(reward(self.trajectory), self._over), "a reward")
+            if self._over():
+                raise asyncio.CancelledError
+            last.reward = border.number(last.reward + more, "a reward")
+        except BaseException as error:
+            if self.wanted(error):
+                raise
+            late = isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired()
+            why = f"it did not answer within {self.limits.reward} s" if late else told(error)
+            self._fail(f"its reward could not be computed: {why}")
+            self.outcome = "reward_failed"
+        finally:
+            self.watchdog.stop()
+        if self.watchdog.stray() and not self.asked():
+            await self.watchdog.absorb()
 
     def _release(self) -> None:
         env, self.env = self.env, None
@@ -410,6 +483,15 @@ class Episode:
         return self.clock() - self.since
 
 
+def _check_version(answer: Action, oldest: int, newest: int) -> None:
+    versions = answer.versions or (answer.policy_version,)
+    if min(versions) < oldest or max(versions) > newest:
+        raise BadValue(
+            f"an action says that versions {min(versions)} to {max(versions)} of the weights drew it, but the "
+            f"agent's version was {oldest} to {newest}; set policy_version"
+        )
+
+
 def turn_of(before: Seen, action: Action, reward: float) -> Turn:
     """The turn in which the agent answered ``before`` with ``action``."""
     return Turn(
@@ -432,6 +514,11 @@ def fingerprint(answer: Any) -> int:
     if isinstance(answer, Seen):
         return answer.fingerprint
     try:
-        return hash(repr(answer))
-    except Exception:  # nested too deeply, or of a class whose repr() raises
+        return hash(_shown.repr(answer))
+    except BaseException:  # nested too deeply, or of a class whose repr() raises
         return 0
+
+
+#: So that what refers to itself again and again has an end.
+_shown = reprlib.Repr()
+_shown.maxlevel, _shown.maxlist, _shown.maxtuple, _shown.maxdict, _shown.maxstring = 4, 30, 30, 30, 1000

@@ -29,6 +29,9 @@ from rollenv.rollout.marks import Marks
 _SET_PDEATHSIG, _SET_SUBREAPER = 1, 36
 _CURRENT_THREAD = re.compile(rb"Current thread (0x[0-9a-f]+)")
 
+#: Milliseconds between two looks for processes whose guardian was killed.
+_ORPHANS_EVERY = 1000
+
 #: System calls in which threads wait for the interpreter's lock, by machine.
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine)
 
@@ -39,22 +42,29 @@ def template(requests: socket.socket, parent: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guardians need no burial
     with contextlib.suppress(OSError):
         os.setsid()
+    _prctl(_SET_SUBREAPER, 1)  # what a guardian leaves that was killed comes here
+    guardians: set[int] = set()
     pool = _pidfd(parent)
     poller = select.poll()
     for fd in (requests.fileno(), *([pool] if pool is not None else [])):
         poller.register(fd, select.POLLIN)
-    while pool not in {fd for fd, _ in poller.poll()}:
+    while pool not in (ready := {fd for fd, _ in poller.poll(_ORPHANS_EVERY)}):
+        descendants.kill_orphans(guardians)
+        if not ready:
+            continue
         try:
             message, fds, _, _ = socket.recv_fds(requests, 64, 2)
         except OSError:
             break
         if not message:
             break
-        if os.fork() == 0:
+        if (pid := os.fork()) == 0:
             requests.close()
             _become(functools.partial(_guard, fds[0], fds[1], int(message), pool))
+        guardians.add(pid)
         for fd in fds:
             os.close(fd)
+    descendants.kill_all_below()
     os._exit(0)
 
 

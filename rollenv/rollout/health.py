@@ -34,6 +34,10 @@ class AgentUnhealthy(RollenvError):
     """The agent fails in every episode. The text says since when and why."""
 
 
+class RewardUnhealthy(RollenvError):
+    """The reward function fails for every trajectory. The text says since when and why."""
+
+
 @dataclass(slots=True)
 class Record:
     """What is known of one environment id, or of one worker."""
@@ -81,7 +85,7 @@ class Record:
                 self.rests += 1
 
     def ended(self, status: str) -> None:
-        """An episode ended: "completed", "failed", "cancelled" or "agent_failed"."""
+        """An episode ended: "completed", "failed", "cancelled", "agent_failed" or "reward_failed"."""
         self.counts[status] += 1
         if status == "completed":
             self.streak = self.failed_episodes = self.rests = 0
@@ -125,7 +129,7 @@ class Health:
         self.unhealthy_after, self.max_backoff = unhealthy_after, max_backoff
         self.envs: dict[str, Record] = {}
         self.workers: dict[str, Record] = {}
-        self.agent = Record("agent")
+        self.agent, self.reward = Record("agent"), Record("reward")
         #: The last failures: seconds since 1970, environment id, worker, kind, text.
         self.events: deque[tuple[float, str, str, str, str]] = deque(maxlen=100)
 
@@ -155,14 +159,16 @@ class Health:
         Raises:
             EnvUnhealthy: it is one failure in a row too many.
             AgentUnhealthy: the same, of the agent's.
+            RewardUnhealthy: the same, of the reward function's.
         """
         record = self.env(env_id)
         record.ended(status)
         if worker:
             self.worker(worker).ended(status)
-        if status == "agent_failed":
-            self.agent.failure("raised", error)
-        self.agent.ended("failed" if status == "agent_failed" else status if status == "completed" else "cancelled")
+        for other, its_failure in ((self.agent, "agent_failed"), (self.reward, "reward_failed")):
+            if status == its_failure:
+                other.failure("raised", error)
+            other.ended("failed" if status == its_failure else status if status == "completed" else "cancelled")
         if record.failed_episodes >= self.unhealthy_after:
             raise EnvUnhealthy(
                 f"{env_id} is unhealthy: its last {self._row(record)}. `rollenv check {env_id}` looks at the "
@@ -170,6 +176,8 @@ class Health:
             )
         if self.agent.failed_episodes >= _AGENT_PATIENCE:
             raise AgentUnhealthy(f"the agent is unhealthy: its last {self._row(self.agent)}")
+        if self.reward.failed_episodes >= _AGENT_PATIENCE:
+            raise RewardUnhealthy(f"the reward function is unhealthy: its last {self._row(self.reward)}")
 
     @staticmethod
     def _row(record: Record) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import signal
 import threading
 import weakref
@@ -15,8 +16,8 @@ from typing import Any, TypeVar
 
 from rollenv.agents.base import Agent
 from rollenv.core import UsageError
-from rollenv.rollout import border
-from rollenv.rollout.clock import Clock
+from rollenv.rollout.clock import Clock, Deadlock
+from rollenv.rollout.ending import GRACE
 from rollenv.rollout.episode import Episode, Limits
 from rollenv.rollout.filters import Filter
 from rollenv.rollout.flight import FlightRecorder
@@ -24,9 +25,11 @@ from rollenv.rollout.health import Health
 from rollenv.rollout.race import Race
 from rollenv.rollout.stats import RolloutStats
 from rollenv.rollout.types import Group, Task, Trajectory
-from rollenv.rollout.workers import InlineWorkers, Workers, told
+from rollenv.rollout.workers import InlineWorkers, Workers
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 #: Seconds between two writings of the health file.
 HEALTH_EVERY = 2.0
@@ -258,7 +261,8 @@ class RolloutManager:
             try:
                 async with self._slot():
                     await episode.play()
-                await self._add_reward(trajectory, episode)
+                if self.reward is not None and trajectory.complete and trajectory.turns:
+                    await episode.add_reward(self.reward)
             except asyncio.CancelledError:
                 if not race.asked():
                     raise
@@ -272,19 +276,6 @@ class RolloutManager:
             self.on_trajectory(trajectory)
         self.health.ended(episode.env_id, trajectory.worker, episode.outcome, trajectory.error)
         return trajectory
-
-    async def _add_reward(self, trajectory: Trajectory, episode: Episode) -> None:
-        if self.reward is None or not trajectory.complete or not trajectory.turns:
-            return
-        episode.enter("reward")
-        last = trajectory.turns[-1]
-        try:
-            more = border.number(await self.reward(trajectory), "a reward")
-            last.reward = border.number(last.reward + more, "a reward")
-        except BaseException as error:
-            if episode.wanted(error):
-                raise
-            trajectory.status, trajectory.error = "failed", f"its reward could not be computed: {told(error)}"
 
     def _slot(self) -> contextlib.AbstractAsyncContextManager[None]:
         return self._slots if self._slots is not None else contextlib.nullcontext()
@@ -310,8 +301,11 @@ class RolloutManager:
     def save_health(self) -> None:
         """Write ``health.json`` now."""
         assert self.run_dir is not None
-        self.run_dir.mkdir(parents=True, exist_ok=True)
-        self.health.save(self.run_dir / "health.json", self.workers.report())
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            self.health.save(self.run_dir / "health.json", self.workers.report())
+        except OSError as error:  # a full disk is no reason to end what is played
+            logger.warning("health.json cannot be written: %s", error)
 
 
 class Interrupts:
@@ -363,9 +357,19 @@ class _Loop:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            self.runner.close()
-        else:
-            self.loop.close()  # while another loop runs, nothing can be run on this one
+            with contextlib.suppress(Deadlock):
+                self.loop.run_until_complete(_end_tasks())
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()  # while another loop runs, nothing can be run on this one
+
+
+async def _end_tasks() -> None:
+    """End what agents and callbacks left running; what does not heed it is left where it is."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=GRACE)
 
 
 def check_sizes(groups: int, group_size: int, extra_groups: int, extra_members: int) -> None:

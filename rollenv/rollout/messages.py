@@ -3,13 +3,22 @@ read as plain data alone: nothing of an environment's is imported or run by who 
 
 from __future__ import annotations
 
+import datetime
 import io
 import pickle
 import struct
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
+from uuid import UUID
+
+import numpy as np
 
 from rollenv.core import MissingExtra, RollenvError, UnknownEnv, Unsolvable, UsageError
-from rollenv.rollout.workers import EnvFailure, Seen, told
+from rollenv.rollout import border
+from rollenv.rollout.workers import EnvFailure, Seen, checked, says, told
 
 #: Before a request: its length. Before an answer: its length and the request's number.
 REQUEST, ANSWER = struct.Struct("!I"), struct.Struct("!IQ")
@@ -20,17 +29,64 @@ LARGEST_ANSWER = 1 << 26
 #: Errors that are the caller's or the agent's business and not a failure of the environment.
 _PASSING = {cls.__name__: cls for cls in (UsageError, UnknownEnv, MissingExtra, Unsolvable)}
 
-_PLAIN = {
-    "builtins": {"set", "frozenset", "complex", "bytearray", "slice", "range", "int", "float", "str", "bool", "list"}
-    | {"dict", "tuple", "bytes"},
-    "collections": {"OrderedDict", "defaultdict", "deque", "Counter"},
-    "datetime": {"date", "datetime", "time", "timedelta", "timezone"},
-    "decimal": {"Decimal"},
-    "fractions": {"Fraction"},
-    "uuid": {"UUID"},
-    "numpy": {"dtype", "ndarray"},
-    **{f"numpy.{core}.multiarray": {"scalar", "_reconstruct"} for core in ("core", "_core")},
-    **{f"numpy.{core}.numeric": {"_frombuffer"} for core in ("core", "_core")},
+
+class _Maker:
+    """A function that pickled data may call and cannot change."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[..., Any]):
+        self._make = make
+
+    def __call__(self, *args: Any) -> Any:
+        return self._make(*args)
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("it holds a state for a type, which is no plain data")
+
+
+def _no_call(*args: Any) -> Any:
+    raise pickle.UnpicklingError("it holds a call of a type, which is no plain data")
+
+
+def _deque(start: tuple[()], maxlen: int | None = None) -> deque[Any]:
+    return deque(maxlen=maxlen)
+
+
+def _fraction(*parts: Any) -> Fraction:
+    """From a numerator and a denominator alone: an exponent could take the memory of the reader."""
+    numerator, denominator = parts if len(parts) == 2 else (*parts[0].split("/"), 1)[:2]
+    return Fraction(int(numerator), int(denominator))
+
+
+def _array(kind: Any, shape: Any, code: Any) -> Any:
+    """An empty one, which then gets a shape and as many data as that has."""
+    return np.ndarray.__new__(np.ndarray, (0,), "b")
+
+
+_scalar: Any
+_frombuffer: Any
+_scalar, _frombuffer = np.float32(1).__reduce__()[0], np.ones(1).__reduce_ex__(5)[0]
+_SCALAR = _Maker(lambda dtype, data: _scalar(dtype, data))
+_FROM_BUFFER = _Maker(lambda data, dtype, shape, order: _frombuffer(data, dtype, shape, order))
+
+#: What builds plain data that pickle has no words for. None of them can make much out of little.
+_PLAIN: dict[str, dict[str, Any]] = {
+    "builtins": {"complex": complex, "range": range, "slice": slice}
+    | dict.fromkeys(("int", "float", "str", "bool", "list", "dict", "tuple", "bytes", "set"), _Maker(_no_call)),
+    "collections": {
+        "OrderedDict": _Maker(lambda: OrderedDict()),
+        "defaultdict": _Maker(lambda *factory: {}),  # whose factory stays behind
+        "deque": _Maker(_deque),
+        "Counter": _Maker(lambda counts: Counter(dict.copy(counts))),
+    },
+    "datetime": {name: getattr(datetime, name) for name in ("date", "datetime", "time", "timedelta", "timezone")},
+    "decimal": {"Decimal": Decimal},
+    "fractions": {"Fraction": _Maker(_fraction)},
+    "uuid": {"UUID": UUID},
+    "numpy": {"dtype": np.dtype, "ndarray": _Maker(_no_call)},
+    **{f"numpy.{core}.multiarray": {"scalar": _SCALAR, "_reconstruct": _Maker(_array)} for core in ("core", "_core")},
+    **{f"numpy.{core}.numeric": {"_frombuffer": _FROM_BUFFER} for core in ("core", "_core")},
 }
 
 # Bound here, so that an environment that patches pickle in its worker does not reach it.
@@ -41,9 +97,10 @@ class _Reader(pickle.Unpickler):
     """Reads plain data."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if name not in _PLAIN.get(module, ()):
+        found = _PLAIN.get(module, {}).get(name)
+        if found is None:
             raise pickle.UnpicklingError(f"it holds a {module}.{name}, which is no plain data")
-        return super().find_class(module, name)
+        return found
 
 
 def pack_request(message: Any) -> bytes:
@@ -74,9 +131,10 @@ def encode_error(error: BaseException) -> bytes:
     """What an environment, or what asks it, raised: the nearest known class and the text."""
     name = next((c.__name__ for c in type(error).__mro__ if c.__name__ in _PASSING and c is _PASSING[c.__name__]), "")
     if name:
-        return _dumps(("error", name, str(error)), protocol=5)
-    known = isinstance(error, EnvFailure)
-    return _dumps(("failure", error.kind if known else "raised", str(error) if known else told(error)), protocol=5)  # type: ignore[attr-defined]
+        return _dumps(("error", name, says(error)), protocol=5)
+    if isinstance(error, EnvFailure):
+        return _dumps(("failure", error.kind, says(error)), protocol=5)
+    return _dumps(("failure", "raised", told(error)), protocol=5)
 
 
 def decode(data: bytes) -> Any:
@@ -88,10 +146,11 @@ def decode(data: bytes) -> Any:
     try:
         tag, *rest = _Reader(io.BytesIO(data)).load()
         if tag == "seen":
-            return Seen(*rest)
+            return checked(*rest)  # again, for an environment can replace what is in its process
         if tag == "value":
             return rest[0]
-        error: RollenvError = EnvFailure(*rest) if tag == "failure" else _PASSING[rest[0]](rest[1])
+        kind, text = (border.text(value, "a failure") for value in rest)
+        error: RollenvError = EnvFailure(kind, text) if tag == "failure" else _PASSING[kind](text)
     except BaseException as problem:
         raise EnvFailure("wrong", f"what it returned cannot be sent: {told(problem)}") from problem
     raise error

@@ -399,7 +399,9 @@ class WorkerPool(ABC):
         """Ping the workers; end those that are stopped or out of reach; start those whose time has come."""
         loop = asyncio.get_running_loop()
         while True:
+            asleep = loop.time()
             await asyncio.sleep(self.ping_every)
+            self._forgive(loop.time() - asleep - self.ping_every)
             for place in self.places:
                 if place.restart_at is not None and loop.time() >= place.restart_at:
                     self._start(place)
@@ -409,6 +411,12 @@ class WorkerPool(ABC):
                     worker.end(f"it was silent for {silent:.1f} s", "blamed")
                 elif not worker.death:
                     worker.ping()
+
+    def _forgive(self, late: float) -> None:
+        """The event loop stood still, between two collections or because an agent held it: nobody was heard then."""
+        if late > self.ping_every:
+            for worker in self._running():
+                worker.last_seen = min(self.time(), worker.last_seen + late)
 
 
 class PooledEnv:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import multiprocessing
 import os
+import secrets
 import socket
 import weakref
 from collections.abc import Callable
@@ -161,7 +161,6 @@ class Link:
     ):
         self.pid: int | None = None
         self._templates, self._alive, self._heard, self._over = templates, alive, heard, over
-        self._requests = itertools.count(1)
         self._pending: dict[int, asyncio.Future[bytes]] = {}
         self._buffer = bytearray()
         data, self._control = templates.fork(threads)
@@ -178,7 +177,7 @@ class Link:
         Raises:
             UsageError: it cannot be sent.
         """
-        request = next(self._requests)
+        request = secrets.randbits(63) | 1  # none that an environment could guess and answer for another
         try:
             data = messages.pack_request((request, operation, number, args))
         except Exception as error:
@@ -238,7 +237,7 @@ class Link:
             payload = bytes(self._buffer[header.size : header.size + length])
             del self._buffer[: header.size + length]
             if not request:
-                self.pid = int(payload) if payload.isdigit() else self.pid
+                self.pid = self.pid or (int(payload) if payload.isdigit() and len(payload) < 12 else None)
             elif not (future := self._pending.pop(request)).done():
                 future.set_result(payload)
 

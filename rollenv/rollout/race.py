@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from rollenv.core import RollenvError
+from rollenv.rollout.ending import insist
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class Race(Generic[T]):
     def cancel(self, task: asyncio.Task[T]) -> None:
         """End one of them; :meth:`next` passes over it."""
         self._cancelled.add(task)
-        task.cancel()
+        insist(task)
 
     def asked(self) -> bool:
         """Whether the running task of this race was cancelled by it: what else is raised as CancelledError is no end
@@ -62,4 +63,14 @@ class Race(Generic[T]):
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         for task in self.running:
             self.cancel(task)
-        await asyncio.gather(*self.running, return_exceptions=True)
+        hurried = False
+        while any(not task.done() for task in self.running):
+            try:
+                await asyncio.wait(self.running)
+            except asyncio.CancelledError:  # they are being ended already
+                hurried = True
+        for task in self.running:
+            if not task.cancelled():
+                task.exception()
+        if hurried:
+            raise asyncio.CancelledError

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from rollenv.core import UsageError
 
 #: "terminated": the task ended. "truncated": a limit did, the environment's or the model's context. "failed": see
 #: ``error``. "cancelled": others were faster, or it became too stale.
@@ -23,6 +26,23 @@ class Task:
     """What is put around the environment, the first innermost, with settings; see :func:`rollenv.wrappers.wrap`."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the reset, such as ``{"index": 3}``."""
+
+    def __post_init__(self) -> None:
+        if type(self.env_id) is not str or type(self.seed) is not int:
+            self._convert()
+        for name in ("kwargs", "wrappers", "options"):
+            value = getattr(self, name)
+            if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+                raise UsageError(f"a task's {name} are a dict with names as keys, not {value!r:.80}")
+
+    def _convert(self) -> None:
+        """Names and seeds of other kinds, as NumPy's, become plain ones."""
+        if not isinstance(self.env_id, str):
+            raise UsageError(f"a task's env_id is a str, not {self.env_id!r:.80}")
+        if isinstance(self.seed, bool) or not hasattr(type(self.seed), "__index__"):
+            raise UsageError(f"a task's seed is a whole number, not {self.seed!r:.80}")
+        object.__setattr__(self, "env_id", "".join((self.env_id,)))
+        object.__setattr__(self, "seed", operator.index(self.seed))
 
 
 @dataclass(slots=True)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rollenv.core import Env, MissingExtra, RollenvError, Unsolvable, UsageError
@@ -53,6 +52,25 @@ class Seen:
     def fingerprint(self) -> int:
         """Equal, within this process, for equal results."""
         return hash((self.observation, self.reward, self.terminated, self.truncated, self.state_key))
+
+
+def checked(
+    observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any, state_key: Any = "", view: Any = ""
+) -> Seen:
+    """What an environment returned, after a look at everything.
+
+    Raises:
+        BadValue: a value is not what it has to be.
+    """
+    return Seen(
+        border.text(observation, "the observation"),
+        border.number(reward, "the reward"),
+        border.flag(terminated, "terminated"),
+        border.flag(truncated, "truncated"),
+        border.info(info),
+        border.text(state_key, "state_key()"),
+        border.text(view, "render()"),
+    )
 
 
 Shun = Callable[[str], bool]
@@ -128,6 +146,8 @@ def make_env(env_spec: EnvSpec, task: Task) -> Env:
     Raises:
         UsageError: the task's arguments, wrappers or options are wrong.
     """
+    if task.seed < 0:
+        raise UsageError(f"{task.env_id}: a task's seed cannot be negative, got {task.seed}")
     env = replace(env_spec, wrappers={**env_spec.wrappers, **task.wrappers}).make(**task.kwargs)
     inner: Any = env.unwrapped
     if task.options and type(inner).reset is Env.reset:  # others may take options that they do not declare
@@ -161,6 +181,8 @@ class HostedEnv:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
+            if isinstance(error, UsageError) and self.task.options:
+                raise UsageError(f"{self.task.env_id}: {says(error)}") from error
             raise failed(self.task.env_id, "reset", error) from error
 
     def _options(self) -> dict[str, Any]:
@@ -176,7 +198,7 @@ class HostedEnv:
             raise failed(self.task.env_id, "step", error) from error
 
     def call(self, method: str, *args: Any) -> Any:
-        with self._guarded(method, (Unsolvable,)):
+        with self._guarded(method, (Unsolvable,) if method == "oracle_action" else ()):
             answer = getattr(self.env, method)(*args)
             return border.text(answer, "its result") if method in _ACTIONS else answer
 
@@ -193,19 +215,14 @@ class HostedEnv:
         twin = copy.copy(self)
         with self._guarded("spawn"):
             twin.env = self.env.spawn(True)
+            if not isinstance(twin.env, Env) or twin.env is self.env:
+                raise border.BadValue(f"its result is another environment, not {border.kind(twin.env)}")
         return twin
 
     def _seen(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> Seen:
         terminated, truncated = border.flag(terminated, "terminated"), border.flag(truncated, "truncated")
-        return Seen(
-            border.text(observation, "the observation"),
-            border.number(reward, "the reward"),
-            terminated,
-            truncated,
-            border.info(info),
-            border.text(self.env.state_key(), "state_key()") if self.named and not (terminated or truncated) else "",
-            border.text(self.env.render(), "render()") if self.views else "",
-        )
+        key = self.env.state_key() if self.named and not (terminated or truncated) else ""
+        return checked(observation, reward, terminated, truncated, info, key, self.env.render() if self.views else "")
 
     @contextlib.contextmanager
     def _guarded(self, what: str, passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
@@ -229,12 +246,18 @@ def failed(env_id: str, what: str, error: BaseException) -> EnvFailure:
     return EnvFailure("raised", f"{env_id}: {what} raised {told(error)}")
 
 
-def told(error: BaseException) -> str:
-    """An exception in a line; its own text may be missing, endless or raise."""
+def says(error: BaseException) -> str:
+    """The text of an exception, which may be missing, endless, no text or raise."""
     try:
-        return f"{type(error).__name__}: {str(error)[:2000]}"
+        return "".join((str(error),))[:2000].encode("utf-8", "replace").decode()
     except BaseException:
-        return type(error).__name__
+        return ""
+
+
+def told(error: BaseException) -> str:
+    """An exception in a line."""
+    name = type.__getattribute__(type(error), "__name__")
+    return f"{name}: {text}" if (text := says(error)) else str(name)
 
 
 class InlineWorkers:
@@ -246,22 +269,22 @@ class InlineWorkers:
     interruptible = False
 
     def __init__(self) -> None:
-        self._originals: dict[str, _Original] = {}
+        self._originals: dict[int, _Original] = {}
         self.open_now = 0
 
     async def open(self, task: Task, *, views: bool = False, shun: Shun = nobody, alone: bool = False) -> InlineEnv:
         env_spec = spec(task.env_id)
         self.open_now += 1
         if "spawn" not in env_spec.abilities:
-            return InlineEnv(self, _Original(env_spec, task, views, shared=False), "")
-        key = json.dumps([asdict(task), views], sort_keys=True, default=repr)
+            return InlineEnv(self, _Original(env_spec, task, views, shared=False), 0)
+        key = 2 * id(task) + views  # the members of a group have one task
         original = self._originals.get(key)
         if original is None:
             original = self._originals[key] = _Original(env_spec, task, views, shared=True)
         original.users += 1
         return InlineEnv(self, original, key)
 
-    def closed(self, key: str) -> None:
+    def closed(self, key: int) -> None:
         """An environment was closed; the last of its group takes the original with it."""
         self.open_now -= 1
         if key:
@@ -313,7 +336,7 @@ class InlineEnv:
     __slots__ = ("_hosted", "_key", "_original", "_pool")
     worker = "inline"
 
-    def __init__(self, pool: InlineWorkers, original: _Original, key: str):
+    def __init__(self, pool: InlineWorkers, original: _Original, key: int):
         self._pool, self._original, self._key = pool, original, key
         self._hosted: HostedEnv | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -71,6 +71,8 @@ def wrap(env: Env, wrappers: Wrappers) -> Env:
         MissingExtra: a package that a wrapper needs is not installed.
     """
     for name, settings in wrappers.items():
+        if not isinstance(name, str) or not isinstance(settings, Mapping):
+            raise UsageError(f"wrappers are names with settings, as {{'concat': {{}}}}, not {name!r}: {settings!r}")
         env = _one(env, name, dict(settings))
     return env
 
@@ -82,9 +84,12 @@ def _one(env: Env, name: str, settings: dict[str, Any]) -> Env:
     elif name in TOKENIZER_REQUIRED and path is None:
         raise UsageError(f"the wrapper {name!r} needs a tokenizer; pass tokenizer=")
     try:
-        return function(env, **settings)
+        wrapped: Any = function(env, **settings)
     except TypeError as error:
         raise UsageError(f"the wrapper {name!r} cannot be put around {env} with {settings}: {error}") from error
+    if not isinstance(wrapped, Env):
+        raise UsageError(f"the wrapper {name!r} returned {type(wrapped).__name__}, which is no environment")
+    return wrapped
 
 
 def _found(name: str) -> WrapperFn:
@@ -94,7 +99,7 @@ def _found(name: str) -> WrapperFn:
     if colon:
         try:
             return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise UsageError(f"the wrapper {name!r} cannot be loaded: {error}") from error
     near = difflib.get_close_matches(name, WRAPPER_FACTORY, n=2)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(WRAPPER_FACTORY)}"

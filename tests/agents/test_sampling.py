@@ -46,6 +46,20 @@ def ask(engine, sampling, seed=0, prompt=PROMPT):
     return asyncio.run(engine.generate(prompt, sampling, random.Random(seed)))
 
 
+def test_equal_logits_are_kept_together_and_top_p_1_keeps_all():
+    tied = distributions(torch.tensor([[1.0, 3.0, 1.0, 0.0]]), [Sampling(top_k=2)])
+    assert tied.isfinite().tolist() == [[True, True, True, False]]
+    steep = torch.linspace(0, 80, 1000)[None]
+    assert distributions(steep, [Sampling(top_k=2000)]).isfinite().all()
+    assert distributions(steep, [Sampling(min_p=1e-30)]).isfinite().sum() > 800
+
+
+@pytest.mark.parametrize("wrong", [{"top_k": 1.5}, {"max_new_tokens": 1.5}, {"temperature": "1"}, {"top_p": 0.0}])
+def test_a_sampling_that_is_none_is_refused(wrong):
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        Sampling(**wrong)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

@@ -23,6 +23,7 @@ import numpy as np
 import rollenv
 from rollenv import UsageError
 from rollenv.agents.base import AgentFailed, ContextFull
+from rollenv.core import Unsolvable
 from rollenv.rollout.types import Task
 
 ID = "test:Misbehaving-v0"
@@ -93,13 +94,14 @@ def ring():
 
 for name, at, value, says in [
     ("none", 0, None, "None"), ("bytes", 0, b"seen", "bytes"), ("list", 0, ["seen"], "list"), ("int", 0, 5, "int"),
-    ("giant", 0, lambda: "x" * (1 << 25), "characters"),
+    ("giant", 0, lambda: "x" * (1 << 25), "characters"), ("half", 0, "a\ud800", "surrogate"),
 ]:  # fmt: skip
     returns(f"observation-{name}", step_with(at, value), says=says)
 for name, value, says in [
     ("none", None, "None"), ("text", "1.0", "str"), ("nan", float("nan"), "finite"), ("inf", float("inf"), "finite"),
     ("array", np.ones(2), "ndarray"), ("array-of-one", np.array(1.0), "ndarray"), ("complex", 1j, "complex"),
-    ("numpy-nan", np.float32("nan"), "finite"), ("huge", 10**400, "int"), ("list", [1.0], "list"),
+    ("numpy-nan", np.float32("nan"), "finite"), ("huge", 10**400, "int"), ("complex-64", np.complex64(1), "complex64"),
+    ("time", np.timedelta64(1, "s"), "timedelta64"), ("list", [1.0], "list"),
 ]:  # fmt: skip
     returns(f"reward-{name}", step_with(1, value), says=says)
 for name, at, value, says in [
@@ -109,7 +111,7 @@ for name, at, value, says in [
     returns(f"end-{name}", step_with(at, value), says=says)
 for name, value, says in [
     ("none", None, "None"), ("list", [1], "list"), ("suffix", {"suffix": 3}, "suffix"),
-    ("success", {"success": "yes"}, "success"),
+    ("success", {"success": "yes"}, "success"), ("half-success", {"success": 0.5}, "success"),
 ]:  # fmt: skip
     returns(f"info-{name}", step_with(4, value), says=says)
 returns("none", None, says="not None")
@@ -151,10 +153,12 @@ ERRORS = {
     "GeneratorExit": GeneratorExit(), "CancelledError": asyncio.CancelledError(), "StopIteration": StopIteration(1),
     "MemoryError": MemoryError(), "TimeoutError": TimeoutError(), "BaseException": BaseException("base"),
     "Nameless": Nameless(), "Unsent": Unsent(1, 2), "AgentFailed": AgentFailed("mine"),
-    "ContextFull": ContextFull("mine"), "UsageError": UsageError("mine"),
+    "ContextFull": ContextFull("mine"), "UsageError": UsageError("mine"), "Unsolvable": Unsolvable("mine"),
+    "StopAsyncIteration": StopAsyncIteration(), "BaseExceptionGroup": BaseExceptionGroup("two", [SystemExit()]),
 }  # fmt: skip
 for error_name, error in ERRORS.items():
     KINDS[f"raises-step-{error_name}"] = Kind(raises(error, "step"), "step", says=error_name)
+KINDS["raises-sample_random_action-Unsolvable"] = Kind(raises(Unsolvable("mine"), ""), "sample_random_action")
 for error_name in ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "CancelledError"):
     for phase in ("construct", "reset", "sample_random_action", "state_key"):
         KINDS[f"raises-{phase}-{error_name}"] = Kind(raises(ERRORS[error_name], phase), phase, says=error_name)
@@ -282,9 +286,10 @@ for name, do in [
     ("popen", lambda env: noted(subprocess.Popen(["sleep", "3600"]).pid)),
     ("popen-session", lambda env: noted(subprocess.Popen(["sh", "-c", "sleep 3600"], start_new_session=True).pid)),
     ("thread", left_thread), ("fork-and-die", lambda env: [forks(env), os.kill(os.getpid(), 9)]),
+    ("daemon-and-guardian-dies", lambda env: [forks_a_daemon(env), os.kill(os.getppid(), 9), time.sleep(9)]),
     ("daemon-and-segfault", lambda env: [forks_a_daemon(env), ctypes.string_at(0)]),
 ]:  # fmt: skip
-    dies = name.endswith(("die", "segfault"))
+    dies = name.endswith(("die", "dies", "segfault"))
     KINDS[f"leaves-{name}"] = Kind(do, status="failed" if dies else "terminated", inline=False)
 
 for name, value in [

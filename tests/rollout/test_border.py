@@ -1,6 +1,11 @@
 """What agents and rewards hand over, and what they raise: an episode's failure at most, never the end of a run."""
 
 import asyncio
+import collections
+import contextlib
+import datetime
+import decimal
+import fractions
 import itertools
 import math
 import os
@@ -10,6 +15,7 @@ import sys
 import textwrap
 import threading
 import time
+import uuid
 
 import numpy as np
 import pytest
@@ -18,16 +24,17 @@ from hypothesis import strategies as st
 from troubled import ID, Echo, register
 
 from rollenv import UsageError
-from rollenv.agents.base import Action, RandomAgent, Session
+from rollenv.agents.base import Action, AgentFailed, RandomAgent, Session
 from rollenv.agents.failures import EngineFailed
-from rollenv.rollout import border
+from rollenv.rollout import border, messages
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.episode import Limits
-from rollenv.rollout.health import AgentUnhealthy
+from rollenv.rollout.health import AgentUnhealthy, RewardUnhealthy
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.processes import ProcessWorkers
 from rollenv.rollout.stream import RolloutStream
 from rollenv.rollout.types import Task
+from rollenv.rollout.workers import EnvFailure, Seen
 
 LIMITS = Limits(max_replays=0, max_backoff=0.0, max_replacements=0, agent=2.0)
 
@@ -93,6 +100,56 @@ WRONG = {
 }  # fmt: skip
 
 
+class Raising:
+    """Whatever is asked of it, it raises."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError(name)
+
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+class Unreadable(Action):
+    @property
+    def text(self):
+        raise RuntimeError("no")
+
+
+class Float(float):
+    def __float__(self):
+        raise SystemExit
+
+
+class Tuple(tuple):
+    __slots__ = ()
+
+    def __iter__(self):
+        raise RuntimeError("no")
+
+
+WRONG |= {
+    "prompt array": (action(**TOKENS | {"prompt_ids": np.array([1, 2])}), "not ndarray"),
+    "logprobs array": (action(**TOKENS | {"logprobs": np.array([-1.0, -1.0])}), "not ndarray"),
+    "logprob complex": (action(**TOKENS | {"logprobs": (np.complex64(-1 + 1j), -1.0)}), "complex64"),
+    "token time": (action(**TOKENS | {"response_ids": (np.timedelta64(2), 3)}), "timedelta64"),
+    "token endless": (action(**TOKENS | {"response_ids": (10**5000, 3)}), "bits"),
+    "version endless": (action(policy_version=10**5000), "bits"),
+    "finish array": (action(finish=np.array(["stop", "stop"])), "ndarray"),
+    "finish raising": (action(finish=Raising()), "cannot be read"),
+    "text half": (action(text="a\ud800"), "surrogate"),
+    "unreadable": (lambda: object.__new__(Unreadable), "cannot be read"),
+}
+
+
+def test_subclasses_become_plain_values_by_python_itself():
+    values = {"prompt_ids": Tuple((1,)), "response_ids": (2, 3), "logprobs": (Float(-1), -1.0)}
+    bad = play(Says(action(**values)))
+    assert bad.status == "terminated"
+    turn = bad.turns[0]
+    assert [type(turn.prompt_ids), *map(type, turn.logprobs)] == [tuple, float, float]
+
+
 @pytest.mark.parametrize("kind", WRONG)
 def test_what_an_agent_returns_wrong_fails_its_episode(kind):
     answer, says = WRONG[kind]
@@ -138,6 +195,17 @@ async def stubborn():
             return Action("go", policy_version=3)
 
 
+async def never_leaves():
+    while True:
+        with contextlib.suppress(BaseException):
+            await asyncio.sleep(0.05)
+
+
+def cancels_itself_and_answers():
+    asyncio.current_task().cancel()
+    return Action("go", policy_version=3)
+
+
 def cancels_itself():
     asyncio.current_task().cancel()
     return asyncio.sleep(1000)
@@ -145,13 +213,80 @@ def cancels_itself():
 
 @pytest.mark.parametrize(
     ("answer", "says"),
-    [(lambda: asyncio.sleep(10**6), "within"), (stubborn, "within"), (cancels_itself, "CancelledError")],
-    ids=["never returns", "catches its deadline", "cancels itself"],
+    [
+        (lambda: asyncio.sleep(10**6), "within"),
+        (stubborn, "within"),
+        (never_leaves, "within"),
+        (cancels_itself, "CancelledError"),
+        (cancels_itself_and_answers, "CancelledError"),
+    ],
+    ids=["never returns", "catches its deadline", "never leaves", "cancels itself", "cancels itself and answers"],
 )
 def test_an_agent_that_does_not_answer_fails_its_episode(answer, says):
     bad = play(Says(answer), Clock.VIRTUAL)
     assert bad.status == "failed"
     assert says in bad.error
+
+
+def test_losers_that_do_not_leave_and_what_agents_left_running_hold_nobody_up():
+    class Leaves(Says):
+        async def act(self, observation, info):
+            self.left = asyncio.get_running_loop().create_task(never_leaves())
+            return await super().act(observation, info)
+
+    class Slow(Says):
+        def start(self, env, seed):
+            return Slow(never_leaves if seed % 1_000_003 else None)
+
+    for agent in (Leaves(None), Slow(None)):
+        with RolloutManager(agent, clock=Clock.VIRTUAL) as manager:
+            ((played,),) = manager.collect([Task(ID, 0)], extra_members=1)
+        assert played.status == "terminated"
+
+
+class Hostile(AgentFailed):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def test_failures_and_versions_of_agents_may_be_anything():
+    assert "Hostile" in play(Says(raising(Hostile()))).error
+    agent = Says(None)
+    agent.start = lambda env, seed: agent
+    for version in ("three", -1, 10**5000, np.ones(2)):
+        agent.version = version
+        with RolloutManager(agent, limits=LIMITS) as manager:
+            ((played,),) = manager.collect([Task(ID, 0)])
+        assert "version" in played.error
+
+
+def test_an_error_of_the_agents_own_ends_the_run_and_names_the_agent():
+    with pytest.raises(KeyError) as caught:
+        play(Says(raising(KeyError("x"))))
+    (note,) = caught.value.__notes__
+    assert "act() of the agent" in note
+    assert "Says" in note
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        lambda: Task(ID, None), lambda: Task(ID, 1.5), lambda: Task(ID, -1), lambda: Task(ID, True),
+        lambda: Task(None, 0), lambda: Task(ID, 0, None), lambda: Task(ID, 0, {3: 1}),
+        lambda: Task(ID, 0, {}, ["concat"]), lambda: Task(ID, 0, {}, {}, [1]),
+        lambda: Task(ID, 0, {}, {"concat": None}), lambda: Task(ID, 0, {}, {"concat": [1]}),
+        lambda: Task(ID, 0, {}, {":x": {}}), lambda: Task(ID, 0, {}, {".a:x": {}}),
+        lambda: Task(ID, 0, {}, {"builtins:id": {}}),
+        lambda: Task("game:Sokoban-v0-easy", 0, {}, {}, {"index": "x"}),
+    ],
+)  # fmt: skip
+def test_a_task_that_is_wrong_ends_the_run_with_a_usage_error(task):
+    with pytest.raises(UsageError), RolloutManager(Echo()) as manager:
+        manager.collect([task()])
+
+
+def test_seeds_of_numpy_are_whole_numbers():
+    assert Task(ID, np.int64(3)) == Task(ID, 3)
 
 
 def test_agents_have_a_deadline_by_default():
@@ -178,6 +313,25 @@ def test_a_reward_function_that_returns_no_number_fails_its_trajectory(value):
     assert bad.status == "failed"
     assert "reward" in bad.error
     assert isinstance(value, BaseException) or (good.turns[-1].reward == 1.5 and type(good.turns[-1].reward) is float)
+
+
+@pytest.mark.parametrize("how", [lambda: asyncio.sleep(10**6), never_leaves])
+def test_a_reward_function_has_a_deadline(how):
+    async def reward(trajectory):
+        return await how() if trajectory.task.seed == 1 else 0.5
+
+    with RolloutManager(Echo(), limits=LIMITS, reward=reward, clock=Clock.VIRTUAL) as manager:
+        (good,), (bad,) = manager.collect([Task(ID, 0), Task(ID, 1)])
+    assert (good.status, bad.status) == ("terminated", "failed")
+    assert "within" in bad.error
+
+
+def test_a_reward_function_that_always_fails_ends_the_run():
+    async def reward(trajectory):
+        raise ValueError("no judge")
+
+    with RolloutManager(Echo(), reward=reward) as manager, pytest.raises(RewardUnhealthy, match="no judge"):
+        manager.batch((Task(ID, n) for n in itertools.count()), 2)
 
 
 @given(st.floats() | st.integers() | st.floats(width=32).map(np.float32) | st.integers(-9, 9).map(np.int8))
@@ -249,6 +403,51 @@ def test_a_stream_delivers_whole_groups_only():
     for batch in stream(Updatable(), 4, source=source, group_size=2):
         assert len(batch) == 2
         assert all(len(group.complete) == 2 for group in batch)
+
+
+class Call:
+    """Pickled as a call."""
+
+    def __init__(self, *call):
+        self.call = call
+
+    def __reduce__(self):
+        return self.call[0], self.call[1:]
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        Call(bytearray, 10**12), Call(list, range(10**12)), Call(set, range(10**12)),
+        Call(collections.deque, range(10**12)), Call(collections.Counter, range(10**12)), Call(str, b"a", "hex"),
+        Call(fractions.Fraction, "1e1000000000"), Call(np.ndarray, (10**12,), "O"), Call(int, "9"),
+    ],
+)  # fmt: skip
+def test_what_a_worker_answers_builds_nothing_larger_than_itself(bomb):
+    value = ()
+    with contextlib.suppress(EnvFailure):
+        value = messages.decode(messages.encode("x", bomb))
+    assert len(value) == 0
+
+
+PLAIN = [
+    np.float32(1), np.bool_(True), fractions.Fraction(1, 3), collections.OrderedDict(a=1), 1j, {1}, range(3),
+    collections.defaultdict(list, {1: [2]}), collections.Counter("aab"), collections.deque([1, 2], 3), uuid.uuid4(),
+    datetime.datetime.now(datetime.UTC), decimal.Decimal("1.5"), bytearray(b"x"),
+]  # fmt: skip
+
+
+def test_plain_data_of_every_kind_pass():
+    for value in PLAIN:
+        assert messages.decode(messages.encode("x", value)) == value
+    for array in (np.arange(3), np.array(["a", None], object), np.ones((2, 3), order="F"), np.ones((0, 3))):
+        assert np.array_equal(messages.decode(messages.encode("x", array)), array)
+
+
+def test_what_comes_from_a_worker_is_checked_again():
+    for seen in (Seen(None), Seen("x", float("nan")), Seen("x", 0.0, 1), Seen("x", info=[])):
+        with pytest.raises(EnvFailure):
+            messages.decode(messages.encode("x", seen))
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -323,3 +522,28 @@ def test_control_c_ends_an_inline_rollout(tmp_path):
     _, errors = program.communicate(timeout=30)
     assert program.returncode != 0
     assert b"KeyboardInterrupt" in errors
+
+
+@pytest.mark.slow
+def test_a_standstill_of_the_event_loop_is_no_fault_of_workers_or_environments():
+    """Between two collections nobody listens, and an agent may hold the loop for longer than any deadline."""
+
+    class Holds(Says):
+        def start(self, env, seed):
+            return Holds(seed // 1_000_003 == 1)
+
+        async def act(self, observation, info):
+            if self.answer:
+                time.sleep(1.5)
+            return Action("go", policy_version=3)
+
+    limits = Limits(reset=1.0, step=1.0, max_replays=0)
+    with (
+        ProcessWorkers(2, ping_every=0.2, lost_after=1.0) as pool,
+        RolloutManager(Holds(None), pool, limits=limits) as manager,
+    ):
+        for _ in range(2):
+            groups = manager.collect([Task(ID, n) for n in range(6)])
+            assert [t.status for g in groups for t in g] == ["terminated"] * 6
+            time.sleep(1.5)
+        assert [report["deaths"] for report in pool.report()] == [0, 0]

@@ -107,8 +107,15 @@ def ours(before):
     return {pid for pid in new if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kinds", SETS)
+def some(names, normal):
+    """The sets that every run plays; the others are for the integration run."""
+    return [pytest.param(name, marks=pytest.mark.slow if name in normal else pytest.mark.integration) for name in names]
+
+
+CHANGES = ("changes-files", "changes-memory", "changes-modules", "changes-locks", "changes-sleep")
+
+
+@pytest.mark.parametrize("kinds", some(SETS, [name for name in SETS if not name.startswith("changes")] + [*CHANGES]))
 def test_in_processes(kinds, processes, left):
     hold(SETS[kinds], processes, left)
 
@@ -130,13 +137,12 @@ def actors(left):
         ray.shutdown()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kinds", [name for name in SETS if not name.startswith("changes")])
+@pytest.mark.parametrize("kinds", some([name for name in SETS if not name.startswith("changes")], ("values", "dies")))
 def test_in_actors(kinds, actors, left):
     hold(SETS[kinds], actors, left)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_what_changes_the_process_in_actors(actors, left):
     for kind in ("changes-getpid", "changes-files"):
         hold([kind], actors, left)

@@ -182,6 +182,46 @@ def test_a_checkpoint_from_a_gpu_loads_without_one(tmp_path, monkeypatch):
     assert {m.device.type for m in state["masters"].values()} == {"cpu"}
 
 
+def manifest(folder):
+    (folder / checkpoint.MANIFEST).unlink()
+    checkpoint._write_manifest(folder)
+
+
+def test_a_checkpoint_without_a_version_counts_from_its_iteration(tmp_path):
+    tokenizer = build_tokenizer(["up down"], 300)
+    agent = LocalAgent(build_model(SIZE, tokenizer, 0), tokenizer)
+    folder = checkpoint.save(tmp_path, 5, agent, trained(torch.float32)[2], keep=1)
+    about = json.loads((folder / "trainer.json").read_text())
+    del about["version"]
+    (folder / "trainer.json").write_text(json.dumps(about))
+    manifest(folder)
+    assert checkpoint.load(folder)[0].version == 5
+    for name, text in (("trainer.json", "{}"), ("trainer.json", "[1]"), ("optimizer.pt", "no tensors")):
+        (folder / name).write_text(text)
+        manifest(folder)
+        with pytest.raises(checkpoint.CheckpointError, match="cannot be read"):
+            checkpoint.load(folder)
+
+
+@pytest.mark.parametrize("wrong", ["plain Adam", "no masters", "other size", "other type"])
+def test_an_optimizer_of_another_model_is_told_and_changes_nothing(wrong):
+    optimizer = trained(torch.bfloat16, lr=1e-2, steps=1)[2]
+    state = optimizer.state_dict()
+    if wrong == "plain Adam":
+        state = state["adam"]
+    elif wrong == "no masters":
+        state = {"adam": state["adam"], "masters": {}}
+    elif wrong == "other size":
+        for moments in state["adam"]["state"].values():
+            moments["exp_avg"] = torch.zeros(7)
+    else:
+        state = trained(torch.float32, steps=1)[2].state_dict()
+    before = {name: master.clone() for name, master in optimizer.masters.items()}
+    with pytest.raises(ValueError, match=r"master|of another model"):
+        optimizer.load_state_dict(state)
+    assert all(torch.equal(before[name], master) for name, master in optimizer.masters.items())
+
+
 # -- what a batch is divided by ---------------------------------------------------------------------------------------
 
 ROW = st.builds(
@@ -233,6 +273,21 @@ def test_a_key_that_does_nothing_is_refused(key, tmp_path, small):
     load_config("sokoban", [f"algorithm.{key}", "algorithm.name=gigpo"])
     config = load_config("sokoban", small)
     assert RunDir.resume(RunDir.create(config.model_copy(update={"run_dir": str(tmp_path / "r")}), "x").path)[1]
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "rollout.workers=0", "rollout.workers=-1", "rollout.workers=ray:0", "rollout.workers='2 '",
+        "rollout.workers='²'", "rollout.workers=nine", "env.wrappers=['concat', 3]", "env.wrappers=3",
+        "env.wrappers={concat=3}",
+        "optimizer.betas=[2, 3]", "optimizer.lr=inf", "algorithm.entropy=inf", "rollout.temperature=inf",
+        "threads=1000000",
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_work_is_refused_before_anything_begins(override):
+    with pytest.raises(UsageError, match=override.partition("=")[0]):
+        load_config("sokoban", [override])
 
 
 def test_threads_are_chosen_and_said(tmp_path, small, caplog):
