@@ -20,6 +20,7 @@ from rollenv.sandbox.pool import Pool, shared_pool
 from rollenv.sandbox.sandbox import Sandbox
 from rollenv.sandbox.types import (
     CommandResult,
+    Context,
     Entry,
     Execution,
     ExecutionError,
@@ -34,6 +35,7 @@ __all__ = [
     "AsyncSandbox",
     "CommandHandle",
     "CommandResult",
+    "Context",
     "ContextBusy",
     "Entry",
     "Execution",

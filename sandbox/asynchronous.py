@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Self
 
-from rollenv.sandbox.sandbox import DEFAULT_CONTEXT, Sandbox
+from rollenv.sandbox.contexts import default_name
+from rollenv.sandbox.sandbox import Sandbox
 from rollenv.sandbox.types import Execution
 
 
@@ -27,7 +28,9 @@ class AsyncSandbox:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            await asyncio.to_thread(self.sync.interrupt, kwargs.get("context") or DEFAULT_CONTEXT)
+            await asyncio.to_thread(
+                self.sync.interrupt, kwargs.get("context") or default_name(kwargs.get("language") or "python")
+            )
             raise
 
     def __getattr__(self, name: str) -> Any:

@@ -145,12 +145,17 @@ def _program() -> str:
         "seccomp",
         "report",
         "files",
+        "charts",
+        "formats",
+        "magics",
+        "sessions",
         "interpreter",
         "child",
         "room",
         "processes",
         "sockets",
         "watch",
+        "enforce",
         "kernel",
     )
     return _START.format(

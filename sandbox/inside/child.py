@@ -19,11 +19,11 @@ from typing import Any
 
 if __package__:
     from rollenv.sandbox.inside import files, report
-    from rollenv.sandbox.inside.interpreter import run_program, serve_cells
+    from rollenv.sandbox.inside.interpreter import run_program, runner, serve_cells
 else:
     import files  # type: ignore[import-not-found,no-redef]
     import report  # type: ignore[import-not-found,no-redef]
-    from interpreter import run_program, serve_cells  # type: ignore[import-not-found,no-redef]
+    from interpreter import run_program, runner, serve_cells  # type: ignore[import-not-found,no-redef]
 
 Json = dict[str, Any]
 
@@ -31,9 +31,8 @@ Json = dict[str, Any]
 REQUESTS, REPORTS = 1000, 1001
 #: Modules of this folder, which code that imports one of that name does not mean.
 _OURS = (
-    "child", "container", "files", "interpreter", "jail", "kernel", "linux", "processes", "report", "room", "seccomp",
-    "sockets",
-    "watch",
+    "charts", "child", "container", "enforce", "files", "formats", "interpreter", "jail", "kernel", "linux", "magics",
+    "processes", "report", "room", "seccomp", "sessions", "sockets", "watch",
 )  # fmt: skip
 
 
@@ -93,6 +92,8 @@ def begin(scratch: str) -> None:
         elif terms["do"] == "file":
             files.perform(terms)
             os._exit(0)
+        elif terms["do"] == "cells":
+            cells = runner(terms.get("language"), REPORTS)
     except (OSError, ValueError) as error:
         number = getattr(error, "errno", None) or 22
         name = getattr(error, "filename", None) or terms.get("path")
@@ -102,7 +103,7 @@ def begin(scratch: str) -> None:
     report.write_all(REPORTS, report.frame(report.READY))
     if terms["do"] == "run":
         run_program(terms.pop("code"), REPORTS)
-    serve_cells(REQUESTS, REPORTS)
+    serve_cells(cells, REQUESTS, REPORTS)
 
 
 def _execute(command: list[str]) -> None:

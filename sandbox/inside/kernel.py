@@ -15,7 +15,6 @@ import contextlib
 import errno
 import json
 import os
-import select
 import selectors
 import signal
 import sys
@@ -24,24 +23,18 @@ from collections.abc import Callable
 from typing import Any
 
 if __package__:
+    from rollenv.sandbox.inside.enforce import Enforcer
     from rollenv.sandbox.inside.processes import Child, Job, Room
     from rollenv.sandbox.inside.report import Violation, write_all
     from rollenv.sandbox.inside.watch import Watch
 else:
+    from enforce import Enforcer  # type: ignore[import-not-found,no-redef]
     from processes import Child, Job, Room  # type: ignore[import-not-found,no-redef]
     from report import Violation, write_all  # type: ignore[import-not-found,no-redef]
     from watch import Watch  # type: ignore[import-not-found,no-redef]
 
 #: Bytes of one message at most; what is larger ends the channel.
 MAX_MESSAGE = 64 << 20
-#: Seconds between looks at what is running, and at what stays between requests.
-WATCH_INTERVAL, IDLE_INTERVAL = 0.02, 1.0
-#: Seconds after which a run yields to younger ones.
-YIELD_AFTER = 0.1
-#: Seconds that code has to react to an interrupt before it is killed.
-GRACE = 0.5
-#: Seconds after a request from which on what goes on counts, and the part of a processor that it may have for ever.
-_IDLE_BEGINS, _IDLE_SHARE = 0.05, 0.1
 #: Operations that have code or a program run.
 _STARTING = frozenset({"run", "command", "file", "open", "cell"})
 #: Bytes of output that are sent with the result instead of before it.
@@ -50,7 +43,7 @@ _HELD = 1 << 16
 Json = dict[str, Any]
 
 
-class Kernel:
+class Kernel(Enforcer):
     """Serves one channel until it ends.
 
     Args:
@@ -72,15 +65,12 @@ class Kernel:
         watch: Watch,
         idle_seconds: float,
     ):
-        self.inward, self.outward, self.watch = inward, outward, watch
+        super().__init__(watch, idle_seconds)
+        self.inward, self.outward = inward, outward
         self.new_room, self.home = new_room, common
-        self.idle_seconds = self._idle_left = idle_seconds
-        self._idle_at: tuple[float, float] | None = None  # when it was looked at, and the processor time then
-        self.rooms: list[Room] = []
         self.spare: Room | None = None
         self.named: dict[str, Child] = {}
         self.inbox = bytearray()
-        self._look_at = self._looked = self._soothe_at = 0.0
         self.selector = selectors.DefaultSelector()
         self.selector.register(inward, selectors.EVENT_READ, self._on_channel)
         if common is not None:
@@ -190,7 +180,7 @@ class Kernel:
             raise FileExistsError(errno.EEXIST, "there is a context of this name", request["key"])
         child = self._fork(self._the_home())
         child.context = True
-        self._begin(child, {**request, "last": True}, b"", do="cells")
+        self._begin(child, {**request, "last": True}, b"", do="cells", language=request.get("language"))
 
     def _op_cell(self, request: Json, _: bytes) -> None:
         child = self._find(request)
@@ -200,6 +190,7 @@ class Kernel:
             child.room.signal(child, signal.SIGKILL, True)
             raise ProcessLookupError(errno.ESRCH, "it is not running", request["key"])
         child.report.clear()
+        child.cells += 1
         child.job = Job(request)
         child.tell({"number": request["id"], "code": request["code"], "env": request.get("env")})
 
@@ -361,11 +352,21 @@ class Kernel:
                 job.violation = job.violation or f"its report was not in order: {error}"
             self._stop(child)
             return
+        self._show(child, job)
         if child.context and job.op == "open" and report.ready:
             self._answer(child, job)
         elif report.done is not None:
             self._drain(child)
             self._answer(child, job)
+
+    def _show(self, child: Child, job: Job) -> None:
+        """Pass results on as they come, after what was written before them."""
+        if job.showing and job.shown < child.report.whole:
+            for fd in [fd for fd in child.fds if child.fds[fd] != "reports"]:
+                self._on_output(child, fd)
+            for result in child.report.results[job.shown : child.report.whole]:
+                self.send({"id": job.id, "result": result})
+            job.shown = child.report.whole
 
     def _collect(self, child: Child, job: Job, name: str, data: bytes) -> None:
         left = job.limit - job.seen[name]
@@ -408,9 +409,7 @@ class Kernel:
     def _answer(self, child: Child, job: Job) -> None:
         child.job = None
         report, status = child.report, child.status
-        if not self._busy():
-            self.watch.refresh()
-            self._look_at = min(self._look_at, time.monotonic() + _IDLE_BEGINS)
+        self._rested()
         if self.watch.killed():
             job.flags["out_of_memory"] = True
             self._out_of_memory()
@@ -427,108 +426,9 @@ class Kernel:
             "signal": -code if code is not None and code < 0 else None,
             "seconds": time.monotonic() - job.started,
             "ended": status is not None,
+            "count": child.cells or None,
             **job.flags,
         }
         if job.violation:
             done["results"], done["error"] = [], {"name": "ReportViolation", "value": job.violation, "traceback": ""}
         self.send({"id": job.id, "done": done})
-
-    # -- limits ------------------------------------------------------------------------------------------------------
-
-    def _starts(self, now: float) -> None:
-        """Look at what begins, but not so early that a short run has to wait for it."""
-        self.watch.killed()  # what went before is not its fault
-        if self._idle_at is not None:
-            self._hold_idle(now)
-            self._idle_at = None
-        soon = now + WATCH_INTERVAL / 2
-        if self._look_at > soon or now - self._looked < IDLE_INTERVAL / 4 or self.home is None:
-            self._look_at = soon if self._look_at <= now else min(self._look_at, soon)
-
-    def _busy(self) -> bool:
-        return any(child.job for room in self.rooms for child in room.children.values())
-
-    def _patience(self) -> float | None:
-        jobs = [child.job for room in self.rooms for child in room.children.values() if child.job]
-        now = time.monotonic()
-        if not jobs and self.home is None:
-            return None
-        until = min([self._look_at, *(job.deadline for job in jobs)])
-        return max(0.0, min(until - now, 3600.0))
-
-    def _enforce(self) -> None:
-        now = time.monotonic()
-        oldest = now
-        for room in list(self.rooms):
-            for child in list(room.children.values()):
-                if child.job is not None:
-                    oldest = min(oldest, child.job.started)
-                    if now >= child.job.deadline:
-                        self._timed_out(child, child.job, now)
-        if now < self._look_at or not self.rooms:
-            return
-        busy = self._busy()
-        wait = WATCH_INTERVAL if busy else IDLE_INTERVAL
-        if self.watch.counts:
-            used = self.watch.used([room.scratch for room in self.rooms if room.scratch is not None])
-            wait = min(wait, self.watch.patience(used))
-            if used > self.watch.limit:
-                self._out_of_memory()
-        elif self.watch.killed():
-            self._out_of_memory()
-        if now - oldest > YIELD_AFTER and now >= self._soothe_at:
-            self.watch.soothe()
-            self._soothe_at = now + YIELD_AFTER
-        if not busy and self.home is not None:
-            self._hold_idle(now)
-        self._look_at, self._looked = time.monotonic() + wait, now
-
-    def _hold_idle(self, now: float) -> None:
-        """What goes on between requests has as much processor time as a request, and a tenth of what passes."""
-        seconds, before = self.watch.cpu_seconds(), self._idle_at
-        self._idle_at = (now, seconds)
-        if before is not None:
-            left = self._idle_left - (seconds - before[1]) + _IDLE_SHARE * (now - before[0])
-            self._idle_left = min(left, self.idle_seconds)
-        if self._idle_left < 0:
-            self._idle_left = self.idle_seconds
-            self._stop_all()
-            self._settle()
-
-    def _timed_out(self, child: Child, job: Job, now: float) -> None:
-        if job.op == "cell" and not job.flags["timed_out"]:
-            job.deadline = now + GRACE  # a context keeps its state if it reacts to the interrupt
-            child.room.signal(child, signal.SIGINT, False)
-        else:
-            job.deadline = float("inf")
-            self._stop(child)
-        job.flags["timed_out"] = True
-
-    def _out_of_memory(self) -> None:
-        for room in self.rooms:
-            for child in room.children.values():
-                if child.job:
-                    child.job.flags["out_of_memory"] = True
-        self._stop_all()
-        self._settle()
-
-    def _settle(self) -> None:
-        """Wait until those that were killed are gone, lest the next request goes to one of them."""
-        until = time.monotonic() + 2.0
-        while self.home is not None and self.home.children and (left := until - time.monotonic()) > 0:
-            if select.select([self.home.connection], [], [], left)[0] and not self._on_room(self.home):
-                break  # its end is noticed elsewhere
-
-    def _stop(self, child: Child) -> None:
-        """Kill a process and its session; a run's whole room."""
-        if child.job is not None and child.job.op == "run":
-            child.room.end()
-        else:
-            child.room.signal(child, signal.SIGKILL, True)
-
-    def _stop_all(self) -> None:
-        for room in self.rooms:
-            if room is self.home:
-                room.order(kill_all=True)
-            else:
-                room.end()

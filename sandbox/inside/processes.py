@@ -82,6 +82,8 @@ class Job:
     def __init__(self, request: Json):
         self.id, self.op = request["id"], request["op"]
         self.stream, self.again = bool(request.get("stream")), bool(request.get("again"))
+        self.showing = bool(request.get("show"))  # whether results are wanted as they come
+        self.shown = 0
         self.limit = int(request.get("output_bytes", 4 << 20))
         self.started = time.monotonic()
         timeout = float(request.get("timeout") or 0)
@@ -102,6 +104,7 @@ class Child:
         self.report = Report()
         self.job: Job | None = None  # what is being served; a context has none between cells
         self.context = False
+        self.cells = 0  # how many it was given
         self.pid = 0
         self.status: int | None = None
 

@@ -16,6 +16,8 @@ Json = dict[str, Any]
 READY, FAILED = b"O", b"S"
 #: A result begins (``main`` or ``display``); one representation of it (name, data); an exception (name, value, trace).
 RESULT, FIELD, ERROR = b"R", b"F", b"E"
+#: The result before it is whole.
+SHOWN = b"W"
 #: The cell of that number is done.
 DONE = b"D"
 
@@ -44,6 +46,7 @@ class Report:
     def clear(self) -> None:
         """Forget what was reported, for the next cell."""
         self.results: list[Json] = []
+        self.whole = 0  # so many of them
         self.error: Json | None = None
         self.failed: Json | None = None
         self.ready = False
@@ -93,6 +96,8 @@ class Report:
             if not _NAME.fullmatch(name) or name == "is_main_result":
                 raise Violation("a representation has no proper name")
             self.results[-1][name] = value
+        elif kind == SHOWN:
+            self.whole = len(self.results)
         elif kind == ERROR:
             name, value, trace = [*text.split("\0", 2), "", ""][:3]
             self.error = {"name": name[:200], "value": value[:20_000], "traceback": trace[:200_000]}
