@@ -86,19 +86,31 @@ class Interpreter:
     def _cell(self, code: str) -> None:
         tree = ast.parse(magics.changed(code) if self.notebook else code, "<code>")
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        self._evaluate(tree, "exec")
+        parts = [self._compiled(tree, "exec")]
         if isinstance(last, ast.Expr):
-            value = self._evaluate(ast.Expression(last.value), "eval")
-            if value is not None:
-                self.main.__dict__["_"] = value
-                self._report(formats(value), main=True)
+            parts.append(self._compiled(ast.Expression(last.value), "eval"))
+        if any(part.co_flags & _COROUTINE for part in parts):
+            value = self._wait_for(self._awaited(parts))
+        else:
+            for part in parts:
+                value = eval(part, self.main.__dict__)
+        if last is not None and value is not None:
+            self.main.__dict__["_"] = value
+            self._report(formats(value), main=True)
 
-    def _evaluate(self, tree: ast.Module | ast.Expression, mode: str) -> Any:
+    def _compiled(self, tree: ast.Module | ast.Expression, mode: str) -> types.CodeType:
         flags = self._futures | (ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if self.notebook else 0)
-        code = compile(tree, "<code>", mode, flags, dont_inherit=True)
+        code: types.CodeType = compile(tree, "<code>", mode, flags, dont_inherit=True)
         self._futures |= code.co_flags & _FUTURES
-        value = eval(code, self.main.__dict__)
-        return self._wait_for(value) if code.co_flags & _COROUTINE else value
+        return code
+
+    async def _awaited(self, parts: list[types.CodeType]) -> Any:
+        """A whole cell inside the loop, though only a part of it awaits."""
+        for part in parts:
+            value = eval(part, self.main.__dict__)
+            if part.co_flags & _COROUTINE:
+                value = await value
+        return value
 
     def _wait_for(self, coroutine: Any) -> Any:
         """Run a cell that awaits. One loop serves all cells; tasks that they leave go on in later ones that await."""

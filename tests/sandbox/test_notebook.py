@@ -115,13 +115,24 @@ def drawn() -> Iterator[Sandbox]:
 
 
 CHARTS = {
-    "line": ("plt.plot([1, 2, 3], [4, 5, float('nan')], label='a')", {"label": "a", "points": [[1, 4], [2, 5], [3, None]]}),
+    "line": (
+        "plt.plot([1, 2, 3], [4, 5, float('nan')], label='a')",
+        {"label": "a", "points": [[1, 4], [2, 5], [3, None]]},
+    ),
     "scatter": ("plt.scatter([1, 2], [3, 4])", {"label": "scatter 0", "points": [[1, 3], [2, 4]]}),
     "bar": ("plt.bar(['x', 'y'], [5, 6], label='g')", {"label": "x", "group": "g", "value": 5}),
     "pie": ("plt.pie([1, 3], labels=['p', 'q'])", {"label": "p", "angle": 90, "radius": 1}),
     "box_and_whisker": (
         "plt.boxplot([[1, 2, 3, 4, 5, 99]])",
-        {"label": "1", "min": 1, "first_quartile": 2.25, "median": 3.5, "third_quartile": 4.75, "max": 5, "outliers": [99]},
+        {
+            "label": "1",
+            "min": 1,
+            "first_quartile": 2.25,
+            "median": 3.5,
+            "third_quartile": 4.75,
+            "max": 5,
+            "outliers": [99],
+        },
     ),
 }
 
@@ -129,7 +140,9 @@ CHARTS = {
 @pytest.mark.parametrize("kind", CHARTS)
 def test_charts_say_what_was_drawn(kind, drawn):
     draw, first = CHARTS[kind]
-    done = drawn.run_code(f"import matplotlib.pyplot as plt\n{draw}\nplt.title('T'); plt.xlabel('Time (s)'); plt.show()")
+    done = drawn.run_code(
+        f"import matplotlib.pyplot as plt\n{draw}\nplt.title('T'); plt.xlabel('Time (s)'); plt.show()"
+    )
     assert done.error is None, done.error
     (shown,) = done.results
     assert shown.png.startswith("iVBOR")
@@ -166,8 +179,7 @@ def test_tables_have_their_data():
 
 def test_cells_may_await_and_share_a_loop(box):
     code = "import asyncio\nasync def f(x):\n    await asyncio.sleep(0.01)\n    return x\ntask = asyncio.ensure_future(f(5))\nawait f(3)"
-    assert box.run_code("import asyncio").error is None
-    assert box.run_code(code.replace("task = asyncio.ensure_future(f(5))\n", "task = asyncio.get_event_loop().create_task(f(5))\n")).text == "3"
+    assert box.run_code(code).text == "3"
     assert box.run_code("await task").text == "5"
     assert box.run_code("[x async for x in (await f(i) for i in range(3))]").text == "[0, 1, 2]"
     assert box.run_code("asyncio.run(f(7))").text == "7", "a cell that does not await has no loop running"
@@ -187,7 +199,10 @@ def test_commands(box):
     assert (said(done), "".join(done.logs.stderr), done.text) == ("it's it /home/user\n", "err\n", "3")
     assert box.run_code("lines = !printf 'a\\nb'\nlines").text == "['a', 'b']"
     assert said(box.run_code("!echo 'a b' | awk '{print $2}'")) == "b\n", "braces of other languages stay"
-    assert said(box.run_code("if True:\n    for i in range(2):\n        !echo {i + 1} \\\n           x\nprint('end')")) == "1 x\n2 x\nend\n"
+    assert (
+        said(box.run_code("if True:\n    for i in range(2):\n        !echo {i + 1} \\\n           x\nprint('end')"))
+        == "1 x\n2 x\nend\n"
+    )
     start = time.monotonic()
     assert box.run_code("!sleep 30 | cat", timeout=0.3).error.name == "Timeout"
     assert time.monotonic() - start < 5
@@ -201,7 +216,7 @@ def test_commands(box):
         "x = (7\n% 4)\n!true\nx",
         "x = [5 # !no\n, '%no'\n]\n!true\nlen(x)",
         'x = f"""{1\n}%no\n!no"""\n!true\nlen(x)',
-        "x = 1 + \\\n 2\n!echo \"unbalanced ' quotes\"\nx",
+        'x = 1 + \\\n 2\n!echo "unbalanced \' quotes"\nx',
     ],
 )
 def test_only_lines_that_begin_a_statement_are_commands(code, box):
@@ -244,7 +259,13 @@ def test_magics(box):
 
 @pytest.mark.parametrize(
     ("code", "words"),
-    [("%pip install x", "no network"), ("!!", ""), ("%nothing", "there is no magic %nothing"), ("%%nothing\nx", "there is no magic %%nothing"), ("%%writefile\nx", "needs a name")],
+    [
+        ("%pip install x", "no network"),
+        ("!!", ""),
+        ("%nothing", "there is no magic %nothing"),
+        ("%%nothing\nx", "there is no magic %%nothing"),
+        ("%%writefile\nx", "needs a name"),
+    ],
 )
 def test_magics_that_are_not_there_say_so(code, words, box):
     done = box.run_code(code)
@@ -354,7 +375,11 @@ def test_javascript_keeps_its_state():
 
 def test_a_forged_line_of_a_session_harms_itself_alone(box):
     needs(box, "bash")
-    box.run_code("for fd in /proc/self/fd/*; do printf '99 0 {\\n1 0 [[[[\\n' > $fd; done 2>/dev/null", language="bash", timeout=2)
+    box.run_code(
+        "for fd in /proc/self/fd/*; do printf '99 0 {\\n1 0 [[[[\\n' > $fd; done 2>/dev/null",
+        language="bash",
+        timeout=2,
+    )
     box.restart_context("default-bash")
     assert said(box.run_code("echo ok", language="bash")) == "ok\n"
     assert box.run_code("1 + 1").text == "2"
