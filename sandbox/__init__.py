@@ -26,10 +26,13 @@ from rollenv.sandbox.types import (
     ExecutionError,
     Limits,
     Logs,
+    Metrics,
+    Process,
     Result,
     Runner,
     RunResult,
 )
+from rollenv.sandbox.watching import FileEvent, WatchHandle
 
 __all__ = [
     "AsyncSandbox",
@@ -40,16 +43,19 @@ __all__ = [
     "Entry",
     "Execution",
     "ExecutionError",
+    "FileEvent",
     "FileIsDirectory",
     "FileRefused",
     "FileThere",
     "IsolationError",
     "Limits",
     "Logs",
+    "Metrics",
     "NotADirectory",
     "NotFound",
     "Pool",
     "PoolFull",
+    "Process",
     "Result",
     "RunResult",
     "Runner",
@@ -58,5 +64,6 @@ __all__ = [
     "SandboxError",
     "SandboxFileError",
     "SandboxTimeout",
+    "WatchHandle",
     "shared_pool",
 ]

@@ -144,6 +144,8 @@ def _program() -> str:
         "linux",
         "seccomp",
         "report",
+        "archive",
+        "notify",
         "files",
         "charts",
         "formats",

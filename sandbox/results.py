@@ -28,15 +28,22 @@ class Output:
     ):
         self.on_result = on_result
         self.pieces: dict[str, list[str]] = {"stdout": [], "stderr": []}
-        self._callbacks = {"stdout": on_stdout, "stderr": on_stderr}
+        self._callbacks: dict[str, list[OnText]] = {"stdout": [], "stderr": []}
+        self.listen(on_stdout, on_stderr)
         decoder = codecs.getincrementaldecoder("utf-8")
         self._decoders = {name: decoder("backslashreplace") for name in self.pieces}
+
+    def listen(self, on_stdout: OnText | None, on_stderr: OnText | None) -> None:
+        """Pass on to more callers what comes from now on."""
+        for name, callback in (("stdout", on_stdout), ("stderr", on_stderr)):
+            if callback is not None:
+                self._callbacks[name].append(callback)
 
     def take(self, name: str, data: bytes, final: bool = False) -> None:
         """The next bytes of a stream."""
         if text := self._decoders[name].decode(data, final):
             self.pieces[name].append(text)
-            if callback := self._callbacks[name]:
+            for callback in self._callbacks[name]:
                 callback(text)
 
     def show(self, representations: Json) -> None:

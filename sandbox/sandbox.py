@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -14,8 +16,9 @@ from rollenv.sandbox.commands import Commands
 from rollenv.sandbox.contexts import DEFAULT, STATEFUL, Contexts
 from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxFileError
 from rollenv.sandbox.filesystem import Files
+from rollenv.sandbox.lifetime import Lifetime
 from rollenv.sandbox.results import OnError, OnResult, OnText, Output, died, execution, no_room
-from rollenv.sandbox.types import Context, Execution, Limits
+from rollenv.sandbox.types import Context, Execution, Limits, Metrics
 from rollenv.sandbox.worker import Inbox, Json, Worker
 
 #: Languages whose programs run on their own, with nothing kept for the next; see :data:`contexts.STATEFUL` for others.
@@ -35,6 +38,8 @@ class Sandbox:
         self.commands, self.files = Commands(self), Files(self)
         self._contexts = Contexts(worker, self._env)
         self._killed = False
+        self._lifetime = Lifetime(self.kill)
+        self._measured = (time.monotonic(), 0.0)
 
     @classmethod
     def create(
@@ -46,6 +51,7 @@ class Sandbox:
         files: Mapping[str, str | bytes] | None = None,
         env: Mapping[str, str] | None = None,
         require: Sequence[str] = (),
+        timeout: float | None = None,
         **settings: Any,
     ) -> Self:
         """Start a sandbox.
@@ -57,6 +63,7 @@ class Sandbox:
             files: written before anything runs: path to contents.
             env: environment variables of everything that runs.
             require: properties of :attr:`isolation` that have to hold; by default all that the backend promises.
+            timeout: seconds that it lives, see :meth:`set_timeout`; by default until it is ended.
             settings: of the backend (``image=`` for docker).
 
         Raises:
@@ -65,8 +72,9 @@ class Sandbox:
         worker = backends.start(backend, limits or Limits(), packages, require=require, **settings)
         sandbox = cls(worker, backend, env)
         try:
-            for path, data in (files or {}).items():
-                sandbox.files.write(path, data)
+            if files:
+                sandbox.files.write_many(files)
+            sandbox.set_timeout(timeout)
         except BaseException:
             worker.close()
             raise
@@ -206,9 +214,38 @@ class Sandbox:
         with contextlib.suppress(NotFound):
             self._worker.request("signal", key=f"context-{context}", signal=int(signal.SIGINT))
 
+    def set_timeout(self, seconds: float | None) -> None:
+        """End the sandbox so many seconds from now, whatever runs in it; None for never."""
+        if seconds is not None and not seconds > 0:
+            raise UsageError(f"a sandbox lives for more than 0 seconds, got {seconds!r}; kill() ends it now")
+        self._lifetime.set(seconds)
+
+    @property
+    def expires_at(self) -> float | None:
+        """When it will be ended, in seconds since 1970; None for never."""
+        return self._lifetime.ends_at
+
+    def metrics(self) -> Metrics:
+        """What it uses now."""
+        said, limits, now = self._worker.request("metrics"), self._worker.limits, time.monotonic()
+        before, self._measured = self._measured, (now, float(said["cpu_seconds"]))
+        spent = max(0.0, self._measured[1] - before[1])  # what has ended no longer counts
+        return Metrics(
+            cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            cpu_seconds=self._measured[1],
+            cpu_percent=100 * spent / max(now - before[0], 1e-6),
+            memory_used=int(said["memory_used"]),
+            memory_total=limits.memory_mb << 20,
+            disk_used=int(said["disk_used"]),
+            disk_total=limits.disk_mb << 20,
+            processes=int(said["processes"]),
+            timestamp=time.time(),
+        )
+
     def kill(self) -> None:
         """End the sandbox and everything in it; calling it again does nothing."""
         self._killed = True
+        self._lifetime.set(None)
         self._worker.close()
 
     close = kill

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
@@ -191,3 +192,48 @@ class Entry:
     size: int
     """Bytes."""
     mode: int
+    modified: float = 0.0
+    """Seconds since 1970."""
+    owner: int = 0
+    """Number of its user, and of its group."""
+    group: int = 0
+    target: str | None = None
+    """Where a link leads."""
+
+    @property
+    def permissions(self) -> str:
+        """The mode as ``ls`` shows it."""
+        return stat.filemode({"dir": stat.S_IFDIR, "link": stat.S_IFLNK}.get(self.type, stat.S_IFREG) | self.mode)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Something that was asked for and runs."""
+
+    pid: int
+    """Its number inside."""
+    command: tuple[str, ...]
+    """The first words of a command; empty for a context."""
+    context: str | None
+    """The name of a context."""
+    seconds: float
+    """How long it has been running."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What a sandbox uses now. Memory and disk are in bytes."""
+
+    cpu_count: int
+    cpu_seconds: float
+    """Processor time of what runs, and of what it waited for."""
+    cpu_percent: float
+    """Of one processor, since the last call (or the start)."""
+    memory_used: int
+    memory_total: int
+    disk_used: int
+    """In the scratch folder."""
+    disk_total: int
+    processes: int
+    timestamp: float
+    """Seconds since 1970."""

@@ -31,8 +31,8 @@ Json = dict[str, Any]
 REQUESTS, REPORTS = 1000, 1001
 #: Modules of this folder, which code that imports one of that name does not mean.
 _OURS = (
-    "charts", "child", "container", "enforce", "files", "formats", "interpreter", "jail", "kernel", "linux", "magics",
-    "processes", "report", "room", "seccomp", "sessions", "sockets", "watch",
+    "archive", "charts", "child", "container", "enforce", "files", "formats", "interpreter", "jail", "kernel", "linux",
+    "magics", "notify", "processes", "report", "room", "seccomp", "sessions", "sockets", "terminal", "tunnel", "watch",
 )  # fmt: skip
 
 

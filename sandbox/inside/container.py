@@ -70,7 +70,7 @@ def main() -> None:
         inward,
         outward,
         new_room=None,
-        common=processes.Room(ours, 0),
+        common=processes.Room(ours, 0, os.open("/box", os.O_RDONLY | os.O_DIRECTORY)),
         watch=watching,
         idle_seconds=float(seconds),
     )

@@ -59,7 +59,8 @@ class Enforcer:
             self._look_at = soon if self._look_at <= now else min(self._look_at, soon)
 
     def _busy(self) -> bool:
-        return any(child.job for room in self.rooms for child in room.children.values())
+        jobs = (child.job for room in self.rooms for child in room.children.values())
+        return any(job is not None and not job.quiet for job in jobs)
 
     def _patience(self) -> float | None:
         jobs = [child.job for room in self.rooms for child in room.children.values() if child.job]

@@ -39,6 +39,8 @@ MAX_MESSAGE = 64 << 20
 _STARTING = frozenset({"run", "command", "file", "open", "cell"})
 #: Bytes of output that are sent with the result instead of before it.
 _HELD = 1 << 16
+#: Words of a command, and characters of each, that a list of processes shows.
+_SHOWN = 100
 
 Json = dict[str, Any]
 
@@ -142,7 +144,41 @@ class Kernel(Enforcer):
         return {"pid": os.getpid(), "python": sys.version.split()[0], "processes": running}
 
     def _op_memory(self, _: Json, __: bytes) -> Json:
-        return {"used": self.watch.used([room.scratch for room in self.rooms if room.scratch is not None], True)}
+        return {"used": self.watch.used(self._scratches(), True)}
+
+    def _op_metrics(self, _: Json, __: bytes) -> Json:
+        """What is used now: bytes, seconds of processors, processes."""
+        disk = os.fstatvfs(self.home.scratch) if self.home is not None and self.home.scratch is not None else None
+        used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize if disk else 0
+        return {
+            "cpu_seconds": self.watch.cpu_seconds(),
+            "memory_used": self.watch.used(self._scratches(), True),
+            "disk_used": used,
+            "processes": len(self.watch.pids()),
+        }
+
+    def _op_processes(self, _: Json, __: bytes) -> Json:
+        """What runs by request in the home room: contexts and commands, with their numbers inside."""
+        now = time.monotonic()
+        found = [(key, child) for key, child in self.named.items() if child.pid and child.room is self.home]
+        return {
+            "processes": [
+                {"key": key, "pid": child.pid, "seconds": now - child.begun, "words": child.words}
+                for key, child in found
+                if child.context or child.words
+            ]
+        }
+
+    def _op_pid(self, request: Json, _: bytes) -> Json | None:
+        """The number of a process inside, as soon as there is one."""
+        child = self._find(request)
+        if child.pid:
+            return {"pid": child.pid}
+        child.asked.append(request["id"])
+        return None
+
+    def _scratches(self) -> list[int]:
+        return [room.scratch for room in self.rooms if room.scratch is not None]
 
     def _op_run(self, request: Json, payload: bytes) -> None:
         """One program in a room that nobody used before, and nobody will use again."""
@@ -166,11 +202,13 @@ class Kernel(Enforcer):
 
     def _op_command(self, request: Json, payload: bytes) -> None:
         """A fork becomes another program."""
-        self._begin(self._fork(self._the_home()), request, payload, do="command", command=request["command"])
+        child = self._fork(self._the_home())
+        child.words = [str(word)[:_SHOWN] for word in request["command"][:_SHOWN]]
+        self._begin(child, request, payload, do="command", command=request["command"])
 
     def _op_file(self, request: Json, payload: bytes) -> None:
         """A fork does something to a file."""
-        names = ("what", "path", "to", "max_bytes")
+        names = ("what", "path", "to", "max_bytes", "parts", "recursive")
         terms = {name: request[name] for name in names if name in request}
         self._begin(self._fork(self._the_home()), request, payload, do="file", **terms)
 
@@ -213,6 +251,15 @@ class Kernel(Enforcer):
 
         child.stdin.put(payload, close=bool(request.get("last")), then=then)
 
+    def _op_ack(self, request: Json, _: bytes) -> Json:
+        """So many bytes of output have been taken; there is room for as many."""
+        child = self._find(request)
+        if child.job is not None:
+            child.job.flying -= request["taken"]
+            if child.job.flying < child.job.window:
+                self._listen(child)
+        return {}
+
     def _find(self, request: Json) -> Child:
         if request["key"] not in self.named:
             raise ProcessLookupError(errno.ESRCH, "it is not running", request["key"])
@@ -249,9 +296,13 @@ class Kernel(Enforcer):
 
     def _fork(self, room: Room, once: bool = False) -> Child:
         child = room.fork(self.selector, once)
-        for fd in child.fds:
-            self.selector.register(fd, selectors.EVENT_READ, lambda fd=fd: self._on_output(child, fd))
+        self._listen(child)
         return child
+
+    def _listen(self, child: Child) -> None:
+        for fd in child.fds:
+            if fd not in self.selector.get_map():
+                self.selector.register(fd, selectors.EVENT_READ, lambda fd=fd: self._on_output(child, fd))
 
     def _on_room(self, room: Room) -> bool:
         """What the first process of a room says; whether it said something."""
@@ -285,6 +336,9 @@ class Kernel(Enforcer):
             self._ended(child, said["status"])
         else:
             child.pid = said["pid"]
+            for asked in child.asked:
+                self.send({"id": asked, "done": {"pid": child.pid}})
+            child.asked.clear()
 
     def _ended(self, child: Child, status: int) -> None:
         """A process has ended. A run is over when its whole room is."""
@@ -374,6 +428,11 @@ class Kernel(Enforcer):
         job.held[name] += data[: max(left, 0)]
         if job.stream or len(job.held[name]) >= _HELD:
             self._send_held(job, name)
+        job.flying += len(data)
+        if job.window and job.flying >= job.window:
+            for fd in child.fds:
+                if child.fds[fd] != "reports" and fd in self.selector.get_map():
+                    self.selector.unregister(fd)
         if len(data) > left and not job.flags["truncated"]:
             job.flags["truncated"] = True
             self._stop(child)
@@ -403,6 +462,10 @@ class Kernel(Enforcer):
             del self.named[child.key]
         if child.job is not None and job is not None:
             self._answer(child, job)
+        for asked in child.asked:
+            gone = {"errno": errno.ESRCH, "message": "it has ended"}
+            self.send({"id": asked, "done": {"failed": gone}})
+        child.asked.clear()
         child.stdin.close()
         child.requests.close()
 

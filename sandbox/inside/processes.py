@@ -82,6 +82,9 @@ class Job:
     def __init__(self, request: Json):
         self.id, self.op = request["id"], request["op"]
         self.stream, self.again = bool(request.get("stream")), bool(request.get("again"))
+        self.window = int(request.get("window") or 0)  # bytes that may be on their way; 0 for any number
+        self.flying = 0
+        self.quiet = bool(request.get("quiet"))  # whether it counts as nothing to do
         self.showing = bool(request.get("show"))  # whether results are wanted as they come
         self.shown = 0
         self.limit = int(request.get("output_bytes", 4 << 20))
@@ -105,7 +108,10 @@ class Child:
         self.job: Job | None = None  # what is being served; a context has none between cells
         self.context = False
         self.cells = 0  # how many it was given
+        self.words: list[str] = []  # of a command
+        self.begun = time.monotonic()
         self.pid = 0
+        self.asked: list[int] = []  # requests that wait for its number
         self.status: int | None = None
 
     def tell(self, message: Json) -> None:

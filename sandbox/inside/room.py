@@ -126,8 +126,11 @@ class Room:
             self._fork(order["fork"], descriptors, bool(order.get("once")))
         elif "signal" in order:
             for pid in [pid for pid, number in self.numbers.items() if number == order["signal"]]:
-                with contextlib.suppress(OSError):
-                    (os.killpg if order["group"] else os.kill)(pid, order["number"])
+                if order["group"]:
+                    _end_session(pid, order["number"])
+                else:
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, order["number"])
         elif "kill_all" in order:
             self.kill_all()
         elif "clear" in order:
@@ -155,8 +158,8 @@ class Room:
                 pid, status = ended
                 if (number := self.numbers.pop(pid, None)) is None:
                     continue
-                with contextlib.suppress(OSError):
-                    os.killpg(pid, signal.SIGKILL)
+                if not self.once:  # else all goes
+                    _end_session(pid, signal.SIGKILL)
                 self._say(number=number, status=status)
                 if self.once:
                     os._exit(0)
@@ -172,6 +175,17 @@ class Room:
     def _say(self, **message: Any) -> None:
         with contextlib.suppress(OSError):
             self.connection.send(json.dumps(message).encode())
+
+
+def _end_session(leader: int, number: int) -> None:
+    """Signal a process and its session: its own group, and the others that it made."""
+    with contextlib.suppress(OSError):
+        os.killpg(leader, number)
+    with contextlib.suppress(OSError):
+        for pid in [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]:
+            with contextlib.suppress(OSError):
+                if pid != leader and os.getsid(pid) == leader:
+                    os.kill(pid, number)
 
 
 def _kill_all() -> None:

@@ -29,7 +29,7 @@ while IFS= read -r -d '' -u "$1" __cell; do
 done
 """
 _NODE = r"""
-const fs = require('fs'), util = require('util'), vm = require('vm');
+const fs = require('fs'), net = require('net'), util = require('util'), vm = require('vm');
 const [cells, done] = process.argv.slice(-2).map(Number);
 let stop = null;
 process.on('SIGINT', () => stop && stop(new Error('interrupted')));
@@ -61,7 +61,7 @@ const run = async (text) => {
   fs.writeSync(done, `${number} ${status} ${JSON.stringify(said)}\n`);
 };
 let rest = '', turn = Promise.resolve();
-fs.createReadStream(null, {fd: cells, encoding: 'utf8'}).on('data', (data) => {
+new net.Socket({fd: cells, readable: true, writable: false}).setEncoding('utf8').on('data', (data) => {
   const parts = (rest + data).split('\0');
   rest = parts.pop();
   for (const part of parts) turn = turn.then(() => run(part));
