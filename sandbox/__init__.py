@@ -14,10 +14,13 @@ from rollenv.sandbox.errors import (
     SandboxDied,
     SandboxError,
     SandboxFileError,
+    SandboxPaused,
     SandboxTimeout,
 )
 from rollenv.sandbox.pool import Pool, shared_pool
+from rollenv.sandbox.ports import Forward
 from rollenv.sandbox.sandbox import Sandbox
+from rollenv.sandbox.terminals import Terminal
 from rollenv.sandbox.types import (
     CommandResult,
     Context,
@@ -47,6 +50,7 @@ __all__ = [
     "FileIsDirectory",
     "FileRefused",
     "FileThere",
+    "Forward",
     "IsolationError",
     "Limits",
     "Logs",
@@ -63,7 +67,9 @@ __all__ = [
     "SandboxDied",
     "SandboxError",
     "SandboxFileError",
+    "SandboxPaused",
     "SandboxTimeout",
+    "Terminal",
     "WatchHandle",
     "shared_pool",
 ]

@@ -146,6 +146,8 @@ def _program() -> str:
         "report",
         "archive",
         "notify",
+        "tunnel",
+        "terminal",
         "files",
         "charts",
         "formats",

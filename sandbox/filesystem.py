@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,7 @@ class Files:
         """Bytes that a file has at most."""
         return self._sandbox._worker.limits.disk_mb << 20
 
-    def read_stream(self, path: str) -> Iterator[bytes]:
+    def read_stream(self, path: str) -> Generator[bytes, None, None]:
         """A file's contents in pieces, read as they are taken. See :meth:`read_bytes`."""
         terms = self._terms("read", path, self._most, seconds=0) | {"max_bytes": self._most}
         stream = Stream(self._sandbox._worker, "file", last=True, **terms)

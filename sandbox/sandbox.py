@@ -17,7 +17,9 @@ from rollenv.sandbox.contexts import DEFAULT, STATEFUL, Contexts
 from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxFileError
 from rollenv.sandbox.filesystem import Files
 from rollenv.sandbox.lifetime import Lifetime
+from rollenv.sandbox.ports import Ports
 from rollenv.sandbox.results import OnError, OnResult, OnText, Output, died, execution, no_room
+from rollenv.sandbox.terminals import Terminals
 from rollenv.sandbox.types import Context, Execution, Limits, Metrics
 from rollenv.sandbox.worker import Inbox, Json, Worker
 
@@ -36,6 +38,7 @@ class Sandbox:
     def __init__(self, worker: Worker, backend: str, env: Mapping[str, str] | None = None):
         self._worker, self.backend, self._env = worker, backend, dict(env or {})
         self.commands, self.files = Commands(self), Files(self)
+        self.terminals, self.ports = Terminals(self), Ports(self)
         self._contexts = Contexts(worker, self._env)
         self._killed = False
         self._lifetime = Lifetime(self.kill)
@@ -49,6 +52,7 @@ class Sandbox:
         limits: Limits | None = None,
         packages: Sequence[str] = (),
         files: Mapping[str, str | bytes] | None = None,
+        snapshot: bytes | None = None,
         env: Mapping[str, str] | None = None,
         require: Sequence[str] = (),
         timeout: float | None = None,
@@ -61,6 +65,7 @@ class Sandbox:
             limits: of every run.
             packages: modules to import beforehand, so that code finds them loaded.
             files: written before anything runs: path to contents.
+            snapshot: files of another one, see :meth:`snapshot`.
             env: environment variables of everything that runs.
             require: properties of :attr:`isolation` that have to hold; by default all that the backend promises.
             timeout: seconds that it lives, see :meth:`set_timeout`; by default until it is ended.
@@ -72,6 +77,8 @@ class Sandbox:
         worker = backends.start(backend, limits or Limits(), packages, require=require, **settings)
         sandbox = cls(worker, backend, env)
         try:
+            if snapshot is not None:
+                sandbox.files._perform("unpack", "the snapshot", snapshot)
             if files:
                 sandbox.files.write_many(files)
             sandbox.set_timeout(timeout)
@@ -242,10 +249,29 @@ class Sandbox:
             timestamp=time.time(),
         )
 
+    def pause(self) -> None:
+        """Stop everything that runs; it stays in memory. No time limit but the sandbox's own lifetime counts the pause.
+
+        Until :meth:`resume`, whatever would run code or touch files raises :class:`SandboxPaused`.
+        """
+        self._worker.request("pause")
+
+    def resume(self) -> None:
+        """Let everything go on; without a pause, nothing happens."""
+        self._worker.request("resume")
+
+    def snapshot(self) -> bytes:
+        """The files of the scratch folder and of ``/tmp`` now, as an archive for ``create(snapshot=...)``.
+
+        Names, contents, permissions, times and links are kept. Processes, variables, contexts and pipes are not.
+        """
+        return self.files._perform("pack", "the scratch folder", most=4 * self._worker.limits.disk_mb << 20)
+
     def kill(self) -> None:
         """End the sandbox and everything in it; calling it again does nothing."""
         self._killed = True
         self._lifetime.set(None)
+        self.ports.close()
         self._worker.close()
 
     close = kill

@@ -71,4 +71,5 @@ class Stream:
         if self.done is None:
             with contextlib.suppress(NotFound, SandboxDied, SandboxError):
                 self._worker.request("signal", key=self.key, signal=int(signal.SIGKILL))
+            self._inbox.put(({"done": {}}, b""))  # for whoever still reads
         self._worker._waiting.pop(self._number, None)

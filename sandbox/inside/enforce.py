@@ -38,6 +38,7 @@ class Enforcer:
         self.rooms: list[Room] = []
         self.home: Room | None = None
         self._look_at = self._looked = self._soothe_at = 0.0
+        self._paused_at: float | None = None
 
     def _on_room(self, room: Room) -> bool:
         raise NotImplementedError
@@ -58,6 +59,17 @@ class Enforcer:
         if self._look_at > soon or now - self._looked < IDLE_INTERVAL / 4 or self.home is None:
             self._look_at = soon if self._look_at <= now else min(self._look_at, soon)
 
+    def _go_on(self) -> None:
+        """After a pause, which no time limit counts."""
+        if self._paused_at is None or self.home is None:
+            self._paused_at = None
+            return
+        pause, self._paused_at = time.monotonic() - self._paused_at, None
+        for child in self.home.children.values():
+            if child.job is not None:
+                child.job.deadline += pause
+        self.home.order(signal_all=int(signal.SIGCONT))
+
     def _busy(self) -> bool:
         jobs = (child.job for room in self.rooms for child in room.children.values())
         return any(job is not None and not job.quiet for job in jobs)
@@ -65,13 +77,15 @@ class Enforcer:
     def _patience(self) -> float | None:
         jobs = [child.job for room in self.rooms for child in room.children.values() if child.job]
         now = time.monotonic()
-        if not jobs and self.home is None:
+        if (not jobs and self.home is None) or self._paused_at is not None:
             return None
         until = min([self._look_at, *(job.deadline for job in jobs)])
         return max(0.0, min(until - now, 3600.0))
 
     def _enforce(self) -> None:
         now = time.monotonic()
+        if self._paused_at is not None:
+            return
         oldest = now
         for room in list(self.rooms):
             for child in list(room.children.values()):

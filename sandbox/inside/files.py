@@ -14,12 +14,13 @@ import stat
 from typing import Any
 
 if __package__:
-    from rollenv.sandbox.inside import archive, notify
+    from rollenv.sandbox.inside import archive, notify, tunnel
     from rollenv.sandbox.inside.linux import open_without_magic
     from rollenv.sandbox.inside.report import write_all
 else:
     import archive  # type: ignore[import-not-found,no-redef]
     import notify  # type: ignore[import-not-found,no-redef]
+    import tunnel  # type: ignore[import-not-found,no-redef]
     from linux import open_without_magic  # type: ignore[import-not-found,no-redef]
     from report import write_all  # type: ignore[import-not-found,no-redef]
 
@@ -147,6 +148,7 @@ _OPERATIONS = {
     "watch": notify.watch,
     "pack": archive.pack,
     "unpack": archive.unpack,
+    "connect": tunnel.connect,
     "make_dir": _make_dir,
     "remove": _remove,
     "rename": _rename,

@@ -36,7 +36,7 @@ else:
 #: Bytes of one message at most; what is larger ends the channel.
 MAX_MESSAGE = 64 << 20
 #: Operations that have code or a program run.
-_STARTING = frozenset({"run", "command", "file", "open", "cell"})
+_STARTING = frozenset({"run", "command", "terminal", "file", "open", "cell"})
 #: Bytes of output that are sent with the result instead of before it.
 _HELD = 1 << 16
 #: Words of a command, and characters of each, that a list of processes shows.
@@ -118,6 +118,8 @@ class Kernel(Enforcer):
         if request["op"] in _STARTING:
             self._starts(time.monotonic())
         try:
+            if self._paused_at is not None and request["op"] in _STARTING:
+                raise OSError(errno.ESHUTDOWN, "the sandbox is paused; resume() it first")
             answer = getattr(self, f"_op_{request['op']}")(request, payload)
         except EOFError:
             raise
@@ -206,9 +208,34 @@ class Kernel(Enforcer):
         child.words = [str(word)[:_SHOWN] for word in request["command"][:_SHOWN]]
         self._begin(child, request, payload, do="command", command=request["command"])
 
+    def _op_terminal(self, request: Json, payload: bytes) -> None:
+        """The same, at a terminal."""
+        child = self._fork(self._the_home(), terminal=True)
+        child.words = [str(word)[:_SHOWN] for word in request["command"][:_SHOWN]]
+        self._begin(child, request, payload, do="terminal", command=request["command"], size=request["size"])
+
+    def _op_resize(self, request: Json, _: bytes) -> Json:
+        """A terminal has another size."""
+        child = self._find(request)
+        if child.job is None or child.job.op != "terminal":
+            raise ProcessLookupError(errno.ESRCH, "it is at no terminal", request["key"])
+        child.tell({"size": request["size"]})
+        return {}
+
+    def _op_pause(self, _: Json, __: bytes) -> Json:
+        """Stop everything; time does not count until it goes on."""
+        if self._paused_at is None:
+            self._paused_at = time.monotonic()
+            self._the_home().order(signal_all=int(signal.SIGSTOP))
+        return {}
+
+    def _op_resume(self, _: Json, __: bytes) -> Json:
+        self._go_on()
+        return {}
+
     def _op_file(self, request: Json, payload: bytes) -> None:
         """A fork does something to a file."""
-        names = ("what", "path", "to", "max_bytes", "parts", "recursive")
+        names = ("what", "path", "to", "max_bytes", "parts", "recursive", "port")
         terms = {name: request[name] for name in names if name in request}
         self._begin(self._fork(self._the_home()), request, payload, do="file", **terms)
 
@@ -294,8 +321,8 @@ class Kernel(Enforcer):
         if room.pidfd is not None:
             self.selector.register(room.pidfd, selectors.EVENT_READ, lambda: self._gone(room))
 
-    def _fork(self, room: Room, once: bool = False) -> Child:
-        child = room.fork(self.selector, once)
+    def _fork(self, room: Room, once: bool = False, terminal: bool = False) -> Child:
+        child = room.fork(self.selector, once, terminal)
         self._listen(child)
         return child
 

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from rollenv import UsageError
 from rollenv.sandbox import (
+    AsyncSandbox,
     FileEvent,
     FileRefused,
     Limits,
@@ -20,6 +23,7 @@ from rollenv.sandbox import (
     Sandbox,
     SandboxDied,
     SandboxFileError,
+    SandboxPaused,
 )
 
 MIB = 1 << 20
@@ -54,14 +58,23 @@ def soon(check: Callable[[], bool], seconds: float = 5.0) -> bool:
 
 def test_file_info(box):
     box.files.write("folder/file", b"12345")
-    box.run_code("import os; os.chmod('folder/file', 0o640); os.utime('folder/file', (5, 1.5)); os.symlink('file', 'folder/link')")
+    box.run_code(
+        "import os; os.chmod('folder/file', 0o640); os.utime('folder/file', (5, 1.5)); os.symlink('file', 'folder/link')"
+    )
     info = box.files.info("folder/file")
-    assert (info.name, info.path, info.type, info.size, info.mode, info.modified) == ("file", "folder/file", "file", 5, 0o640, 1.5)
+    assert (info.name, info.path, info.type, info.size, info.mode, info.modified) == (
+        "file",
+        "folder/file",
+        "file",
+        5,
+        0o640,
+        1.5,
+    )
     assert info.permissions == "-rw-r-----"
     link = box.files.info("folder/link")
     assert (link.type, link.target, link.permissions[0]) == ("link", "file", "l")
     assert box.files.info("folder/").type == "dir"
-    assert [e.modified for e in box.files.list("folder")][0] == 1.5
+    assert next(e.modified for e in box.files.list("folder")) == 1.5
     with pytest.raises(NotFound):
         box.files.info("absent")
     box.files.remove("folder")
@@ -164,7 +177,9 @@ def test_processes_are_listed_connected_to_and_killed(box):
     (found,) = [p for p in box.commands.list() if p.pid == handle.pid]
     assert found.command[:2] == ("/bin/sh", "-c")
     assert "default" in [p.context for p in box.commands.list()]
-    assert int(box.run_code(f"import os; os.kill({handle.pid}, 0); os.getpgid({handle.pid})").text) == handle.pid, "its number inside"
+    assert int(box.run_code(f"import os; os.kill({handle.pid}, 0); os.getpgid({handle.pid})").text) == handle.pid, (
+        "its number inside"
+    )
     heard: list[str] = []
     box.commands.connect(handle.pid, on_stdout=heard.append)
     box.commands.send_stdin(handle.pid, "two\n")
@@ -189,7 +204,9 @@ def test_a_kill_reaches_the_groups_that_a_command_made(box):
 def test_metrics(box):
     box.files.write("ten", bytes(10 * MIB))
     before = box.metrics()
-    box.run_code("x = b'x' * (50 << 20)\nwhile __import__('time').process_time() < 0.5: pass")
+    box.run_code(
+        "x = b'x' * (50 << 20)\nimport time\nt = time.process_time()\nwhile time.process_time() < t + 0.5: pass"
+    )
     after = box.metrics()
     assert after.memory_used - before.memory_used > 40 * MIB or box.backend == "docker"
     assert after.cpu_seconds - before.cpu_seconds > 0.1
@@ -212,3 +229,173 @@ def test_a_sandbox_lives_as_long_as_it_is_told(backend):
         with pytest.raises(SandboxDied):
             box.run_code("import time; time.sleep(15)")
         assert not box.alive
+
+
+# -- terminals, ports, pauses ----------------------------------------------------------------------------------------
+
+
+def test_a_program_at_a_terminal(box):
+    terminal = box.terminals.start(["sh", "-i"], rows=30, columns=100, env={"PS1": "> "})
+    terminal.send("test -t 0 && test -t 1 && stty size; echo $TERM\n")
+    assert soon(lambda: b"30 100" in terminal.shown), terminal.shown
+    assert b"xterm" in terminal.shown
+    terminal.resize(40, 120)
+    terminal.send("stty size\n")
+    assert soon(lambda: b"40 120" in terminal.shown), terminal.shown
+    terminal.send("sleep 50\n")
+    time.sleep(0.3)
+    terminal.send(b"\x03")
+    terminal.send("echo in''terrupted\n")
+    assert soon(lambda: b"interrupted" in terminal.shown), "control and c reach the program in front"
+    assert terminal.pid > 1
+    terminal.send("exit 5\n")
+    assert terminal.wait(5) == 5
+    with pytest.raises(NotFound):
+        box.terminals.start(["no-such-program"]).wait(5)
+
+
+def test_a_terminal_ends_with_its_handle_and_opens_no_way_to_others(box):
+    seen: list[bytes] = []
+    terminal = box.terminals.start(["sh", "-c", "trap '' HUP; echo ready; sleep 986"], on_data=seen.append, timeout=100)
+    assert soon(lambda: b"ready" in b"".join(seen))
+    code = """
+import fcntl, os, termios
+found = []
+for name in ("/dev/ptmx", "/dev/pts/ptmx", "/dev/pts/0"):
+    for act in (lambda: os.chmod(name, 0o666), lambda: os.open(name, os.O_RDWR)):
+        try: act(); found.append(name)
+        except OSError: pass
+found"""
+    if box.backend == "local":
+        assert box.run_code(code).text == "[]"
+    terminal.kill()
+    terminal.wait(5)
+    count = "sum(b'986' in open(f'/proc/{p}/cmdline', 'rb').read() for p in __import__('os').listdir('/proc') if p.isdigit())"
+    box.commands.run("sleep 0.2")
+    assert int(box.run_code(count).text) <= 1, (
+        "a shell's child that ignores the signal may remain until the sandbox ends"
+    )
+    discipline = box.terminals.start(
+        [
+            "python3",
+            "-c",
+            "import fcntl, struct\ntry: fcntl.ioctl(0, 0x5423, struct.pack('i', 2)); print('SET')\nexcept OSError as e: print('refused', e.errno)",
+        ]
+    )
+    discipline.wait(10)
+    assert b"refused 1" in discipline.shown
+
+
+def test_a_terminal_that_shows_without_end_is_held_back(box):
+    terminal = box.terminals.start(["sh", "-c", "yes"], on_data=lambda data: time.sleep(0.001), timeout=30)
+    time.sleep(1)
+    assert terminal._stream._inbox.qsize() < 1000
+    assert box.run_code("1 + 1").text == "2"
+    terminal.kill()
+
+
+SERVER = """
+import http.server, threading
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b"x" * int(self.path[1:]))
+    def do_POST(self):
+        n = int(self.headers["content-length"]); self.send_response(200); self.end_headers(); self.wfile.write(str(len(self.rfile.read(n))).encode())
+    def log_message(self, *args): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+server.server_port"""
+
+
+def test_a_server_inside_is_reached_from_outside():
+    import http.client
+    import socket
+
+    with Sandbox.create(limits=Limits(seconds=20)) as box:
+        port = int(box.run_code(SERVER).text)
+        forward = box.ports.forward(port)
+        assert box.ports.forward(port) is forward
+        for size in (0, 10, 3 * MIB):
+            client = http.client.HTTPConnection(forward.address, timeout=20)
+            client.request("GET", f"/{size}")
+            assert len(client.getresponse().read()) == size
+        client = http.client.HTTPConnection(forward.address, timeout=20)
+        client.request("POST", "/", body=b"y" * (2 * MIB))
+        assert client.getresponse().read() == str(2 * MIB).encode()
+        host, _, number = forward.address.rpartition(":")
+        idle = socket.create_connection((host, int(number)))
+        nobody = box.ports.forward(9)
+        refused = socket.create_connection(("127.0.0.1", int(nobody.address.rpartition(":")[2])), timeout=10)
+        assert refused.recv(10) == b"", "nobody listens there"
+        refused.close()
+        with pytest.raises(UsageError, match="from 1 to 65535"):
+            box.ports.forward(70_000)
+        box.kill()
+        idle.settimeout(10)
+        with contextlib.suppress(ConnectionError):
+            assert idle.recv(10) == b""
+        idle.close()
+        with pytest.raises(OSError):  # noqa: PT011
+            socket.create_connection((host, int(number)), timeout=2)
+
+
+def test_a_snapshot_keeps_files(backend):
+    with Sandbox.create(**backend, files={"a/b.txt": "text", "empty": b""}) as box:
+        box.run_code(
+            "import os; os.chmod('a/b.txt', 0o600); os.symlink('a/b.txt', 'l'); os.mkfifo('p'); open('/tmp/t', 'w').write('5')"
+        )
+        box.run_code("os.symlink('/etc/passwd', 'out')")
+        kept = box.snapshot()
+    with Sandbox.create(**backend, snapshot=kept) as box:
+        assert box.files.read("a/b.txt") == box.files.read("l") == "text"
+        assert box.files.info("a/b.txt").mode == 0o600
+        assert not box.files.exists("p")
+        if backend["backend"] == "local":
+            assert box.files.read("/tmp/t") == "5"
+        assert box.run_code("1 + 1").text == "2"
+
+
+def test_a_snapshot_that_is_none_is_refused():
+    for data in (b"x" * 10_000, b""):
+        with pytest.raises(SandboxFileError):
+            Sandbox.create(snapshot=data)
+
+
+def test_a_pause_stops_everything_and_costs_no_time(box):
+    handle = box.commands.start("i=0; while :; do i=$((i + 1)); echo $i; sleep 0.05; done", timeout=4)
+    assert soon(lambda: handle.stdout.count("\n") > 2)
+    box.pause()
+    with pytest.raises(SandboxPaused, match="resume"):
+        box.run_code("1")
+    with pytest.raises(SandboxPaused):
+        box.files.read("x")
+    time.sleep(0.3)
+    before = handle.stdout
+    time.sleep(0.6)
+    assert handle.stdout == before
+    box.resume()
+    box.resume()
+    assert soon(lambda: len(handle.stdout) > len(before))
+    assert box.run_code("1 + 1").text == "2"
+    handle.kill()
+
+
+def test_asyncio_has_it_too():
+    async def play() -> None:
+        async with await AsyncSandbox.create() as box:
+            await box.files.write("f", b"x" * (3 * MIB))
+            assert sum([len(piece) async for piece in box.files.read_stream("f")]) == 3 * MIB
+            handle = await box.commands.start("cat")
+            await handle.send_stdin("hi\n", close=True)
+            assert (await handle.wait()).stdout == "hi\n"
+            watch = await box.files.watch()
+            await box.files.write("g", "")
+            await asyncio.sleep(0.2)
+            assert FileEvent("create", "g") in await watch.events()
+            await watch.stop()
+            terminal = await box.terminals.start(["echo", "shown"])
+            await terminal.wait()
+            assert b"shown" in terminal.shown
+            assert (await box.metrics()).processes >= 0
+
+    asyncio.run(play())
