@@ -168,8 +168,15 @@ def _entry(line: bytes, base: str) -> Entry:
     """For a line that may have been written by anybody in the sandbox."""
     try:
         said = json.loads(line)
-        wanted = {"name": str, "type": str, "size": int, "mode": int, "modified": (int, float), "owner": int}
-        wanted |= {"group": int}
+        wanted: dict[str, type | tuple[type, ...]] = {
+            "name": str,
+            "type": str,
+            "size": int,
+            "mode": int,
+            "modified": (int, float),
+            "owner": int,
+        }
+        wanted["group"] = int
         if not all(isinstance(said[name], kind) for name, kind in wanted.items()):
             raise TypeError
         target = said.get("target")

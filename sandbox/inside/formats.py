@@ -127,7 +127,7 @@ class ShowFigures:
         if pyplot := sys.modules.get("matplotlib.pyplot"):
             self._change(pyplot)
         else:
-            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+            sys.meta_path.insert(0, self)
 
     def _change(self, pyplot: Any) -> None:
         pyplot.show = lambda *args, **kwargs: self.show()
@@ -137,7 +137,7 @@ class ShowFigures:
         if name != "matplotlib.pyplot":
             return None
         with contextlib.suppress(ValueError):
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
