@@ -111,6 +111,7 @@ class Magics:
         self, namespace: dict[str, Any], execute: Callable[[str], None], show: Callable[[dict[str, Any]], None]
     ):
         self.user_ns, self._execute, self._show = namespace, execute, show
+        self._start = os.getcwd()
 
     def run_cell(self, code: str) -> None:
         """Run code as a cell."""
@@ -204,7 +205,7 @@ class Magics:
         return os.getcwd()
 
     def _line_cd(self, rest: str) -> None:
-        os.chdir(os.path.expanduser(rest.strip("'\"") or "~"))
+        os.chdir(os.path.expanduser(rest.strip("'\"")) or self._start)
         print(os.getcwd())  # noqa: T201
 
     def _line_env(self, rest: str) -> Any:

@@ -198,7 +198,9 @@ def test_commands(box):
     done = box.run_code("word = 'it'\n!echo \"{word}'s\" $word $HOME; echo err >&2; exit 3\n_exit_code")
     assert (said(done), "".join(done.logs.stderr), done.text) == ("it's it /home/user\n", "err\n", "3")
     assert box.run_code("lines = !printf 'a\\nb'\nlines").text == "['a', 'b']"
-    assert said(box.run_code("!echo 'a b' | awk '{print $2}'")) == "b\n", "braces of other languages stay"
+    assert said(box.run_code("!echo '{print $2} {1..3} {}' '$nothing'")) == "{print $2} {1..3} {} $nothing\n", (
+        "other braces stay"
+    )
     assert (
         said(box.run_code("if True:\n    for i in range(2):\n        !echo {i + 1} \\\n           x\nprint('end')"))
         == "1 x\n2 x\nend\n"

@@ -137,7 +137,8 @@ os.mkdir('seen/new'); import time; time.sleep(0.2); open('seen/new/d', 'w').clos
     for handle in (shallow, deep):
         handle.stop()
         assert soon(lambda handle=handle: not handle.running)
-    for path, error in {"absent": NotFound, "/etc/passwd": NotADirectory}.items():
+    box.files.write("seen/file", "")
+    for path, error in {"absent": NotFound, "seen/file": NotADirectory}.items():
         with pytest.raises(error):
             box.files.watch(path)
     box.files.remove("seen")
@@ -234,14 +235,20 @@ def test_a_sandbox_lives_as_long_as_it_is_told(backend):
 # -- terminals, ports, pauses ----------------------------------------------------------------------------------------
 
 
+def python_of(box: Sandbox) -> str:
+    """The path of Python inside."""
+    return box.run_code("import sys; print(sys.executable)").logs.stdout[0].strip()
+
+
 def test_a_program_at_a_terminal(box):
+    size = f"{python_of(box)} -S -c 'import os; print(*os.get_terminal_size())'"
     terminal = box.terminals.start(["sh", "-i"], rows=30, columns=100, env={"PS1": "> "})
-    terminal.send("test -t 0 && test -t 1 && stty size; echo $TERM\n")
-    assert soon(lambda: b"30 100" in terminal.shown), terminal.shown
+    terminal.send(f"test -t 0 && test -t 1 && {size}; echo $TERM\n")
+    assert soon(lambda: b"100 30" in terminal.shown), terminal.shown
     assert b"xterm" in terminal.shown
     terminal.resize(40, 120)
-    terminal.send("stty size\n")
-    assert soon(lambda: b"40 120" in terminal.shown), terminal.shown
+    terminal.send(f"{size}\n")
+    assert soon(lambda: b"120 40" in terminal.shown), terminal.shown
     terminal.send("sleep 50\n")
     time.sleep(0.3)
     terminal.send(b"\x03")
@@ -277,7 +284,7 @@ found"""
     )
     discipline = box.terminals.start(
         [
-            "python3",
+            python_of(box),
             "-c",
             "import fcntl, struct\ntry: fcntl.ioctl(0, 0x5423, struct.pack('i', 2)); print('SET')\nexcept OSError as e: print('refused', e.errno)",
         ]
