@@ -254,11 +254,13 @@ class Sandbox:
 
         Until :meth:`resume`, whatever would run code or touch files raises :class:`SandboxPaused`.
         """
+        self._worker.paused = True  # nothing has to answer any more
         self._worker.request("pause")
 
     def resume(self) -> None:
         """Let everything go on; without a pause, nothing happens."""
         self._worker.request("resume")
+        self._worker.resumed_at, self._worker.paused = time.monotonic(), False
 
     def snapshot(self) -> bytes:
         """The files of the scratch folder and of ``/tmp`` now, as an archive for ``create(snapshot=...)``.

@@ -6,6 +6,7 @@ import itertools
 import json
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -59,7 +60,8 @@ class Worker:
         self._waiting: dict[int, Inbox] = {0: queue.SimpleQueue()}
         self._send_lock = threading.Lock()
         self._close_lock = threading.Lock()
-        self.closed = False
+        self.closed = self.paused = False
+        self.resumed_at = float("-inf")
         self._buffer = bytearray()
         self._reader = threading.Thread(target=self._read, name="sandbox-reader", daemon=True)
         self._reader.start()
@@ -159,6 +161,8 @@ class Worker:
             try:
                 message, data = inbox.get(timeout=wait)
             except queue.Empty:
+                if self.paused or time.monotonic() - self.resumed_at < (wait or 0):
+                    continue
                 self.close()
                 raise SandboxDied(f"the sandbox did not answer within {wait:g} s and was ended") from None
             if "died" in message:

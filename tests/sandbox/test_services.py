@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -385,6 +386,19 @@ def test_a_pause_stops_everything_and_costs_no_time(box):
     assert soon(lambda: len(handle.stdout) > len(before))
     assert box.run_code("1 + 1").text == "2"
     handle.kill()
+
+
+def test_a_pause_may_be_longer_than_a_cell_may_take(monkeypatch):
+    monkeypatch.setattr("rollenv.sandbox.sandbox._GRACE", 0.3)
+    with Sandbox.create() as box, ThreadPoolExecutor(1) as pool:
+        box.run_code("1")
+        cell = pool.submit(box.run_code, "import time\nfor _ in range(5): time.sleep(0.05)\n'end'", timeout=0.7)
+        time.sleep(0.1)
+        box.pause()
+        time.sleep(2)
+        assert not cell.done()
+        box.resume()
+        assert cell.result(10).text == "'end'"
 
 
 def test_asyncio_has_it_too():
