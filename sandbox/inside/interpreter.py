@@ -56,12 +56,13 @@ class Interpreter:
         self._futures = 0  # ``from __future__ import`` of a cell holds for later ones
         self._loop: Any = None
         self._size = self._frames = 0
-        self._writing = threading.Lock()
+        self._writing, self._running = threading.Lock(), False
         ShowFigures(self._figures)
 
     def run(self, code: str) -> int:
         """Execute one cell and report what came of it; its exit status."""
         self._size, self._frames, status = 0, 0, 0
+        self._running = True
         try:
             self._cell(code)
         except SystemExit as leave:
@@ -75,8 +76,18 @@ class Interpreter:
             self._failed(*_describe(caught))
         if self.reporting:
             self._figures()
+            self._rest()
         flush()
         return status & 0xFF
+
+    def interrupted(self) -> None:
+        """An interrupt came between the cell's end and its report."""
+        self._rest()
+        report.write_all(self.fd, report.frame(report.ERROR, "KeyboardInterrupt", "", ""))
+
+    def _rest(self) -> None:
+        with self._writing:
+            self._running = False
 
     @property
     def reporting(self) -> bool:
@@ -153,7 +164,7 @@ class Interpreter:
         if not self.reporting or self._size > _MAX_BYTES:
             return
         pieces = [report.frame(report.RESULT, "main" if main else "display")]
-        pieces += [report.frame(report.FIELD, name.replace("\0", ""), text) for name, text in shown.items()]
+        pieces += [report.frame(report.FIELD, name, text) for name, text in shown.items() if report.is_name(name)]
         self._size += sum(map(len, pieces))
         self._frames += len(pieces) + 1
         if self._size > _MAX_BYTES or self._frames > _MAX_FRAMES:
@@ -165,8 +176,9 @@ class Interpreter:
     def _write(self, data: bytes) -> None:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # half a frame would spoil the rest
         try:
-            with self._writing:  # threads may show things too
-                report.write_all(self.fd, data)
+            with self._writing:  # threads may show things too, but nothing once the cell is done
+                if self._running:
+                    report.write_all(self.fd, data)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -214,7 +226,7 @@ def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int)
                     interpreter.run(request["code"])
         except KeyboardInterrupt:  # between the cell's end and its report
             if interpreter.reporting:
-                report.write_all(reports, report.frame(report.ERROR, "KeyboardInterrupt", "", ""))
+                interpreter.interrupted()
         finally:
             with contextlib.suppress(ValueError):
                 signal.signal(signal.SIGINT, _nothing)

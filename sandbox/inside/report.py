@@ -26,6 +26,11 @@ MAX_BYTES, MAX_FRAMES = 16 << 20, 10_000
 _NAME = re.compile(r"[A-Za-z0-9_.+/-]{1,100}")
 
 
+def is_name(name: str) -> bool:
+    """Whether a representation may be called that."""
+    return _NAME.fullmatch(name) is not None and name != "is_main_result"
+
+
 class Violation(Exception):
     """A report that is not in order."""
 
@@ -93,7 +98,7 @@ class Report:
             self.results.append({"is_main_result": text == "main"})
         elif kind == FIELD and self.results:
             name, _, value = text.partition("\0")
-            if not _NAME.fullmatch(name) or name == "is_main_result":
+            if not is_name(name):
                 raise Violation("a representation has no proper name")
             self.results[-1][name] = value
         elif kind == SHOWN:

@@ -115,6 +115,10 @@ class Session:
             return self._ended()
         return self._said(line)
 
+    def interrupted(self) -> None:
+        """An interrupt came between the cell's end and its report."""
+        self._failed("KeyboardInterrupt", "it was interrupted", "")
+
     def _start(self) -> None:
         cells, self._cells = os.pipe()
         self._lines, lines = os.pipe()

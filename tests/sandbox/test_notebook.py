@@ -61,6 +61,21 @@ Shown()
     assert shown._repr_mimebundle_()["image/png"] == "cG5n"
 
 
+def test_names_that_are_none_are_left_out(box):
+    done = box.run_code("display({'a b': 'x', 5: 'y', 'z' * 500: 'z', 'text/plain': 'kept'}, raw=True)")
+    assert done.error is None
+    assert (done.results[0].text, done.results[0].extra) == ("kept", {"5": "y"})
+
+
+def test_a_thread_that_shows_things_after_its_cell_spoils_no_later_one(box):
+    code = "import threading, time\ndef show():\n    for i in range(400): display(i); time.sleep(0.001)\nthreading.Thread(target=show).start()\n'first'"
+    assert box.run_code(code).error is None
+    time.sleep(0.2)
+    assert box.run_code("'next'").error is None
+    time.sleep(0.5)
+    assert [box.run_code(f"{n} + 1").text for n in range(3)] == ["1", "2", "3"]
+
+
 def test_raw_display_and_names_that_are_no_types(box):
     done = box.run_code("display({'text/html': '<i>', 'is_main_result': 'x', 'extra': 'y'}, raw=True)")
     assert done.error is not None or done.results[0].html == "<i>"
