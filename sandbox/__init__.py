@@ -14,40 +14,52 @@ from rollenv.sandbox.errors import (
     SandboxDied,
     SandboxError,
     SandboxFileError,
+    SandboxPaused,
     SandboxTimeout,
 )
 from rollenv.sandbox.pool import Pool, shared_pool
+from rollenv.sandbox.ports import Forward
 from rollenv.sandbox.sandbox import Sandbox
+from rollenv.sandbox.terminals import Terminal
 from rollenv.sandbox.types import (
     CommandResult,
+    Context,
     Entry,
     Execution,
     ExecutionError,
     Limits,
     Logs,
+    Metrics,
+    Process,
     Result,
     Runner,
     RunResult,
 )
+from rollenv.sandbox.watching import FileEvent, WatchHandle
 
 __all__ = [
     "AsyncSandbox",
     "CommandHandle",
     "CommandResult",
+    "Context",
     "ContextBusy",
     "Entry",
     "Execution",
     "ExecutionError",
+    "FileEvent",
     "FileIsDirectory",
     "FileRefused",
     "FileThere",
+    "Forward",
     "IsolationError",
     "Limits",
     "Logs",
+    "Metrics",
     "NotADirectory",
     "NotFound",
     "Pool",
     "PoolFull",
+    "Process",
     "Result",
     "RunResult",
     "Runner",
@@ -55,6 +67,9 @@ __all__ = [
     "SandboxDied",
     "SandboxError",
     "SandboxFileError",
+    "SandboxPaused",
     "SandboxTimeout",
+    "Terminal",
+    "WatchHandle",
     "shared_pool",
 ]

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import AsyncIterator, Generator
 from typing import Any, Self
 
-from rollenv.sandbox.sandbox import DEFAULT_CONTEXT, Sandbox
+from rollenv.sandbox.commands import CommandHandle
+from rollenv.sandbox.contexts import default_name
+from rollenv.sandbox.ports import Forward
+from rollenv.sandbox.sandbox import Sandbox
+from rollenv.sandbox.terminals import Terminal
 from rollenv.sandbox.types import Execution
+from rollenv.sandbox.watching import WatchHandle
 
 
 class AsyncSandbox:
-    """:class:`Sandbox` for asyncio: the same methods, awaited. Each runs in a thread."""
+    """:class:`Sandbox` for asyncio: the same methods, awaited, each in a thread; :attr:`sync` has what is no method."""
 
     def __init__(self, sandbox: Sandbox):
         self.sync = sandbox
         self.commands, self.files = _Awaited(sandbox.commands), _Awaited(sandbox.files)
+        self.terminals, self.ports = _Awaited(sandbox.terminals), _Awaited(sandbox.ports)
 
     @classmethod
     async def create(cls, *args: Any, **kwargs: Any) -> Self:
@@ -27,7 +35,9 @@ class AsyncSandbox:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            await asyncio.to_thread(self.sync.interrupt, kwargs.get("context") or DEFAULT_CONTEXT)
+            await asyncio.to_thread(
+                self.sync.interrupt, kwargs.get("context") or default_name(kwargs.get("language") or "python")
+            )
             raise
 
     def __getattr__(self, name: str) -> Any:
@@ -42,6 +52,10 @@ class AsyncSandbox:
         await asyncio.to_thread(self.sync.kill)
 
 
+#: What goes on in the background: its methods are awaited as well.
+_HANDLES = (CommandHandle, WatchHandle, Terminal, Forward)
+
+
 class _Awaited:
     """An object whose methods run in a thread."""
 
@@ -52,8 +66,21 @@ class _Awaited:
         value = getattr(self._inner, name)
         if not callable(value):
             return value
+        if inspect.isgeneratorfunction(value):
+            return lambda *args, **kwargs: _pieces(value(*args, **kwargs))
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            return await asyncio.to_thread(value, *args, **kwargs)
+            done = await asyncio.to_thread(value, *args, **kwargs)
+            return _Awaited(done) if isinstance(done, _HANDLES) else done
 
         return call
+
+
+async def _pieces(pieces: Generator[Any, None, None]) -> AsyncIterator[Any]:
+    """An iteration whose steps run in a thread."""
+    end = object()
+    try:
+        while (piece := await asyncio.to_thread(next, pieces, end)) is not end:
+            yield piece
+    finally:
+        await asyncio.to_thread(pieces.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import signal
 import threading
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from rollenv.core import UsageError
 from rollenv.sandbox.errors import NotFound, SandboxTimeout
 from rollenv.sandbox.results import OnText, Output, command_result
-from rollenv.sandbox.types import CommandResult
+from rollenv.sandbox.types import CommandResult, Process
 from rollenv.sandbox.worker import Json
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class CommandHandle:
     def __init__(self, sandbox: Sandbox, key: str, follow: Callable[[], Json], output: Output, seconds: float):
         self._sandbox, self.key, self._output, self._seconds = sandbox, key, output, seconds
         self._done: Json | None = None
+        self._pid = 0
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(follow,), name="sandbox-command", daemon=True)
         self._thread.start()
@@ -33,6 +35,19 @@ class CommandHandle:
             self._done = follow()
         except BaseException as error:  # raised again in wait()
             self._failure = error
+        finally:
+            self._sandbox.commands._running.pop(self.key, None)
+
+    @property
+    def pid(self) -> int:
+        """Its number inside.
+
+        Raises:
+            NotFound: if it has ended.
+        """
+        if not self._pid:
+            self._pid = int(self._sandbox._worker.request("pid", key=self.key)["pid"])
+        return self._pid
 
     @property
     def stdout(self) -> str:
@@ -82,6 +97,7 @@ class Commands:
     def __init__(self, sandbox: Sandbox):
         self._sandbox = sandbox
         self._numbers = itertools.count(1)
+        self._running: dict[str, CommandHandle] = {}
 
     def run(
         self,
@@ -129,7 +145,41 @@ class Commands:
         key, output, sandbox = f"background-{next(self._numbers)}", Output(on_stdout, on_stderr), self._sandbox
         fields = self._fields(command, cwd, env, seconds) | {"key": key}
         number, inbox = sandbox._worker.start("command", stream=True, **fields)
-        return CommandHandle(sandbox, key, lambda: sandbox._follow(number, inbox, seconds, output), output, seconds)
+        handle = CommandHandle(sandbox, key, lambda: sandbox._follow(number, inbox, seconds, output), output, seconds)
+        if handle.running:
+            self._running[key] = handle
+        return handle
+
+    def list(self) -> list[Process]:
+        """The contexts and commands that run, without what they started themselves."""
+        found = self._sandbox._worker.request("processes")["processes"]
+        return [Process(one["pid"], tuple(one["words"]), _context(one["key"]), one["seconds"]) for one in found]
+
+    def connect(self, pid: int, *, on_stdout: OnText | None = None, on_stderr: OnText | None = None) -> CommandHandle:
+        """The handle of a command that :meth:`start` started; its output from now on goes to these callers, too.
+
+        Raises:
+            NotFound: if no such command runs.
+        """
+        for handle in list(self._running.values()):
+            with contextlib.suppress(NotFound):
+                if handle.pid == pid:
+                    handle._output.listen(on_stdout, on_stderr)
+                    return handle
+        raise NotFound(f"no command with the number {pid} runs in the background")
+
+    def kill(self, pid: int) -> bool:
+        """End a command and what it started in its session; whether it was running."""
+        for one in self._sandbox._worker.request("processes")["processes"]:
+            if one["pid"] == pid and one["words"]:
+                with contextlib.suppress(NotFound):
+                    self._sandbox._worker.request("signal", key=one["key"], signal=int(signal.SIGKILL))
+                    return True
+        return False
+
+    def send_stdin(self, pid: int, text: str | bytes, close: bool = False) -> None:
+        """Write to a background command's standard input. See :meth:`CommandHandle.send_stdin`."""
+        self.connect(pid).send_stdin(text, close)
 
     def _fields(
         self, command: str | Sequence[str], cwd: str | None, env: Mapping[str, str] | None, seconds: float
@@ -139,3 +189,7 @@ class Commands:
             raise UsageError("the command is empty")
         fields = self._sandbox._worker.run_fields(seconds, {**self._sandbox._env, **(env or {})})
         return fields | {"command": words, "cwd": cwd, "memory_bytes": None}
+
+
+def _context(key: str) -> str | None:
+    return key.removeprefix("context-") if key.startswith("context-") else None

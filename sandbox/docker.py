@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import os
 import socket
 import struct
 import uuid
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +23,17 @@ from rollenv.sandbox.worker import Worker
 LABEL = "rollenv.sandbox.owner"
 _INSIDE = Path(__file__).with_name("inside")
 _START = """
-import sys, types
-for name, text in {sources!r}.items():
+import base64, json, sys, types, zlib
+for name, text in json.loads(zlib.decompress(base64.b85decode({packed!r}))).items():
     module = sys.modules[name] = types.ModuleType(name)
     exec(compile(text, name, "exec"), module.__dict__)
 module.main()
 """
+#: What runs in the container, each after what it needs.
+_MODULES = (
+    "linux", "seccomp", "report", "archive", "notify", "tunnel", "terminal", "files", "charts", "formats", "magics",
+    "sessions", "interpreter", "child", "room", "processes", "sockets", "watch", "enforce", "kernel", "container",
+)  # fmt: skip
 _USER = 1000
 #: MiB for the kernel and what forks for it.
 _KERNEL_MB = 24
@@ -139,23 +147,9 @@ def start(
 
 
 def _program() -> str:
-    """What runs in the container, as one text: it needs no file there."""
-    names = (
-        "linux",
-        "seccomp",
-        "report",
-        "files",
-        "interpreter",
-        "child",
-        "room",
-        "processes",
-        "sockets",
-        "watch",
-        "kernel",
-    )
-    return _START.format(
-        sources={name: (_INSIDE / f"{name}.py").read_text(encoding="utf-8") for name in (*names, "container")}
-    )
+    """What runs in the container, as one text: it needs no file there, and an argument has 128 KiB at most."""
+    sources = {name: (_INSIDE / f"{name}.py").read_text(encoding="utf-8") for name in _MODULES}
+    return _START.format(packed=base64.b85encode(zlib.compress(json.dumps(sources).encode(), 9)))
 
 
 def _host(limits: Limits, runtime: str | None) -> dict[str, Any]:

@@ -27,6 +27,10 @@ class ContextBusy(SandboxError):
     """The context is running other code."""
 
 
+class SandboxPaused(SandboxError):
+    """The sandbox is paused."""
+
+
 class PoolFull(SandboxError):
     """More runs are waiting than the pool accepts."""
 
@@ -71,6 +75,8 @@ def operation_error(number: int, message: str) -> SandboxError:
     """The error for what failed inside, by its number."""
     if number == numbers.EBUSY:
         return ContextBusy(message)
+    if number == numbers.ESHUTDOWN:
+        return SandboxPaused(message)
     error = _KINDS.get(number, SandboxFileError)(message)
     error.errno = number
     return error

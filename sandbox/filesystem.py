@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rollenv.sandbox.errors import NotFound
+from rollenv.sandbox.errors import NotFound, SandboxFileError
+from rollenv.sandbox.streams import Stream
 from rollenv.sandbox.types import Entry
-from rollenv.sandbox.worker import Json
+from rollenv.sandbox.watching import OnEvent, WatchHandle
+from rollenv.sandbox.worker import PIECE, Json
 
 if TYPE_CHECKING:
     from rollenv.sandbox.sandbox import Sandbox
 
 #: Seconds that an operation on files gets: inside, and until the sandbox is given up.
 _SECONDS, _GRACE = 120.0, 30.0
+#: Bytes that a listing, and all events of a watch, have at most.
+_MAX_LISTING, _MAX_EVENTS = 64 << 20, 1 << 30
 
 
 class Files:
@@ -25,20 +32,31 @@ class Files:
     def __init__(self, sandbox: Sandbox):
         self._sandbox = sandbox
 
-    def _perform(self, what: str, path: str, data: bytes = b"", **fields: Any) -> bytes:
-        worker = self._sandbox._worker
+    def _perform(self, what: str, path: str, data: bytes = b"", most: int = _MAX_LISTING, **fields: Any) -> bytes:
+        """An operation, and what it writes: at most so many bytes, whoever writes them."""
         output = bytearray()
-        terms = worker.run_fields(_SECONDS) | {"output_bytes": 1 << 40, "processes": None, "file_bytes": None} | fields
-        worker.request(
+        done = self._sandbox._worker.request(
             "file",
             data=data,
             wait=_SECONDS + _GRACE,
-            on_bytes=lambda _, piece: output.extend(piece),
-            what=what,
-            path=path,
-            **terms,
+            on_bytes=lambda name, piece: output.extend(piece if name == "stdout" else b""),
+            **self._terms(what, path, most),
+            **fields,
         )
+        self._require_done(done, what, path)
         return bytes(output)
+
+    def _terms(self, what: str, path: str, most: int, seconds: float = _SECONDS) -> Json:
+        terms = self._sandbox._worker.run_fields(seconds)
+        return terms | {"output_bytes": most, "processes": None, "file_bytes": None, "what": what, "path": path}
+
+    @staticmethod
+    def _require_done(done: Json, what: str, path: str) -> None:
+        """What was stopped on its way has not happened, or not all of it."""
+        why = next((name for name in ("out_of_memory", "timed_out", "truncated") if done.get(name)), None)
+        if why or done.get("signal") or done.get("exit_code"):
+            why = why.replace("_", " ") if why else "it was ended"
+            raise SandboxFileError(f"{what} of {path!r} was not finished: {why}")
 
     def read(self, path: str) -> str:
         """A file's text (UTF-8)."""
@@ -51,17 +69,79 @@ class Files:
             NotFound, FileIsDirectory, FileRefused, SandboxFileError: if it cannot be read; pipes, devices and the
                 files of /proc are not read.
         """
-        return self._perform("read", path, max_bytes=self._sandbox._worker.limits.disk_mb << 20)
+        return self._perform("read", path, most=self._most, max_bytes=self._most)
+
+    @property
+    def _most(self) -> int:
+        """Bytes that a file has at most."""
+        return self._sandbox._worker.limits.disk_mb << 20
+
+    def read_stream(self, path: str) -> Generator[bytes, None, None]:
+        """A file's contents in pieces, read as they are taken. See :meth:`read_bytes`."""
+        terms = self._terms("read", path, self._most, seconds=0) | {"max_bytes": self._most}
+        stream = Stream(self._sandbox._worker, "file", last=True, **terms)
+        try:
+            for name, piece in stream.pieces(_SECONDS):
+                if name == "stdout":
+                    yield piece
+            self._require_done(stream.done or {}, "read", path)
+        finally:
+            stream.close()
 
     def write(self, path: str, data: str | bytes) -> None:
         """Write a file, and the folders above it."""
         self._perform("write", path, data.encode() if isinstance(data, str) else bytes(data))
 
+    def write_stream(self, path: str, pieces: Iterable[bytes]) -> None:
+        """Write a file from pieces, as fast as they come and the sandbox takes them."""
+        stream = Stream(
+            self._sandbox._worker, "file", last=False, **self._terms("write", path, _MAX_LISTING, seconds=0)
+        )
+        try:
+            with contextlib.suppress(SandboxFileError):  # the operation says why it takes no more
+                for piece in pieces:
+                    for at in range(0, len(piece), PIECE):
+                        stream.send(piece[at : at + PIECE])
+                stream.send(b"", last=True)
+            for _ in stream.pieces(_SECONDS):
+                pass
+            self._require_done(stream.done or {}, "write", path)
+        finally:
+            stream.close()
+
+    def write_many(self, files: Mapping[str, str | bytes]) -> None:
+        """Write several files, path to contents, in one operation."""
+        whole = {path: data.encode() if isinstance(data, str) else bytes(data) for path, data in files.items()}
+        parts = [[path, len(data)] for path, data in whole.items()]
+        self._perform("write_many", ", ".join(list(whole)[:3]), b"".join(whole.values()), parts=parts)
+
     def list(self, path: str = ".") -> list[Entry]:
         """What is in a folder, by name."""
         base = path.rstrip("/")
-        lines: list[Json] = [json.loads(line) for line in self._perform("list", path).splitlines()]
-        return [Entry(path=f"{base}/{line['name']}", **line) for line in lines]
+        return [_entry(line, base) for line in self._perform("list", path).splitlines()]
+
+    def info(self, path: str) -> Entry:
+        """What is known of a file, folder or link; a link is not followed.
+
+        Raises:
+            NotFound: if there is nothing.
+        """
+        entry = _entry(self._perform("info", path), "")
+        return replace(entry, path=path)
+
+    def watch(self, path: str = ".", *, recursive: bool = False, on_event: OnEvent | None = None) -> WatchHandle:
+        """Watch a folder from now on.
+
+        Args:
+            path: of the folder.
+            recursive: whether also what is below it.
+            on_event: called with each event, in a thread; or fetch them with :meth:`WatchHandle.events`.
+
+        Raises:
+            NotFound, NotADirectory: if it is no folder.
+        """
+        terms = self._terms("watch", path, _MAX_EVENTS, seconds=0) | {"recursive": recursive, "quiet": True}
+        return WatchHandle(Stream(self._sandbox._worker, "file", last=True, **terms), on_event)
 
     def exists(self, path: str) -> bool:
         """Whether there is something."""
@@ -82,3 +162,25 @@ class Files:
     def rename(self, path: str, to: str) -> None:
         """Move a file or folder."""
         self._perform("rename", path, to=to)
+
+
+def _entry(line: bytes, base: str) -> Entry:
+    """For a line that may have been written by anybody in the sandbox."""
+    try:
+        said = json.loads(line)
+        wanted: dict[str, type | tuple[type, ...]] = {
+            "name": str,
+            "type": str,
+            "size": int,
+            "mode": int,
+            "modified": (int, float),
+            "owner": int,
+        }
+        wanted["group"] = int
+        if not all(isinstance(said[name], kind) for name, kind in wanted.items()):
+            raise TypeError
+        target = said.get("target")
+        known = {name: said[name] for name in wanted}
+        return Entry(path=f"{base}/{said['name']}", target=target if isinstance(target, str) else None, **known)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise SandboxFileError("what the sandbox says of its files is not in order") from error

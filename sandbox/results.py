@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import signal
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from rollenv.sandbox.types import CommandResult, Execution, ExecutionError, Logs, Result
@@ -12,23 +13,43 @@ from rollenv.sandbox.wire import parsed_json
 
 Json = dict[str, Any]
 OnText = Callable[[str], None]
+OnResult = Callable[[Result], None]
+OnError = Callable[[ExecutionError], None]
+
+#: Representations with a field of their own.
+_NAMES = {field.name for field in fields(Result)} - {"extra"}
 
 
 class Output:
     """Gathers output, and passes it on as text, in whole characters."""
 
-    def __init__(self, on_stdout: OnText | None = None, on_stderr: OnText | None = None):
+    def __init__(
+        self, on_stdout: OnText | None = None, on_stderr: OnText | None = None, on_result: OnResult | None = None
+    ):
+        self.on_result = on_result
         self.pieces: dict[str, list[str]] = {"stdout": [], "stderr": []}
-        self._callbacks = {"stdout": on_stdout, "stderr": on_stderr}
+        self._callbacks: dict[str, list[OnText]] = {"stdout": [], "stderr": []}
+        self.listen(on_stdout, on_stderr)
         decoder = codecs.getincrementaldecoder("utf-8")
         self._decoders = {name: decoder("backslashreplace") for name in self.pieces}
+
+    def listen(self, on_stdout: OnText | None, on_stderr: OnText | None) -> None:
+        """Pass on to more callers what comes from now on."""
+        for name, callback in (("stdout", on_stdout), ("stderr", on_stderr)):
+            if callback is not None:
+                self._callbacks[name].append(callback)
 
     def take(self, name: str, data: bytes, final: bool = False) -> None:
         """The next bytes of a stream."""
         if text := self._decoders[name].decode(data, final):
             self.pieces[name].append(text)
-            if callback := self._callbacks[name]:
+            for callback in self._callbacks[name]:
                 callback(text)
+
+    def show(self, representations: Json) -> None:
+        """A result that has come."""
+        if self.on_result:
+            self.on_result(result(representations))
 
     def text(self, name: str) -> str:
         """All of a stream so far."""
@@ -55,10 +76,10 @@ def no_room(message: str) -> Json:
 def execution(done: Json, output: Output, seconds: float) -> Execution:
     """For code that was given ``seconds``."""
     output.end()
-    results = [_result(representations) for representations in done["results"]]
+    results = [result(representations) for representations in done["results"]]
     logs = Logs(output.pieces["stdout"], output.pieces["stderr"])
     code = exit_code(done) if done["ended"] else None
-    return Execution(results, logs, _error(done, seconds), code, done["seconds"])
+    return Execution(results, logs, _error(done, seconds), code, done["seconds"], done.get("count"))
 
 
 def command_result(done: Json, output: Output, seconds: float) -> CommandResult:
@@ -73,11 +94,13 @@ def exit_code(done: Json) -> int:
     return -done["signal"] if done["signal"] else done["exit_code"] or 0
 
 
-def _result(representations: Json) -> Result:
-    known = {name: text for name, text in representations.items() if name in Result.__slots__}
-    if "json" in known:
-        known["json"] = parsed_json(known["json"])
-    return Result(**known)
+def result(representations: Json) -> Result:
+    """For what a kernel says of one."""
+    known = {name: text for name, text in representations.items() if name in _NAMES}
+    for name in ("json", "data", "chart"):
+        if name in known:
+            known[name] = parsed_json(known[name])
+    return Result(**known, extra={n: text for n, text in representations.items() if n not in _NAMES})
 
 
 def _error(done: Json, seconds: float) -> ExecutionError | None:

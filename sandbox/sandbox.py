@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
+import os
 import signal
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -14,21 +13,18 @@ from typing import Any, Self
 from rollenv.core import UsageError
 from rollenv.sandbox import backends
 from rollenv.sandbox.commands import Commands
-from rollenv.sandbox.errors import FileThere, NotFound, SandboxDied, SandboxFileError
+from rollenv.sandbox.contexts import DEFAULT, STATEFUL, Contexts
+from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxFileError
 from rollenv.sandbox.filesystem import Files
-from rollenv.sandbox.results import OnText, Output, died, execution, no_room
-from rollenv.sandbox.types import Execution, Limits
+from rollenv.sandbox.lifetime import Lifetime
+from rollenv.sandbox.ports import Ports
+from rollenv.sandbox.results import OnError, OnResult, OnText, Output, died, execution, no_room
+from rollenv.sandbox.terminals import Terminals
+from rollenv.sandbox.types import Context, Execution, Limits, Metrics
 from rollenv.sandbox.worker import Inbox, Json, Worker
 
-#: How to run a program in each language; Python runs in the kernel's own interpreter.
-LANGUAGES: dict[str, tuple[str, ...]] = {
-    "bash": ("bash", "-c"),
-    "sh": ("sh", "-c"),
-    "javascript": ("node", "-e"),
-    "perl": ("perl", "-e"),
-    "ruby": ("ruby", "-e"),
-}
-DEFAULT_CONTEXT = "default"
+#: Languages whose programs run on their own, with nothing kept for the next; see :data:`contexts.STATEFUL` for others.
+LANGUAGES: dict[str, tuple[str, ...]] = {"sh": ("sh", "-c"), "perl": ("perl", "-e"), "ruby": ("ruby", "-e")}
 #: Seconds on top of a run's own time until the sandbox itself is given up.
 _GRACE = 10.0
 #: How often an interpreter that has ended is started anew for one cell.
@@ -44,10 +40,11 @@ class Sandbox:
     def __init__(self, worker: Worker, backend: str, env: Mapping[str, str] | None = None):
         self._worker, self.backend, self._env = worker, backend, dict(env or {})
         self.commands, self.files = Commands(self), Files(self)
-        self._open: dict[str, str | None] = {}  # contexts that were made, and where they start
+        self.terminals, self.ports = Terminals(self), Ports(self)
+        self._contexts = Contexts(worker, self._env)
         self._killed = False
-        self._opening = threading.Lock()
-        self._numbers = itertools.count(1)
+        self._lifetime = Lifetime(self.kill)
+        self._measured = (time.monotonic(), 0.0)
 
     @classmethod
     def create(
@@ -57,8 +54,10 @@ class Sandbox:
         limits: Limits | None = None,
         packages: Sequence[str] = (),
         files: Mapping[str, str | bytes] | None = None,
+        snapshot: bytes | None = None,
         env: Mapping[str, str] | None = None,
         require: Sequence[str] = (),
+        timeout: float | None = None,
         **settings: Any,
     ) -> Self:
         """Start a sandbox.
@@ -68,8 +67,10 @@ class Sandbox:
             limits: of every run.
             packages: modules to import beforehand, so that code finds them loaded.
             files: written before anything runs: path to contents.
+            snapshot: files of another one, see :meth:`snapshot`.
             env: environment variables of everything that runs.
             require: properties of :attr:`isolation` that have to hold; by default all that the backend promises.
+            timeout: seconds that it lives, see :meth:`set_timeout`; by default until it is ended.
             settings: of the backend (``image=`` for docker).
 
         Raises:
@@ -78,8 +79,11 @@ class Sandbox:
         worker = backends.start(backend, limits or Limits(), packages, require=require, **settings)
         sandbox = cls(worker, backend, env)
         try:
-            for path, data in (files or {}).items():
-                sandbox.files.write(path, data)
+            if snapshot is not None:
+                sandbox.files._perform("unpack", "the snapshot", snapshot)
+            if files:
+                sandbox.files.write_many(files)
+            sandbox.set_timeout(timeout)
         except BaseException:
             worker.close()
             raise
@@ -99,54 +103,57 @@ class Sandbox:
         self,
         code: str,
         *,
-        language: str = "python",
+        language: str | None = None,
         context: str | None = None,
         timeout: float | None = None,
         on_stdout: OnText | None = None,
         on_stderr: OnText | None = None,
+        on_result: OnResult | None = None,
+        on_error: OnError | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Execution:
         """Run code and return what came of it; what the code does wrong is in the result, not an exception.
 
+        A cell of Python may use ``await``, ``!command``, ``%magic`` lines and ``%%magic`` cells, as in a notebook.
+
         Args:
-            code: a cell of Python, or a program in another language.
-            language: ``python``, or one of :data:`LANGUAGES` whose interpreter is in the sandbox.
-            context: whose variables it sees and changes (Python); by default the sandbox's own.
+            code: a cell, or a program in a language of :data:`LANGUAGES`.
+            language: ``python``, ``bash`` or ``javascript``, whose cells keep their state, or one of
+                :data:`LANGUAGES`; by default the context's own, and ``python`` without a context.
+            context: whose state it sees and changes; by default the language's own.
             timeout: seconds; by default what the limits say.
             on_stdout, on_stderr: called with text as it comes.
-            env: more environment variables while it runs.
+            on_result: called with each result as it comes.
+            on_error: called with what went wrong, if anything did.
+            env: more environment variables while it runs (in ``bash`` and ``javascript``: from now on).
 
         Raises:
             ContextBusy: if the context runs other code.
             NotFound: if there is no such context or interpreter.
             SandboxDied: if the sandbox had ended before.
         """
-        seconds, output = self._seconds(timeout), Output(on_stdout, on_stderr)
-        if language == "python":
-            done = self._run_cell(context or DEFAULT_CONTEXT, code, seconds, output, dict(env or {}))
-        elif language in LANGUAGES:
+        seconds, output = self._seconds(timeout), Output(on_stdout, on_stderr, on_result)
+        if language in LANGUAGES and context is None:
             fields = self._worker.run_fields(seconds, {**self._env, **(env or {})})
             fields |= {"command": [*LANGUAGES[language], code], "memory_bytes": None}
             done = self._run("command", seconds, output, **fields)
+        elif language is None or language in STATEFUL:
+            done = self._run_cell(self._contexts.of(context, language), code, seconds, output, dict(env or {}))
         else:
-            raise UsageError(f"there is no language {language!r}; there are python, {', '.join(LANGUAGES)}")
-        return execution(done, output, seconds)
+            names = STATEFUL if context else (*STATEFUL, *LANGUAGES)
+            raise UsageError(f"there is no language {language!r} here; there are {', '.join(names)}")
+        result = execution(done, output, seconds)
+        if result.error is not None and on_error is not None:
+            on_error(result.error)
+        return result
 
-    def _run_cell(self, name: str, code: str, seconds: float, output: Output, env: dict[str, str]) -> Json:
-        fields = self._worker.run_fields(seconds) | {"key": f"context-{name}", "code": code, "env": env}
-        if name == DEFAULT_CONTEXT:
-            with self._opening:
-                if name not in self._open:
-                    self.create_context(name)
+    def _run_cell(self, context: Context, code: str, seconds: float, output: Output, env: dict[str, str]) -> Json:
+        fields = self._contexts.cell(context, seconds) | {"code": code, "env": env}
         for attempt in range(_REOPENED):
-            try:
+            with contextlib.suppress(NotFound):
                 return self._run("cell", seconds, output, **fields)
-            except NotFound:
-                if name not in self._open:
-                    raise
             time.sleep(0.05 * attempt)  # where memory ran out, what was killed takes a moment to give it back
-            with self._opening, contextlib.suppress(FileThere):  # another thread was faster
-                self._open_context(name)
+            self._contexts.reopen(context)
         return no_room("its interpreter was ended again and again before it could begin: memory is short")
 
     def _run(self, op: str, seconds: float, output: Output, **fields: Any) -> Json:
@@ -154,7 +161,8 @@ class Sandbox:
         if not self._worker.alive:
             raise SandboxDied("the sandbox has ended")
         try:
-            return self._worker.request(op, wait=seconds + _GRACE, on_bytes=output.take, **fields)
+            results = output.show if output.on_result else None
+            return self._worker.request(op, wait=seconds + _GRACE, on_bytes=output.take, on_result=results, **fields)
         except SandboxDied:
             return self._died()
         except SandboxFileError as error:
@@ -182,40 +190,93 @@ class Sandbox:
             raise UsageError(f"a timeout is above 0 seconds, got {timeout!r}; leave it out for the limit")
         return seconds
 
-    def create_context(self, name: str | None = None, *, cwd: str | None = None) -> str:
-        """A new interpreter with a namespace of its own; its name.
+    def create_context(self, name: str | None = None, *, language: str = "python", cwd: str | None = None) -> str:
+        """A new process for cells, with a namespace of its own; its name.
 
-        If its process ends (a limit, a crash, memory that another one used), the next code starts it anew, without its
-        variables.
+        If its process ends (a limit, a crash, memory that another one used), the next cell starts it anew, without its
+        state.
+
+        Args:
+            name: by default one that is free.
+            language: ``python``, ``bash`` or ``javascript``.
+            cwd: where it starts.
+
+        Raises:
+            FileThere: if there is a context of that name.
+            NotFound: if there is no such folder, or the language's program is not in the sandbox.
         """
-        name = name or f"context-{next(self._numbers)}"
-        self._open[name] = cwd
-        try:
-            self._open_context(name)
-        except FileThere:
-            raise
-        except BaseException:
-            del self._open[name]
-            raise
-        return name
+        return self._contexts.create(name, language, cwd)
 
-    def _open_context(self, name: str) -> None:
-        fields = self._worker.run_fields(None, self._env) | {"timeout": 0}
-        self._worker.request("open", key=f"context-{name}", cwd=self._open.get(name), **fields)
+    def list_contexts(self) -> list[Context]:
+        """Those that were made, and the default ones that have run code."""
+        return self._contexts.list()
+
+    def restart_context(self, name: str = DEFAULT) -> None:
+        """End a context's process and what it started in its session; it starts anew without its state."""
+        self._contexts.restart(name)
 
     def remove_context(self, name: str) -> None:
         """End a context and what it started in its session."""
-        self._open.pop(name, None)
-        self._worker.request("signal", key=f"context-{name}", signal=int(signal.SIGKILL))
+        self._contexts.remove(name)
 
-    def interrupt(self, context: str = DEFAULT_CONTEXT) -> None:
+    def interrupt(self, context: str = DEFAULT) -> None:
         """Raise KeyboardInterrupt in the code that a context is running; without any, nothing happens."""
         with contextlib.suppress(NotFound):
             self._worker.request("signal", key=f"context-{context}", signal=int(signal.SIGINT))
 
+    def set_timeout(self, seconds: float | None) -> None:
+        """End the sandbox so many seconds from now, whatever runs in it; None for never."""
+        if seconds is not None and not seconds > 0:
+            raise UsageError(f"a sandbox lives for more than 0 seconds, got {seconds!r}; kill() ends it now")
+        self._lifetime.set(seconds)
+
+    @property
+    def expires_at(self) -> float | None:
+        """When it will be ended, in seconds since 1970; None for never."""
+        return self._lifetime.ends_at
+
+    def metrics(self) -> Metrics:
+        """What it uses now."""
+        said, limits, now = self._worker.request("metrics"), self._worker.limits, time.monotonic()
+        before, self._measured = self._measured, (now, float(said["cpu_seconds"]))
+        spent = max(0.0, self._measured[1] - before[1])  # what has ended no longer counts
+        return Metrics(
+            cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            cpu_seconds=self._measured[1],
+            cpu_percent=100 * spent / max(now - before[0], 1e-6),
+            memory_used=int(said["memory_used"]),
+            memory_total=limits.memory_mb << 20,
+            disk_used=int(said["disk_used"]),
+            disk_total=limits.disk_mb << 20,
+            processes=int(said["processes"]),
+            timestamp=time.time(),
+        )
+
+    def pause(self) -> None:
+        """Stop everything that runs; it stays in memory. No time limit but the sandbox's own lifetime counts the pause.
+
+        Until :meth:`resume`, whatever would run code or touch files raises :class:`SandboxPaused`.
+        """
+        self._worker.paused = True  # nothing has to answer any more
+        self._worker.request("pause")
+
+    def resume(self) -> None:
+        """Let everything go on; without a pause, nothing happens."""
+        self._worker.request("resume")
+        self._worker.resumed_at, self._worker.paused = time.monotonic(), False
+
+    def snapshot(self) -> bytes:
+        """The files of the scratch folder and of ``/tmp`` now, as an archive for ``create(snapshot=...)``.
+
+        Names, contents, permissions, times and links are kept. Processes, variables, contexts and pipes are not.
+        """
+        return self.files._perform("pack", "the scratch folder", most=4 * self._worker.limits.disk_mb << 20)
+
     def kill(self) -> None:
         """End the sandbox and everything in it; calling it again does nothing."""
         self._killed = True
+        self._lifetime.set(None)
+        self.ports.close()
         self._worker.close()
 
     close = kill

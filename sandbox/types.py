@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import stat
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from rollenv.core import UsageError
@@ -74,7 +75,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One rich result, in every representation that the value offers. Pictures are base64."""
+    """One rich result, in every representation that the value offers. Pictures and documents of bytes are base64."""
 
     text: str = ""
     html: str | None = None
@@ -82,10 +83,42 @@ class Result:
     svg: str | None = None
     png: str | None = None
     jpeg: str | None = None
+    pdf: str | None = None
     latex: str | None = None
     json: Any = None
+    javascript: str | None = None
+    data: Any = None
+    """Of a table of pandas: column to values."""
+    chart: Any = None
+    """Of a figure of matplotlib: what was drawn, see :func:`rollenv.sandbox.inside.charts.of_figure`."""
     is_main_result: bool = False
     """Whether it is the value of the last expression, and not something displayed."""
+    extra: dict[str, str] = field(default_factory=dict)
+    """Representations of other MIME types, as text."""
+
+    def formats(self) -> list[str]:
+        """The names of the representations that it has."""
+        names = [f.name for f in fields(self) if f.name not in ("is_main_result", "extra")]
+        return [name for name in names if getattr(self, name) not in (None, "")] + list(self.extra)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """A notebook shows it as the value itself would be shown."""
+        return {MIME[name]: getattr(self, name) for name in self.formats() if name in MIME} | self.extra
+
+
+#: The MIME types of representations.
+MIME = {
+    "text": "text/plain",
+    "html": "text/html",
+    "markdown": "text/markdown",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "jpeg": "image/jpeg",
+    "pdf": "application/pdf",
+    "latex": "text/latex",
+    "json": "application/json",
+    "javascript": "application/javascript",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +150,23 @@ class Execution:
     exit_code: int | None
     """Of the process, if it ended: below zero for a signal. A context that goes on has none."""
     seconds: float
+    execution_count: int | None = None
+    """How many cells the context's process had been given, with this one; None for a program of its own."""
 
     @property
     def text(self) -> str | None:
         """The value of the last expression as text."""
         return next((r.text for r in self.results if r.is_main_result), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A context: where cells keep their state."""
+
+    name: str
+    language: str
+    cwd: str | None
+    """Where it starts; None for the scratch folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +192,48 @@ class Entry:
     size: int
     """Bytes."""
     mode: int
+    modified: float = 0.0
+    """Seconds since 1970."""
+    owner: int = 0
+    """Number of its user, and of its group."""
+    group: int = 0
+    target: str | None = None
+    """Where a link leads."""
+
+    @property
+    def permissions(self) -> str:
+        """The mode as ``ls`` shows it."""
+        return stat.filemode({"dir": stat.S_IFDIR, "link": stat.S_IFLNK}.get(self.type, stat.S_IFREG) | self.mode)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Something that was asked for and runs."""
+
+    pid: int
+    """Its number inside."""
+    command: tuple[str, ...]
+    """The first words of a command; empty for a context."""
+    context: str | None
+    """The name of a context."""
+    seconds: float
+    """How long it has been running."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What a sandbox uses now. Memory and disk are in bytes."""
+
+    cpu_count: int
+    cpu_seconds: float
+    """Processor time of what runs, and of what it waited for."""
+    cpu_percent: float
+    """Of one processor, since the last call (or the start)."""
+    memory_used: int
+    memory_total: int
+    disk_used: int
+    """In the scratch folder."""
+    disk_total: int
+    processes: int
+    timestamp: float
+    """Seconds since 1970."""

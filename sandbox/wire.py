@@ -32,10 +32,10 @@ def checked_done(done: Any) -> Json:
         _need(isinstance(failed, dict) and _is_number(failed.get("errno")) and isinstance(failed.get("message"), str))
     elif "results" in done:
         _need(isinstance(done["results"], list) and len(done["results"]) <= _MAX_RESULTS)
-        _need(all(map(_is_result, done["results"])))
+        _need(all(map(is_result, done["results"])))
         _need(done["error"] is None or _is_error(done["error"]))
         _need(all(isinstance(done[name], bool) for name in _FLAGS))
-        _need(all(done[name] is None or _is_number(done[name]) for name in ("exit_code", "signal")))
+        _need(all(done.get(name) is None or _is_number(done[name]) for name in ("exit_code", "signal", "count")))
         _need(isinstance(done["seconds"], (int, float)))
     return dict(done)
 
@@ -49,7 +49,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
 
 
-def _is_result(value: Any) -> bool:
+def is_result(value: Any) -> bool:
+    """Whether it is one result: representations by name, all of them text."""
     return isinstance(value, dict) and all(
         isinstance(v, bool) if k == "is_main_result" else isinstance(v, str) for k, v in value.items()
     )

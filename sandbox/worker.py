@@ -6,16 +6,18 @@ import itertools
 import json
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from rollenv.core import UsageError
 from rollenv.sandbox.errors import SandboxDied, SandboxError, operation_error
 from rollenv.sandbox.types import Limits
-from rollenv.sandbox.wire import ProtocolError, checked_done
+from rollenv.sandbox.wire import ProtocolError, checked_done, is_result
 
 Json = dict[str, Any]
 OnBytes = Callable[[str, bytes], None]
+OnResult = Callable[[Json], None]
 Inbox = queue.SimpleQueue[tuple[Json, bytes]]
 
 #: Seconds for an operation of the kernel itself.
@@ -58,7 +60,8 @@ class Worker:
         self._waiting: dict[int, Inbox] = {0: queue.SimpleQueue()}
         self._send_lock = threading.Lock()
         self._close_lock = threading.Lock()
-        self.closed = False
+        self.closed = self.paused = False
+        self.resumed_at = float("-inf")
         self._buffer = bytearray()
         self._reader = threading.Thread(target=self._read, name="sandbox-reader", daemon=True)
         self._reader.start()
@@ -84,6 +87,7 @@ class Worker:
         last: bool = True,
         wait: float | None = OPERATION,
         on_bytes: OnBytes | None = None,
+        on_result: OnResult | None = None,
         **fields: Any,
     ) -> Json:
         """Ask the kernel for something, and wait until it is done.
@@ -94,6 +98,7 @@ class Worker:
             last: whether the input ends there.
             wait: seconds without any answer until it is given up, and the sandbox with it; None waits for ever.
             on_bytes: called with ("stdout" or "stderr", bytes) as output comes.
+            on_result: called with representations as results come.
             fields: the operation's arguments.
 
         Raises:
@@ -102,13 +107,18 @@ class Worker:
         """
         key = fields.setdefault("key", f"{op}-{next(self._numbers)}") if len(data) > PIECE else ""
         number, inbox = self.start(
-            op, data[:PIECE], stream=on_bytes is not None, last=last and len(data) <= PIECE, **fields
+            op,
+            data[:PIECE],
+            stream=on_bytes is not None,
+            show=on_result is not None,
+            last=last and len(data) <= PIECE,
+            **fields,
         )
         try:
             for at in range(PIECE, len(data), PIECE):
                 if not self._send_more(key, data[at : at + PIECE], last and at + PIECE >= len(data)):
                     break
-            return self.finish(inbox, wait, on_bytes)
+            return self.finish(inbox, wait, on_bytes, on_result)
         finally:
             self._waiting.pop(number, None)
 
@@ -143,12 +153,16 @@ class Worker:
             inbox.put(({"died": True}, b""))
         return number, inbox
 
-    def finish(self, inbox: Inbox, wait: float | None, on_bytes: OnBytes | None) -> Json:
+    def finish(
+        self, inbox: Inbox, wait: float | None, on_bytes: OnBytes | None, on_result: OnResult | None = None
+    ) -> Json:
         """Take answers until the request is done."""
         while True:
             try:
                 message, data = inbox.get(timeout=wait)
             except queue.Empty:
+                if self.paused or time.monotonic() - self.resumed_at < (wait or 0):
+                    continue
                 self.close()
                 raise SandboxDied(f"the sandbox did not answer within {wait:g} s and was ended") from None
             if "died" in message:
@@ -156,6 +170,9 @@ class Worker:
             if "stream" in message:
                 if on_bytes:
                     on_bytes(message["stream"], data)
+            elif "result" in message:
+                if on_result:
+                    on_result(message["result"])
             elif "done" in message:
                 done: Json = message["done"]
                 if "failed" in done:
@@ -210,6 +227,8 @@ class Worker:
             message["done"] = checked_done(message["done"])
         elif "stream" in message and message["stream"] not in ("stdout", "stderr"):
             raise ProtocolError("output of no known stream")
+        elif "result" in message and not is_result(message["result"]):
+            raise ProtocolError("a result is not in order")
         if inbox := self._waiting.get(message["id"]):
             inbox.put((message, data))
 

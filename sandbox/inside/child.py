@@ -18,22 +18,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 if __package__:
-    from rollenv.sandbox.inside import files, report
-    from rollenv.sandbox.inside.interpreter import run_program, serve_cells
+    from rollenv.sandbox.inside import files, report, terminal
+    from rollenv.sandbox.inside.interpreter import run_program, runner, serve_cells
 else:
     import files  # type: ignore[import-not-found,no-redef]
     import report  # type: ignore[import-not-found,no-redef]
-    from interpreter import run_program, serve_cells  # type: ignore[import-not-found,no-redef]
+    import terminal  # type: ignore[import-not-found,no-redef]
+    from interpreter import run_program, runner, serve_cells  # type: ignore[import-not-found,no-redef]
 
 Json = dict[str, Any]
 
 #: The descriptors of a child besides its standard streams, out of the way of those that programs close or reuse.
 REQUESTS, REPORTS = 1000, 1001
+#: The two ends of its terminal, if it has one.
+TERMINAL = (1002, 1003)
 #: Modules of this folder, which code that imports one of that name does not mean.
 _OURS = (
-    "child", "container", "files", "interpreter", "jail", "kernel", "linux", "processes", "report", "room", "seccomp",
-    "sockets",
-    "watch",
+    "archive", "charts", "child", "container", "enforce", "files", "formats", "interpreter", "jail", "kernel", "linux",
+    "magics", "notify", "processes", "report", "room", "seccomp", "sessions", "sockets", "terminal", "tunnel", "watch",
 )  # fmt: skip
 
 
@@ -42,7 +44,7 @@ def main(streams: Sequence[int], harden: Callable[[], None], scratch: str) -> No
     try:
         _take_place(streams)
         harden()
-        _open_streams()
+        _open_streams(len(streams) - 5)
         begin(scratch)
     except BaseException:
         with contextlib.suppress(BaseException):
@@ -60,13 +62,13 @@ def _take_place(streams: Sequence[int]) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for fd in streams]
-    for target, fd in zip((0, 1, 2, REQUESTS, REPORTS), high):  # noqa: B905 (a container's Python may be 3.9)
+    for target, fd in zip((0, 1, 2, REQUESTS, REPORTS, *TERMINAL), high):  # noqa: B905 (a container's Python may be 3.9)
         os.dup2(fd, target, inheritable=target < 3)
 
 
-def _open_streams() -> None:
+def _open_streams(more: int) -> None:
     os.closerange(3, REQUESTS)
-    os.closerange(REPORTS + 1, 1 << 16)
+    os.closerange(REPORTS + 1 + more, 1 << 16)
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", False)), "utf-8", "surrogateescape")
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", False)), "utf-8", "surrogateescape")
     errors = io.BufferedWriter(io.FileIO(2, "w", False))
@@ -93,6 +95,10 @@ def begin(scratch: str) -> None:
         elif terms["do"] == "file":
             files.perform(terms)
             os._exit(0)
+        elif terms["do"] == "terminal":
+            terminal.run(terms["command"], terms["size"], *TERMINAL, REQUESTS)
+        elif terms["do"] == "cells":
+            cells = runner(terms.get("language"), REPORTS)
     except (OSError, ValueError) as error:
         number = getattr(error, "errno", None) or 22
         name = getattr(error, "filename", None) or terms.get("path")
@@ -102,7 +108,7 @@ def begin(scratch: str) -> None:
     report.write_all(REPORTS, report.frame(report.READY))
     if terms["do"] == "run":
         run_program(terms.pop("code"), REPORTS)
-    serve_cells(REQUESTS, REPORTS)
+    serve_cells(cells, REQUESTS, REPORTS)
 
 
 def _execute(command: list[str]) -> None:

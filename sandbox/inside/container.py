@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -70,7 +69,7 @@ def main() -> None:
         inward,
         outward,
         new_room=None,
-        common=processes.Room(ours, 0),
+        common=processes.Room(ours, 0, os.open("/box", os.O_RDONLY | os.O_DIRECTORY)),
         watch=watching,
         idle_seconds=float(seconds),
     )
@@ -121,13 +120,13 @@ def _as_code(action: Callable[[], None]) -> None:
         os.waitpid(pid, 0)
 
 
-def _end_all() -> None:
-    """End every process of code's user, by one whom that user cannot signal: what the call reaches has no say in it."""
+def _end_all(number: int) -> None:
+    """Signal all processes of code's user, by one whom that user cannot signal: what the call reaches has no say."""
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
             os.setresuid(ENDER, CODE_USER, ENDER)
-            os.kill(-1, signal.SIGKILL)
+            os.kill(-1, number)
         os._exit(0)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)

@@ -14,9 +14,13 @@ import stat
 from typing import Any
 
 if __package__:
+    from rollenv.sandbox.inside import archive, notify, tunnel
     from rollenv.sandbox.inside.linux import open_without_magic
     from rollenv.sandbox.inside.report import write_all
 else:
+    import archive  # type: ignore[import-not-found,no-redef]
+    import notify  # type: ignore[import-not-found,no-redef]
+    import tunnel  # type: ignore[import-not-found,no-redef]
     from linux import open_without_magic  # type: ignore[import-not-found,no-redef]
     from report import write_all  # type: ignore[import-not-found,no-redef]
 
@@ -43,18 +47,33 @@ def _read(request: Json) -> None:
 
 
 def _write(request: Json) -> None:
-    path = request["path"]
+    _put(request["path"], None)
+
+
+def _write_many(request: Json) -> None:
+    """Several files, whose contents come one after the other."""
+    for path, size in request["parts"]:
+        _put(path, size)
+
+
+def _put(path: str, size: int | None) -> None:
+    """Write what comes on standard input: so many bytes of it, or all."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
     fd = open_without_magic(path, flags, 0o644)
-    _require_regular(fd, path)
-    os.ftruncate(fd, 0)
     try:
-        while piece := os.read(0, _PIECE):
+        _require_regular(fd, path)
+        os.ftruncate(fd, 0)
+        left = size
+        while left != 0 and (piece := os.read(0, _PIECE if left is None else min(left, _PIECE))):
             write_all(fd, piece)
+            left = None if left is None else left - len(piece)
     except OSError:
-        os.ftruncate(fd, 0)  # half a file is worth nothing, and the room may be needed
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, 0)  # half a file is worth nothing, and the room may be needed
         raise
+    finally:
+        os.close(fd)
 
 
 def _require_regular(fd: int, path: str) -> None:
@@ -74,13 +93,30 @@ def _device(path: str) -> int | None:
 
 
 def _list(request: Json) -> None:
-    for entry in sorted(os.scandir(request["path"]), key=lambda e: e.name):
+    base = request["path"]
+    for name in sorted(os.listdir(base)):
         with contextlib.suppress(FileNotFoundError):  # it went meanwhile
-            info = entry.stat(follow_symlinks=False)
-            kind = "dir" if stat.S_ISDIR(info.st_mode) else "link" if stat.S_ISLNK(info.st_mode) else "file"
-            name = os.fsencode(entry.name).decode("utf-8", "surrogateescape")
-            line = {"name": name, "type": kind, "size": info.st_size, "mode": info.st_mode & 0o7777}
-            write_all(1, json.dumps(line).encode() + b"\n")
+            _describe(os.path.join(base, name))
+
+
+def _info(request: Json) -> None:
+    _describe(request["path"])
+
+
+def _describe(path: str) -> None:
+    """A line about what is there; a link is not followed."""
+    info = os.lstat(path)
+    kind = "dir" if stat.S_ISDIR(info.st_mode) else "link" if stat.S_ISLNK(info.st_mode) else "file"
+    line: Json = {"name": _shown(os.path.basename(path.rstrip("/"))), "type": kind, "size": info.st_size}
+    line |= {"mode": info.st_mode & 0o7777, "modified": info.st_mtime, "owner": info.st_uid, "group": info.st_gid}
+    if kind == "link":
+        with contextlib.suppress(OSError):
+            line["target"] = _shown(os.readlink(path))
+    write_all(1, json.dumps(line).encode() + b"\n")
+
+
+def _shown(name: str) -> str:
+    return os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
 def _make_dir(request: Json) -> None:
@@ -106,7 +142,13 @@ def _exists(request: Json) -> None:
 _OPERATIONS = {
     "read": _read,
     "write": _write,
+    "write_many": _write_many,
     "list": _list,
+    "info": _info,
+    "watch": notify.watch,
+    "pack": archive.pack,
+    "unpack": archive.unpack,
+    "connect": tunnel.connect,
     "make_dir": _make_dir,
     "remove": _remove,
     "rename": _rename,

@@ -1,12 +1,11 @@
 """Cells of Python, as a notebook runs them: what they print, the value of the last expression, how they fail."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import atexit
-import base64
 import contextlib
-import io
 import json
 import os
 import signal
@@ -18,11 +17,24 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 if __package__:
-    from rollenv.sandbox.inside import report
+    from rollenv.sandbox.inside import magics, report
+    from rollenv.sandbox.inside.formats import SHORT, ShowFigures, bundle_of, formats
+    from rollenv.sandbox.inside.sessions import Session
 else:
+    import magics  # type: ignore[import-not-found,no-redef]
     import report  # type: ignore[import-not-found,no-redef]
+    from formats import SHORT, ShowFigures, bundle_of, formats  # type: ignore[import-not-found,no-redef]
+    from sessions import Session  # type: ignore[import-not-found,no-redef]
 
 Json = dict[str, Any]
+
+#: Flags of compiled code: of ``from __future__`` imports, and of code that awaits.
+_FUTURES = 0
+for _name in __future__.all_feature_names:
+    _FUTURES |= getattr(__future__, _name).compiler_flag & ~0xFFFF
+_COROUTINE = 0x80
+#: Bytes and frames of the results of one cell.
+_MAX_BYTES, _MAX_FRAMES = report.MAX_BYTES * 9 // 10, report.MAX_FRAMES - 10
 
 
 class Interpreter:
@@ -30,20 +42,29 @@ class Interpreter:
 
     Args:
         fd: where reports go.
+        notebook: whether commands, magics and ``await`` may stand where Python has none of them.
     """
 
-    def __init__(self, fd: int) -> None:
-        self.fd, self.pid = fd, os.getpid()
+    def __init__(self, fd: int, notebook: bool = False) -> None:
+        self.fd, self.pid, self.notebook = fd, os.getpid(), notebook
         self.main = types.ModuleType("__main__")
         self.main.__dict__.update(__builtins__=__builtins__, display=self.display)
+        if notebook:
+            shell = magics.Magics(self.main.__dict__, self._cell, self._show)
+            self.main.__dict__["get_ipython"] = lambda: shell
         sys.modules["__main__"] = self.main
-        self.results: list[Json] = []
+        self._futures = 0  # ``from __future__ import`` of a cell holds for later ones
+        self._loop: Any = None
+        self._size = self._frames = 0
+        self._writing, self._running = threading.Lock(), False
+        ShowFigures(self._figures)
 
     def run(self, code: str) -> int:
         """Execute one cell and report what came of it; its exit status."""
-        self.results, status = [], 0
+        self._size, self._frames, status = 0, 0, 0
+        self._running = True
         try:
-            self._execute(code)
+            self._cell(code)
         except SystemExit as leave:
             status = leave.code if isinstance(leave.code, int) else 0 if leave.code is None else 1
             if leave.code is not None and not isinstance(leave.code, int):
@@ -55,123 +76,157 @@ class Interpreter:
             self._failed(*_describe(caught))
         if self.reporting:
             self._figures()
-            self._report()
+            self._rest()
         flush()
         return status & 0xFF
+
+    def interrupted(self) -> None:
+        """An interrupt came between the cell's end and its report."""
+        self._rest()
+        report.write_all(self.fd, report.frame(report.ERROR, "KeyboardInterrupt", "", ""))
+
+    def _rest(self) -> None:
+        with self._writing:
+            self._running = False
 
     @property
     def reporting(self) -> bool:
         """Whether this is the process that was asked, and not a fork of it that the code did not end."""
         return os.getpid() == self.pid
 
-    def _execute(self, code: str) -> None:
-        tree = ast.parse(code, "<code>")
+    def _cell(self, code: str) -> None:
+        tree = ast.parse(magics.changed(code) if self.notebook else code, "<code>")
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, "<code>", "exec"), self.main.__dict__)
+        parts = [self._compiled(tree, "exec")]
         if isinstance(last, ast.Expr):
-            value = eval(compile(ast.Expression(last.value), "<code>", "eval"), self.main.__dict__)
-            if value is not None:
-                self.main.__dict__["_"] = value
-                self.results.append(formats(value) | {"is_main_result": True})
+            parts.append(self._compiled(ast.Expression(last.value), "eval"))
+        if any(part.co_flags & _COROUTINE for part in parts):
+            value = self._wait_for(self._awaited(parts))
+        else:
+            for part in parts:
+                value = eval(part, self.main.__dict__)
+        if last is not None and value is not None:
+            self.main.__dict__["_"] = value
+            self._report(formats(value), main=True)
 
-    def display(self, *values: Any) -> None:
-        """Show values as results."""
-        self.results += [formats(value) for value in values]
+    def _compiled(self, tree: ast.Module | ast.Expression, mode: str) -> types.CodeType:
+        flags = self._futures | (ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if self.notebook else 0)
+        code: types.CodeType = compile(tree, "<code>", mode, flags, dont_inherit=True)
+        self._futures |= code.co_flags & _FUTURES
+        return code
+
+    async def _awaited(self, parts: list[types.CodeType]) -> Any:
+        """A whole cell inside the loop, though only a part of it awaits."""
+        for part in parts:
+            value = eval(part, self.main.__dict__)
+            if part.co_flags & _COROUTINE:
+                value = await value
+        return value
+
+    def _wait_for(self, coroutine: Any) -> Any:
+        """Run a cell that awaits. One loop serves all cells; tasks that they leave go on in later ones that await."""
+        import asyncio
+
+        if self._loop is None or self._loop.is_closed():
+            self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        task = self._loop.create_task(coroutine)
+        try:
+            return self._loop.run_until_complete(task)
+        except BaseException:
+            if not task.done():  # an interrupt ends the loop, not the task
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    self._loop.run_until_complete(task)
+            raise
+
+    def display(self, *values: Any, raw: bool = False, **_: Any) -> None:
+        """Show values as results at once. With ``raw`` they are mappings of MIME types to contents."""
+        for value in values:
+            if raw:
+                self._show({SHORT.get(str(name), str(name)): what for name, what in value.items()})
+            else:
+                self._report(formats(value))
+
+    def _show(self, found: Json) -> None:
+        self._report(bundle_of(found))
 
     def _failed(self, name: str, value: str, trace: str) -> None:
         with contextlib.suppress(Exception):
             sys.stderr.write(trace)
+        flush()
         if self.reporting:
-            report.write_all(self.fd, report.frame(report.ERROR, name, value.replace("\0", "\\0"), trace))
+            self._write(report.frame(report.ERROR, name, value.replace("\0", "\\0"), trace))
 
-    def _report(self) -> None:
-        size = 0
-        for result in self.results[: report.MAX_FRAMES // 20]:
-            pieces = [report.frame(report.RESULT, "main" if result.pop("is_main_result", False) else "display")]
-            pieces += [report.frame(report.FIELD, name, text) for name, text in result.items()]
-            size += sum(map(len, pieces))
-            if size > report.MAX_BYTES * 9 // 10:
-                dropped = f"[more than {report.MAX_BYTES * 9 // 10} bytes of results; the rest was dropped]"
-                pieces = [pieces[0], report.frame(report.FIELD, "text", dropped)]
-            report.write_all(self.fd, b"".join(pieces))
-            if size > report.MAX_BYTES * 9 // 10:
-                break
+    def _report(self, shown: dict[str, str], main: bool = False) -> None:
+        """Say what is shown, after all that was printed before it."""
+        flush()
+        if not self.reporting or self._size > _MAX_BYTES:
+            return
+        pieces = [report.frame(report.RESULT, "main" if main else "display")]
+        pieces += [report.frame(report.FIELD, name, text) for name, text in shown.items() if report.is_name(name)]
+        self._size += sum(map(len, pieces))
+        self._frames += len(pieces) + 1
+        if self._size > _MAX_BYTES or self._frames > _MAX_FRAMES:
+            self._size = _MAX_BYTES + 1
+            dropped = f"[more than {_MAX_BYTES} bytes or {_MAX_FRAMES} parts of results; the rest was dropped]"
+            pieces = [pieces[0], report.frame(report.FIELD, "text", dropped)]
+        self._write(b"".join(pieces) + report.frame(report.SHOWN))
+
+    def _write(self, data: bytes) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # half a frame would spoil the rest
+        try:
+            with self._writing:  # threads may show things too, but nothing once the cell is done
+                if self._running:
+                    report.write_all(self.fd, data)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _figures(self) -> None:
         pyplot: Any = sys.modules.get("matplotlib.pyplot")
         with contextlib.suppress(Exception):
             for number in pyplot.get_fignums() if pyplot else ():
-                self.results.append(formats(pyplot.figure(number)))
+                self._report(formats(pyplot.figure(number)))
             if pyplot:
                 pyplot.close("all")
 
 
+#: Files whose frames are not the code's.
+_OWN = {Interpreter.run.__code__.co_filename, magics.changed.__code__.co_filename}
+
+
 def _describe(error: BaseException) -> tuple[str, str, str]:
-    """Name, value and trace of an exception, without the frames of this file."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != "<code>":
-        trace = trace.tb_next
+    """Name, value and trace of an exception, without our frames."""
     with contextlib.suppress(Exception):
-        lines = traceback.format_exception(type(error), error, trace)
-        return str(type(error).__name__), str(error)[:10_000], "".join(lines)[-100_000:]
+        said = traceback.TracebackException.from_exception(error)
+        inner: traceback.TracebackException | None = said
+        while inner is not None:
+            inner.stack = traceback.StackSummary.from_list([f for f in inner.stack if f.filename not in _OWN])
+            inner = inner.__cause__ or inner.__context__
+        return str(type(error).__name__), str(error)[:10_000], "".join(said.format())[-100_000:]
     return str(type(error).__name__), "", f"{type(error).__name__}\n"
 
 
-_METHODS = {
-    "html": "_repr_html_",
-    "markdown": "_repr_markdown_",
-    "svg": "_repr_svg_",
-    "png": "_repr_png_",
-    "jpeg": "_repr_jpeg_",
-    "latex": "_repr_latex_",
-    "json": "_repr_json_",
-}
+def runner(language: str | None, reports: int) -> Interpreter | Session:
+    """What runs cells of a language."""
+    return Interpreter(reports, notebook=True) if language in (None, "python") else Session(reports, language)
 
 
-def formats(value: Any) -> dict[str, Any]:
-    """Every representation that a value offers, as text: pictures in base64, ``json`` as a document."""
-    found: dict[str, Any] = {}
-    for name, method in _METHODS.items():
-        if hasattr(type(value), method):
-            with contextlib.suppress(Exception):
-                found[name] = getattr(value, method)()
-    if "png" not in found and "matplotlib" in sys.modules and hasattr(value, "savefig"):
-        with contextlib.suppress(Exception):
-            picture = io.BytesIO()
-            value.savefig(picture, format="png", bbox_inches="tight")
-            found["png"] = picture.getvalue()
-    if isinstance(value, (dict, list)):
-        found.setdefault("json", value)
-    shown = {}
-    for name, what in found.items():
-        with contextlib.suppress(Exception):  # circular, or of no type that can be shown
-            shown[name] = json.dumps(what) if name == "json" else _text(what)
-    try:
-        shown["text"] = str(repr(value))
-    except Exception as error:
-        shown["text"] = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
-    return {name: text for name, text in shown.items() if text is not None}
-
-
-def _text(shown: Any) -> str | None:
-    if isinstance(shown, bytes):
-        return base64.b64encode(shown).decode()
-    return None if shown is None else str(shown)
-
-
-def serve_cells(requests: int, reports: int) -> None:
+def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int) -> None:
     """Run cells as they come, and report on each with its number."""
-    interpreter = Interpreter(reports)
     signal.signal(signal.SIGINT, _nothing)
     while line := report.read_message(requests):
         request = json.loads(line)
         try:
             with _environment(request.get("env") or {}):
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-                interpreter.run(request["code"])
+                if isinstance(interpreter, Session):
+                    interpreter.run(request["code"], request.get("env"))
+                else:
+                    interpreter.run(request["code"])
         except KeyboardInterrupt:  # between the cell's end and its report
             if interpreter.reporting:
-                report.write_all(reports, report.frame(report.ERROR, "KeyboardInterrupt", "", ""))
+                interpreter.interrupted()
         finally:
             with contextlib.suppress(ValueError):
                 signal.signal(signal.SIGINT, _nothing)
@@ -189,7 +244,8 @@ def run_program(code: str, reports: int) -> None:
         threading._shutdown()  # type: ignore[attr-defined]
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
-    flush()
+    with contextlib.suppress(BaseException):
+        flush()
     os._exit(status)
 
 
@@ -214,5 +270,5 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 def flush() -> None:
     """Write out what was printed."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BaseException):
+        with contextlib.suppress(Exception):
             stream.flush()

@@ -187,7 +187,7 @@ def _build_root(settings: dict[str, Any]) -> bool:
         os.makedirs(os.path.dirname(f"{root}/{name}"), exist_ok=True)
         with open(f"{root}/{name}", "w") as file:
             file.write(text)
-    for folder in ("proc", "dev", "home", SCRATCH[1:]):
+    for folder in ("proc", "dev/pts", "home", SCRATCH[1:]):
         os.makedirs(f"{root}/{folder}", exist_ok=True)
     # A new /proc may only be mounted where the old one can be seen; it will cover it.
     linux.mount("/proc", f"{root}/proc", None, linux.MS_BIND | linux.MS_REC)

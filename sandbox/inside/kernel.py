@@ -15,7 +15,6 @@ import contextlib
 import errno
 import json
 import os
-import select
 import selectors
 import signal
 import sys
@@ -24,33 +23,29 @@ from collections.abc import Callable
 from typing import Any
 
 if __package__:
+    from rollenv.sandbox.inside.enforce import Enforcer
     from rollenv.sandbox.inside.processes import Child, Job, Room
     from rollenv.sandbox.inside.report import Violation, write_all
     from rollenv.sandbox.inside.watch import Watch
 else:
+    from enforce import Enforcer  # type: ignore[import-not-found,no-redef]
     from processes import Child, Job, Room  # type: ignore[import-not-found,no-redef]
     from report import Violation, write_all  # type: ignore[import-not-found,no-redef]
     from watch import Watch  # type: ignore[import-not-found,no-redef]
 
 #: Bytes of one message at most; what is larger ends the channel.
 MAX_MESSAGE = 64 << 20
-#: Seconds between looks at what is running, and at what stays between requests.
-WATCH_INTERVAL, IDLE_INTERVAL = 0.02, 1.0
-#: Seconds after which a run yields to younger ones.
-YIELD_AFTER = 0.1
-#: Seconds that code has to react to an interrupt before it is killed.
-GRACE = 0.5
-#: Seconds after a request from which on what goes on counts, and the part of a processor that it may have for ever.
-_IDLE_BEGINS, _IDLE_SHARE = 0.05, 0.1
 #: Operations that have code or a program run.
-_STARTING = frozenset({"run", "command", "file", "open", "cell"})
+_STARTING = frozenset({"run", "command", "terminal", "file", "open", "cell"})
 #: Bytes of output that are sent with the result instead of before it.
 _HELD = 1 << 16
+#: Words of a command, and characters of each, that a list of processes shows.
+_SHOWN = 100
 
 Json = dict[str, Any]
 
 
-class Kernel:
+class Kernel(Enforcer):
     """Serves one channel until it ends.
 
     Args:
@@ -72,15 +67,12 @@ class Kernel:
         watch: Watch,
         idle_seconds: float,
     ):
-        self.inward, self.outward, self.watch = inward, outward, watch
+        super().__init__(watch, idle_seconds)
+        self.inward, self.outward = inward, outward
         self.new_room, self.home = new_room, common
-        self.idle_seconds = self._idle_left = idle_seconds
-        self._idle_at: tuple[float, float] | None = None  # when it was looked at, and the processor time then
-        self.rooms: list[Room] = []
         self.spare: Room | None = None
         self.named: dict[str, Child] = {}
         self.inbox = bytearray()
-        self._look_at = self._looked = self._soothe_at = 0.0
         self.selector = selectors.DefaultSelector()
         self.selector.register(inward, selectors.EVENT_READ, self._on_channel)
         if common is not None:
@@ -126,6 +118,8 @@ class Kernel:
         if request["op"] in _STARTING:
             self._starts(time.monotonic())
         try:
+            if self._paused_at is not None and request["op"] in _STARTING:
+                raise OSError(errno.ESHUTDOWN, "the sandbox is paused; resume() it first")
             answer = getattr(self, f"_op_{request['op']}")(request, payload)
         except EOFError:
             raise
@@ -152,7 +146,41 @@ class Kernel:
         return {"pid": os.getpid(), "python": sys.version.split()[0], "processes": running}
 
     def _op_memory(self, _: Json, __: bytes) -> Json:
-        return {"used": self.watch.used([room.scratch for room in self.rooms if room.scratch is not None], True)}
+        return {"used": self.watch.used(self._scratches(), True)}
+
+    def _op_metrics(self, _: Json, __: bytes) -> Json:
+        """What is used now: bytes, seconds of processors, processes."""
+        disk = os.fstatvfs(self.home.scratch) if self.home is not None and self.home.scratch is not None else None
+        used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize if disk else 0
+        return {
+            "cpu_seconds": self.watch.cpu_seconds(),
+            "memory_used": self.watch.used(self._scratches(), True),
+            "disk_used": used,
+            "processes": len(self.watch.pids()),
+        }
+
+    def _op_processes(self, _: Json, __: bytes) -> Json:
+        """What runs by request in the home room: contexts and commands, with their numbers inside."""
+        now = time.monotonic()
+        found = [(key, child) for key, child in self.named.items() if child.pid and child.room is self.home]
+        return {
+            "processes": [
+                {"key": key, "pid": child.pid, "seconds": now - child.begun, "words": child.words}
+                for key, child in found
+                if child.context or child.words
+            ]
+        }
+
+    def _op_pid(self, request: Json, _: bytes) -> Json | None:
+        """The number of a process inside, as soon as there is one."""
+        child = self._find(request)
+        if child.pid:
+            return {"pid": child.pid}
+        child.asked.append(request["id"])
+        return None
+
+    def _scratches(self) -> list[int]:
+        return [room.scratch for room in self.rooms if room.scratch is not None]
 
     def _op_run(self, request: Json, payload: bytes) -> None:
         """One program in a room that nobody used before, and nobody will use again."""
@@ -176,11 +204,38 @@ class Kernel:
 
     def _op_command(self, request: Json, payload: bytes) -> None:
         """A fork becomes another program."""
-        self._begin(self._fork(self._the_home()), request, payload, do="command", command=request["command"])
+        child = self._fork(self._the_home())
+        child.words = [str(word)[:_SHOWN] for word in request["command"][:_SHOWN]]
+        self._begin(child, request, payload, do="command", command=request["command"])
+
+    def _op_terminal(self, request: Json, payload: bytes) -> None:
+        """The same, at a terminal."""
+        child = self._fork(self._the_home(), terminal=True)
+        child.words = [str(word)[:_SHOWN] for word in request["command"][:_SHOWN]]
+        self._begin(child, request, payload, do="terminal", command=request["command"], size=request["size"])
+
+    def _op_resize(self, request: Json, _: bytes) -> Json:
+        """A terminal has another size."""
+        child = self._find(request)
+        if child.job is None or child.job.op != "terminal":
+            raise ProcessLookupError(errno.ESRCH, "it is at no terminal", request["key"])
+        child.tell({"size": request["size"]})
+        return {}
+
+    def _op_pause(self, _: Json, __: bytes) -> Json:
+        """Stop everything; time does not count until it goes on."""
+        if self._paused_at is None:
+            self._paused_at = time.monotonic()
+            self._the_home().order(signal_all=int(signal.SIGSTOP))
+        return {}
+
+    def _op_resume(self, _: Json, __: bytes) -> Json:
+        self._go_on()
+        return {}
 
     def _op_file(self, request: Json, payload: bytes) -> None:
         """A fork does something to a file."""
-        names = ("what", "path", "to", "max_bytes")
+        names = ("what", "path", "to", "max_bytes", "parts", "recursive", "port")
         terms = {name: request[name] for name in names if name in request}
         self._begin(self._fork(self._the_home()), request, payload, do="file", **terms)
 
@@ -190,7 +245,7 @@ class Kernel:
             raise FileExistsError(errno.EEXIST, "there is a context of this name", request["key"])
         child = self._fork(self._the_home())
         child.context = True
-        self._begin(child, {**request, "last": True}, b"", do="cells")
+        self._begin(child, {**request, "last": True}, b"", do="cells", language=request.get("language"))
 
     def _op_cell(self, request: Json, _: bytes) -> None:
         child = self._find(request)
@@ -200,6 +255,7 @@ class Kernel:
             child.room.signal(child, signal.SIGKILL, True)
             raise ProcessLookupError(errno.ESRCH, "it is not running", request["key"])
         child.report.clear()
+        child.cells += 1
         child.job = Job(request)
         child.tell({"number": request["id"], "code": request["code"], "env": request.get("env")})
 
@@ -221,6 +277,15 @@ class Kernel:
             self.send({"id": request["id"], "done": {} if taken else {"failed": failed}})
 
         child.stdin.put(payload, close=bool(request.get("last")), then=then)
+
+    def _op_ack(self, request: Json, _: bytes) -> Json:
+        """So many bytes of output have been taken; there is room for as many."""
+        child = self._find(request)
+        if child.job is not None:
+            child.job.flying -= request["taken"]
+            if child.job.flying < child.job.window:
+                self._listen(child)
+        return {}
 
     def _find(self, request: Json) -> Child:
         if request["key"] not in self.named:
@@ -256,11 +321,15 @@ class Kernel:
         if room.pidfd is not None:
             self.selector.register(room.pidfd, selectors.EVENT_READ, lambda: self._gone(room))
 
-    def _fork(self, room: Room, once: bool = False) -> Child:
-        child = room.fork(self.selector, once)
-        for fd in child.fds:
-            self.selector.register(fd, selectors.EVENT_READ, lambda fd=fd: self._on_output(child, fd))
+    def _fork(self, room: Room, once: bool = False, terminal: bool = False) -> Child:
+        child = room.fork(self.selector, once, terminal)
+        self._listen(child)
         return child
+
+    def _listen(self, child: Child) -> None:
+        for fd in child.fds:
+            if fd not in self.selector.get_map():
+                self.selector.register(fd, selectors.EVENT_READ, lambda fd=fd: self._on_output(child, fd))
 
     def _on_room(self, room: Room) -> bool:
         """What the first process of a room says; whether it said something."""
@@ -294,6 +363,9 @@ class Kernel:
             self._ended(child, said["status"])
         else:
             child.pid = said["pid"]
+            for asked in child.asked:
+                self.send({"id": asked, "done": {"pid": child.pid}})
+            child.asked.clear()
 
     def _ended(self, child: Child, status: int) -> None:
         """A process has ended. A run is over when its whole room is."""
@@ -361,11 +433,21 @@ class Kernel:
                 job.violation = job.violation or f"its report was not in order: {error}"
             self._stop(child)
             return
+        self._show(child, job)
         if child.context and job.op == "open" and report.ready:
             self._answer(child, job)
         elif report.done is not None:
             self._drain(child)
             self._answer(child, job)
+
+    def _show(self, child: Child, job: Job) -> None:
+        """Pass results on as they come, after what was written before them."""
+        if job.showing and job.shown < child.report.whole:
+            for fd in [fd for fd in child.fds if child.fds[fd] != "reports"]:
+                self._on_output(child, fd)
+            for result in child.report.results[job.shown : child.report.whole]:
+                self.send({"id": job.id, "result": result})
+            job.shown = child.report.whole
 
     def _collect(self, child: Child, job: Job, name: str, data: bytes) -> None:
         left = job.limit - job.seen[name]
@@ -373,6 +455,11 @@ class Kernel:
         job.held[name] += data[: max(left, 0)]
         if job.stream or len(job.held[name]) >= _HELD:
             self._send_held(job, name)
+        job.flying += len(data)
+        if job.window and job.flying >= job.window:
+            for fd in child.fds:
+                if child.fds[fd] != "reports" and fd in self.selector.get_map():
+                    self.selector.unregister(fd)
         if len(data) > left and not job.flags["truncated"]:
             job.flags["truncated"] = True
             self._stop(child)
@@ -402,15 +489,17 @@ class Kernel:
             del self.named[child.key]
         if child.job is not None and job is not None:
             self._answer(child, job)
+        for asked in child.asked:
+            gone = {"errno": errno.ESRCH, "message": "it has ended"}
+            self.send({"id": asked, "done": {"failed": gone}})
+        child.asked.clear()
         child.stdin.close()
         child.requests.close()
 
     def _answer(self, child: Child, job: Job) -> None:
         child.job = None
         report, status = child.report, child.status
-        if not self._busy():
-            self.watch.refresh()
-            self._look_at = min(self._look_at, time.monotonic() + _IDLE_BEGINS)
+        self._rested()
         if self.watch.killed():
             job.flags["out_of_memory"] = True
             self._out_of_memory()
@@ -427,108 +516,9 @@ class Kernel:
             "signal": -code if code is not None and code < 0 else None,
             "seconds": time.monotonic() - job.started,
             "ended": status is not None,
+            "count": child.cells or None,
             **job.flags,
         }
         if job.violation:
             done["results"], done["error"] = [], {"name": "ReportViolation", "value": job.violation, "traceback": ""}
         self.send({"id": job.id, "done": done})
-
-    # -- limits ------------------------------------------------------------------------------------------------------
-
-    def _starts(self, now: float) -> None:
-        """Look at what begins, but not so early that a short run has to wait for it."""
-        self.watch.killed()  # what went before is not its fault
-        if self._idle_at is not None:
-            self._hold_idle(now)
-            self._idle_at = None
-        soon = now + WATCH_INTERVAL / 2
-        if self._look_at > soon or now - self._looked < IDLE_INTERVAL / 4 or self.home is None:
-            self._look_at = soon if self._look_at <= now else min(self._look_at, soon)
-
-    def _busy(self) -> bool:
-        return any(child.job for room in self.rooms for child in room.children.values())
-
-    def _patience(self) -> float | None:
-        jobs = [child.job for room in self.rooms for child in room.children.values() if child.job]
-        now = time.monotonic()
-        if not jobs and self.home is None:
-            return None
-        until = min([self._look_at, *(job.deadline for job in jobs)])
-        return max(0.0, min(until - now, 3600.0))
-
-    def _enforce(self) -> None:
-        now = time.monotonic()
-        oldest = now
-        for room in list(self.rooms):
-            for child in list(room.children.values()):
-                if child.job is not None:
-                    oldest = min(oldest, child.job.started)
-                    if now >= child.job.deadline:
-                        self._timed_out(child, child.job, now)
-        if now < self._look_at or not self.rooms:
-            return
-        busy = self._busy()
-        wait = WATCH_INTERVAL if busy else IDLE_INTERVAL
-        if self.watch.counts:
-            used = self.watch.used([room.scratch for room in self.rooms if room.scratch is not None])
-            wait = min(wait, self.watch.patience(used))
-            if used > self.watch.limit:
-                self._out_of_memory()
-        elif self.watch.killed():
-            self._out_of_memory()
-        if now - oldest > YIELD_AFTER and now >= self._soothe_at:
-            self.watch.soothe()
-            self._soothe_at = now + YIELD_AFTER
-        if not busy and self.home is not None:
-            self._hold_idle(now)
-        self._look_at, self._looked = time.monotonic() + wait, now
-
-    def _hold_idle(self, now: float) -> None:
-        """What goes on between requests has as much processor time as a request, and a tenth of what passes."""
-        seconds, before = self.watch.cpu_seconds(), self._idle_at
-        self._idle_at = (now, seconds)
-        if before is not None:
-            left = self._idle_left - (seconds - before[1]) + _IDLE_SHARE * (now - before[0])
-            self._idle_left = min(left, self.idle_seconds)
-        if self._idle_left < 0:
-            self._idle_left = self.idle_seconds
-            self._stop_all()
-            self._settle()
-
-    def _timed_out(self, child: Child, job: Job, now: float) -> None:
-        if job.op == "cell" and not job.flags["timed_out"]:
-            job.deadline = now + GRACE  # a context keeps its state if it reacts to the interrupt
-            child.room.signal(child, signal.SIGINT, False)
-        else:
-            job.deadline = float("inf")
-            self._stop(child)
-        job.flags["timed_out"] = True
-
-    def _out_of_memory(self) -> None:
-        for room in self.rooms:
-            for child in room.children.values():
-                if child.job:
-                    child.job.flags["out_of_memory"] = True
-        self._stop_all()
-        self._settle()
-
-    def _settle(self) -> None:
-        """Wait until those that were killed are gone, lest the next request goes to one of them."""
-        until = time.monotonic() + 2.0
-        while self.home is not None and self.home.children and (left := until - time.monotonic()) > 0:
-            if select.select([self.home.connection], [], [], left)[0] and not self._on_room(self.home):
-                break  # its end is noticed elsewhere
-
-    def _stop(self, child: Child) -> None:
-        """Kill a process and its session; a run's whole room."""
-        if child.job is not None and child.job.op == "run":
-            child.room.end()
-        else:
-            child.room.signal(child, signal.SIGKILL, True)
-
-    def _stop_all(self) -> None:
-        for room in self.rooms:
-            if room is self.home:
-                room.order(kill_all=True)
-            else:
-                room.end()

@@ -82,6 +82,11 @@ class Job:
     def __init__(self, request: Json):
         self.id, self.op = request["id"], request["op"]
         self.stream, self.again = bool(request.get("stream")), bool(request.get("again"))
+        self.window = int(request.get("window") or 0)  # bytes that may be on their way; 0 for any number
+        self.flying = 0
+        self.quiet = bool(request.get("quiet"))  # whether it counts as nothing to do
+        self.showing = bool(request.get("show"))  # whether results are wanted as they come
+        self.shown = 0
         self.limit = int(request.get("output_bytes", 4 << 20))
         self.started = time.monotonic()
         timeout = float(request.get("timeout") or 0)
@@ -102,7 +107,11 @@ class Child:
         self.report = Report()
         self.job: Job | None = None  # what is being served; a context has none between cells
         self.context = False
+        self.cells = 0  # how many it was given
+        self.words: list[str] = []  # of a command
+        self.begun = time.monotonic()
         self.pid = 0
+        self.asked: list[int] = []  # requests that wait for its number
         self.status: int | None = None
 
     def tell(self, message: Json) -> None:
@@ -127,7 +136,7 @@ class Room:
         self.waiting: Child | None = None  # forked ahead of need
         self._next = 1
 
-    def fork(self, selector: selectors.BaseSelector, once: bool = False) -> Child:
+    def fork(self, selector: selectors.BaseSelector, once: bool = False, terminal: bool = False) -> Child:
         """Ask for a process. It waits for its terms."""
         pipes = {name: os.pipe() for name in ("stdin", "stdout", "stderr", "requests", "reports")}
         inner = [pipes[name][0 if name in ("stdin", "requests") else 1] for name in pipes]
@@ -135,7 +144,7 @@ class Room:
         for name in ("stdout", "stderr", "reports"):
             os.set_blocking(outer[name], False)
         child = self.children[self._next] = Child(self, self._next, selector, outer)
-        self.order([*inner], fork=self._next, once=once)
+        self.order([*inner], fork=self._next, once=once, terminal=terminal)
         self._next += 1
         for fd in inner:
             os.close(fd)

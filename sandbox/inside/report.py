@@ -16,12 +16,19 @@ Json = dict[str, Any]
 READY, FAILED = b"O", b"S"
 #: A result begins (``main`` or ``display``); one representation of it (name, data); an exception (name, value, trace).
 RESULT, FIELD, ERROR = b"R", b"F", b"E"
+#: The result before it is whole.
+SHOWN = b"W"
 #: The cell of that number is done.
 DONE = b"D"
 
 #: Bytes and frames of one report at most.
 MAX_BYTES, MAX_FRAMES = 16 << 20, 10_000
 _NAME = re.compile(r"[A-Za-z0-9_.+/-]{1,100}")
+
+
+def is_name(name: str) -> bool:
+    """Whether a representation may be called that."""
+    return _NAME.fullmatch(name) is not None and name != "is_main_result"
 
 
 class Violation(Exception):
@@ -44,6 +51,7 @@ class Report:
     def clear(self) -> None:
         """Forget what was reported, for the next cell."""
         self.results: list[Json] = []
+        self.whole = 0  # so many of them
         self.error: Json | None = None
         self.failed: Json | None = None
         self.ready = False
@@ -90,9 +98,11 @@ class Report:
             self.results.append({"is_main_result": text == "main"})
         elif kind == FIELD and self.results:
             name, _, value = text.partition("\0")
-            if not _NAME.fullmatch(name) or name == "is_main_result":
+            if not is_name(name):
                 raise Violation("a representation has no proper name")
             self.results[-1][name] = value
+        elif kind == SHOWN:
+            self.whole = len(self.results)
         elif kind == ERROR:
             name, value, trace = [*text.split("\0", 2), "", ""][:3]
             self.error = {"name": name[:200], "value": value[:20_000], "traceback": trace[:200_000]}

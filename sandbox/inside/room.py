@@ -20,10 +20,11 @@ from collections.abc import Callable
 from typing import Any
 
 if __package__:
-    from rollenv.sandbox.inside import child, linux
+    from rollenv.sandbox.inside import child, linux, terminal
 else:
     import child  # type: ignore[import-not-found,no-redef]
     import linux  # type: ignore[import-not-found,no-redef]
+    import terminal  # type: ignore[import-not-found,no-redef]
 
 Json = dict[str, Any]
 
@@ -82,7 +83,7 @@ class Room:
         connection: to the kernel.
         harden: called in every fork before anything foreign comes to it.
         scratch: where code starts.
-        kill_all: ends every process that runs code; by default all that this one can see.
+        kill_all: signals every process that runs code; by default all that this one can see.
         wipe: empties the folders that can be written, in a room that is used again.
     """
 
@@ -91,7 +92,7 @@ class Room:
         connection: socket.socket,
         harden: Callable[[], None],
         scratch: str,
-        kill_all: Callable[[], None] | None = None,
+        kill_all: Callable[[int], None] | None = None,
         wipe: Callable[[], None] | None = None,
     ):
         self.connection, self.harden, self.scratch = connection, harden, scratch
@@ -123,18 +124,24 @@ class Room:
             os._exit(0)
         order = json.loads(data)
         if "fork" in order:
-            self._fork(order["fork"], descriptors, bool(order.get("once")))
+            self._fork(order["fork"], descriptors, bool(order.get("once")), bool(order.get("terminal")))
         elif "signal" in order:
             for pid in [pid for pid, number in self.numbers.items() if number == order["signal"]]:
-                with contextlib.suppress(OSError):
-                    (os.killpg if order["group"] else os.kill)(pid, order["number"])
+                if order["group"]:
+                    _end_session(pid, order["number"])
+                else:
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, order["number"])
         elif "kill_all" in order:
-            self.kill_all()
+            self.kill_all(signal.SIGKILL)
+        elif "signal_all" in order:
+            self.kill_all(order["signal_all"])
         elif "clear" in order:
             self._clear()
 
-    def _fork(self, number: int, descriptors: list[int], once: bool) -> None:
+    def _fork(self, number: int, descriptors: list[int], once: bool, at_terminal: bool) -> None:
         try:
+            descriptors += terminal.open_pair() if at_terminal else ()
             pid = os.fork()
         except OSError as error:
             pid = -1
@@ -155,15 +162,15 @@ class Room:
                 pid, status = ended
                 if (number := self.numbers.pop(pid, None)) is None:
                     continue
-                with contextlib.suppress(OSError):
-                    os.killpg(pid, signal.SIGKILL)
+                if not self.once:  # else all goes
+                    _end_session(pid, signal.SIGKILL)
                 self._say(number=number, status=status)
                 if self.once:
                     os._exit(0)
 
     def _clear(self) -> None:
         """Leave nothing of what ran."""
-        self.kill_all()
+        self.kill_all(signal.SIGKILL)
         self._reap(0)
         if self.wipe is not None:
             self.wipe()
@@ -174,7 +181,18 @@ class Room:
             self.connection.send(json.dumps(message).encode())
 
 
-def _kill_all() -> None:
+def _end_session(leader: int, number: int) -> None:
+    """Signal a process and its session: its own group, and the others that it made."""
+    with contextlib.suppress(OSError):
+        os.killpg(leader, number)
+    with contextlib.suppress(OSError):
+        for pid in [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]:
+            with contextlib.suppress(OSError):
+                if pid != leader and os.getsid(pid) == leader:
+                    os.kill(pid, number)
+
+
+def _kill_all(number: int) -> None:
     """Everything in the namespace but its first process. A fork cannot outrun it: it fails once the signal is there."""
     with contextlib.suppress(ProcessLookupError):
-        os.kill(-1, signal.SIGKILL)
+        os.kill(-1, number)

@@ -119,7 +119,7 @@ _PR_SET_SECCOMP, _PR_SET_DUMPABLE = 22, 4
 _SYNC, _SYNCFS, _CLONE3 = (162, 81), (306, 267), (435, 435)
 _NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag that clone takes
 _FAMILIES = (1, 2, 10)  # unix, IPv4, IPv6
-_TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_TERMINAL = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD (the machine's kernel would load a module)
 #: Calls that change how a process is scheduled, with the argument that names it. The room's first process is 1.
 _SCHEDULING = {"sched_setaffinity": 0, "sched_setscheduler": 0, "sched_setparam": 0, "sched_setattr": 0}
 
@@ -177,7 +177,7 @@ def _conditions(memfd: bool) -> list[tuple[str, int, Sequence[bytes]]]:
     return [
         ("clone", 0, [_op(_ANY_BIT, _NEW_NAMESPACES, 0, 1), _REFUSE]),
         ("socket", 0, [*families, _op(_RETURN, _ERRNO | _EAFNOSUPPORT)]),
-        ("ioctl", 1, one_of(*_TERMINAL_INPUT)),
+        ("ioctl", 1, one_of(*_TERMINAL)),
         ("prlimit64", 0, [_op(_EQUAL, 0, 1, 0), _REFUSE]),
         ("setpriority", 0, one_of(2)),  # of a whole user
         ("setpriority", 1, one_of(1)),

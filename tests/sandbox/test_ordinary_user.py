@@ -14,7 +14,9 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("file", ["test_abuse.py", "test_sandbox.py", "test_everyday.py", "test_reports.py"])
+@pytest.mark.parametrize(
+    "file", ["test_abuse.py", "test_sandbox.py", "test_everyday.py", "test_reports.py", "test_services.py"]
+)
 def test_as_an_ordinary_user(file):
     if os.geteuid() != 0:
         pytest.skip("these tests are already run by an ordinary user")

@@ -59,6 +59,8 @@ FORGED = {
     "an error": report.frame(report.ERROR, "Name", "value", "trace"),
     "many results": report.frame(report.RESULT) * 20_000,
     "a result that lies about itself": report.frame(report.RESULT) + report.frame(report.FIELD, "is_main_result", "x"),
+    "a whole result of nothing": report.frame(report.SHOWN) * 3,
+    "results that are whole more than once": (report.frame(report.RESULT) + report.frame(report.SHOWN) * 2) * 100,
     "json that is none": report.frame(report.RESULT) + report.frame(report.FIELD, "json", "[" * 50_000),
 }
 

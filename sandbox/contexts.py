@@ -1,0 +1,108 @@
+"""The contexts of a sandbox: processes that keep the state of one cell for the next."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+import threading
+
+from rollenv.core import UsageError
+from rollenv.sandbox.errors import FileThere, NotFound
+from rollenv.sandbox.types import Context
+from rollenv.sandbox.worker import Json, Worker
+
+#: The context of cells that name none, for Python; other languages have one each.
+DEFAULT = "default"
+#: Languages whose cells keep state, and those whose programs run on their own.
+STATEFUL = ("python", "bash", "javascript")
+
+
+def default_name(language: str) -> str:
+    """Of the context that cells of a language run in if they name none."""
+    return DEFAULT if language == "python" else f"{DEFAULT}-{language}"
+
+
+class Contexts:
+    """What is known outside of the contexts; the processes are inside. Threads may share it."""
+
+    def __init__(self, worker: Worker, env: dict[str, str]):
+        self._worker, self._env = worker, env
+        self._known: dict[str, Context] = {}
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+
+    def create(self, name: str | None, language: str, cwd: str | None) -> str:
+        """Open one; its name."""
+        if language not in STATEFUL:
+            raise UsageError(f"there are no contexts for {language!r}; there are for {', '.join(STATEFUL)}")
+        context = Context(name or f"context-{next(self._numbers)}", language, cwd)
+        with self._lock:
+            if context.name in self._known:
+                raise FileThere(f"there is a context {context.name!r}; remove or restart it")
+            self._open(context)
+            self._known[context.name] = context
+        return context.name
+
+    def of(self, name: str | None, language: str | None) -> Context:
+        """The context for a cell; a default one is opened with the first cell.
+
+        Raises:
+            NotFound: if there is none of that name.
+            UsageError: if it is of another language.
+        """
+        name = name or default_name(language or "python")
+        with self._lock:
+            if name not in self._known and name == default_name(language or "python"):
+                context = Context(name, language or "python", None)
+                self._open(context)
+                self._known[name] = context
+            if name not in self._known:
+                raise NotFound(f"there is no context {name!r}; there are: {', '.join(self._known) or 'none'}")
+            context = self._known[name]
+        if language not in (None, context.language):
+            raise UsageError(f"the context {name!r} is for {context.language}, not for {language}")
+        return context
+
+    def list(self) -> list[Context]:
+        """All of them."""
+        with self._lock:
+            return list(self._known.values())
+
+    def reopen(self, context: Context) -> None:
+        """Open one anew whose process has ended, unless somebody was faster."""
+        with self._lock:
+            if self._known.get(context.name) != context:
+                raise NotFound(f"there is no context {context.name!r} any more")
+            with contextlib.suppress(FileThere):
+                self._open(context)
+
+    def restart(self, name: str) -> None:
+        """End its process and open it anew: without its variables, at its first folder."""
+        with self._lock:
+            if name not in self._known:
+                raise NotFound(f"there is no context {name!r}")
+            self._end(name)
+            self._open(self._known[name])
+
+    def remove(self, name: str) -> None:
+        """End it for good."""
+        with self._lock:
+            if self._known.pop(name, None) is None:
+                raise NotFound(f"there is no context {name!r}")
+            self._end(name)
+
+    def _end(self, name: str) -> None:
+        with contextlib.suppress(NotFound):  # its process had ended
+            self._worker.request("signal", key=f"context-{name}", signal=int(signal.SIGKILL))
+
+    def _open(self, context: Context) -> None:
+        fields = self._worker.run_fields(None, self._env) | {"timeout": 0}
+        if context.language != "python":
+            fields["memory_bytes"] = None  # other programs reserve far more address space than they use
+        key = f"context-{context.name}"
+        self._worker.request("open", key=key, cwd=context.cwd, language=context.language, **fields)
+
+    def cell(self, context: Context, seconds: float) -> Json:
+        """The fields of a request that runs a cell."""
+        return self._worker.run_fields(seconds) | {"key": f"context-{context.name}"}

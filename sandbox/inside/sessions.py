@@ -1,0 +1,239 @@
+"""Cells of other languages: a program that stays is told one cell after the other, and keeps what they leave."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+
+if __package__:
+    from rollenv.sandbox.inside import report
+else:
+    import report  # type: ignore[import-not-found,no-redef]
+
+#: Both read "number, newline, code, null" from one descriptor and write "number status" lines to another; a line of
+#: JavaScript ends with a document: what was shown, or how it failed.
+_BASH = r"""
+trap 'return 130' INT
+while IFS= read -r -d '' -u "$1" __cell; do
+    __number=${__cell%%$'\n'*}
+    . /dev/fd/9 9< <(printf '%s\n' "${__cell#*$'\n'}")
+    printf '%s %s\n' "$__number" "$?" >&"$2"
+done
+"""
+_NODE = r"""
+const fs = require('fs'), net = require('net'), util = require('util'), vm = require('vm');
+const [cells, done] = process.argv.slice(-2).map(Number);
+let stop = null;
+process.on('SIGINT', () => stop && stop(new Error('interrupted')));
+process.on('uncaughtException', (error) => console.error(error && error.stack || error));
+Object.assign(globalThis, {require, module: {exports: {}}, exports: {}});
+const compiled = (code) => {
+  try { return new vm.Script(code, {filename: '<code>'}); } catch (error) {
+    if (!(error instanceof SyntaxError) || !/\bawait\b/.test(code)) throw error;
+    const value = code.trim().replace(/;$/, '');
+    try { return new vm.Script(`(async () => (${value}\n))()`, {filename: '<code>'}); } catch (_) {
+      return new vm.Script(`(async () => {${code}\n})()`, {filename: '<code>'}); }
+  }
+};
+const run = async (text) => {
+  const at = text.indexOf('\n'), number = text.slice(0, at);
+  let status = 0, said = {};
+  try {
+    let value = compiled(text.slice(at + 1)).runInThisContext({breakOnSigint: true});
+    if (value && typeof value.then === 'function')
+      value = await Promise.race([value, new Promise((_, reject) => { stop = reject; })]);
+    if (value !== undefined) said = {text: util.inspect(value)};
+  } catch (error) {
+    status = 1;
+    const known = error !== null && typeof error === 'object';
+    said = {name: String(known && error.name || 'Error'), value: String(known ? error.message : error),
+            trace: String(known && error.stack || error)};
+  }
+  stop = null;
+  fs.writeSync(done, `${number} ${status} ${JSON.stringify(said)}\n`);
+};
+let rest = '', turn = Promise.resolve();
+new net.Socket({fd: cells, readable: true, writable: false}).setEncoding('utf8').on('data', (data) => {
+  const parts = (rest + data).split('\0');
+  rest = parts.pop();
+  for (const part of parts) turn = turn.then(() => run(part));
+}).on('end', () => process.exit(0));
+"""
+#: Language to the program and what it is given.
+LANGUAGES = {"bash": ("bash", "--norc", "--noprofile", "-c", _BASH, "bash"), "javascript": ("node", "-e", _NODE, "--")}
+_MAX_LINE = 8 << 20
+#: Seconds to react to an interrupt.
+_GRACE = 0.3
+
+
+class Session:
+    """Cells of one language.
+
+    Args:
+        fd: where reports go.
+        language: one of :data:`LANGUAGES`.
+
+    Raises:
+        FileNotFoundError: if its program is not there.
+    """
+
+    def __init__(self, fd: int, language: str):
+        self.fd, self.language, self.pid = fd, language, os.getpid()
+        if shutil.which(LANGUAGES[language][0]) is None:
+            raise FileNotFoundError(2, "no such program in the sandbox", LANGUAGES[language][0])
+        self._process: subprocess.Popen[bytes] | None = None
+        self._number = 0
+
+    @property
+    def reporting(self) -> bool:
+        """Always: it never forks a copy of itself that would come back."""
+        return os.getpid() == self.pid
+
+    def run(self, code: str, env: Mapping[str, str] | None = None) -> int:
+        """Run one cell and report what came of it."""
+        if "\0" in code:
+            return self._failed("ValueError", "the code has a null character", "")
+        if self._process is None:
+            self._start()
+        self._number += 1
+        cell = f"{self._number}\n{_variables(self.language, env or {})}{code}\0".encode("utf-8", "replace")
+        try:
+            line = self._tell(cell)
+        except KeyboardInterrupt:
+            line = self._interrupted()
+            kept = "" if line else "; its process did not react and was ended"
+            return self._failed("KeyboardInterrupt", f"it was interrupted{kept}", "")
+        if line is None:
+            return self._ended()
+        return self._said(line)
+
+    def interrupted(self) -> None:
+        """An interrupt came between the cell's end and its report."""
+        self._failed("KeyboardInterrupt", "it was interrupted", "")
+
+    def _start(self) -> None:
+        cells, self._cells = os.pipe()
+        self._lines, lines = os.pipe()
+        self._buffer = b""
+        for fd in (cells, lines):
+            os.set_inheritable(fd, True)
+        command = [*LANGUAGES[self.language], str(cells), str(lines)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, close_fds=True, pass_fds=(cells, lines), preexec_fn=_own_group
+        )
+        os.close(cells)
+        os.close(lines)
+        os.set_blocking(self._cells, False)
+
+    def _tell(self, cell: bytes) -> str | None:
+        """Give it the cell, and wait for its line; None if it has ended."""
+        assert self._process is not None
+        over = os.pidfd_open(self._process.pid)
+        watched = [self._lines, over]
+        try:
+            while True:
+                readable, writable, _ = select.select(watched, [self._cells] if cell else [], [])
+                if writable:
+                    try:
+                        cell = cell[os.write(self._cells, cell[: 1 << 16]) :]
+                    except BrokenPipeError:
+                        cell = b""
+                if self._lines in readable:
+                    try:
+                        if (line := self._line()) is not None:
+                            return line
+                    except EOFError:
+                        watched.remove(self._lines)
+                elif over in readable:
+                    return None
+        finally:
+            os.close(over)
+
+    def _line(self) -> str | None:
+        if not (data := os.read(self._lines, 1 << 16)):
+            raise EOFError
+        self._buffer = (self._buffer + data)[-_MAX_LINE:]
+        *lines, self._buffer = self._buffer.split(b"\n")
+        for line in lines:
+            number, _, rest = line.decode("utf-8", "replace").partition(" ")
+            if number == str(self._number):
+                return rest
+        return None
+
+    def _interrupted(self) -> str | None:
+        """Pass the interrupt on. Its line, or None if it had to be ended."""
+        assert self._process is not None
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGINT)
+        until = time.monotonic() + _GRACE
+        with contextlib.suppress(KeyboardInterrupt, EOFError):
+            while (left := until - time.monotonic()) > 0:
+                if not select.select([self._lines], [], [], left)[0]:
+                    break
+                if (line := self._line()) is not None:
+                    return line
+                if self._process.poll() is not None:
+                    break
+        self._let_go()
+        return None
+
+    def _let_go(self) -> int:
+        assert self._process is not None
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        status = self._process.wait()
+        for fd in (self._cells, self._lines):
+            os.close(fd)
+        self._process = None
+        return status
+
+    def _ended(self) -> int:
+        assert self._process is not None
+        status = self._process.wait()
+        self._let_go()
+        how = f"it exited with {status}" if status >= 0 else f"a signal ended it: {-status}"
+        self._failed("Exit", f"{how}; the next cell starts anew, without its state", "")
+        return status
+
+    def _said(self, line: str) -> int:
+        status, _, document = line.partition(" ")
+        said = json.loads(document) if document else {}
+        if text := said.get("text"):
+            parts = (report.frame(report.RESULT, "main"), report.frame(report.FIELD, "text", str(text)))
+            report.write_all(self.fd, b"".join(parts) + report.frame(report.SHOWN))
+        if status == "0":
+            return 0
+        if not said:
+            return self._failed("Exit", f"the last command exited with {status}", "")
+        return self._failed(str(said["name"]), str(said["value"]), str(said["trace"]))
+
+    def _failed(self, name: str, value: str, trace: str) -> int:
+        if trace:
+            with contextlib.suppress(OSError):
+                report.write_all(2, trace.encode("utf-8", "replace") + b"\n")
+        frame = report.frame(report.ERROR, name.replace("\0", ""), value.replace("\0", "\\0"), trace)
+        report.write_all(self.fd, frame)
+        return 1
+
+
+def _own_group() -> None:
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def _variables(language: str, env: Mapping[str, str]) -> str:
+    """Code that sets environment variables, in one line before the cell; they stay."""
+    if not env:
+        return ""
+    if language == "bash":
+        return "export " + " ".join(f"{shlex.quote(k)}={shlex.quote(v)}" for k, v in env.items()) + "; "
+    return f"Object.assign(process.env, {json.dumps(dict(env))}); "

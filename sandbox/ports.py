@@ -1,0 +1,116 @@
+"""Servers in a sandbox, reached from this machine. The sandbox still has no network: nothing in it can begin a
+connection to the outside, and each that comes in is carried by a process in the sandbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+from rollenv.core import UsageError
+from rollenv.sandbox.errors import SandboxError
+from rollenv.sandbox.streams import Stream
+
+if TYPE_CHECKING:
+    from rollenv.sandbox.sandbox import Sandbox
+
+#: Connections to one port at a time; each is a process in the sandbox.
+MAX_CONNECTIONS = 16
+
+
+class Forward:
+    """A port of this machine's loopback that leads to a port in the sandbox. Everybody on this machine can use it."""
+
+    def __init__(self, sandbox: Sandbox, port: int):
+        self.port, self._sandbox = port, sandbox
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._open: set[tuple[socket.socket, Stream]] = set()
+        threading.Thread(target=self._accept, name="sandbox-port", daemon=True).start()
+        self.address: str = f"127.0.0.1:{self._listening.getsockname()[1]}"
+
+    def _accept(self) -> None:
+        while True:
+            self._places.acquire()
+            try:
+                client, _ = self._listening.accept()
+            except OSError:  # it was closed
+                return
+            threading.Thread(target=self._carry, args=(client,), name="sandbox-connection", daemon=True).start()
+
+    def _carry(self, client: socket.socket) -> None:
+        try:
+            with client:
+                terms = self._sandbox.files._terms("connect", "", 1 << 50, seconds=0) | {"quiet": True}
+                stream = Stream(self._sandbox._worker, "file", last=False, port=self.port, **terms)
+                self._open.add((client, stream))
+                sender = threading.Thread(target=self._send, args=(client, stream), name="sandbox-sender", daemon=True)
+                sender.start()
+                try:
+                    for name, data in stream.pieces():
+                        if name == "stdout":
+                            client.sendall(data)
+                finally:
+                    stream.close()
+                    with contextlib.suppress(OSError):
+                        client.shutdown(socket.SHUT_RDWR)
+                    self._open.discard((client, stream))
+                    sender.join()
+        except (OSError, SandboxError):
+            pass  # the client notices: its connection is closed
+        finally:
+            self._places.release()
+
+    @staticmethod
+    def _send(client: socket.socket, stream: Stream) -> None:
+        with contextlib.suppress(OSError, SandboxError):
+            while data := client.recv(1 << 16):
+                stream.send(data)
+            stream.send(b"", last=True)
+
+    def close(self) -> None:
+        """Take no more connections, and end those that there are."""
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        for client, stream in list(self._open):
+            stream.close()
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> Forward:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Ports:
+    """The ports of a sandbox."""
+
+    def __init__(self, sandbox: Sandbox):
+        self._sandbox = sandbox
+        self._forwards: dict[int, Forward] = {}
+        self._lock = threading.Lock()
+
+    def forward(self, port: int) -> Forward:
+        """Make a port in the sandbox reachable from this machine; asked again, the same. It ends with the sandbox.
+
+        Args:
+            port: that a server listens at in the sandbox, at once or later, on IPv4's loopback or every address.
+        """
+        if not 0 < port < 1 << 16:
+            raise UsageError(f"a port is from 1 to 65535, got {port!r}")
+        with self._lock:
+            if port not in self._forwards:
+                self._forwards[port] = Forward(self._sandbox, port)
+            return self._forwards[port]
+
+    def close(self) -> None:
+        """End all forwards."""
+        with self._lock:
+            for forward in self._forwards.values():
+                forward.close()
+            self._forwards.clear()
