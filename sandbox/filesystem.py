@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from typing import TYPE_CHECKING, Any
 
-from rollenv.sandbox.errors import NotFound
+from rollenv.sandbox.errors import NotFound, operation_error
 from rollenv.sandbox.types import Entry
 from rollenv.sandbox.worker import Json
 
@@ -29,15 +30,17 @@ class Files:
         worker = self._sandbox._worker
         output = bytearray()
         terms = worker.run_fields(_SECONDS) | {"output_bytes": 1 << 40, "processes": None, "file_bytes": None} | fields
-        worker.request(
+        done = worker.request(
             "file",
             data=data,
             wait=_SECONDS + _GRACE,
-            on_bytes=lambda _, piece: output.extend(piece),
+            on_bytes=lambda name, piece: output.extend(piece) if name == "stdout" else None,
             what=what,
             path=path,
             **terms,
         )
+        if done["signal"] or done["exit_code"]:  # code in the sandbox may signal it, and memory may run out
+            raise operation_error(errno.EINTR, f"{what} was ended before it was done: {path}")
         return bytes(output)
 
     def read(self, path: str) -> str:

@@ -147,7 +147,7 @@ class Worker:
         """Take answers until the request is done."""
         while True:
             try:
-                message, data = inbox.get(timeout=wait)
+                message, data = inbox.get(timeout=None if wait is None else min(wait, threading.TIMEOUT_MAX))
             except queue.Empty:
                 self.close()
                 raise SandboxDied(f"the sandbox did not answer within {wait:g} s and was ended") from None

@@ -254,6 +254,8 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     for name, value in _USER_LIMITS.items():
         with contextlib.suppress(OSError):
             _write(f"/proc/sys/user/{name}", str(value))
+    with contextlib.suppress(OSError):  # a connection that is closed leaves nothing for the next run
+        _write("/proc/sys/net/ipv4/tcp_max_tw_buckets", "0")
     linux.mount(
         "none", "/", None, linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
     )
@@ -284,7 +286,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
             if fd not in (theirs.fileno(), namespace):
                 with contextlib.suppress(OSError):
                     os.close(fd)
-        room.nursery(theirs, namespace, build)
+        room.nursery(theirs, namespace, build, _own_network if oom is not None else None)
     theirs.close()
     for fd in (namespace, *settings["groups"]):
         os.close(fd)
@@ -301,6 +303,15 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     ready |= {"own_users": privileged, "own_files": settings["own_files"]}
     serving.send({"id": 0, "ready": {**ready, "scratch": f"{SCRATCH}/home"}})
     serving.serve()
+
+
+def _own_network() -> None:
+    """Closed connections, ports that are still taken and counters stay in a network, so each run has one of its own.
+
+    Where no control group counts memory, all runs share the kernel's, which looks there for what waits in sockets.
+    """
+    linux.unshare(linux.CLONE_NEWNET)
+    linux.loopback_up()
 
 
 def _mount_proc() -> bool:
