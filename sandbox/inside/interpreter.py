@@ -111,10 +111,11 @@ def _describe(error: BaseException) -> tuple[str, str, str]:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != "<code>":
         trace = trace.tb_next
-    with contextlib.suppress(Exception):
+    name: str = type.__dict__["__name__"].__get__(type(error))  # its class may say anything
+    with contextlib.suppress(BaseException):
         lines = traceback.format_exception(type(error), error, trace)
-        return str(type(error).__name__), str(error)[:10_000], "".join(lines)[-100_000:]
-    return str(type(error).__name__), "", f"{type(error).__name__}\n"
+        return name, str(error)[:10_000], "".join(lines)[-100_000:]
+    return name, "", f"{name}\n"
 
 
 _METHODS = {

@@ -19,6 +19,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -191,15 +192,29 @@ def _build_root(settings: dict[str, Any]) -> bool:
         os.makedirs(f"{root}/{folder}", exist_ok=True)
     # A new /proc may only be mounted where the old one can be seen; it will cover it.
     linux.mount("/proc", f"{root}/proc", None, linux.MS_BIND | linux.MS_REC)
+    linux.mount("devices", f"{root}/dev", "tmpfs", linux.MS_NOSUID, "size=64k,mode=755")
     for device in DEVICES:
-        open(f"{root}/dev/{device}", "w").close()
-        linux.bind_device(f"/dev/{device}", f"{root}/dev/{device}")
+        _make_device(device, f"{root}/dev/{device}")
     for name, target in {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
         os.symlink(target, f"{root}/dev/{name}")
     for inner, shown in PLACES.items():
         os.symlink(f"{SCRATCH}/{inner}", f"{root}/{shown}")
+    linux.mount("none", f"{root}/dev", None, linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID)
     linux.pivot_root(root)
     return all(own)
+
+
+def _make_device(name: str, target: str) -> None:
+    """A device file of the jail's own, else the machine's, whose locks and watches everyone on it shares."""
+    try:
+        os.mknod(target, stat.S_IFCHR, os.stat(f"/dev/{name}").st_rdev)
+        os.chmod(target, 0o666)
+        os.close(os.open(target, os.O_RDWR))
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(target)
+        open(target, "w").close()
+        linux.bind_device(f"/dev/{name}", target)
 
 
 def _place(path: str) -> str | None:
