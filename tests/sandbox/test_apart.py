@@ -1,4 +1,4 @@
-"""What runs and sandboxes might share unseen: networks, locks on devices, operations that code ends, sockets' memory."""
+"""What runs and sandboxes might share unseen: networks, locks on devices, files that code works on, sockets."""
 
 from __future__ import annotations
 
