@@ -69,6 +69,7 @@ _USER_LIMITS = {"max_user_namespaces": 0, "max_inotify_instances": 32, "max_inot
 def main(channel: int) -> None:
     """Read the settings (one line of JSON) from the channel, and serve it from inside the jail."""
     settings = json.loads(_read_line(channel))
+    os.umask(0o022)  # whatever it is outside: code has to reach what is built here
     try:
         privileged = _may_be_others()
         proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)

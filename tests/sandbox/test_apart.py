@@ -97,3 +97,14 @@ def test_an_exception_that_cannot_be_shown_is_told_and_the_context_goes_on(code)
         box.run_code("x = 1")
         assert getattr(box.run_code(code).error, "name", None) == "E"
         assert box.run_code("x").text == "1"
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o777])
+def test_what_the_host_masks_is_not_masked_inside(mask):
+    before = os.umask(mask)
+    try:
+        with Sandbox.create() as box:
+            box.files.write("folder/file", "x")
+            assert box.run_code("import os; oct(os.umask(0))").text == "'0o22'"
+    finally:
+        os.umask(before)
