@@ -210,6 +210,7 @@ def _make_device(name: str, target: str) -> None:
     try:
         os.mknod(target, stat.S_IFCHR, os.stat(f"/dev/{name}").st_rdev)
         os.chmod(target, 0o666)
+        os.utime(target, (0, 0))  # the same in every sandbox
         os.close(os.open(target, os.O_RDWR))
     except OSError:
         with contextlib.suppress(FileNotFoundError):
