@@ -81,8 +81,13 @@ class Groups:
 def _limit(controller: str, folder: Path, limits: Limits) -> None:
     """Set what the controller controls; memory has to hold, files of version 1 and 2 differ in name alone."""
     memory = str(limits.memory_mb << 20)
+    sockets = str(limits.memory_mb << 16)  # version 1 counts what waits in TCP and UDP apart, and only if it is limited
     settings = {
-        "memory": {"memory.max": memory, "memory.limit_in_bytes": memory},
+        "memory": {
+            "memory.max": memory,
+            "memory.limit_in_bytes": memory,
+            "memory.kmem.tcp.limit_in_bytes": sockets,
+        },
         "pids": {"pids.max": str(limits.processes + _OWN_PROCESSES)},
         "cpu": _SHARE,
     }[controller]

@@ -159,7 +159,7 @@ class Worker:
         """Take answers until the request is done."""
         while True:
             try:
-                message, data = inbox.get(timeout=wait)
+                message, data = inbox.get(timeout=None if wait is None else min(wait, threading.TIMEOUT_MAX))
             except queue.Empty:
                 if self.paused or time.monotonic() - self.resumed_at < (wait or 0):
                     continue

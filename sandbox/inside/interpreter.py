@@ -66,11 +66,9 @@ class Interpreter:
         try:
             self._cell(code)
         except SystemExit as leave:
-            status = leave.code if isinstance(leave.code, int) else 0 if leave.code is None else 1
-            if leave.code is not None and not isinstance(leave.code, int):
-                print(leave.code, file=sys.stderr)  # noqa: T201
+            status, said = _exit_of(leave.code)
             if status:
-                self._failed("SystemExit", str(leave.code), "")
+                self._failed("SystemExit", said, "")
         except BaseException as caught:  # whatever the code raised is its result
             status = 1
             self._failed(*_describe(caught))
@@ -195,16 +193,31 @@ class Interpreter:
 _OWN = {Interpreter.run.__code__.co_filename, magics.changed.__code__.co_filename}
 
 
+def _exit_of(code: object) -> tuple[int, str]:
+    """The status that a SystemExit means, and what it says; Python prints what is no number."""
+    if code is None:
+        return 0, ""
+    if isinstance(code, int):
+        return (code if -(1 << 63) <= code < 1 << 63 else 255), str(code)[:1000] if abs(code) < 1 << 64 else "a number"
+    said = "SystemExit"
+    with contextlib.suppress(BaseException):
+        said = str(code)[:10_000]
+    with contextlib.suppress(BaseException):
+        print(said, file=sys.stderr)  # noqa: T201
+    return 1, said
+
+
 def _describe(error: BaseException) -> tuple[str, str, str]:
     """Name, value and trace of an exception, without our frames."""
-    with contextlib.suppress(Exception):
+    name: str = type.__dict__["__name__"].__get__(type(error))  # its class may say anything
+    with contextlib.suppress(BaseException):
         said = traceback.TracebackException.from_exception(error)
         inner: traceback.TracebackException | None = said
         while inner is not None:
             inner.stack = traceback.StackSummary.from_list([f for f in inner.stack if f.filename not in _OWN])
             inner = inner.__cause__ or inner.__context__
-        return str(type(error).__name__), str(error)[:10_000], "".join(said.format())[-100_000:]
-    return str(type(error).__name__), "", f"{type(error).__name__}\n"
+        return name, str(error)[:10_000], "".join(said.format())[-100_000:]
+    return name, "", f"{name}\n"
 
 
 def runner(language: str | None, reports: int) -> Interpreter | Session:

@@ -19,6 +19,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -68,6 +69,7 @@ _USER_LIMITS = {"max_user_namespaces": 0, "max_inotify_instances": 32, "max_inot
 def main(channel: int) -> None:
     """Read the settings (one line of JSON) from the channel, and serve it from inside the jail."""
     settings = json.loads(_read_line(channel))
+    os.umask(0o022)  # whatever it is outside: code has to reach what is built here
     try:
         privileged = _may_be_others()
         proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
@@ -191,15 +193,30 @@ def _build_root(settings: dict[str, Any]) -> bool:
         os.makedirs(f"{root}/{folder}", exist_ok=True)
     # A new /proc may only be mounted where the old one can be seen; it will cover it.
     linux.mount("/proc", f"{root}/proc", None, linux.MS_BIND | linux.MS_REC)
+    linux.mount("devices", f"{root}/dev", "tmpfs", linux.MS_NOSUID, "size=64k,mode=755")
     for device in DEVICES:
-        open(f"{root}/dev/{device}", "w").close()
-        linux.bind_device(f"/dev/{device}", f"{root}/dev/{device}")
+        _make_device(device, f"{root}/dev/{device}")
     for name, target in {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
         os.symlink(target, f"{root}/dev/{name}")
     for inner, shown in PLACES.items():
         os.symlink(f"{SCRATCH}/{inner}", f"{root}/{shown}")
+    linux.mount("none", f"{root}/dev", None, linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID)
     linux.pivot_root(root)
     return all(own)
+
+
+def _make_device(name: str, target: str) -> None:
+    """A device file of the jail's own, else the machine's, whose locks and watches everyone on it shares."""
+    try:
+        os.mknod(target, stat.S_IFCHR, os.stat(f"/dev/{name}").st_rdev)
+        os.chmod(target, 0o666)
+        os.utime(target, (0, 0))  # the same in every sandbox
+        os.close(os.open(target, os.O_RDWR))
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(target)
+        open(target, "w").close()
+        linux.bind_device(f"/dev/{name}", target)
 
 
 def _place(path: str) -> str | None:
@@ -254,6 +271,8 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     for name, value in _USER_LIMITS.items():
         with contextlib.suppress(OSError):
             _write(f"/proc/sys/user/{name}", str(value))
+    with contextlib.suppress(OSError):  # a connection that is closed leaves nothing for the next run
+        _write("/proc/sys/net/ipv4/tcp_max_tw_buckets", "0")
     linux.mount(
         "none", "/", None, linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
     )
@@ -284,7 +303,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
             if fd not in (theirs.fileno(), namespace):
                 with contextlib.suppress(OSError):
                     os.close(fd)
-        room.nursery(theirs, namespace, build)
+        room.nursery(theirs, namespace, build, _own_network if oom is not None else None)
     theirs.close()
     for fd in (namespace, *settings["groups"]):
         os.close(fd)
@@ -301,6 +320,15 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     ready |= {"own_users": privileged, "own_files": settings["own_files"]}
     serving.send({"id": 0, "ready": {**ready, "scratch": f"{SCRATCH}/home"}})
     serving.serve()
+
+
+def _own_network() -> None:
+    """Closed connections, ports that are still taken and counters stay in a network, so each run has one of its own.
+
+    Where no control group counts memory, all runs share the kernel's, which looks there for what waits in sockets.
+    """
+    linux.unshare(linux.CLONE_NEWNET)
+    linux.loopback_up()
 
 
 def _mount_proc() -> bool:

@@ -29,13 +29,19 @@ else:
 Json = dict[str, Any]
 
 
-def nursery(connection: socket.socket, own: int, build: Callable[[], tuple[Callable[[], None], str]]) -> None:
+def nursery(
+    connection: socket.socket,
+    own: int,
+    build: Callable[[], tuple[Callable[[], None], str]],
+    part: Callable[[], None] | None = None,
+) -> None:
     """Fork a room for every socket that comes.
 
     Args:
         connection: to the kernel.
         own: a descriptor of this process's pid namespace.
         build: finishes a room from inside: (its ``harden``, its scratch).
+        part: called in a room for one run alone, to part it from what all others share.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.collect()
@@ -52,7 +58,7 @@ def nursery(connection: socket.socket, own: int, build: Callable[[], tuple[Calla
             if pid == 0:
                 connection.close()
                 os.close(own)
-                _live(theirs, build)
+                _live(theirs, build, part)
             linux.enter_pid_namespace(own)
             answer = {"pid": pid}
         except OSError as error:
@@ -61,11 +67,15 @@ def nursery(connection: socket.socket, own: int, build: Callable[[], tuple[Calla
         connection.send(json.dumps(answer).encode())
 
 
-def _live(connection: socket.socket, build: Callable[[], tuple[Callable[[], None], str]]) -> None:
+def _live(
+    connection: socket.socket,
+    build: Callable[[], tuple[Callable[[], None], str]],
+    part: Callable[[], None] | None,
+) -> None:
     try:
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWIPC)
         harden, scratch = build()
-        room = Room(connection, harden, scratch)
+        room = Room(connection, harden, scratch, part=part)
         fd = os.open(os.path.dirname(scratch), os.O_RDONLY | os.O_DIRECTORY)
         socket.send_fds(connection, [b'{"ready": 1}'], [fd])
         os.close(fd)
@@ -85,6 +95,7 @@ class Room:
         scratch: where code starts.
         kill_all: signals every process that runs code; by default all that this one can see.
         wipe: empties the folders that can be written, in a room that is used again.
+        part: called before the fork of a room's only run.
     """
 
     def __init__(
@@ -94,9 +105,10 @@ class Room:
         scratch: str,
         kill_all: Callable[[int], None] | None = None,
         wipe: Callable[[], None] | None = None,
+        part: Callable[[], None] | None = None,
     ):
         self.connection, self.harden, self.scratch = connection, harden, scratch
-        self.kill_all, self.wipe = kill_all or _kill_all, wipe
+        self.kill_all, self.wipe, self.part = kill_all or _kill_all, wipe, part
         self.numbers: dict[int, int] = {}  # pid: number
         self.once = False
         self.wakeup, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -142,6 +154,8 @@ class Room:
     def _fork(self, number: int, descriptors: list[int], once: bool, at_terminal: bool) -> None:
         try:
             descriptors += terminal.open_pair() if at_terminal else ()
+            if once and self.part is not None:
+                self.part()
             pid = os.fork()
         except OSError as error:
             pid = -1

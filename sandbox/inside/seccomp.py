@@ -43,7 +43,7 @@ CALLS: dict[str, dict[str, tuple[int | None, int | None]]] = {
         "llistxattr": (195, 12), "flistxattr": (196, 13), "removexattr": (197, 14), "lremovexattr": (198, 15),
         "fremovexattr": (199, 16), "inotify_init": (253, None), "inotify_init1": (294, 26),
         "inotify_add_watch": (254, 27), "inotify_rm_watch": (255, 28), "ioctl": (16, 29),
-        "fchmodat2": (452, 452), "cachestat": (451, 451),
+        "fchmodat2": (452, 452),
     },
     "memory": {
         "mmap": (9, 222), "munmap": (11, 215), "mprotect": (10, 226), "mremap": (25, 216), "madvise": (28, 233),
