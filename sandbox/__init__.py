@@ -1,4 +1,4 @@
-"""Running code that nobody has read: isolated, limited, and faster than a new interpreter."""
+"""Running untrusted code: isolated, limited, and faster than a new interpreter."""
 
 from rollenv.sandbox.asynchronous import AsyncSandbox
 from rollenv.sandbox.commands import CommandHandle

@@ -1,6 +1,6 @@
 """What a kernel says, checked by type, size and depth before anything believes it.
 
-The kernel is ours, but what it passes on was written by code that nobody has read.
+The kernel is ours, but what it passes on was written by untrusted code.
 """
 
 from __future__ import annotations

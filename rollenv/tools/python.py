@@ -19,7 +19,7 @@ class PythonCodeTool(BaseTool):
     Args:
         timeout: seconds for a program; they hold.
         sandbox_type: ``local`` is the isolated sandbox of this process; GEM's ``none`` and ``bwrap`` mean the same,
-            since code that nobody has read is never run in the open.
+            since untrusted code is never run in the open.
         keep_error_last_line: show only the last line of an error.
         runner: runs the code instead; closing it stays with its owner.
         stateful: keep variables from call to call, in a sandbox that belongs to this tool and ends with it.

@@ -189,11 +189,12 @@ def _build_root(settings: dict[str, Any]) -> bool:
         os.makedirs(os.path.dirname(f"{root}/{name}"), exist_ok=True)
         with open(f"{root}/{name}", "w") as file:
             file.write(text)
-    for folder in ("proc", "dev/pts", "home", SCRATCH[1:]):
+    for folder in ("proc", "dev", "home", SCRATCH[1:]):
         os.makedirs(f"{root}/{folder}", exist_ok=True)
     # A new /proc may only be mounted where the old one can be seen; it will cover it.
     linux.mount("/proc", f"{root}/proc", None, linux.MS_BIND | linux.MS_REC)
     linux.mount("devices", f"{root}/dev", "tmpfs", linux.MS_NOSUID, "size=64k,mode=755")
+    os.mkdir(f"{root}/dev/pts", 0o755)  # for terminals
     for device in DEVICES:
         _make_device(device, f"{root}/dev/{device}")
     for name, target in {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():

@@ -1,6 +1,6 @@
 """What a process in a sandbox says of its work: frames on a pipe, one byte of kind and four of length before each.
 
-The process that writes them may be under the control of code that nobody has read, so a reader takes nothing for
+The process that writes them may be under the control of untrusted code, so a reader takes nothing for
 granted: it copies bytes, bounds sizes and counts, and never follows a structure.
 """
 
