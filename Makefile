@@ -13,10 +13,12 @@ train: install
 	$(BIN)/rollenv train sokoban
 
 test: lint
-	$(BIN)/pytest --numprocesses 2 -m "not integration"
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not integration" --ignore tests/rollout
+	$(BIN)/pytest -m "not integration" tests/rollout  # apart: some environments there change the process that they are in
 
 integration: install vllm
-	$(BIN)/pytest --numprocesses 2 -m integration
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m integration --ignore tests/rollout
+	$(BIN)/pytest -m integration tests/rollout
 
 install: $(VENV)/installed
 
