@@ -55,10 +55,10 @@ MODULES: dict[str, dict[str, str]] = {
     "gem.tools.tool_env_wrapper": {"ToolEnvWrapper": f"{_WRAPPERS}.tool_env:ToolEnvWrapper"},
     "gem.utils": {},
     "gem.utils.constants": {
-        name: f"rollenv.compat.gem_utils:{name}" for name in ("TERMINAL_STATE", "INVALID_ACTION", "LanguageGameReward")
+        name: f"rollenv.compat.gem.utils:{name}" for name in ("TERMINAL_STATE", "INVALID_ACTION", "LanguageGameReward")
     },
     "gem.utils.parsing": {
-        name: f"rollenv.compat.gem_utils:{name}"
+        name: f"rollenv.compat.gem.utils:{name}"
         for name in (
             "extract_code_from_model",
             "extract_last_boxed_answer",
@@ -67,10 +67,10 @@ MODULES: dict[str, dict[str, str]] = {
             "remove_boxed",
         )
     },
-    "gem.utils.seeding": {name: f"rollenv.compat.gem_utils:{name}" for name in ("np_random", "set_seed")},
-    "gem.utils.qa_em": {name: f"rollenv.compat.gem_utils:{name}" for name in ("normalize_answer", "em_check")},
-    "gem.utils.sandbox": {"run_python": "rollenv.compat.gem_utils:run_python"},
-    "gem.utils.debug": {name: f"rollenv.compat.gem_utils:{name}" for name in ("ppprint", "run_and_print_episode")},
+    "gem.utils.seeding": {name: f"rollenv.compat.gem.utils:{name}" for name in ("np_random", "set_seed")},
+    "gem.utils.qa_em": {name: f"rollenv.compat.gem.utils:{name}" for name in ("normalize_answer", "em_check")},
+    "gem.utils.sandbox": {"run_python": "rollenv.compat.gem.utils:run_python"},
+    "gem.utils.debug": {name: f"rollenv.compat.gem.utils:{name}" for name in ("ppprint", "run_and_print_episode")},
     "gem.vector": _VECTOR,
     "gem.vector.vector_env": {name: _VECTOR[name] for name in ("VectorEnv", "AutoresetMode")},
     "gem.vector.sync_vector_env": {"SyncVectorEnv": _VECTOR["SyncVectorEnv"]},
