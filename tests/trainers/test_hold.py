@@ -26,6 +26,7 @@ from rollenv.trainers.optimizer import MasterAdamW
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.threads import idle_cores
 from rollenv.trainers.trainer import Trainer, TrainingError
+from rollenv.wrappers import TOKENIZER_REQUIRED, WRAPPER_FACTORY
 
 SIZE = TinySize(hidden=32, layers=1, heads=2, intermediate=64)
 IDS = torch.randint(0, 200, (8, 12), generator=torch.Generator().manual_seed(0))
@@ -346,13 +347,19 @@ def test_a_hanging_or_dying_environment_does_not_hold_up_training(tmp_path, smal
     assert rows[-1]["optimizer_steps"] > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["concat_with_action", "concat_chat", "python_tool", "episode_tracking"])
-def test_wrappers_and_tools_reach_training(tmp_path, small, name):
+def _for_training(name: str):
+    """One of a kind in every run of the tests, the others where time is no matter."""
+    first = name in ("concat_chat", "python_tool", "episode_tracking")
+    return pytest.param(name, marks=pytest.mark.slow if first else pytest.mark.integration)
+
+
+@pytest.mark.parametrize("name", [_for_training(name) for name in WRAPPER_FACTORY])
+def test_every_wrapper_and_tool_of_the_factory_reaches_training(tmp_path, small, retrieval_url, name):
     tokenizer = build_tokenizer(["a few words"], 300)
     tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
     tokenizer.save_pretrained(tmp_path / "tokenizer")
-    settings = f'{{tokenizer = "{tmp_path / "tokenizer"}"}}' if name == "concat_chat" else "{}"
+    settings = f'{{tokenizer = "{tmp_path / "tokenizer"}"}}' if name in TOKENIZER_REQUIRED else "{}"
+    settings = f'{{search_url = "{retrieval_url}"}}' if name.startswith("search_tool") else settings
     overrides = [
         *small,
         f"env.wrappers.{name}={settings}",
@@ -365,9 +372,10 @@ def test_wrappers_and_tools_reach_training(tmp_path, small, name):
     with start(tmp_path / "run", overrides) as run:
         run.fit()
     rows = [json.loads(line) for line in run.run.episodes_file.read_text().splitlines()]
+    first = rows[-1]["turns"][0]["observation"]
     last = rows[-1]["turns"][-1]["observation"] if len(rows[-1]["turns"]) > 1 else rows[-1]["final_observation"]
     assert rows[-1]["task"]["wrappers"].keys() == {name}
-    if name.startswith("concat"):
-        assert "Sokoban" in last, "the instructions are still there in the last turn"
-    if name == "python_tool":
-        assert "<python>" in rows[-1]["turns"][0]["observation"]
+    assert ("Sokoban" in last) is name.startswith("concat"), "the instructions are still there in the last turn"
+    assert ("<user>" in first) is (name in TOKENIZER_REQUIRED)
+    assert ("<python>" in first) is name.startswith("python_tool")
+    assert ("<search>" in first) is name.startswith("search_tool")
