@@ -11,6 +11,8 @@ from typing import Any
 import engine
 import pytest
 
+from rollenv.sandbox import Sandbox
+
 
 @pytest.fixture(scope="session")
 def engine_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
@@ -36,3 +38,21 @@ def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
     if request.param == "local":
         return {"backend": "local"}
     return engine.settings(request.getfixturevalue("docker_url"))
+
+
+@pytest.fixture(scope="module")
+def boxes() -> Iterator[dict[str, Sandbox]]:
+    """The sandboxes that the tests of a file share, one for each backend."""
+    made: dict[str, Sandbox] = {}
+    yield made
+    for sandbox in made.values():
+        sandbox.kill()
+
+
+@pytest.fixture
+def box(backend: dict[str, Any], boxes: dict[str, Sandbox], request: pytest.FixtureRequest) -> Sandbox:
+    """The file's sandbox, with its ``LIMITS``; a new one where a test has ended it."""
+    name = backend["backend"]
+    if name not in boxes or not boxes[name].alive:
+        boxes[name] = Sandbox.create(**backend, limits=request.module.LIMITS)
+    return boxes[name]

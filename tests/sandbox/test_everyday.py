@@ -11,9 +11,7 @@ import sys
 import threading
 import time
 import venv
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,20 +32,8 @@ from rollenv.tools.python import PythonCodeTool
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def boxes() -> Iterator[dict[str, Sandbox]]:
-    made: dict[str, Sandbox] = {}
-    yield made
-    for sandbox in made.values():
-        sandbox.kill()
-
-
-@pytest.fixture
-def box(backend: dict[str, Any], boxes: dict[str, Sandbox]) -> Sandbox:
-    name = backend["backend"]
-    if name not in boxes or not boxes[name].alive:
-        boxes[name] = Sandbox.create(**backend, limits=Limits(seconds=10, memory_mb=384, disk_mb=64))
-    return boxes[name]
+#: Of the sandbox that the tests of this file share.
+LIMITS = Limits(seconds=10, memory_mb=384, disk_mb=64)
 
 
 def test_an_interrupt_while_nothing_runs_changes_nothing(box):

@@ -15,21 +15,8 @@ from rollenv import UsageError
 from rollenv.sandbox import AsyncSandbox, Context, Execution, Limits, NotFound, Pool, Result, Sandbox
 from rollenv.sandbox.errors import FileThere
 
-
-@pytest.fixture(scope="module")
-def boxes() -> Iterator[dict[str, Sandbox]]:
-    made: dict[str, Sandbox] = {}
-    yield made
-    for sandbox in made.values():
-        sandbox.kill()
-
-
-@pytest.fixture
-def box(backend: dict[str, Any], boxes: dict[str, Sandbox]) -> Sandbox:
-    name = backend["backend"]
-    if name not in boxes or not boxes[name].alive:
-        boxes[name] = Sandbox.create(**backend, limits=Limits(seconds=20, memory_mb=1024))
-    return boxes[name]
+#: Of the sandbox that the tests of this file share.
+LIMITS = Limits(seconds=20, memory_mb=1024)
 
 
 def needs(box: Sandbox, program: str) -> None:

@@ -6,30 +6,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from rollenv.sandbox import Limits, Pool, Sandbox, wire
+from rollenv.sandbox import Limits, Pool, wire
 from rollenv.sandbox.inside import report
 from rollenv.sandbox.inside.child import REPORTS, REQUESTS
 
-
-@pytest.fixture(scope="module")
-def boxes() -> Iterator[dict[str, Sandbox]]:
-    made: dict[str, Sandbox] = {}
-    yield made
-    for sandbox in made.values():
-        sandbox.kill()
-
-
-@pytest.fixture
-def box(backend: dict[str, Any], boxes: dict[str, Sandbox]) -> Sandbox:
-    name = backend["backend"]
-    if name not in boxes or not boxes[name].alive:
-        boxes[name] = Sandbox.create(**backend, limits=Limits(seconds=2, memory_mb=256))
-    return boxes[name]
+#: Of the sandbox that the tests of this file share.
+LIMITS = Limits(seconds=2, memory_mb=256)
 
 
 #: Finds the number of the cell that runs, as any code can that looks into its own process.

@@ -7,9 +7,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -30,20 +29,8 @@ from rollenv.sandbox import (
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def boxes() -> Iterator[dict[str, Sandbox]]:
-    made: dict[str, Sandbox] = {}
-    yield made
-    for sandbox in made.values():
-        sandbox.kill()
-
-
-@pytest.fixture
-def box(backend: dict[str, Any], boxes: dict[str, Sandbox]) -> Sandbox:
-    name = backend["backend"]
-    if name not in boxes or not boxes[name].alive:
-        boxes[name] = Sandbox.create(**backend, limits=Limits(seconds=20, memory_mb=256, disk_mb=48))
-    return boxes[name]
+#: Of the sandbox that the tests of this file share.
+LIMITS = Limits(seconds=20, memory_mb=256, disk_mb=48)
 
 
 def soon(check: Callable[[], bool], seconds: float = 5.0) -> bool:
@@ -246,7 +233,7 @@ def test_a_program_at_a_terminal(box):
     terminal = box.terminals.start(["sh", "-i"], rows=30, columns=100, env={"PS1": "> "})
     terminal.send(f"test -t 0 && test -t 1 && {size}; echo $TERM\n")
     assert soon(lambda: b"100 30" in terminal.shown), terminal.shown
-    assert b"xterm" in terminal.shown
+    assert soon(lambda: b"xterm" in terminal.shown), terminal.shown
     terminal.resize(40, 120)
     terminal.send(f"{size}\n")
     assert soon(lambda: b"120 40" in terminal.shown), terminal.shown
