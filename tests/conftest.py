@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+
+
+def pytest_configure() -> None:
+    """A shell's background job ignores Ctrl-C, and so would what the tests start and interrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

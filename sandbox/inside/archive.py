@@ -12,13 +12,24 @@ _PLACES = ("home", "tmp")
 
 
 def pack(_: dict[str, Any]) -> None:
-    """Write files, folders and links to standard output. Pipes, sockets and what cannot be read are left out."""
+    """Write files, folders and links to standard output. Pipes, sockets, mounts and what cannot be read are left out."""
     os.chdir("..")
+    mounts = _mounts()
     with open(1, "wb", closefd=False) as out, tarfile.open(fileobj=out, mode="w|") as archive:
         for place in _PLACES:
             for folder, folders, names in os.walk(place):
+                folders[:] = [name for name in folders if os.path.abspath(os.path.join(folder, name)) not in mounts]
                 for name in (*folders, *names):
                     _add(archive, os.path.join(folder, name))
+
+
+def _mounts() -> set[str]:
+    """Where something is mounted: the host's Python lies below its temporary folder, say, and is no file of code's."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+            return {line.split()[4].encode().decode("unicode_escape") for line in lines}
+    except (OSError, ValueError):
+        return set()
 
 
 def _add(archive: tarfile.TarFile, path: str) -> None:

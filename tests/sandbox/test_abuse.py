@@ -36,7 +36,7 @@ class Outside:
         self.name = f"rollenv-abuse-{os.getpid()}"
         self.abstract.bind("\0" + self.name)
         self.abstract.listen(5)
-        self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+        self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100_000)"])
 
     def fill_in(self, program: str) -> str:
         values = {"port": self.server.getsockname()[1], "secret": self.secret, "canary": self.canary}
