@@ -12,7 +12,7 @@ _PLACES = ("home", "tmp")
 
 
 def pack(_: dict[str, Any]) -> None:
-    """Write files, folders and links to standard output. Pipes, sockets, mounts and what cannot be read are left out."""
+    """Write files, folders and links to standard output. What cannot be read, is mounted or no file is left out."""
     os.chdir("..")
     mounts = _mounts()
     with open(1, "wb", closefd=False) as out, tarfile.open(fileobj=out, mode="w|") as archive:

@@ -285,7 +285,7 @@ left = []
 mounts = {line.split()[4] for line in open("/proc/self/mountinfo")}
 for folder in ("/box", "/tmp", "/home", "/dev/shm", "/dev/mqueue", "/var", "/run"):
     for base, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if os.path.join(base, name) not in mounts]  # the host's Python, if it is there
+        folders[:] = [name for name in folders if os.path.realpath(f"{base}/{name}") not in mounts]  # the host's Python
         left += [os.path.join(base, name) for name in files]
         left += [os.path.join(base, name) for name in folders if base not in ("/", "/box", "/home", "/var")]
         for name in files:
