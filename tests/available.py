@@ -10,6 +10,9 @@ from rollenv.cli.check import is_available
 #: Suites with many ids of one kind: one in so many is checked in every run, the rest in the integration run.
 LARGE = {"code": 3, "eval": 3, "math": 3, "rg": 10, "ta": 15}
 
+#: A task of these takes seconds to make; another of their kind stands in for them in every run.
+SLOW = {"ta:RushHour-v0"}
+
 
 def _marks() -> list[object]:
     params, seen = [], dict.fromkeys(LARGE, 0)
@@ -17,7 +20,9 @@ def _marks() -> list[object]:
         if not is_available(each):
             continue
         marks = []
-        if each.namespace in LARGE:
+        if each.id in SLOW:
+            marks = [pytest.mark.integration]
+        elif each.namespace in LARGE:
             seen[each.namespace] += 1
             sampled = seen[each.namespace] % LARGE[each.namespace] == 1
             marks = [pytest.mark.slow if sampled else pytest.mark.integration]
