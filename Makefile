@@ -9,7 +9,7 @@ TREE := .lint
 
 .PHONY: train test integration lint install vllm clean
 
-train: install
+train: $(VENV)/trains
 	$(BIN)/rollenv train sokoban
 
 test: lint
@@ -22,10 +22,13 @@ integration: install vllm
 
 install: $(VENV)/installed
 
-$(VENV)/installed: pyproject.toml constraints.txt
+# Training needs a few of the packages; tests need them all.
+$(VENV)/trains: EXTRAS := train
+$(VENV)/installed: EXTRAS := train,dev
+$(VENV)/trains $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("rollenv needs Python 3.11 or newer, this is %d.%d; try make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
 # vLLM in an environment of its own, for its tests: its pins rarely agree with those of everything else.
