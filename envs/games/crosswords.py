@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from rollenv.core import UsageError
-from rollenv.envs.games.base import TextGame, box, read_lines, turns
+from rollenv.envs.games.base import TextGame, box, numbers, read_lines, turns
 from rollenv.envs.games.hangman import LETTERS
 
 #: A word with its place: word, row, column, and whether it runs down.
@@ -127,16 +127,14 @@ class Crosswords(TextGame):
         parts = text.replace(",", " ").split(None, 3)
         if len(parts) != 3:
             return None
-        row, col, letter = parts
-        if not (len(letter) == 1 and letter.isalpha() and letter.isascii() and len(row) < 10 and len(col) < 10):
+        cell, letter = numbers(" ".join(parts[:2]), 2), parts[2]
+        if cell is None or not (len(letter) == 1 and letter.isalpha() and letter.isascii()):
             return None
-        if not (row.isascii() and row.isdigit() and col.isascii() and col.isdigit()):
-            return None
-        return int(row), int(col), letter.upper()
+        return *cell, letter.upper()
 
     def _play(self, move: tuple[int, int, str]) -> tuple[str, float, bool | None]:
         row, col, letter = move
-        cell = row * self.width + col if col < self.width else -1
+        cell = row * self.width + col if 0 <= col < self.width else -1
         if cell not in self.letters:
             return f"cell ({row}, {col}) is not part of a word.", 0.0, None
         if cell in self.filled:

@@ -6,13 +6,16 @@ import functools
 from typing import Any
 
 from rollenv.core import Unsolvable, UsageError
-from rollenv.envs.games.base import TextGame, box, turns
+from rollenv.envs.games.base import TextGame, box, numbers, turns
+
+VERBS = ("reveal", "flag")
 
 
 class Minesweeper(TextGame):
     """Reveal all safe cells. The first reveal never hits a mine, nor has one beside it where there is room for that.
 
-    Pays for every safe cell that comes to light its share of them; a mine ends the episode.
+    Pays for every safe cell that comes to light its share of them; a mine ends the episode. A flag keeps its cell hidden,
+    whether the cell itself is revealed or others around it are.
 
     The oracle deduces what single numbers allow; where they allow nothing it looks at the hidden mines.
 
@@ -60,23 +63,22 @@ class Minesweeper(TextGame):
         self.board = self.grid.blank
 
     def _parse(self, text: str) -> Any:
-        found = self.grid.moves.get(text)
-        return found if found or len(text) > 40 else self._parse_slowly(text)
+        return self.grid.moves.get(text) or self._parse_slowly(text)
 
     def _parse_slowly(self, text: str) -> tuple[str, int] | None:
-        parts = text.lower().replace(",", " ").split()
-        if len(parts) != 3 or parts[0] not in ("reveal", "flag"):
+        verb, *cell = text.replace(",", " ").split(None, 3) or [""]
+        found = numbers(" ".join(cell), 2)
+        if found is None or not (verb.isascii() and verb.isalpha()):
             return None
-        row, col = parts[1:]
-        if not all(p.isascii() and p.isdigit() for p in (row, col)):
-            return None
-        inside = int(row) < self.rows and int(col) < self.cols
-        return parts[0], int(row) * self.cols + int(col) if inside else -1
+        row, col = found
+        return verb.lower(), row * self.cols + col if 0 <= row < self.rows and 0 <= col < self.cols else -1
 
     def _play(self, move: tuple[str, int]) -> tuple[str, float, bool | None]:
         what, cell = move
         if cell < 0:
             return "this cell is outside the board.", 0.0, None
+        if what not in VERBS:
+            return f"you can {' or '.join(VERBS)} a cell, nothing else.", 0.0, None
         bit, name = 1 << cell, self.grid.names[cell]
         if self.open & bit:
             return f"cell {name} was revealed before.", 0.0, None
@@ -94,9 +96,8 @@ class Minesweeper(TextGame):
             self.mines = self._lay_mines(cell)
         if self.mines >> cell & 1:
             return f"cell {name} held a mine.", 0.0, False
-        new = grid.opened_from(cell, self.mines) & ~self.open
+        new = grid.opened_from(cell, self.mines, shut=self.open | self.flags)
         self.open |= new
-        self.flags &= ~new
         self._draw(new)
         reward = new.bit_count() / (grid.size - self.num_mines)
         if self.open | self.mines == grid.full:
@@ -174,7 +175,7 @@ class Grid:
         where = [divmod(cell, cols) for cell in range(self.size)]
         self.words = [f"{row} {col}" for row, col in where]
         self.names = [f"({row}, {col})" for row, col in where]
-        self.moves = {f"{what} {self.words[c]}": (what, c) for what in ("reveal", "flag") for c in range(self.size)}
+        self.moves = {f"{what} {self.words[c]}": (what, c) for what in VERBS for c in range(self.size)}
         self.actions = tuple(box(f"reveal {word}") for word in self.words) + tuple(
             box(f"flag {word}") for word in self.words
         )
@@ -183,15 +184,16 @@ class Grid:
         self.blank = "\n".join(lines)
         self.places = [(3 * cols + 4) * (row + 1) + 3 * col + 5 for row, col in where]
 
-    def opened_from(self, cell: int, mines: int) -> int:
-        """The cell, and if no mine is near, all that opens with it."""
+    def opened_from(self, cell: int, mines: int, shut: int = 0) -> int:
+        """The cell, and if no mine is near, all that opens with it, except for cells that are open or flagged."""
         opened, todo = 0, [cell]
         while todo:
             cell = todo.pop()
             near = self.around[cell]
             opened |= 1 << cell
             if not mines & near:
-                todo += bits(near & ~opened)
+                near &= ~(opened | shut)
+                todo += bits(near)
                 opened |= near
         return opened
 

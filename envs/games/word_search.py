@@ -20,7 +20,7 @@ class WordSearch(TextGame):
     """
 
     size_names = ("hardcore", "max_turns", "num_words")
-    random_sizes = [(hard, 20, n) for hard in (False, True) for n in (3, 4, 5)]
+    random_sizes = ((False, 20, 5), (True, 20, 5))
     state_names = ("side", "grid", "hidden", "marked")
 
     hardcore: bool

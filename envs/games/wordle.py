@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from rollenv.core import UsageError
-from rollenv.envs.games.base import TextGame, box, turns, words
+from rollenv.envs.games.base import TextGame, box, letters, turns, words
 
 
 class Wordle(TextGame):
@@ -52,11 +52,11 @@ class Wordle(TextGame):
         self.board = "No guesses yet."
 
     def _parse(self, text: str) -> Any:
-        return text.upper() if text.isascii() and text.isalpha() and len(text) <= 40 else None
+        return letters(text)
 
     def _play(self, move: str) -> tuple[str, float, bool | None]:
         if len(move) != self.word_length:
-            return f"{move} has {len(move)} letters, the word {self.word_length}.", 0.0, None
+            return f"{move[:40]} has {len(move)} letters, the word {self.word_length}.", 0.0, None
         if move in self.guesses:
             return f"you guessed {move} before.", 0.0, None
         if self.only_real_words and move not in known_words(self.word_length):
