@@ -22,8 +22,8 @@ class TextGame(Env):
     r"""A game whose action stands in ``\boxed{}``.
 
     The last box that holds a move counts. An action without one costs 0.1 and ends the episode; a move that cannot be
-    carried out costs a turn and nothing else. The turn limit truncates. The instructions come at reset, a sentence about what happened at every
-    step, and the board in ``info["suffix"]``.
+    carried out costs a turn and nothing else. The turn limit truncates. The instructions come at reset, a sentence
+    about what happened at every step, and the board in ``info["suffix"]``.
 
     Args:
         sizes: the arguments named in ``size_names``, in that order. None for all of them draws from ``random_sizes``

@@ -20,7 +20,8 @@ Rows = tuple[Row, ...]
 class Game2048(TextGame):
     """Slide all tiles one way; equal tiles that meet merge, and after a move a 2 (or a 4, one time in ten) appears.
 
-    Pays for every doubling of the largest tile, so that the target has paid 1; a 4 that appears pays with the next move. The game is lost when nothing can move.
+    Pays for every doubling of the largest tile, so that the target has paid 1; a 4 that appears pays with the next
+    move. The game is lost when nothing can move.
 
     The oracle looks one new tile and one move ahead.
 

@@ -74,8 +74,12 @@ class Hangman(TextGame):
         self.shown = "".join(b if b == move else a for a, b in zip(self.shown, secret, strict=True))
         reward = 0.5 * secret.count(move) / self.word_length
         if self.shown == secret:
-            return f"{move} completes the word {secret}.", reward + 0.5, True
+            return self._completed(reward)
         return f"{move} is in the word.", reward, None
+
+    def _completed(self, reward: float) -> tuple[str, float, bool | None]:
+        """The last letter was found: all is known, so the game is won."""
+        return f"that completes the word {self.secret}.", reward + 0.5, True
 
     def _suffix(self) -> str:
         return f"The word now: {' '.join(self.shown)}\nMissed: {', '.join(self.tried) or 'nothing'}"
