@@ -83,8 +83,10 @@ class ReasoningGymEnv(Env):
     r"""One question of a reasoning-gym data set.
 
     The reward is the data set's score of the answer, often fractional; ``success`` is a score of at least 0.99. An
-    answer without a box scores 0, and so does one that the scorer trips over (``info["scorer_error"]`` says how, the
-    log too, and ``scorer_errors`` counts them). A brace that has no partner is written ``\{`` or ``\}`` inside the box.
+    answer without a box scores what the data set gives for none: 0, and 0.01 in countdown, fraction_simplification and
+    puzzle24. One that the scorer trips over scores 0 (``info["scorer_error"]`` says how, the log too, and
+    ``scorer_errors`` counts them). A brace that has no partner is written ``\{`` or ``\}`` inside the box; white space
+    around an answer is no part of it.
 
     Args:
         name: the data set.
@@ -148,7 +150,9 @@ class ReasoningGymEnv(Env):
 
     def _step(self, action: str) -> StepResult:
         answer = last_boxed(action)
-        score, raised = (0.0, "") if answer is None else self._score(answer)
+        score, raised = (
+            _score(self._source, self.dataset_seed, self.index, None) if answer is None else self._score(answer)
+        )
         success = score >= SOLVED
         said = "There is no answer in a box." if answer is None else f"Your answer scores {score:g}."
         info: dict[str, Any] = {"valid": answer is not None, "correct": success, "success": success}
@@ -298,10 +302,12 @@ def _steady(dataset: Any, name: str) -> None:
 # -- answers ---------------------------------------------------------------------------------------------------------
 
 
-def _score(source: Source, seed: int, index: int, answer: str) -> tuple[float, str]:
-    """The score of an answer to an item, between 0 and 1; 0 for what may not be scored. And what the scorer raised."""
+def _score(source: Source, seed: int, index: int, answer: str | None) -> tuple[float, str]:
+    """The score of an answer to an item, between 0 and 1, and what the scorer raised. What may not be scored counts as
+    no answer."""
     item = _item(source, seed, index)[1]
-    return _scored(source, seed, index, answer) if may_be_scored(_kind(source, item), answer, item) else (0.0, "")
+    scored = answer is not None and may_be_scored(_kind(source, item), answer, item)
+    return _scored(source, seed, index, answer if scored else None)
 
 
 def _kind(source: Source, item: dict[str, Any]) -> str:
@@ -310,7 +316,7 @@ def _kind(source: Source, item: dict[str, Any]) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _scored(source: Source, seed: int, index: int, answer: str) -> tuple[float, str]:
+def _scored(source: Source, seed: int, index: int, answer: str | None) -> tuple[float, str]:
     """What the data set's scorer says, and what it raised; sympy may take a second over a formula."""
     dataset, item = _item(source, seed, index)
     try:
