@@ -115,16 +115,22 @@ class CodeEnv(RowEnv):
     @property
     def tests(self) -> Tests:
         """What a program is held to."""
+        return self._tests()
+
+    def _tests(self) -> Tests:
         if self._parsed is None or self._parsed[0] != self.idx:
-            row = self.row
-            setup = "\n".join([*(row.get("test_imports") or ()), row.get("test_setup_code") or ""]).strip()
-            entry_point = row.get("entry_point")
-            context = str(row[self.question_key]) if entry_point else ""
-            self._parsed = self.idx, parse_tests(row[self.gold_key], entry_point, setup, self.max_tests, context)
+            self._parsed = self.idx, self._parse(self.row[self.gold_key])
         return self._parsed[1]
 
+    def _parse(self, tests: Any) -> Tests:
+        row = self.row
+        setup = "\n".join([*(row.get("test_imports") or ()), row.get("test_setup_code") or ""]).strip()
+        entry_point = row.get("entry_point")
+        context = str(row[self.question_key]) if entry_point else ""
+        return parse_tests(tests, entry_point, setup, self.max_tests, context)
+
     def _question(self) -> str:
-        question, tests = str(self.row[self.question_key]).strip(), self.tests
+        question, tests = str(self.row[self.question_key]).strip(), self._tests()
         block = "Answer with one ```python code block"
         if isinstance(tests, StdioTests):
             return f"{question}\n\n{block}: a program that reads standard input and writes standard output."
@@ -139,7 +145,7 @@ class CodeEnv(RowEnv):
         code = last_code_block(action)
         if code is None:
             return Verdict(0.0, "There is no ```python code block.", valid=False)
-        tests = self.tests
+        tests = self._tests()
         total = count(tests)
         passed = 0
         if len(code) <= MAX_CHARACTERS:

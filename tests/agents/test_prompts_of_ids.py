@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from available import IDS
 
 import rollenv
 from rollenv.agents.prompts import DEFAULT_TEMPLATE, StepPrompt
 from rollenv.agents.token_session import shown
 from rollenv.wrappers.observation import ObservationWrapper
-from available import IDS
 
 TEMPLATES = ("{state}", "{observation}\n{state}", "{instructions}\n{state}", DEFAULT_TEMPLATE)
 _LONG = 40
