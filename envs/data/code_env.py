@@ -36,7 +36,7 @@ class _Timed:
         """The runner is another's to close."""
 
 
-class _Judges:
+class Judges:
     """This process's pool for judges, started when first needed. No program of an agent ever runs in it."""
 
     def run(self, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
@@ -157,7 +157,7 @@ class CodeEnv(RowEnv):
         """How many tests pass; the rule for timeouts learns from programs that pass all of them."""
         runner, case, rule = _Timed(self._runner or shared_pool()), (*self._set, self.idx), self.timeout
         seconds = rule.timeout(case) if isinstance(rule, AdaptiveTimeout) else rule
-        judge = self._judge_runner or self._runner or _Judges()
+        judge = self._judge_runner or self._runner or Judges()
         passed = run_tests(program, tests, runner, seconds, self.max_workers, self.partial, judge)
         if isinstance(rule, AdaptiveTimeout):
             rule.record(case, runner.longest, passed == total)

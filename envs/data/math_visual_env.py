@@ -73,7 +73,8 @@ class MathVisualEnv(MathEnv):
         Raises:
             MissingExtra: without Pillow.
         """
-        return [_decoded(image) for image in self._encoded()]
+        cell = _listed(self.row.get(self.image_key))
+        return [image if hasattr(image, "save") else _decoded(_bytes(image, self._folder)) for image in cell]
 
     def _encoded(self) -> list[bytes]:
         return [_bytes(image, self._folder) for image in _listed(self.row.get(self.image_key))]

@@ -93,7 +93,7 @@ class QaEnv(RowEnv):
     @property
     def accepted(self) -> tuple[str, ...]:
         """The answers that count as right."""
-        return _texts(self.row[self.gold_key])
+        return texts(self.row[self.gold_key])
 
     def _question(self) -> str:
         question = str(self.row[self.question_key])
@@ -123,7 +123,12 @@ class QaEnv(RowEnv):
         return self._template % self.accepted[0]
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def texts(value: Any) -> tuple[str, ...]:
+    """The accepted answers in a cell: one, or a list of them.
+
+    Raises:
+        UsageError: it holds something else than texts and numbers.
+    """
     value = value.tolist() if isinstance(value, np.ndarray) else value
     values = value if isinstance(value, list | tuple | set | frozenset) else [value]
     for one in values:

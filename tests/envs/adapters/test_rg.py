@@ -95,7 +95,7 @@ def test_what_cannot_be_read_scores_what_the_library_gives_for_it(name):
     env = rollenv.make(f"rg:{name}")
     for action, answer in (("no box", None), ("\\boxed{}", ""), ("\\boxed{what?}", "what?"), ("\\boxed{1 +}", "1 +")):
         env.reset(4)
-        dataset, entry = rg._item(env._source, env.dataset_seed, env.index)
+        dataset, entry = rg.make_item(env._source, env.dataset_seed, env.index)
         assert env.step(action)[1] == dataset.score_answer(answer, entry), action
 
 
@@ -186,7 +186,7 @@ def test_a_scorer_that_raises_is_logged_and_counted(monkeypatch, caplog):
     def trips(self, answer, entry):
         raise ValueError("no such answer")
 
-    monkeypatch.setattr(type(rg._item(env._source, env.dataset_seed, env.index)[0]), "score_answer", trips)
+    monkeypatch.setattr(type(rg.make_item(env._source, env.dataset_seed, env.index)[0]), "score_answer", trips)
     _, reward, *_, info = env.step("\\boxed{an answer never seen before}")
     assert (reward, info["scorer_error"], env.scorer_errors) == (0.0, "ValueError: no such answer", 1)
     assert "chain_sum" in caplog.text
