@@ -147,11 +147,11 @@ class OfTheInner:
         return self if wrapper is None else getattr(wrapper.env, self._name)
 
 
-def _drawn_once_begun(render: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _drawn_once_begun(render: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(render)
-    def drawn(self: Any) -> Any:
+    def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return render(self)
+            return render(self, *args, **kwargs)
         except Exception:
             if self._begun or type(self).reset is not Env.reset:
                 raise

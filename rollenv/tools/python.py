@@ -144,13 +144,11 @@ def _statements() -> dict[str, str]:
 
 
 _GIVEN = _statements()
-#: All of the imports, as code.
-COMMON_IMPORTS = "\n".join(_GIVEN.values()) + "\n"
 _UNDEFINED = re.compile(r"^NameError: name '(\w+)' is not defined", re.MULTILINE)
 
 
 def lacks_an_import(errors: str) -> bool:
-    """Whether a program failed for want of one of :data:`COMMON_IMPORTS`."""
+    """Whether a program failed for want of a usual import."""
     return any(name in _GIVEN for name in _UNDEFINED.findall(errors))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rollenv.tools.python import COMMON_IMPORTS
+from rollenv.compat.gem.imports import BASE_IMPORTS
+
+__all__ = ["BASE_IMPORTS", "BASE_LEETCODE_IMPORTS", "INVALID_ACTION", "TERMINAL_STATE", "LanguageGameReward"]
 
 TERMINAL_STATE = "<｜TERMINAL_STATE｜>"
 INVALID_ACTION = "<｜INVALID_ACTION｜>"
@@ -17,9 +19,6 @@ class LanguageGameReward:
     invalid_action_reward: float = 0.0
     format_error_reward: float = -0.1
 
-
-#: What programs usually import.
-BASE_IMPORTS = COMMON_IMPORTS
 
 #: The nodes of lists and trees that LeetCode's problems speak of.
 BASE_LEETCODE_IMPORTS = '''
