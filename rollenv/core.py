@@ -29,6 +29,8 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import seeding
 
+from rollenv.spaces import TextSpace
+
 if TYPE_CHECKING:
     from rollenv.registry import EnvSpec
 
@@ -86,40 +88,19 @@ class _Ability:
         functools.update_wrapper(self, method)
 
     def __get__(self, env: Any, owner: type) -> Any:
-        wrapped = getattr(env, "env", None) if issubclass(owner, Wrapper) else None
+        if env is None:  # on the class: for those who read or document it
+            return self._method
+        wrapped = env.__dict__.get("env") if issubclass(owner, Wrapper) else None
         if wrapped is not None:
-            getattr(wrapped, self._method.__name__)
+            inside(wrapped, self._method.__name__)
         elif self._hook is None or getattr(owner, self._hook) is getattr(Env, self._hook):
             raise NoSuchAbility(f"{owner.__name__} {self._lacks}")
-        return self._method if env is None else self._method.__get__(env, owner)
+        return self._method.__get__(env, owner)
 
 
 def ability(lacks: str, hook: str | None = None) -> Callable[[_Method], _Method]:
     """Marks a method that only those have who define it, or its ``hook``."""
     return lambda method: cast(_Method, _Ability(method, lacks, hook))
-
-
-class TextSpace(gymnasium.spaces.Space[str]):
-    """All strings. ``gymnasium.spaces.Text`` wants a finite alphabet and length, which language does not have."""
-
-    def __init__(self, seed: int | None = None):
-        super().__init__(shape=None, dtype=None, seed=seed)
-
-    def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """Up to 20 printable ASCII characters."""
-        return "".join(map(chr, self.np_random.integers(32, 127, size=int(self.np_random.integers(0, 21)))))
-
-    def contains(self, x: Any) -> bool:
-        return isinstance(x, str)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TextSpace)
-
-    def __hash__(self) -> int:
-        return hash(TextSpace)
-
-    def __repr__(self) -> str:
-        return "TextSpace()"
 
 
 class _OfTheSpec:
@@ -133,8 +114,19 @@ class _OfTheSpec:
             return self
         inner = getattr(env, "env", None) if isinstance(env, Wrapper) and env._own_spec is None else None
         if inner is not None:
-            return getattr(inner, self._name)
+            return inside(inner, self._name)
         return getattr(env.spec, self._name.removeprefix("env_"), None)
+
+
+#: What Gymnasium's wrappers cannot do for the environment inside them.
+_NOT_THROUGH = ("get_state", "set_state", "spawn")
+
+
+def inside(env: Any, name: str) -> Any:
+    """An attribute of an environment that may be in wrappers of Gymnasium's, which have only their own."""
+    if isinstance(env, gymnasium.Wrapper) and name not in _NOT_THROUGH:
+        return env.get_wrapper_attr(name)
+    return getattr(env, name)
 
 
 class OfTheInner:
@@ -144,7 +136,7 @@ class OfTheInner:
         self._name = name
 
     def __get__(self, wrapper: Any, owner: type) -> Any:
-        return self if wrapper is None else getattr(wrapper.env, self._name)
+        return self if wrapper is None else inside(wrapper.env, self._name)
 
 
 def _drawn_once_begun(render: Callable[..., Any]) -> Callable[..., Any]:
@@ -172,7 +164,7 @@ class Env(gymnasium.Env[str, str]):
     :meth:`state_key`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}
     render_mode = "ansi"
     #: Set by :func:`rollenv.make`.
     spec: EnvSpec | None = None  # type: ignore[assignment]
@@ -382,7 +374,7 @@ class Wrapper(Env):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "env":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.env, name)
+        return inside(self.env, name)
 
     def reset(  # type: ignore[override]
         self, seed: int | None = None, *, options: dict[str, Any] | None = None, **given: Any
@@ -425,35 +417,12 @@ class Wrapper(Env):
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
         if self._own_spec is not None and not same_state:
             return self._own_spec.make(**kwargs)
+        if same_state and isinstance(self.env, gymnasium.Wrapper):  # one of Gymnasium's, which cannot spawn
+            return copy.deepcopy(self)
         twin = copy.copy(self)
         twin.env = self.env.spawn(same_state, **kwargs)
         twin._set_state(copy.deepcopy(self._get_state()))
         return twin
-
-    @ability("has no random actions")
-    def sample_random_action(self) -> str:
-        return self.env.sample_random_action()
-
-    def seed_actions(self, seed: int) -> None:
-        self.env.seed_actions(seed)
-
-    def seed_stream(self, seed: int) -> None:
-        self.env.seed_stream(seed)
-
-    @ability("has no oracle")
-    def oracle_action(self) -> str:
-        return self.env.oracle_action()
-
-    @ability("has no state key")
-    def state_key(self) -> str:
-        return self.env.state_key()
-
-    @ability("has no numbered tasks")
-    def num_tasks(self) -> int:
-        return self.env.num_tasks()
-
-    def randint(self, n: int) -> int:
-        return self.env.randint(n)
 
     @property  # type: ignore[override]
     def spec(self) -> EnvSpec | None:
@@ -464,6 +433,13 @@ class Wrapper(Env):
     def spec(self, value: EnvSpec | None) -> None:
         self._own_spec = value
 
+    sample_random_action = OfTheInner()  # type: ignore[assignment]
+    oracle_action = OfTheInner()  # type: ignore[assignment]
+    state_key = OfTheInner()  # type: ignore[assignment]
+    num_tasks = OfTheInner()  # type: ignore[assignment]
+    seed_actions = OfTheInner()  # type: ignore[assignment]
+    seed_stream = OfTheInner()  # type: ignore[assignment]
+    randint = OfTheInner()  # type: ignore[assignment]
     reset_options = OfTheInner()  # type: ignore[assignment]
     metadata = OfTheInner()  # type: ignore[assignment]
     render_mode = OfTheInner()  # type: ignore[assignment]

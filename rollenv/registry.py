@@ -59,12 +59,16 @@ class EnvSpec:
         """Build the environment; ``kwargs`` override the spec's.
 
         ``seed`` starts its private random stream, and goes to a constructor that names an argument ``seed``.
+        ``render_mode`` is Gymnasium's: ``ansi`` or None.
         """
         merged = {**self.kwargs, **kwargs}
         seed = merged.pop("seed", None)
         factory = load_entry_point(self.entry_point, self.id)
+        mode = merged.pop("render_mode", "ansi") if not takes(factory, "render_mode") else "ansi"
+        if mode not in ("ansi", None):
+            raise UsageError(f"{self.id} has no render_mode {mode!r}; there are 'ansi' and None")
         try:
-            env = factory(**merged, **({} if seed is None or not _names_a_seed(factory) else {"seed": seed}))
+            env = factory(**merged, **({"seed": seed} if seed is not None and takes(factory, "seed") else {}))
         except TypeError as error:
             _check_arguments(self.id, factory, merged, error)
             if kwargs:
@@ -73,6 +77,8 @@ class EnvSpec:
             raise
         if not isinstance(env, Env):
             raise UsageError(f"{self.id}: its entry point returned {type(env).__name__} instead of a rollenv.Env")
+        if mode is None:
+            env.unwrapped.render_mode = None
         env.spec = replace(self, kwargs=merged, wrappers={})
         if env.unwrapped.spec is None:  # the factory returned a wrapper
             env.unwrapped.spec = env.spec  # type: ignore[assignment]
@@ -262,9 +268,10 @@ def wrap(env: Env, wrappers: Wrappers) -> Env:
         raise
 
 
-def _names_a_seed(factory: Callable[..., Env]) -> bool:
+def takes(factory: Callable[..., Any], name: str) -> bool:
+    """Whether a constructor names an argument."""
     try:
-        return "seed" in inspect.signature(factory).parameters
+        return name in inspect.signature(factory).parameters
     except (TypeError, ValueError):  # some builtins do not say what they take
         return False
 
