@@ -136,7 +136,7 @@ class OfTheInner:
         self._name = name
 
     def __get__(self, wrapper: Any, owner: type) -> Any:
-        return self if wrapper is None else inside(wrapper.env, self._name)
+        return getattr(Env, self._name) if wrapper is None else inside(wrapper.env, self._name)
 
 
 def _drawn_once_begun(render: Callable[..., Any]) -> Callable[..., Any]:
@@ -178,7 +178,7 @@ class Env(gymnasium.Env[str, str]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Before the first episode there is nothing to draw, whatever an author's ``render`` would look for."""
         super().__init_subclass__(**kwargs)
-        if "render" in cls.__dict__:
+        if callable(cls.__dict__.get("render")):
             cls.render = _drawn_once_begun(cls.render)  # type: ignore[assignment, method-assign]
 
     # -- what an author writes ---------------------------------------------------------------------------------------

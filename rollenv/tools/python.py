@@ -23,8 +23,8 @@ class PythonCodeTool(BaseTool):
             since untrusted code is never run in the open.
         keep_error_last_line: show only the last line of an error.
         runner: runs the code instead; closing it stays with its owner.
-        common_imports: run a program that fails for want of a usual import (``math``, ``np``, ``Counter``, ...) once more
-            with them in place. What is wrong with it besides is still shown.
+        common_imports: run a program that fails for want of a usual import (``math``, ``np``, ``Counter``) once more with
+            it in place. What is wrong with it besides is still shown.
         stateful: keep variables from call to call, in a sandbox that belongs to this tool and ends with it.
     """
 

@@ -35,14 +35,16 @@ _GRADER = (
 
 #: GEM's modules (0.1.0 and main), and where each of their public names is.
 MODULES: dict[str, dict[str, str]] = {
-    "gem": _names("core", "Env") | {name: _REGISTRATION[name] for name in ("make", "make_vec", "print_envs", "register")},
+    "gem": _names("core", "Env")
+    | {name: _REGISTRATION[name] for name in ("make", "make_vec", "print_envs", "register")},
     "gem.core": _names("core", "Env", "EnvWrapper", "ActType", "ObsType"),
     "gem.envs": {},
     "gem.envs.registration": _REGISTRATION
     | _names("core", "Env", "EnvWrapper")
     | {name: _VECTOR[name] for name in ("VectorEnv", "SyncVectorEnv", "AsyncVectorEnv")},
     "gem.envs.game_env": {},
-    "gem.envs.math_env": _names("data", "MathEnv") | _names("math_grader", "boxed_reward_fn", "run_with_timeout_signal"),
+    "gem.envs.math_env": _names("data", "MathEnv")
+    | _names("math_grader", "boxed_reward_fn", "run_with_timeout_signal"),
     "gem.envs.math_visual_env": _names("data", "MathVisualEnv"),
     "gem.envs.code_env": _names("data", "CodeEnv"),
     "gem.envs.qa_env": _names("data", "QaEnv"),
@@ -112,6 +114,18 @@ MODULES: dict[str, dict[str, str]] = {
     | _names("tools", "PythonCodeTool", "SearchTool"),
 }
 
+MODULES["gem.__about__"] = _names("constants", "__version__")
+MODULES["gem.envs.qa_env"] |= _names("data", "apply_prompt")
+_CONSTANTS, _PARSING = MODULES["gem.utils.constants"], MODULES["gem.utils.parsing"]
+#: What GEM's modules import from each other, and its users from any of them.
+_USED: dict[str, dict[str, str]] = {
+    "gem.envs": MODULES["gem.core"] | _CONSTANTS | _PARSING,
+    "gem.tools": MODULES["gem.core"] | MODULES["gem.tools.base_tool"],
+    "gem.vector": MODULES["gem.core"],
+    "gem.wrappers": MODULES["gem.core"],
+    "gem.multiagent": MODULES["gem.core"],
+}
+
 #: GEM's game modules, and the class in each.
 GAMES = {
     "crosswords": "CrosswordsEnv",
@@ -150,6 +164,8 @@ class _Module(ModuleType):
         where = MODULES[self.__name__].get(name)
         if where is None and f"{self.__name__}.{name}" in MODULES:
             return importlib.import_module(f"{self.__name__}.{name}")
+        if where is None:
+            where = _USED.get(".".join(self.__name__.split(".")[:2]), {}).get(name)
         if where is None:
             known = ", ".join(dir(self)) or "nothing"
             raise AttributeError(f"rollenv's {self.__name__} has no {name!r}; it has {known}")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from rollenv.compat.gem.imports import BASE_IMPORTS
 
+#: The release of GEM whose names these are.
+__version__ = "0.1.0"
+
 __all__ = ["BASE_IMPORTS", "BASE_LEETCODE_IMPORTS", "INVALID_ACTION", "TERMINAL_STATE", "LanguageGameReward"]
 
 TERMINAL_STATE = "<｜TERMINAL_STATE｜>"

@@ -35,7 +35,7 @@ Reward = tuple[dict[str, bool], float]
 Gold = str | float | int | Sequence[str | float | int]
 
 
-class TimeoutException(Exception):  # noqa: N818
+class TimeoutException(Exception):
     """GEM's name for a function that took too long."""
 
 

@@ -44,7 +44,7 @@ def print_envs() -> None:
 def make(env_id: str, **kwargs: Any) -> Any:
     """Build an environment; ``kwargs`` override the registered arguments.
 
-    One of rollenv's own gets GEM's manners. A class written for GEM gets every argument, ``seed`` too where it takes it.
+    One of rollenv's own gets GEM's manners. A class written for GEM gets every argument, ``seed`` where it takes it.
 
     Raises:
         UnknownEnv: (a ``ValueError``) no such id.

@@ -52,7 +52,7 @@ def get_timestamp(time: str) -> str:
     return str(int(_moment(time).timestamp() * 1000))
 
 
-def convert_time(sourceTimezone: str, targetTimezone: str, time: str) -> str:  # noqa: N803
+def convert_time(sourceTimezone: str, targetTimezone: str, time: str) -> str:
     """A time of one IANA time zone in another."""
     return _moment(time, sourceTimezone).astimezone(_zone(targetTimezone)).strftime("%Y-%m-%d %H:%M:%S")
 

@@ -14,6 +14,7 @@ from gymnasium.utils import seeding
 from rollenv.compat.gem.constants import INVALID_ACTION, TERMINAL_STATE, LanguageGameReward  # noqa: F401
 from rollenv.parsing import last_boxed, last_code_block, last_tagged
 
+
 def extract_last_boxed_answer(solution: str) -> str | None:
     """What stands in the last box."""
     return last_boxed(solution)
