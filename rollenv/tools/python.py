@@ -23,8 +23,8 @@ class PythonCodeTool(BaseTool):
             since untrusted code is never run in the open.
         keep_error_last_line: show only the last line of an error.
         runner: runs the code instead; closing it stays with its owner.
-        common_imports: run a program that fails for want of a usual import (``math``, ``np``, ``Counter``) once more with
-            it in place. What is wrong with it besides is still shown.
+        common_imports: run a program that fails for want of a usual import (``math``, ``np``, ``Counter``) once
+            more with it in place. What is wrong with it besides is still shown.
         stateful: keep variables from call to call, in a sandbox that belongs to this tool and ends with it.
     """
 
@@ -52,14 +52,16 @@ class PythonCodeTool(BaseTool):
         return "To run Python code, write it between <python> and </python>; what it prints is shown to you."
 
     def execute_action(self, action: str) -> ToolResult:
-        block = _first_program(action)
-        if block is None:
-            return NOT_CALLED
-        output, errors = self._in_sandbox(block.content) if self.stateful else self._fresh(block.content)
+        block = first_program(action)
+        return NOT_CALLED if block is None else self.answer(block.content, action[: block.end])
+
+    def answer(self, code: str, parsed: str) -> ToolResult:
+        """What comes of a program that was found in an action."""
+        output, errors = self._in_sandbox(code) if self.stateful else self._fresh(code)
         if errors and self.keep_error_last_line:
             errors = errors.splitlines()[-1]
         text = _shortened("\n".join(part for part in (output.rstrip(), errors) if part))
-        return ToolResult(True, bool(errors), f"Code execution result: {text}\n", action[: block.end])
+        return ToolResult(True, bool(errors), f"Code execution result: {text}\n", parsed)
 
     def _fresh(self, code: str) -> tuple[str, str]:
         """(output, errors); without a failure there are no errors, and what went to standard error is output."""
@@ -159,7 +161,8 @@ def with_common_imports(code: str) -> str:
     return f"exec({imports!r}); exec(compile({code!r}, '<program>', 'exec', dont_inherit=True))"
 
 
-def _first_program(action: str) -> Element | None:
+def first_program(action: str) -> Element | None:
+    """The first ``<python>`` element or Python fence."""
     fenced = (block for language, block in code_blocks(action) if language in ("python", "python3", "py"))
     found = [block for block in (first_tagged(action, "python"), next(fenced, None)) if block is not None]
     return min(found, key=lambda block: block.end, default=None)

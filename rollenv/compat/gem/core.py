@@ -54,6 +54,14 @@ class Env(core.Env, metaclass=abc.ABCMeta):
     def step(self, action: Any) -> Any:
         """Play one turn."""
 
+    @core.ability("does not save its state")  # whatever an author calls _get_state
+    def get_state(self) -> Any:
+        """What an author may define."""
+
+    @core.ability("does not restore its state")
+    def set_state(self, state: Any) -> None:
+        """What an author may define."""
+
     def sample_random_action(self) -> str:
         raise NotImplementedError(f"{type(self).__name__} has no random actions")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rollenv.core import RollenvError, UsageError
+from rollenv.parsing import first_tagged
 from rollenv.tools import base, mcp, python, search
 from rollenv.tools.base import ToolResult
 
@@ -32,7 +33,7 @@ class AnyTool(base.BaseTool):
         self.tool = tool
 
     def __getattr__(self, name: str) -> Any:
-        if name == "tool":  # not set yet: a copy is being made
+        if name == "tool" or name.startswith("__"):  # a copy is being made, and of this one, not of the tool
             raise AttributeError(name)
         return getattr(self.tool, name)
 
@@ -63,24 +64,56 @@ def as_tool(tool: Any) -> base.BaseTool:
 
 
 class PythonCodeTool(python.PythonCodeTool):
-    """Runs code; a program that lacks a usual import is run once more with the usual imports."""
+    """Runs code; a program that lacks a usual import is run once more with it. ``_parse_action`` may be replaced."""
 
     tool_type = "python_code"
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **{"common_imports": True, **kwargs})
+    def __init__(
+        self,
+        timeout: float = TIMEOUT,
+        sandbox_type: str = "none",
+        keep_error_last_line: bool = False,
+        common_imports: bool = True,
+        **more: Any,
+    ):
+        super().__init__(timeout, sandbox_type, keep_error_last_line, common_imports=common_imports, **more)
+        self.sandbox_type = sandbox_type
+
+    def _parse_action(self, action: str) -> tuple[str | None, str, bool]:
+        """The program, the action up to its end, and whether there is one."""
+        block = python.first_program(action)
+        return (None, action, False) if block is None else (block.content.strip(), action[: block.end], True)
 
     def execute_action(self, action: str) -> ToolResult:
-        result = super().execute_action(action)
-        return result if result.is_valid else ToolResult(False, True, "", action)
+        code, parsed, valid = self._parse_action(action)
+        return self.answer(code or "", parsed) if valid else ToolResult(False, True, "", parsed)
+
+
+_FAILED = "[SearchTool Error:"
 
 
 class SearchTool(search.SearchTool):
-    """Asks a retrieval server."""
+    """Asks a retrieval server; what it found stands in ``<information>``. ``_search`` may be replaced."""
+
+    def _parse_action(self, action: str) -> tuple[str, str, bool]:
+        """The query, the action up to its end, and whether there is one."""
+        call = first_tagged(action, "search")
+        return ("", "", False) if call is None else (call.content.strip(), action[: call.end], True)
+
+    def _search(self, query: str) -> str:
+        try:
+            return self.shown(self._retrieve(query))
+        except RollenvError:  # the user's to mend, not the agent's
+            raise
+        except Exception as error:
+            return f"{_FAILED} {type(error).__name__}: {str(error)[:300]}]"
 
     def execute_action(self, action: str) -> ToolResult:
-        result = super().execute_action(action)
-        return result if result.is_valid else ToolResult(False, True, "", "")
+        query, parsed, valid = self._parse_action(action)
+        if not valid:
+            return ToolResult(False, True, "", parsed)
+        text = self._search(query)
+        return ToolResult(True, _FAILED in text, f"\n\n<information>{text}</information>\n\n", parsed)
 
     def check(self) -> None:
         """GEM looks for the server when it is first asked."""

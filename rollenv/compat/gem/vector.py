@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -33,15 +34,17 @@ class VectorEnv(vector.VectorEnv):
 
     def reset(self, seed: Any = None, **env_kwargs: Any) -> Any:
         try:
-            return super().reset(seed, **env_kwargs)
+            return copy.deepcopy(super().reset(seed, **env_kwargs))
         except UsageError as error:
             raise Refused(str(error)) from error
 
     def step(self, actions: Any) -> VectorStep:
         try:
-            return super().step(actions)
+            observations, rewards, terminated, truncated, infos = super().step(actions)
         except UsageError as error:
             raise Refused(str(error)) from error
+        # an author's environment may go on writing into what it returned
+        return copy.deepcopy(observations), rewards, terminated, truncated, copy.deepcopy(infos)
 
 
 class SyncVectorEnv(VectorEnv, vector.SyncVectorEnv):

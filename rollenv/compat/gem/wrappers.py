@@ -97,6 +97,8 @@ class ToolEnvWrapper(GemWrapper, wrappers.ToolEnvWrapper):
             settings["max_tool_uses"] = None
         rewards: dict[str, Any] = {"tool_reward": tool_reward, "tool_success_reward": tool_success_reward}
         wrappers.ToolEnvWrapper.__init__(self, env, [as_tool(tool) for tool in tools], **rewards, **settings)
+        if self.max_tool_uses is None:
+            self.max_tool_uses = float("inf")  # type: ignore[assignment]
 
     def close(self) -> None:
         wrappers.ToolEnvWrapper.close(self)

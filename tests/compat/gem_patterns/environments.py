@@ -261,3 +261,38 @@ def envs_can_be_copied_and_pickled():
     env.reset(seed=3)
     number = env.game_number
     assert copy.deepcopy(env).game_number == number and pickle.loads(pickle.dumps(env)).game_number == number
+
+
+@pattern
+def helpers_with_the_names_of_our_hooks():
+    class Hooked(classes()[0]):
+        def _get_state(self, deep):
+            return deep
+
+        def _set_state(self):
+            return None
+
+        def _reset(self):
+            raise SystemError("nobody calls this")
+
+        _step = _checked_options = _twin = _reset
+
+    env = Hooked()
+    env.reset(seed=1)
+    env.step("x")
+    assert not hasattr(env, "get_state") and not hasattr(env, "set_state") and env._get_state(2) == 2
+
+
+@pattern
+def deepcopies_of_wrapped_envs():
+    from gem.tools.tool_env_wrapper import ToolEnvWrapper
+    from gem.wrappers.episode_tracking_wrapper import EpisodeTrackingWrapper
+
+    Doubling, Loud, Echo = classes()
+    env = EpisodeTrackingWrapper(Loud(ToolEnvWrapper(Doubling(), [Echo()])))
+    env.reset(seed=1)
+    env.step("<echo>a</echo>")
+    twin = copy.deepcopy(env)
+    env.step("<echo>b</echo>")
+    assert twin.step_counter == 1 and twin.env.env.tools[0].calls == 1 and env.env.env.tools[0].calls == 2
+    assert twin.unwrapped is not env.unwrapped and twin.unwrapped.number == env.unwrapped.number

@@ -140,3 +140,20 @@ def print_envs_names_every_id():
     with contextlib.redirect_stdout(io.StringIO()) as out:
         gem.print_envs()
     assert "game:Sokoban-v0-easy" in out.getvalue() and "max_turns" in out.getvalue()
+
+
+@pattern
+def the_arguments_in_the_registry_can_be_changed():
+    import gem
+    from gem.envs.registration import ENV_REGISTRY
+
+    name = registered(classes()[0], top=3)
+    ENV_REGISTRY[name].kwargs["top"] = 4
+    assert gem.make(name).top == 4 and name in list(ENV_REGISTRY.keys())
+
+
+@pattern
+def star_imports():
+    scope = {}
+    exec("from gem import *\nfrom gem.core import *\nfrom gem.utils.parsing import *", scope)
+    assert scope["make"] and scope["Env"] and scope["extract_last_boxed_answer"] and scope["EnvWrapper"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from common import classes, pattern, raises
 
 
@@ -214,3 +216,39 @@ def an_mcp_tool_that_cannot_connect():
         assert tool.tool_type == "mcp" and tool.execution_timeout == 30.0
     finally:
         logging.disable(logging.NOTSET)
+
+
+@pattern
+def other_tags_for_the_python_tool():
+    from gem.tools.python_code_tool import PythonCodeTool
+
+    class Tagged(PythonCodeTool):
+        def _parse_action(self, action):
+            match = re.search(r"<run>(.*?)</run>", action)
+            return (match[1], action[: match.end()], True) if match else (None, action, False)
+
+    tool = Tagged(timeout=6)
+    assert tool.sandbox_type == "none" and tool.timeout == 6
+    assert tool.execute_action("<run>print(5)</run>x")[2:] == (
+        tool.execute_action("<run>print(5)</run>")[2],
+        "<run>print(5)</run>",
+    )
+    assert tool.execute_action("<python>print(5)</python>")[:2] == (False, True)
+
+
+@pattern
+def a_search_that_is_replaced():
+    from gem.tools.search_tool import SearchTool
+
+    tool = SearchTool(search_url="http://127.0.0.1:9")
+    tool._search = lambda query: f"found {query}"
+    valid, failed, text, parsed = tool.execute_action("I <search> cats </search> dogs")
+    assert (valid, failed, parsed) == (True, False, "I <search> cats </search>")
+    assert text.strip() == "<information>found cats</information>"
+
+
+@pattern
+def no_limit_is_infinity():
+    from gem.tools.tool_env_wrapper import ToolEnvWrapper
+
+    assert ToolEnvWrapper(classes()[0](), [], max_tool_uses=None).max_tool_uses == float("inf")

@@ -117,3 +117,41 @@ def the_debug_helper_for_coroutines():
 
     with contextlib.redirect_stdout(io.StringIO()):
         asyncio.run(run_and_print_episode_async(Awaited(), lambda _: "a"))
+
+
+@pattern
+def envs_that_go_on_writing_into_what_they_returned():
+    import gem
+
+    class Log(gem.Env):
+        def __init__(self, **_):
+            super().__init__()
+            self.log, self.info = [], {"n": 0}
+
+        def reset(self, seed=None):
+            self.log.clear()
+            return self.log, self.info
+
+        def step(self, action):
+            self.log.append(action)
+            self.info["n"] += 1
+            return self.log, 0.0, len(self.log) == 2, False, self.info
+
+    vec = gem.make_vec([registered(Log)])
+    vec.reset()
+    first, *_, infos = vec.step(["a"])
+    vec.step(["b"])
+    assert first == [["a"]] and infos[0]["n"] == 1 and "final_obs" not in vec.envs[0].info
+
+
+@pattern
+def errors_come_out_of_threads():
+    import gem
+
+    class Broken(classes()[0]):
+        def step(self, action):
+            raise KeyError(action)
+
+    vec = gem.make_vec([registered(Broken)] * 2, async_mode=True)
+    vec.reset(seed=3)
+    assert "a" in raises(KeyError, vec.step, ["a", "a"])

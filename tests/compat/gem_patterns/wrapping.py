@@ -48,9 +48,7 @@ def a_wrapper_over_a_game_over_make():
     env = Loud(gem.make("game:GuessTheNumber-v0-hard"))
     env.reset(seed=2)
     assert env.max_number == 50 and env.env_id == "game:GuessTheNumber-v0-hard" and env.unwrapped is env.env
-    with contextlib.suppress(AttributeError):
-        env.nothing
-        raise SystemError("an attribute that is nowhere was found")
+    raises(AttributeError, lambda: env.nothing)
 
 
 @pattern
@@ -193,3 +191,19 @@ def a_factory_entry_of_ones_own():
     finally:
         TOKENIZER_REQUIRED.remove("needy")
         del WRAPPER_FACTORY["loud"], WRAPPER_FACTORY["needy"]
+
+
+@pattern
+def an_author_changes_the_observation_wrapper():
+    from gem.wrappers.observation_wrapper import ObservationWrapper
+
+    class Last(ObservationWrapper):
+        def __init__(self, env, **kwargs):
+            super().__init__(env, include_chat_template=False, **kwargs)
+
+        def observation(self, info):
+            return f"{len(self.obs_queue)} {len(self.act_queue)}\n" + super().observation(info)
+
+    env = Last(classes()[0](), max_history_length=None)
+    assert env.reset(seed=1)[0].startswith("1 0\nDouble") and env.step("a")[0].startswith("2 1\nDouble")
+    assert env.obs_queue[-1] == ("turn 1", False) and list(env.act_queue) == ["a"]
