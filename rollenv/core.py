@@ -85,7 +85,7 @@ class _Ability:
 
     def __init__(self, method: Callable[..., Any], lacks: str, hook: str | None):
         self._method, self._lacks, self._hook = method, lacks, hook
-        functools.update_wrapper(self, method)
+        self.__doc__ = method.__doc__
 
     def __get__(self, env: Any, owner: type) -> Any:
         if env is None:  # on the class: for those who read or document it
@@ -100,7 +100,11 @@ class _Ability:
 
 def ability(lacks: str, hook: str | None = None) -> Callable[[_Method], _Method]:
     """Marks a method that only those have who define it, or its ``hook``."""
-    return lambda method: cast(_Method, _Ability(method, lacks, hook))
+
+    def mark(method: _Method) -> _Method:
+        return cast(_Method, _Ability(method, lacks, hook))
+
+    return mark
 
 
 class _OfTheSpec:
@@ -179,7 +183,7 @@ class Env(gymnasium.Env[str, str]):
         """Before the first episode there is nothing to draw, whatever an author's ``render`` would look for."""
         super().__init_subclass__(**kwargs)
         if callable(cls.__dict__.get("render")):
-            cls.render = _drawn_once_begun(cls.render)  # type: ignore[assignment, method-assign]
+            cls.render = _drawn_once_begun(cls.render)  # type: ignore[method-assign]
 
     # -- what an author writes ---------------------------------------------------------------------------------------
 
@@ -376,9 +380,7 @@ class Wrapper(Env):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return inside(self.env, name)
 
-    def reset(  # type: ignore[override]
-        self, seed: int | None = None, *, options: dict[str, Any] | None = None, **given: Any
-    ) -> ResetResult:
+    def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None, **given: Any) -> ResetResult:
         """Reset the environment inside, which may be written for GEM or Gymnasium: it gets what the caller gave.
 
         Args:
@@ -417,7 +419,8 @@ class Wrapper(Env):
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
         if self._own_spec is not None and not same_state:
             return self._own_spec.make(**kwargs)
-        if same_state and isinstance(self.env, gymnasium.Wrapper):  # one of Gymnasium's, which cannot spawn
+        inner: Any = self.env
+        if same_state and isinstance(inner, gymnasium.Wrapper):  # one of Gymnasium's, which cannot spawn
             return copy.deepcopy(self)
         twin = copy.copy(self)
         twin.env = self.env.spawn(same_state, **kwargs)
@@ -433,19 +436,19 @@ class Wrapper(Env):
     def spec(self, value: EnvSpec | None) -> None:
         self._own_spec = value
 
-    sample_random_action = OfTheInner()  # type: ignore[assignment]
-    oracle_action = OfTheInner()  # type: ignore[assignment]
-    state_key = OfTheInner()  # type: ignore[assignment]
-    num_tasks = OfTheInner()  # type: ignore[assignment]
-    seed_actions = OfTheInner()  # type: ignore[assignment]
-    seed_stream = OfTheInner()  # type: ignore[assignment]
-    randint = OfTheInner()  # type: ignore[assignment]
-    reset_options = OfTheInner()  # type: ignore[assignment]
-    metadata = OfTheInner()  # type: ignore[assignment]
-    render_mode = OfTheInner()  # type: ignore[assignment]
-    observation_space = OfTheInner()  # type: ignore[assignment]
-    action_space = OfTheInner()  # type: ignore[assignment]
-    action_rng = OfTheInner()  # type: ignore[assignment]
+    sample_random_action = OfTheInner()
+    oracle_action = OfTheInner()
+    state_key = OfTheInner()
+    num_tasks = OfTheInner()
+    seed_actions = OfTheInner()
+    seed_stream = OfTheInner()
+    randint = OfTheInner()
+    reset_options = OfTheInner()
+    metadata = OfTheInner()
+    render_mode = OfTheInner()
+    observation_space = OfTheInner()
+    action_space = OfTheInner()
+    action_rng = OfTheInner()
 
     @property
     def np_random(self) -> np.random.Generator:

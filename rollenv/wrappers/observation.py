@@ -60,7 +60,7 @@ class ObservationWrapper(Wrapper):
         self._actions: list[str] = []
         self._text = ""
 
-    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:  # type: ignore[override]
+    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
         observation, info = super().reset(seed, **given)
         if self.apply_chat_template_on_reset:
             observation = self._template([{"role": "user", "content": observation}])

@@ -54,7 +54,7 @@ class ToolEnvWrapper(Wrapper):
         self.tool_use_counter = self.tool_success_counter = 0
         self._over = True
 
-    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:  # type: ignore[override]
+    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
         observation, info = super().reset(seed, **given)
         for tool in self.tools:
             tool.reset()

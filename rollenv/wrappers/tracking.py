@@ -15,7 +15,7 @@ class EpisodeTrackingWrapper(Wrapper):
         self.step_counter = 0
         self.cumulative_rewards = 0.0
 
-    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:  # type: ignore[override]
+    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
         observation, info = super().reset(seed, **given)
         info["prev_ep_step_counter"] = self.step_counter
         info["prev_ep_cumulative_rewards"] = self.cumulative_rewards

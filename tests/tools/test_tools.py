@@ -499,3 +499,32 @@ def test_a_tool_that_cannot_be_copied_leaves_no_other_open():
     assert (good._users, bad._users) == (1, 1)
     env.close()
     assert (good.closed, bad.closed) == (1, 1)
+
+
+# -- imports that a program forgot -------------------------------------------------------------------------------------
+
+
+def run_forgetful(code):
+    return PythonCodeTool(common_imports=True).execute_action(f"<python>{code}</python>")
+
+
+def test_a_forgotten_import_is_supplied_where_it_is_asked_for():
+    code = "x = Counter('aab')\nprint(math.floor(2.5), x['a'])"
+    assert run_forgetful(code).observation == "Code execution result: 2 2\n"
+    assert "NameError" in PythonCodeTool().execute_action(f"<python>{code}</python>").observation
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "line"),
+    [
+        ("print(nowhere)", "name 'nowhere' is not defined", 1),
+        ("x = math.pi\n\nprint(nowhere)", "name 'nowhere' is not defined", 3),
+        ("def f():\n    return math.pi / 0\nf()", "ZeroDivisionError", 2),
+        ("print(deque([1]), quux.math)", "name 'quux' is not defined", 1),
+    ],
+)
+def test_a_forgotten_import_hides_no_other_error(code, error, line):
+    result = run_forgetful(code)
+    assert result.has_error
+    assert error in result.observation.splitlines()[-1]
+    assert f"line {line}, in" in result.observation

@@ -36,8 +36,8 @@ class Env(core.Env, metaclass=abc.ABCMeta):
     Every environment of rollenv is an instance of it.
     """
 
-    np_random_seed = _Settable("np_random_seed")  # type: ignore[assignment]
-    action_rng = _Settable("action_rng")  # type: ignore[assignment]
+    np_random_seed = _Settable("np_random_seed")
+    action_rng = _Settable("action_rng")
 
     @classmethod
     def __subclasshook__(cls, other: type) -> bool:
@@ -72,11 +72,11 @@ class Env(core.Env, metaclass=abc.ABCMeta):
 class GemWrapper(core.Wrapper):
     """What GEM's wrappers are: the attributes of the environment inside, until the wrapper has its own."""
 
-    np_random = core.OfTheInner()  # type: ignore[assignment]
-    np_random_seed = core.OfTheInner()  # type: ignore[assignment]
-    render = core.OfTheInner()  # type: ignore[assignment]
-    close = core.OfTheInner()  # type: ignore[assignment]
-    randint = core.OfTheInner()  # type: ignore[assignment]
+    np_random = core.OfTheInner()
+    np_random_seed = core.OfTheInner()
+    render = core.OfTheInner()
+    close = core.OfTheInner()
+    randint = core.OfTheInner()
 
     @core.ability("does not save its state")
     def get_state(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class GemEnv(core.Env):
 
     _last: StepResult | None = None
 
-    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:  # type: ignore[override]
+    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
         """Start an episode. Arguments that the environment does not know are ignored, as GEM's ``**kwargs`` are."""
         self._last = None
         if given:

@@ -92,7 +92,7 @@ class MultiAgentEnv(Env):
     def _make_np_random(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(seed)
 
-    def reset(self, seed: int | None = None) -> Any:
+    def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
         """Start an episode with all possible agents: observations and infos by agent."""
         if seed is not None:
             self._np_random = self._make_np_random(seed)
@@ -106,7 +106,7 @@ class MultiAgentEnv(Env):
             self.agent_selector.reinit(self.agents)
         return {agent: self.observe(agent) for agent in self.agents}, {agent: {} for agent in self.agents}
 
-    def step(self, actions: dict[str, str]) -> Any:
+    def step(self, actions: dict[str, str]) -> Any:  # type: ignore[override]
         """Play one turn, or one round in parallel mode.
 
         Raises:
@@ -177,7 +177,7 @@ class MultiAgentEnv(Env):
             return
         self.agents.remove(agent_id)
         for table in (self.terminations, self.truncations, self.rewards, self.infos, self._cumulative_rewards):
-            table.pop(agent_id, None)  # type: ignore[attr-defined]
+            table.pop(agent_id, None)
         if self.agent_selector:
             self.agent_selector.remove_agent(agent_id)
 

@@ -56,7 +56,7 @@ def make(env_id: str, **kwargs: Any) -> Any:
         raise UnknownEnv(f"{env_id!r} was not found in registry: {error}") from None
     factory = registry.load_entry_point(spec.entry_point, spec.id)
     if isinstance(factory, type) and issubclass(factory, core.Env) and Env not in factory.__mro__:
-        cls = gem_class(factory)
+        cls = gem_class(factory)  # type: ignore[arg-type]
         return replace(spec, entry_point=f"{cls.__module__}:{cls.__qualname__}").make(**kwargs)
     return _of_an_author(spec, factory, {**spec.kwargs, **kwargs})
 

@@ -42,7 +42,7 @@ class AnyTool(base.BaseTool):
         return getattr(self.tool, "tool_type", "base")
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         return getattr(self.tool, "name", self.tool_type)
 
     def instruction_string(self) -> str:

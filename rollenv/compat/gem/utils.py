@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium.utils import seeding
 
-from rollenv.compat.gem.constants import INVALID_ACTION, TERMINAL_STATE, LanguageGameReward  # noqa: F401
+from rollenv.compat.gem.constants import TERMINAL_STATE as TERMINAL_STATE
 from rollenv.parsing import last_boxed, last_code_block, last_tagged
 
 
