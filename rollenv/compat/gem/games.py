@@ -204,6 +204,8 @@ class MinesweeperEnv(_Text, Minesweeper):
 
     def _play(self, move: tuple[str, int]) -> tuple[str, float, bool | None]:
         what, cell = move
+        if what == "reveal" and cell >= 0 and not self.mines:
+            self.mines = self._lay_mines(cell)
         if what == "reveal" and cell >= 0 and self.flagged & self.mines & 1 << cell:
             return f"cell {self.tables.names[cell]} held a mine under its flag.", 0.0, False
         said, reward, won = super()._play(move)
