@@ -197,6 +197,6 @@ def _instructions(n: int, limit: int) -> str:
     return (
         f"This is the sliding puzzle with {last} tiles on {n} rows and columns. Bring them into order, row by row from "
         f"1 to {last}, with the empty cell (__) last, within {turns(limit)}. A tile beside the empty cell slides into "
-        "it; up means that the tile below the empty cell moves up, and so on.\n"
-        "Answer with up, down, left or right, as in \\boxed{up}."
+        "it: with up the tile below it, with down the tile above it, with left the tile to its right, with right the "
+        "tile to its left.\nAnswer with up, down, left or right, as in \\boxed{up}."
     )

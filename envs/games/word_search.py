@@ -41,7 +41,11 @@ class WordSearch(TextGame):
     def _resized(self) -> None:
         if not 1 <= self.num_words <= 20:
             raise UsageError(f"num_words is 1 to 20, got {self.num_words}")
-        self._prompt = _instructions(self.hardcore, self.num_words, self.max_turns)
+        self._prompt = _instructions(self._told(), self.num_words, self.max_turns)
+
+    def _told(self) -> str:
+        """What the board says of the words to find."""
+        return "their lengths are told" if self.hardcore else "they are listed"
 
     def _instructions(self) -> str:
         return self._prompt
@@ -179,10 +183,10 @@ def _layout(side: int) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _instructions(hard: bool, n: int, limit: int) -> str:
-    told = "their lengths are told" if hard else "they are listed"
+def _instructions(told: str, n: int, limit: int) -> str:
     return (
-        f"This is a word search: {n} words are hidden in the square of letters, across or down; {told}. Find all of "
-        f"them within {turns(limit)}. Rows and columns count from 0.\n"
-        f"Answer with the row and column of the first letter and those of the last one, as in {box('1 0 1 4')}."
+        f"This is a word search: {n} words are hidden in the square of letters, across or down; {told}. Rows and "
+        "columns count from 0.\n"
+        f"Answer with the row and column of the first letter and those of the last one, as in {box('1 0 1 4')}.\n"
+        f"Find all of them within {turns(limit)}."
     )

@@ -125,7 +125,8 @@ def action(env, random, clever, oddity, played):
     """
     draw = random.random()
     if played and draw < 0.08:
-        return random.choice(played)
+        again = random.choice(played)
+        return SPELLINGS["ends swapped"](inner(again), "") if draw < 0.03 and _BOX.search(again) else again
     move, other = good(env, random, clever), good(env, random, False)
     if random.random() >= oddity:
         return SPELLINGS["plain"](move, other)

@@ -162,28 +162,6 @@ DIFFERENCES = [
     ),
     Difference(
         ROLLENV,
-        "all",
-        (
-            "an action that is plain, in a spelling that GEM's pattern of the game has no room for: white space "
-            "around it or more of it within, commas, letters apart, upper case, signs, `\\fbox`, `\\boxed {`, "
-            "`\\BOXED`"
-        ),
-        "-0.1, and the episode ends",
-        "played",
-        "the game is about the move, not about its spelling",
-        lambda t, gem, here: t.read is None is not t.read_here and gem.malformed,
-    ),
-    Difference(
-        ROLLENV,
-        "all",
-        "several boxes, the last of them in such a spelling",
-        "plays an earlier box",
-        "plays the last box",
-        "the last answer is the answer",
-        lambda t, gem, here: t.read is not None is not t.read_here != t.read and t.action.count("{") > 1,
-    ),
-    Difference(
-        ROLLENV,
         "Wordle",
         "letters apart by tabs or line breaks",
         "white space counts as letters",
@@ -291,6 +269,28 @@ DIFFERENCES = [
         "pays for the word",
         "nobody can see which of the two was hidden",
         lambda t, gem, here: t.notes["elsewhere"] and gem.reward == 0 < here.reward,
+    ),
+    Difference(
+        ROLLENV,
+        "all",
+        (
+            "an action that is plain, in a spelling that GEM's pattern of the game has no room for: white space "
+            "around it or more of it within, commas, letters apart, upper case, signs, `\\fbox`, `\\boxed {`, "
+            "`\\BOXED`"
+        ),
+        "-0.1, and the episode ends",
+        "played",
+        "the game is about the move, not about its spelling",
+        lambda t, gem, here: t.read is None is not t.read_here and gem.malformed,
+    ),
+    Difference(
+        ROLLENV,
+        "all",
+        "several boxes, the last of them in such a spelling",
+        "plays an earlier box",
+        "plays the last box",
+        "the last answer is the answer",
+        lambda t, gem, here: t.read is not None is not t.read_here != t.read and t.action.count("{") > 1,
     ),
 ]
 

@@ -49,12 +49,18 @@ def made(env_id):
 KEPT = ("all_words", "available_words", "word_data", "word_list")
 
 
-def arrange(env, fresh, state, tiles):
-    """Give the environment a fresh episode with the hidden state that the test chose."""
+def fresh(env_id):
+    """The environment of an id as its constructor left it."""
+    env, attributes = made(env_id)
+    vars(env).clear()
+    vars(env).update({k: v if k in KEPT else copy.deepcopy(v) for k, v in attributes.items()})
+    return env
+
+
+def arrange(env, state, tiles):
+    """Give the environment the hidden state that the test chose."""
     import numpy as np
 
-    vars(env).clear()
-    vars(env).update({k: v if k in KEPT else copy.deepcopy(v) for k, v in fresh.items()})
     mines = state.pop("mines_to_lay", None)
     for name, value in state.items():
         if name in ("room_fixed", "room_state", "player_position"):
@@ -85,8 +91,8 @@ def arrange(env, fresh, state, tiles):
 
 
 def play(request):
-    env, fresh = made(request["id"])
-    arrange(env, fresh, request["state"], request["tiles"])
+    env = fresh(request["id"])
+    arrange(env, request["state"], request["tiles"])
     steps = []
     for action in request["actions"]:
         try:
@@ -99,10 +105,19 @@ def play(request):
 
 
 def prompt(request):
-    env, _ = made(request["id"])
+    env = fresh(request["id"])
     observation, info = env.reset(seed=0)
-    sizes = {k: v for k, v in vars(env).items() if k in request["sizes"]}
-    return {"observation": observation, "suffix": info.get("suffix", ""), "sizes": sizes}
+    return {"observation": observation, "suffix": info.get("suffix", "")}
+
+
+def draws(request):
+    env = fresh(request["id"])
+    drawn = []
+    for _ in range(request["n"]):
+        env.reset()
+        sizes = (getattr(env, name) for name in request["names"])
+        drawn.append([str(list(size) if isinstance(size, tuple) else size) for size in sizes])
+    return drawn
 
 
 def ids(_):
@@ -135,7 +150,7 @@ def main():
     stub_the_level_generator()
     for line in sys.stdin:
         request = json.loads(line)
-        todo = {"play": play, "prompt": prompt, "ids": ids, "signature": signature}[request.pop("do")]
+        todo = {"play": play, "prompt": prompt, "draws": draws, "ids": ids, "signature": signature}[request.pop("do")]
         print(json.dumps(todo(request)), file=answers, flush=True)
 
 

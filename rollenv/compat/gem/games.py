@@ -38,7 +38,7 @@ from rollenv.envs.games.wiki_game import WikiGame
 from rollenv.envs.games.word_search import WordSearch
 from rollenv.envs.games.wordle import Wordle
 from rollenv.envs.sokoban.board import State, bits
-from rollenv.envs.sokoban.env import Sokoban
+from rollenv.envs.sokoban.env import LEGEND, Sokoban
 
 _DIRECTION = r"up|down|left|right"
 
@@ -479,6 +479,9 @@ class WordSearchEnv(_Text, WordSearch):
         super()._new_game()
         self.words = self.hidden.copy()
 
+    def _told(self) -> str:
+        return "how many you found is told"
+
     def _wanted(self) -> str:
         return f"Words found: {self.num_words - len(self.hidden)} of {self.num_words}"
 
@@ -524,6 +527,11 @@ class SokobanEnv(GemGame, Sokoban):
         observation, reward, terminated, truncated, info = super()._step(action)
         malformed_last = terminated and not info["valid"] and self.turn == self.max_turns
         return observation, reward, terminated, truncated or malformed_last, info
+
+    def _instructions(self) -> str:
+        """GEM's order: the limit before the symbols."""
+        told, limit = super()._instructions(), f" You have {self.max_turns} turns."
+        return told.replace(limit, "").replace(f"\n{LEGEND}", f"{limit}\n{LEGEND}") if limit in told else told
 
     @property
     def move_limit(self) -> int:
