@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -299,3 +299,54 @@ BROKEN_IDS = {
     "game:FifteenPuzzle-v0-random": "TypeError",
     "game:Crosswords-v0-random": "ValueError",
 }
+
+#: What no sequence of actions shows, but a reader should know.
+TEXTS = [
+    ("all", "the wording of prompts and feedback", "GEM's", "ours, with the same facts, action format and order"),
+    (
+        "Minesweeper, FifteenPuzzle",
+        "the prompt",
+        "does not name the turn limit",
+        "names it (Minesweeper: and the mines)",
+    ),
+    ("Sokoban", "the player on a target", "`P`", "`S`, so that the state shows every target"),
+    ("FifteenPuzzle", "starts", "any order of the tiles; half of them cannot be solved", "solvable within the limit"),
+    ("Hangman", "the prompt's examples", "a word for a letter and a letter for a word", "the right way round"),
+    ("Wordle, Hangman", "words", "downloaded when the game is made", "come with rollenv"),
+    (
+        "Sokoban",
+        "levels",
+        "some need more moves than there are turns",
+        "solvable within the limit, 10 moves a box at least",
+    ),
+    ("Sudoku", "`clues`", "up to that many cells are emptied", "that many, at most 50 of a 9x9 and 10 of a 4x4"),
+]
+
+
+def _table(head: list[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell for cell in line)} |" for line in lines)
+
+
+def page() -> str:
+    """The page about them, in Markdown."""
+    parts = [
+        "# Games beside GEM's\n\n"
+        "Made by `python tests/compat/gem_differences.py`; a test against GEM 0.1.0 keeps it true. With the same hidden state and the same actions, rewards and ends are GEM's, except for these rows."
+    ]
+    for layer, what in ((GEM, "code written for GEM"), (ROLLENV, "`rollenv.make`")):
+        rows = [(d.games, d.condition, d.gem, d.here, d.reason) for d in DIFFERENCES if d.layer == layer]
+        table = _table(["game", "when", "GEM", "here", "why"], rows)
+        parts.append(f"## Under `{layer}` ({what})\n\n{table}")
+    parts.append("## In both\n\n" + _table(["game", "what", "GEM", "here"], TEXTS))
+    broken = _table(
+        ["id", "GEM", "here"], ((f"`{i}`", f"cannot be made ({e})", "works") for i, e in BROKEN_IDS.items())
+    )
+    parts.append(
+        f"## Ids\n\n{broken}\n\nThe ids without a suffix, `game:Sokoban-v0-tiny` and WikiGame are not in GEM 0.1.0."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

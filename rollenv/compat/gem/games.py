@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Container
 from typing import Any, ClassVar
 
 import numpy as np
@@ -429,15 +430,16 @@ class CrosswordsEnv(_Text, Crosswords):
     @property
     def solution(self) -> list[list[str]]:
         """The letters, . where there is none."""
-        return self._cells(range(self.width * self.height))
+        self._begin()
+        return self._cells(self.letters)
 
     @property
     def board(self) -> list[list[str]]:
         """The letters found, _ for the others and . where there is none."""
+        self._begin()
         return self._cells(self.filled)
 
-    def _cells(self, known: range | list[int]) -> list[list[str]]:
-        self._begin()
+    def _cells(self, known: Container[int]) -> list[list[str]]:
         shown = {cell: letter if cell in known else "_" for cell, letter in self.letters.items()}
         return _rows([shown.get(cell, ".") for cell in range(self.width * self.height)], self.width)
 
