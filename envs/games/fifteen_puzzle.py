@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from typing import Any
 
 from rollenv.core import UsageError
@@ -115,7 +114,7 @@ class FifteenPuzzle(TextGame):
 
     def _late_reward(self) -> float:
         goal = solved(self.num_rows)
-        return sum(map(operator.eq, self.tiles, goal)) / len(goal)
+        return sum(a == b for a, b in zip(self.tiles, goal, strict=True)) / len(goal)
 
     def _draw(self) -> None:
         self.drawn = (self._layout % self.tiles).replace("  0", " __")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from rollenv.core import UsageError
 from rollenv.envs.games.base import TextGame, box, numbers, turns, words
@@ -21,7 +21,7 @@ class WordSearch(TextGame):
 
     size_names = ("hardcore", "max_turns", "num_words")
     random_sizes = ((False, 20, 5), (True, 20, 5))
-    state_names = ("side", "grid", "hidden", "marked")
+    state_names: ClassVar[tuple[str, ...]] = ("side", "grid", "hidden", "marked")
 
     hardcore: bool
     num_words: int

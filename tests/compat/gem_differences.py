@@ -331,8 +331,9 @@ def _table(head: list[str], rows: Iterable[Iterable[str]]) -> str:
 def page() -> str:
     """The page about them, in Markdown."""
     parts = [
-        "# Games beside GEM's\n\n"
-        "Made by `python tests/compat/gem_differences.py`; a test against GEM 0.1.0 keeps it true. With the same hidden state and the same actions, rewards and ends are GEM's, except for these rows."
+        "# Games beside GEM's",
+        "Made by `python tests/compat/gem_differences.py`; a test against GEM 0.1.0 keeps it true. With the same "
+        "hidden state and the same actions, rewards and ends are GEM's, except for these rows.",
     ]
     for layer, what in ((GEM, "code written for GEM"), (ROLLENV, "`rollenv.make`")):
         rows = [(d.games, d.condition, d.gem, d.here, d.reason) for d in DIFFERENCES if d.layer == layer]
