@@ -26,12 +26,9 @@ from rollenv.compat.gem import games
 
 HERE = Path(__file__).parent
 PYTHON = HERE.parents[1] / ".bench" / "gem" / "bin" / "python"
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(not PYTHON.exists(), reason="gem-llm is not installed in .bench/gem"),
-]
+pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="gem-llm is not installed in .bench/gem")
 
-SEQUENCES = 200
+SEQUENCES, SAMPLE = 200, 5
 
 #: Of every game, the attributes that hold its size, and those that hide its solution, by GEM's names.
 STATE = {
@@ -249,6 +246,15 @@ def seen():
     return Counter()
 
 
+@pytest.mark.slow
+def test_a_sample_of_rewards_and_ends(gem, gem_ids):
+    for env_id in IDS:
+        for number in range(1, SAMPLE + 1):
+            seed, actions, extra = sequence(env_id, number)
+            check(gem, gem_ids, env_id, seed, actions, extra)
+
+
+@pytest.mark.integration
 @pytest.mark.parametrize("env_id", IDS)
 def test_rewards_and_ends_are_gem_s_or_the_difference_is_listed(gem, gem_ids, env_id, seen):
     for number in range(SEQUENCES):
@@ -272,6 +278,7 @@ RARE = [
 ]
 
 
+@pytest.mark.integration
 def test_every_listed_difference_occurs(gem, gem_ids, seen):
     check(gem, gem_ids, "game:WordSearch-v0-easy", 0, second_place, 0, seen, arrange=write_a_word_again)
     for env_id, actions in RARE:
@@ -306,6 +313,7 @@ def second_place(env, played):
     return f"\\boxed{{{env.again}}}" if not played else "the end"
 
 
+@pytest.mark.integration
 def test_all_of_gem_s_ids_are_here_with_the_same_class_and_sizes(gem_ids):
     own = {spec.id for spec in rollenv.list_envs("game:")}
     assert set(gem_ids) <= own
@@ -325,10 +333,12 @@ def plain_value(value):
     return list(value) if isinstance(value, tuple) else value
 
 
+@pytest.mark.integration
 def test_the_ids_that_gem_cannot_make(gem_ids):
     assert {env_id: there["error"] for env_id, there in gem_ids.items() if "error" in there} == BROKEN_IDS
 
 
+@pytest.mark.integration
 def test_constructors_take_gem_s_arguments_in_gem_s_order(gem, gem_ids):
     for where in sorted({there["class"] for there in gem_ids.values()}):
         cls = getattr(games, where.partition(":")[2])
@@ -341,6 +351,7 @@ def test_constructors_take_gem_s_arguments_in_gem_s_order(gem, gem_ids):
 DRAWS = {"GuessTheNumber": 400, "Sudoku": 12}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", [name for name in STATE if f"game:{name}-v0-random" not in BROKEN_IDS])
 def test_random_ids_draw_the_sizes_that_gem_draws(gem, name):
     env_id = f"game:{name}-v0-random"
@@ -364,6 +375,7 @@ def test_random_ids_draw_the_sizes_that_gem_draws(gem, name):
 # -- prompts -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", STATE)
 @pytest.mark.parametrize("variant", ["easy", "hard"])
 def test_prompts_say_what_gem_s_say_in_the_same_order(gem, name, variant):
