@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from pathlib import Path
 
@@ -96,6 +97,18 @@ def test_hidden_answers_can_be_set(cls):
     assert env.step(f"\\boxed{{{action}}}")[1:4] == (1.0, True, False)
 
 
+def test_random_actions_are_drawn_as_gem_draws_them():
+    mines = games.MinesweeperEnv(5, 5, 5, 25)
+    mines.reset(0)
+    assert all(mines.sample_random_action("flag").startswith("\\boxed{flag ") for _ in range(5))
+    flags = sum("flag" in mines.sample_random_action() for _ in range(1000))
+    assert 50 < flags < 150
+    hangman = games.HangmanEnv(5)
+    assert len(hangman.sample_random_word()) == len("\\boxed{}") + 5
+    assert len(hangman.sample_random_letter()) == len("\\boxed{}") + 1
+    assert {len(hangman.sample_random_action()) for _ in range(50)} == {9, 13}
+
+
 def test_turn_count_can_be_set():
     env = games.TowerofHanoiEnv(max_turns=10)
     env.reset()
@@ -146,11 +159,11 @@ def test_state_is_saved_and_restored(cls):
     env.reset(5)
     env.step(env.sample_random_action())
     other.set_state(env.get_state())
-    twin = env.spawn(same_state=True)
+    twin, copied = env.spawn(same_state=True), copy.deepcopy(env)
     assert type(twin) is cls
     for _ in range(3):
         action = env.sample_random_action()
-        assert env.step(action) == other.step(action) == twin.step(action)
+        assert env.step(action) == other.step(action) == twin.step(action) == copied.step(action)
 
 
 def test_sokoban_draws_gem_s_random_sizes():

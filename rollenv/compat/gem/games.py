@@ -24,12 +24,12 @@ import numpy as np
 
 from rollenv.compat.gem.core import GemEnv
 from rollenv.core import StepResult
-from rollenv.envs.games.base import TextGame
+from rollenv.envs.games.base import TextGame, box, words
 from rollenv.envs.games.crosswords import Crosswords, clues
 from rollenv.envs.games.fifteen_puzzle import FifteenPuzzle, solved
 from rollenv.envs.games.game_2048 import DIRECTIONS, Game2048
 from rollenv.envs.games.guess_the_number import GuessTheNumber
-from rollenv.envs.games.hangman import Hangman
+from rollenv.envs.games.hangman import LETTERS, Hangman
 from rollenv.envs.games.mastermind import Mastermind
 from rollenv.envs.games.minesweeper import Minesweeper
 from rollenv.envs.games.sudoku import Sudoku
@@ -212,6 +212,12 @@ class MinesweeperEnv(_Text, Minesweeper):
         said, reward, won = super()._play(move)
         return said, reward, None if won and self.mines & ~self.flagged else won
 
+    def sample_random_action(self, reveal_or_flag: str | None = None) -> str:
+        """A cell with a verb: the one that was asked for, or one flag for nine reveals."""
+        self._begin()
+        verb = reveal_or_flag or ("flag" if self.action_rng.random() < 0.1 else "reveal")
+        return box(f"{verb} {self._pick(self.tables.words)}")
+
     @property
     def grid(self) -> list[list[int]]:
         """The mines around every cell, -1 for a mine; all 0 before the first reveal."""
@@ -288,6 +294,19 @@ class HangmanEnv(_Text, Hangman):
 
     def _parse(self, text: str) -> Any:
         return text.upper()
+
+    def sample_random_word(self) -> str:
+        """A word of the list."""
+        self._begin()
+        return box(self._pick(words(self.word_length, self.hardcore)))
+
+    def sample_random_letter(self) -> str:
+        self._begin()
+        return box(self._pick(LETTERS))
+
+    def sample_random_action(self) -> str:
+        """A word or a letter, one as likely as the other."""
+        return self.sample_random_word() if self.action_rng.random() < 0.5 else self.sample_random_letter()
 
     def _completed(self, reward: float) -> tuple[str, float, bool | None]:
         return "all letters are shown; name the word to win.", reward, None
