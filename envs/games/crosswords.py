@@ -54,9 +54,9 @@ class Crosswords(TextGame):
 
     def _instructions(self) -> str:
         return (
-            f"This is a crossword of {self.num_words} words. Fill every cell within {turns(self.max_turns)}, one "
-            "letter a turn; a wrong letter is not entered. In the grid _ is a cell to fill and . not part of a word. "
-            "Rows and columns count from 0.\nAnswer with row, column and letter, as in \\boxed{0 2 E}."
+            f"This is a crossword of {self.num_words} words. In the grid _ is a cell to fill and . not part of a word; "
+            "rows and columns count from 0.\nAnswer with row, column and letter, as in \\boxed{0 2 E}.\n"
+            f"Fill every cell within {turns(self.max_turns)}, one letter a turn; a wrong letter is not entered."
         )
 
     def _new_game(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from typing import Any
 
 from rollenv.core import UsageError
@@ -115,7 +114,7 @@ class FifteenPuzzle(TextGame):
 
     def _late_reward(self) -> float:
         goal = solved(self.num_rows)
-        return sum(map(operator.eq, self.tiles, goal)) / len(goal)
+        return sum(a == b for a, b in zip(self.tiles, goal, strict=True)) / len(goal)
 
     def _draw(self) -> None:
         self.drawn = (self._layout % self.tiles).replace("  0", " __")
@@ -197,6 +196,6 @@ def _instructions(n: int, limit: int) -> str:
     return (
         f"This is the sliding puzzle with {last} tiles on {n} rows and columns. Bring them into order, row by row from "
         f"1 to {last}, with the empty cell (__) last, within {turns(limit)}. A tile beside the empty cell slides into "
-        "it; up means that the tile below the empty cell moves up, and so on.\n"
-        "Answer with up, down, left or right, as in \\boxed{up}."
+        "it: with up the tile below it, with down the tile above it, with left the tile to its right, with right the "
+        "tile to its left.\nAnswer with up, down, left or right, as in \\boxed{up}."
     )

@@ -114,7 +114,8 @@ def likeliest_letter(fitting: tuple[str, ...], shown: str) -> str:
 @functools.lru_cache(maxsize=64)
 def _instructions(length: int, limit: int) -> str:
     return (
-        f"This is Hangman. Find the hidden English word of {length} letters within {turns(limit)}. A letter that the "
-        "word has is shown in all its places; _ is a place still hidden.\n"
-        f"Answer with a letter, as in \\boxed{{E}}, or with the whole word, as in \\boxed{{{words(length)[0]}}}."
+        f"This is Hangman. Find the hidden English word of {length} letters. A letter that the word has is shown in "
+        "all its places; _ is a place still hidden.\n"
+        f"Answer with a letter, as in \\boxed{{E}}, or with the whole word, as in \\boxed{{{words(length)[0]}}}.\n"
+        f"Win within {turns(limit)}."
     )

@@ -53,9 +53,11 @@ class Minesweeper(TextGame):
         return (
             f"This is Minesweeper on {self.rows} rows and {self.cols} columns, counted from 0, with {self.num_mines} "
             f"mines. Reveal every cell without a mine within {turns(self.max_turns)}; a revealed mine ends the game, "
-            "but the first cell is safe. A number counts the mines in the up to 8 cells around it, . is a hidden cell, "
-            "F a flag.\n"
-            "Answer with \\boxed{reveal ROW COLUMN}, or \\boxed{flag ROW COLUMN} to set a flag or take it away."
+            "but the first cell is safe.\n"
+            "Answer with \\boxed{reveal ROW COLUMN} to reveal a cell, as in \\boxed{reveal 1 2}, or with "
+            "\\boxed{flag ROW COLUMN} to set a flag or take it away, as in \\boxed{flag 3 0}.\n"
+            "On the board . is a hidden cell, F a flag, and a number counts the mines in the up to 8 cells around it. "
+            "Cells that are revealed or flagged cannot be revealed."
         )
 
     def _new_game(self) -> None:

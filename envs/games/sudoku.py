@@ -108,7 +108,8 @@ class Sudoku(TextGame):
 @functools.lru_cache(maxsize=64)
 def _instructions(scale: int, limit: int) -> str:
     return (
-        f"This is Sudoku with the digits 1 to {scale}: fill every . so that no row, no column and no block contains a "
-        f"digit twice. There is exactly one solution; only its digits are entered, and each try takes one of "
-        f"{turns(limit)}.\nAnswer with row, column and digit, as in \\boxed{{1 2 3}}."
+        f"This is Sudoku with the digits 1 to {scale}. Rows and columns are numbered from 1 to {scale}, . is an empty "
+        "cell. Fill every empty cell so that no row, no column and no block contains a digit twice; the digits that "
+        f"are there stay.\nAnswer with row, column and digit, as in \\boxed{{1 2 3}}.\nThere is exactly one solution; "
+        f"only its digits are entered, and each try takes one of {turns(limit)}."
     )

@@ -102,6 +102,7 @@ def _draw(where: tuple[int, ...]) -> str:
 def _instructions(n: int, limit: int) -> str:
     return (
         f"This is the Tower of Hanoi with {n} disks on peg A; disk 1 is the smallest, disk {n} the largest. Bring all "
-        f"of them to peg C within {turns(limit)}. One disk moves at a time, from the top of a peg, and never onto a "
-        "smaller one.\nAnswer with the peg to take from and the peg to put on, as in \\boxed{A C}."
+        f"of them to peg C within {turns(limit)}.\n"
+        "Answer with the peg to take from and the peg to put on, as in \\boxed{A C}.\n"
+        "One disk moves at a time, from the top of a peg, and never onto a smaller one."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from rollenv.core import UsageError
 from rollenv.envs.games.base import TextGame, box, numbers, turns, words
@@ -21,7 +21,7 @@ class WordSearch(TextGame):
 
     size_names = ("hardcore", "max_turns", "num_words")
     random_sizes = ((False, 20, 5), (True, 20, 5))
-    state_names = ("side", "grid", "hidden", "marked")
+    state_names: ClassVar[tuple[str, ...]] = ("side", "grid", "hidden", "marked")
 
     hardcore: bool
     num_words: int
@@ -41,7 +41,11 @@ class WordSearch(TextGame):
     def _resized(self) -> None:
         if not 1 <= self.num_words <= 20:
             raise UsageError(f"num_words is 1 to 20, got {self.num_words}")
-        self._prompt = _instructions(self.hardcore, self.num_words, self.max_turns)
+        self._prompt = _instructions(self._told(), self.num_words, self.max_turns)
+
+    def _told(self) -> str:
+        """What the board says of the words to find."""
+        return "their lengths are told" if self.hardcore else "they are listed"
 
     def _instructions(self) -> str:
         return self._prompt
@@ -179,10 +183,10 @@ def _layout(side: int) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _instructions(hard: bool, n: int, limit: int) -> str:
-    told = "their lengths are told" if hard else "they are listed"
+def _instructions(told: str, n: int, limit: int) -> str:
     return (
-        f"This is a word search: {n} words are hidden in the square of letters, across or down; {told}. Find all of "
-        f"them within {turns(limit)}. Rows and columns count from 0.\n"
-        f"Answer with the row and column of the first letter and those of the last one, as in {box('1 0 1 4')}."
+        f"This is a word search: {n} words are hidden in the square of letters, across or down; {told}. Rows and "
+        "columns count from 0.\n"
+        f"Answer with the row and column of the first letter and those of the last one, as in {box('1 0 1 4')}.\n"
+        f"Find all of them within {turns(limit)}."
     )

@@ -17,18 +17,19 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Container
 from typing import Any, ClassVar
 
 import numpy as np
 
 from rollenv.compat.gem.core import GemEnv
 from rollenv.core import StepResult
-from rollenv.envs.games.base import TextGame
+from rollenv.envs.games.base import TextGame, box, words
 from rollenv.envs.games.crosswords import Crosswords, clues
 from rollenv.envs.games.fifteen_puzzle import FifteenPuzzle, solved
 from rollenv.envs.games.game_2048 import DIRECTIONS, Game2048
 from rollenv.envs.games.guess_the_number import GuessTheNumber
-from rollenv.envs.games.hangman import Hangman
+from rollenv.envs.games.hangman import LETTERS, Hangman
 from rollenv.envs.games.mastermind import Mastermind
 from rollenv.envs.games.minesweeper import Minesweeper
 from rollenv.envs.games.sudoku import Sudoku
@@ -38,7 +39,7 @@ from rollenv.envs.games.wiki_game import WikiGame
 from rollenv.envs.games.word_search import WordSearch
 from rollenv.envs.games.wordle import Wordle
 from rollenv.envs.sokoban.board import State, bits
-from rollenv.envs.sokoban.env import Sokoban
+from rollenv.envs.sokoban.env import LEGEND, Sokoban
 
 _DIRECTION = r"up|down|left|right"
 
@@ -204,10 +205,18 @@ class MinesweeperEnv(_Text, Minesweeper):
 
     def _play(self, move: tuple[str, int]) -> tuple[str, float, bool | None]:
         what, cell = move
+        if what == "reveal" and cell >= 0 and not self.mines:
+            self.mines = self._lay_mines(cell)
         if what == "reveal" and cell >= 0 and self.flagged & self.mines & 1 << cell:
             return f"cell {self.tables.names[cell]} held a mine under its flag.", 0.0, False
         said, reward, won = super()._play(move)
         return said, reward, None if won and self.mines & ~self.flagged else won
+
+    def sample_random_action(self, reveal_or_flag: str | None = None) -> str:
+        """A cell with a verb: the one that was asked for, or one flag for nine reveals."""
+        self._begin()
+        verb = reveal_or_flag or ("flag" if self.action_rng.random() < 0.1 else "reveal")
+        return box(f"{verb} {self._pick(self.tables.words)}")
 
     @property
     def grid(self) -> list[list[int]]:
@@ -285,6 +294,19 @@ class HangmanEnv(_Text, Hangman):
 
     def _parse(self, text: str) -> Any:
         return text.upper()
+
+    def sample_random_word(self) -> str:
+        """A word of the list."""
+        self._begin()
+        return box(self._pick(words(self.word_length, self.hardcore)))
+
+    def sample_random_letter(self) -> str:
+        self._begin()
+        return box(self._pick(LETTERS))
+
+    def sample_random_action(self) -> str:
+        """A word or a letter, one as likely as the other."""
+        return self.sample_random_word() if self.action_rng.random() < 0.5 else self.sample_random_letter()
 
     def _completed(self, reward: float) -> tuple[str, float, bool | None]:
         return "all letters are shown; name the word to win.", reward, None
@@ -427,15 +449,16 @@ class CrosswordsEnv(_Text, Crosswords):
     @property
     def solution(self) -> list[list[str]]:
         """The letters, . where there is none."""
-        return self._cells(range(self.width * self.height))
+        self._begin()
+        return self._cells(self.letters)
 
     @property
     def board(self) -> list[list[str]]:
         """The letters found, _ for the others and . where there is none."""
+        self._begin()
         return self._cells(self.filled)
 
-    def _cells(self, known: range | list[int]) -> list[list[str]]:
-        self._begin()
+    def _cells(self, known: Container[int]) -> list[list[str]]:
         shown = {cell: letter if cell in known else "_" for cell, letter in self.letters.items()}
         return _rows([shown.get(cell, ".") for cell in range(self.width * self.height)], self.width)
 
@@ -476,6 +499,9 @@ class WordSearchEnv(_Text, WordSearch):
     def _new_game(self) -> None:
         super()._new_game()
         self.words = self.hidden.copy()
+
+    def _told(self) -> str:
+        return "how many you found is told"
 
     def _wanted(self) -> str:
         return f"Words found: {self.num_words - len(self.hidden)} of {self.num_words}"
@@ -522,6 +548,11 @@ class SokobanEnv(GemGame, Sokoban):
         observation, reward, terminated, truncated, info = super()._step(action)
         malformed_last = terminated and not info["valid"] and self.turn == self.max_turns
         return observation, reward, terminated, truncated or malformed_last, info
+
+    def _instructions(self) -> str:
+        """GEM's order: the limit before the symbols."""
+        told, limit = super()._instructions(), f" You have {self.max_turns} turns."
+        return told.replace(limit, "").replace(f"\n{LEGEND}", f"{limit}\n{LEGEND}") if limit in told else told
 
     @property
     def move_limit(self) -> int:

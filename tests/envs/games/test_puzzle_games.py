@@ -261,6 +261,15 @@ def test_a_move_without_effect_adds_no_tile():
     assert sum(tile > 0 for row in env.rows for tile in row) == 2
 
 
+def test_a_four_that_appears_pays_with_the_next_move():
+    env = at("game:Game2048-v0-easy", rows=[[1, 0, 2, 0]] + [[0] * 4] * 3, top=1, first=1)
+    assert env.step(boxed("left"))[1] == pytest.approx(1 / 5)
+    for seed in range(100):
+        env.reset(seed)
+        moved, first = max(map(max, slide(env.rows, "left"))), env.first
+        assert env.step(boxed("left"))[1] == pytest.approx((moved - first) / (6 - first))
+
+
 def test_a_stuck_board_is_lost():
     rows = [[1, 2, 3, 4], [2, 3, 4, 5], [1, 2, 3, 4], [0, 5, 1, 6]]
     env = at("game:Game2048-v0-extreme-hard", rows=rows, top=6)
