@@ -387,6 +387,24 @@ class CodeEnv(_Rows, code_env.CodeEnv):
         self.dataset_name, self.verbose, self.sandbox_type = dataset_name, verbose, sandbox_type
         self._begin(seed, as_dataset(self.rows))
 
+    @property
+    def dataset(self) -> Any:  # type: ignore[override]
+        """What is played, in order. Another one in its place is played from its first row."""
+        return self._dataset
+
+    @dataset.setter
+    def dataset(self, value: Any) -> None:
+        self._dataset, self.idx = value, 0
+
+    @property
+    def dataset_iter(self) -> Iterator[Any]:
+        """The rows that are still to come in this epoch; set to ``iter(env.dataset)``, it starts the epoch anew."""
+        return (self.dataset[i] for i in range(self.idx, len(self.dataset)))
+
+    @dataset_iter.setter
+    def dataset_iter(self, value: Iterator[Any]) -> None:
+        self.idx = 0
+
     def _ask(self, seed: int | None, index: int | None) -> ResetResult:
         next_row = self.idx
         result = super()._ask(seed, index)
