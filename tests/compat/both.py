@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAMS = Path(__file__).parent / "programs"
+FOLDER = Path(__file__).parent
 GEM = Path(__file__).parents[2] / ".bench" / "gem" / "bin" / "python"
 #: Such tests compare with gem-llm from PyPI, in an environment of its own.
 needs_gem = [
@@ -22,7 +22,7 @@ _SHIM = (
 
 def run(program: str, given: object = None, *, under_gem: bool, folder: Path, timeout: float = 300) -> object:
     """What the program printed last, as JSON; ``given`` is what it reads."""
-    path = PROGRAMS / program
+    path = FOLDER / program
     command = [str(GEM), str(path)] if under_gem else [sys.executable, "-c", _SHIM, str(path)]
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     if under_gem:  # GEM runs whatever `python` it finds

@@ -56,7 +56,7 @@ def of_questions():
 
 def judged(of, cases, folder, **arguments):
     asked = {"class": of, "arguments": arguments, "attribute": "answer", "cases": cases}
-    return run_both("judge_answers.py", asked, folder=folder)
+    return run_both("programs/judge_answers.py", asked, folder=folder)
 
 
 def assert_equal(cases, by_gem, by_us):
@@ -83,7 +83,7 @@ def in_box(action):
 
 def test_programs(tmp_path):
     asked = {"class": "gem.envs.code_env:CodeEnv", "attribute": "tests", "cases": CASES}
-    both = run_both("judge_answers.py", {**asked, "arguments": {"dataset_name": "apps"}}, folder=tmp_path)
+    both = run_both("programs/judge_answers.py", {**asked, "arguments": {"dataset_name": "apps"}}, folder=tmp_path)
     assert_equal(CASES, *both)
 
 
@@ -112,5 +112,5 @@ def test_what_differs_by_intent(kind, tmp_path):
     rows = [row for row in BY_INTENT.values() if row[0] == kind]
     asked = {"class": of, "arguments": arguments, "attribute": attribute, "cases": [row[1:3] for row in rows]}
     for under_gem, place in ((True, 3), (False, 4)):
-        results = run("judge_answers.py", asked, under_gem=under_gem, folder=tmp_path)
+        results = run("programs/judge_answers.py", asked, under_gem=under_gem, folder=tmp_path)
         assert [r if isinstance(r, str) else r[1] for r in results] == [row[place] for row in rows]

@@ -345,7 +345,7 @@ def test_reasoning_gym_scores_what_stands_in_the_box():
 @pytest.mark.parametrize("mark", [pytest.param("", marks=needs_gem)])
 def test_rows_come_in_gems_order(mark, tmp_path):
     pytest.importorskip("datasets")
-    by_gem, by_us = run_both("order_of_rows.py", folder=tmp_path)
+    by_gem, by_us = run_both("programs/order_of_rows.py", folder=tmp_path)
     assert by_us == by_gem
 
 
