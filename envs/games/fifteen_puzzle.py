@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 from rollenv.core import UsageError
@@ -19,10 +20,10 @@ Tiles = tuple[int, ...]
 class FifteenPuzzle(TextGame):
     """Slide tiles into the empty cell until they stand in order.
 
-    Pays 1 when solved, and at the turn limit the share of tiles in place. Up to 3x3, the start is uniform over all
-    positions with a solution within ``max_turns``; from 4x4 on, it comes from as many or fewer (at least half as many)
-    random moves that never take the last one back. The oracle's solution is a shortest one up to 3x3, and the way back
-    to where the tiles came from on larger boards.
+    Pays 1 when solved, and at the turn limit the share of cells that are right, the empty one included. Up to 3x3, the
+    start is uniform over all positions with a solution within ``max_turns``; from 4x4 on, it comes from as many or
+    fewer (at least half as many) random moves that never take the last one back. The oracle's solution is a shortest
+    one up to 3x3, and the way back to where the tiles came from on larger boards.
 
     Args:
         num_rows: rows and columns.
@@ -41,7 +42,7 @@ class FifteenPuzzle(TextGame):
         self.tiles: Tiles = ()
         #: Moves that lead from here to the solved position, the next one last.
         self.home: list[str] = []
-        self.board = ""
+        self.drawn = ""
 
     def _resized(self) -> None:
         if not 2 <= self.num_rows <= 10:
@@ -114,16 +115,16 @@ class FifteenPuzzle(TextGame):
 
     def _late_reward(self) -> float:
         goal = solved(self.num_rows)
-        return sum(a == b != 0 for a, b in zip(self.tiles, goal, strict=True)) / (len(goal) - 1)
+        return sum(map(operator.eq, self.tiles, goal)) / len(goal)
 
     def _draw(self) -> None:
-        self.board = (self._layout % self.tiles).replace("  0", " __")
+        self.drawn = (self._layout % self.tiles).replace("  0", " __")
 
     def _suffix(self) -> str:
-        return f"The board now:\n{self.board}"
+        return f"The board now:\n{self.drawn}"
 
     def render(self) -> str:
-        return self.board
+        return self.drawn
 
     def _next_move(self) -> str:
         if self.num_rows <= 3:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 from rollenv.core import UsageError
 from rollenv.envs.games.base import TextGame, box, turns
 
 PEGS = "ABC"
-#: Every way to write a move, as (from, to).
-_MOVES = {
-    f"{a}{gap}{b}": (i, j) for i, a in enumerate(PEGS) for j, b in enumerate(PEGS) for gap in (" ", ",", ", ", "")
-}
+_MOVE = re.compile(r"([ABC])\s*(?:,\s*)?([ABC])")
+#: The usual moves as (from, to), read faster than by the pattern.
+_MOVES = {f"{a} {b}": (i, j) for i, a in enumerate(PEGS) for j, b in enumerate(PEGS)}
 _ACTIONS = tuple(box(f"{a} {b}") for a in PEGS for b in PEGS if a != b)
 
 
@@ -49,7 +49,10 @@ class TowerofHanoi(TextGame):
         self.where = [0] * self.num_disks
 
     def _parse(self, text: str) -> Any:
-        return _MOVES.get(text) or (_MOVES.get(text.upper()) if len(text) < 5 else None)
+        if move := _MOVES.get(text):
+            return move
+        found = _MOVE.fullmatch(text.upper())
+        return (PEGS.index(found[1]), PEGS.index(found[2])) if found else None
 
     def _play(self, move: tuple[int, int]) -> tuple[str, float, bool | None]:
         start, end = move

@@ -20,7 +20,7 @@ class WordSearch(TextGame):
     """
 
     size_names = ("hardcore", "max_turns", "num_words")
-    random_sizes = [(hard, 20, n) for hard in (False, True) for n in (3, 4, 5)]
+    random_sizes = ((False, 20, 5), (True, 20, 5))
     state_names = ("side", "grid", "hidden", "marked")
 
     hardcore: bool
@@ -105,9 +105,13 @@ class WordSearch(TextGame):
         self._board = "".join(chars)
 
     def _tell(self) -> None:
+        self.board = f"{self._board}\n{self._wanted()}"
+
+    def _wanted(self) -> str:
+        """What there is left to find."""
         wanted = [str(len(word)) for word in self.hidden] if self.hardcore else self.hidden
         what = "Words to find, by their number of letters" if self.hardcore else "Words to find"
-        self.board = f"{self._board}\n{what}: {', '.join(wanted)}"
+        return f"{what}: {', '.join(wanted)}"
 
     def _parse(self, text: str) -> Any:
         return numbers(text, 4)
@@ -140,14 +144,17 @@ class WordSearch(TextGame):
         return self.board
 
     def _next_move(self) -> str:
-        word = self.hidden[0]
+        return " ".join(map(str, self._place(self.hidden[0])))
+
+    def _place(self, word: str) -> tuple[int, int, int, int]:
+        """Row and column of the first and of the last letter, where the word stands first."""
         for down in (False, True):
             for line in range(self.side):
                 cells = self._line(line, 0, self.side, down)
                 at = self.grid[cells.start : cells.stop : cells.step].find(word)
                 if at >= 0:
-                    ends = [(at, line) if down else (line, at) for at in (at, at + len(word) - 1)]
-                    return " ".join(f"{row} {col}" for row, col in ends)
+                    end = at + len(word) - 1
+                    return (at, line, end, line) if down else (line, at, line, end)
         raise AssertionError("every hidden word is in the grid")
 
     def sample_random_action(self) -> str:

@@ -95,9 +95,9 @@ def test_the_oracle_finds_home_after_a_detour():
         assert result[4]["success"]
 
 
-def test_the_turn_limit_pays_the_share_of_tiles_in_place():
+def test_the_turn_limit_pays_the_share_of_cells_that_are_right():
     env = at("game:FifteenPuzzle-v0-easy", tiles=[0, 1, 3, 2], home=["left", "up"], turn=9)
-    assert env.step(boxed("right"))[1:4] == (pytest.approx(1 / 3), False, True)
+    assert env.step(boxed("right"))[1:4] == (pytest.approx(1 / 4), False, True)
 
 
 # -- Sudoku ------------------------------------------------------------------------------------------------------------
