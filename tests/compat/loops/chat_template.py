@@ -72,7 +72,7 @@ def tokens(shown, actions):
     """The ids of prompt and response of each transition, as a trainer concatenates them."""
     return [
         [len(TOKENIZER.encode(prompt)), len(TOKENIZER.encode(action + "<|im_end|>"))]
-        for prompt, action in zip(shown, actions)
+        for prompt, action in zip(shown, actions, strict=False)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Evaluation of data sets, as GEM's training scripts do it between updates: part of the rows, each once, several answers."""
+"""Evaluation of data sets, as GEM's training scripts do it: part of the rows, each once, with several answers."""
 
 import json
 

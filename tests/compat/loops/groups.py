@@ -34,13 +34,14 @@ def train(env, question, right, iterations=10, size=8):
                 p = np.exp(weights) / np.exp(weights).sum()
                 choice = int(draws.choice(CANDIDATES, p=p))
                 _, reward, terminated, truncated, _ = member.step(f"\\boxed{{{right(member) + choice - 2}}}")
-                assert terminated and truncated
+                assert terminated
+                assert truncated
                 rewards.append(float(reward))
                 chosen.append(choice)
         groups = np.array(rewards).reshape(4, size)
         advantages = ((groups - groups.mean(1, keepdims=True)) / (groups.std(1, keepdims=True) + 1e-6)).ravel()
         p = np.exp(weights) / np.exp(weights).sum()
-        for choice, advantage in zip(chosen, advantages):
+        for choice, advantage in zip(chosen, advantages, strict=False):
             weights += 0.05 * advantage * (np.eye(CANDIDATES)[choice] - p)
         curve.append(float(np.mean(rewards)))
     return {"curve": curve, "best": int(weights.argmax()), "next": question(env)}

@@ -15,7 +15,7 @@ from gem.utils.constants import TERMINAL_STATE
 from gem.utils.parsing import extract_last_boxed_answer
 from gem.wrappers.wrapper_factory import get_wrapper_fns
 
-GAMMA, RATE, CANDIDATES = 0.9, 0.5, [f"\\boxed{{{i}}}" for i in range(6)]
+GAMMA, RATE, CANDIDATES = 0.9, 4.0, [f"\\boxed{{{i}}}" for i in range(6)]
 
 
 class HigherLower(Env):
@@ -64,7 +64,7 @@ class Policy:
         returns = np.array([g for _, _, g in batch])
         advantages = (returns - returns.mean()) / (returns.std() + 1e-8)
         gradients = {}
-        for (prompt, action, _), advantage in zip(batch, advantages):
+        for (prompt, action, _), advantage in zip(batch, advantages, strict=False):
             gradient = gradients.setdefault(prompt, np.zeros(len(CANDIDATES)))
             gradient -= advantage * self.probabilities(prompt)
             gradient[action] += advantage
@@ -74,7 +74,7 @@ class Policy:
 
 def transitions(prompts, actions, rewards):
     total, found = 0.0, []
-    for prompt, action, reward in zip(reversed(prompts), reversed(actions), reversed(rewards)):
+    for prompt, action, reward in zip(reversed(prompts), reversed(actions), reversed(rewards), strict=False):
         total = reward + GAMMA * total
         found.append((prompt, action, total))
     return found
@@ -87,7 +87,7 @@ def collect(env, observations, running, policy, wanted):
         choices = [policy.act(observation) for observation in observations]
         after, rewards, terminated, truncated, infos = env.step([CANDIDATES[choice] for choice in choices])
         for i in range(n):
-            for part, value in zip(running[i], (observations[i], choices[i], float(rewards[i]))):
+            for part, value in zip(running[i], (observations[i], choices[i], float(rewards[i])), strict=False):
                 part.append(value)
             if terminated[i] or truncated[i]:
                 batch += transitions(*running[i])
@@ -102,7 +102,7 @@ register("own:HigherLower", HigherLower, max_turns=4)
 env = gem.make_vec(["own:HigherLower"] * 6, wrappers=get_wrapper_fns("concat_with_action,episode_tracking"), seed=3)
 observations, infos = env.reset(seed=11)
 policy, curve, running = Policy(0), [], [([], [], []) for _ in observations]
-for _ in range(12):
+for _ in range(20):
     observations, batch, done = collect(env, observations, running, policy, 150)
     policy.update(batch)
     curve.append([len(batch), len(done), float(np.mean([r for r, _ in done])), float(np.mean([n for _, n in done]))])

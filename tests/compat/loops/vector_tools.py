@@ -27,7 +27,7 @@ def act(prompt, turn):
 
 def play(wrappers, asynchronous, steps=14):
     env = gem.make_vec(["own:Powers"] * 4, wrappers=get_wrapper_fns(wrappers), async_mode=asynchronous, seed=1)
-    observations, infos = env.reset()
+    observations, _infos = env.reset()
     turns, log = [0] * 4, []
     for step in range(steps):
         chosen = [i for i in range(4) if (i + step) % 3 or step < 3]  # some environments wait, as when a model is slow
