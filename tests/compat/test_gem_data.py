@@ -280,6 +280,11 @@ def test_states_and_twins(kind):
         assert (other.first_obs, other.step(correct)[1]) == (first, 1.0)
         assert [other.reset()[0] for _ in range(3)] == following
     name = "tests" if kind == "code" else "answer"
+    env.set_state(saved)
+    copied = copy.deepcopy(env)
+    copied.epoch, copied.answer = 5, "none"
+    assert (env.step(correct)[1], env.epoch, copied.dataset is env.dataset) == (1.0, 0, True)
+    assert copied.reset()[0] == following[0] == env.reset()[0]
     env.set_state(copy.deepcopy({"first_obs": first, name: saved[name]}))
     assert env.step(correct)[1] == 1.0
     with warnings.catch_warnings():

@@ -14,6 +14,7 @@ import numpy as np
 from rollenv.compat.gem.core import GemEnv
 from rollenv.compat.gem.utils import TERMINAL_STATE
 from rollenv.core import Env, ResetResult, StepResult, UsageError
+from rollenv.envs.data.answer_env import RowEnv
 from rollenv.envs.data.datasets import Row
 
 
@@ -70,6 +71,7 @@ class Rows(Answered):
     question_key: str
     gold_key: str
     _answer_name = "answer"
+    shared_by_copies = RowEnv.shared_by_copies | {"dataset", "_dataset"}
 
     def _begin(self, seed: int | None, dataset: Any, shuffle: bool = True) -> None:
         self.seed, self.idx, self.epoch = seed or 0, 0, 0
