@@ -117,6 +117,8 @@ class RowEnv(AnswerEnv):
     """
 
     reset_options = frozenset({"index"})
+    #: What copies have in common: rows never change, and what runs programs or learns time limits is made for sharing.
+    shared_by_copies = frozenset({"rows", "spec", "timeout", "_runner", "_judge_runner", "_parsed"})
 
     def __init__(
         self,
@@ -141,6 +143,13 @@ class RowEnv(AnswerEnv):
         self._epoch: Epoch | None = None
         if seed is not None:
             self.seed_stream(seed)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RowEnv:
+        twin = memo[id(self)] = copy.copy(self)
+        for name, value in vars(self).items():
+            if name not in self.shared_by_copies:
+                setattr(twin, name, copy.deepcopy(value, memo))
+        return twin
 
     @property
     def row(self) -> Row:

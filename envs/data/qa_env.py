@@ -25,9 +25,10 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize(text: str) -> str:
-    """Lower case, without punctuation, articles and extra white space; a text of nothing else is kept."""
-    lower = text.lower()
-    return " ".join(_ARTICLES.sub(" ", lower.translate(_NO_PUNCTUATION)).split()) or lower.strip()
+    """Lower case, without punctuation, articles and extra white space; a text of nothing but articles keeps those, one
+    of nothing but punctuation is kept."""
+    words = text.lower().translate(_NO_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", words).split()) or " ".join(words.split()) or text.lower().strip()
 
 
 def exact_match(answer: str, accepted: Iterable[str]) -> float:

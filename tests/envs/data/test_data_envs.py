@@ -1,5 +1,6 @@
 """The environments over rows of data: rewards, formats, rows by number, threads."""
 
+import copy
 import threading
 
 import numpy as np
@@ -249,6 +250,16 @@ def test_each_of_several_gold_answers_is_right():
         assert play(env, "\\boxed{2}", idx=1)[1] == 0.0
         with pytest.raises(UsageError, match="row 1 has no answer"):
             env.oracle_action()
+
+
+@pytest.mark.parametrize("make", [lambda: MathEnv(dataset=MATH), lambda: rollenv.make("code:OneLine-v0")])
+def test_a_copy_goes_its_own_way(make):
+    env = make()
+    env.reset(3)
+    copied = copy.deepcopy(env)
+    assert copied.step(env.oracle_action()) == env.step(env.oracle_action())
+    following = [copied.reset() for _ in range(6)]
+    assert [env.reset() for _ in range(6)] == following
 
 
 def test_wrong_question_settings():
