@@ -146,6 +146,8 @@ def _statements() -> dict[str, str]:
 
 
 _GIVEN = _statements()
+#: Modules with a function of the same name, which is meant where it is called.
+_ALSO_FUNCTIONS = ("bisect", "copy", "time")
 _UNDEFINED = re.compile(r"^NameError: name '(\w+)' is not defined", re.MULTILINE)
 
 
@@ -156,8 +158,9 @@ def lacks_an_import(errors: str) -> bool:
 
 def with_common_imports(code: str) -> str:
     """The program after the imports of the usual names in it; its own lines keep their numbers."""
-    words = dict.fromkeys(re.findall(r"\w+", code))
-    imports = "\n".join(_GIVEN[word] for word in words if word in _GIVEN)
+    words = [word for word in dict.fromkeys(re.findall(r"\w+", code)) if word in _GIVEN]
+    called = {word for word in _ALSO_FUNCTIONS if re.search(rf"(?<![\w.]){word}\(", code)}
+    imports = "\n".join(f"from {word} import {word}" if word in called else _GIVEN[word] for word in words)
     return f"exec({imports!r}); exec(compile({code!r}, '<program>', 'exec', dont_inherit=True))"
 
 

@@ -49,3 +49,11 @@ def test_gem_itself_runs_the_pattern(name):
 
 def test_there_are_patterns_enough():
     assert len(NAMES) == len(set(NAMES)) > 60
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not GEM.exists(), reason="GEM is not there: a venv in .bench/gem with gem-llm==0.1.0 and requests")
+def test_the_table_of_gems_surface_is_that_of_both_packages():
+    script = HERE.parents[1] / "benchmarks" / "gem_surface.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

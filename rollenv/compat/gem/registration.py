@@ -57,7 +57,8 @@ def make(env_id: str, **kwargs: Any) -> Any:
     factory = registry.load_entry_point(spec.entry_point, spec.id)
     if isinstance(factory, type) and issubclass(factory, core.Env) and Env not in factory.__mro__:
         cls = gem_class(factory)  # type: ignore[arg-type]
-        return replace(spec, entry_point=f"{cls.__module__}:{cls.__qualname__}").make(**kwargs)
+        named = isinstance(spec.entry_point, str)  # a class at hand may be one that no name leads to
+        return replace(spec, entry_point=f"{cls.__module__}:{cls.__qualname__}" if named else cls).make(**kwargs)
     return _of_an_author(spec, factory, {**spec.kwargs, **kwargs})
 
 
