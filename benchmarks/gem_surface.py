@@ -13,7 +13,6 @@ import inspect
 import io
 import json
 import os
-import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +32,9 @@ INTENDED = {
     "gem.envs:data_names": "variables of a loop",
     "gem.envs.game_env.sokoban.sokoban:CHANGE_COORDINATES": "a table of directions; see `rollenv.envs.sokoban.board`",
     "gem.envs.math_env:MathEnv": "the order of arguments is that of GEM's main branch",
+    "gem.tools.mcp_tool:is_timeout_error": "a step of GEM's own",
+    "gem.vector.async_vector_env:step_reset_env": "a step of GEM's own",
+    "gem.vector.vector_env:VectorEnv": "GEM's own vectors call it `actions` too",
     "gem.utils.math_grader": "the steps of GEM's grader; ours has `grade` and the reward functions",
 }
 
@@ -73,8 +75,9 @@ def own_names(module: Any) -> list[str]:
 
 
 def gem_modules() -> list[str]:
-    gem = importlib.import_module("gem")
-    return ["gem", *sorted(m.name for m in pkgutil.walk_packages(gem.__path__, "gem.", onerror=lambda _: None))]
+    root = Path(importlib.import_module("gem").__path__[0])  # some of its folders are namespaces, without __init__
+    files = (path.relative_to(root.parent).with_suffix("") for path in root.rglob("*.py"))
+    return sorted({".".join(part for part in path.parts if part != "__init__") for path in files})
 
 
 def dump(asked: dict[str, list[str]] | None) -> dict[str, Any]:

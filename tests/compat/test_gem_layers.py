@@ -55,7 +55,6 @@ def test_steps_out_of_turn(name):
     env = registration.make(name, seed=1)
     while not env.step("x")[2]:
         pass
-    assert env.step("again")[1:3] == (0.0, True) or name == GUESS
     assert len(env.step("again")) == 5
 
 
@@ -172,12 +171,8 @@ def test_states_through_wrappers():
 
 def test_the_fifth_place_of_the_tool_wrapper():
     env = registration.make(GUESS)
-    for places, limit, penalty in (
-        ((5,), 5, 0.0),
-        ((-0.5,), 10, -0.5),
-        ((-0.5, 3), 3, -0.5),
-        ((None,), float("inf"), 0.0),
-    ):
+    cases = ((5,), 5, 0.0), ((-0.5,), 10, -0.5), ((-0.5, 3), 3, -0.5), ((None,), float("inf"), 0.0)
+    for places, limit, penalty in cases:
         wrapped = gem_wrappers.ToolEnvWrapper(env, [], 0.1, 0.2, *places)
         assert (wrapped.max_tool_uses, wrapped.tool_execute_error_reward) == (limit, penalty)
     with pytest.raises(TypeError):

@@ -514,6 +514,11 @@ def test_a_forgotten_import_is_supplied_where_it_is_asked_for():
     assert "NameError" in PythonCodeTool().execute_action(f"<python>{code}</python>").observation
 
 
+def test_a_name_of_a_module_and_a_function_is_what_it_is_used_as():
+    assert run_forgetful("print(time() > 1, bisect([1, 3], 2))").observation.split()[-2:] == ["True", "1"]
+    assert run_forgetful("print(time.time() > 1, bisect.bisect([1], 2))").observation.split()[-2:] == ["True", "1"]
+
+
 @pytest.mark.parametrize(
     ("code", "error", "line"),
     [

@@ -165,6 +165,13 @@ class MCPTool(mcp.MCPTool):
             raise NoServer(str(error)) from error
 
     @classmethod
+    def from_url(
+        cls, url: str, auth: str | None = None, headers: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> Self:
+        """The server at a URL."""
+        return cls(url, auth, headers, **kwargs)
+
+    @classmethod
     def from_config_file(cls, config_path: str | Path, **kwargs: Any) -> Self:  # type: ignore[override]
         """The servers that a JSON file names."""
         with open(config_path, encoding="utf-8") as file:

@@ -32,6 +32,12 @@ class VectorEnv(vector.VectorEnv):
     def unwrapped(self) -> VectorEnv:
         return self
 
+    def sample_random_action(self) -> str:
+        raise NotImplementedError("a vector has no random actions; its environments have")
+
+    def spawn(self, same_state: bool = False, **kwargs: Any) -> Any:
+        raise NotImplementedError("a vector cannot be spawned; its environments can")
+
     def reset(self, seed: Any = None, **env_kwargs: Any) -> Any:
         try:
             return copy.deepcopy(super().reset(seed, **env_kwargs))

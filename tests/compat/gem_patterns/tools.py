@@ -164,6 +164,8 @@ def the_python_tool_supplies_forgotten_imports():
     code = "print(math.floor(2.5), Counter('aab').most_common(1), list(combinations([1, 2], 2)))"
     _, failed, text, _ = PythonCodeTool(timeout=9).execute_action(f"<python>{code}</python>")
     assert not failed and "2 [('a', 2)] [(1, 2)]" in text, text
+    code = "print(time() > 1, bisect([1, 3], 2) if False else insort, deepcopy([1]))"
+    assert not PythonCodeTool(timeout=9).execute_action(f"<python>{code}</python>")[1]
 
 
 @pattern
