@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollenv.core import Env, ResetResult, StepResult, UsageError
-from rollenv.parsing import last_boxed, last_tagged
+from rollenv.parsing import boxes, last_boxed, last_tagged
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +132,14 @@ class GridGame(Env):
         return {"suffix": self._suffix(), "valid": valid, "success": success}
 
     def _parse(self, action: str) -> tuple[list[int], bool]:
-        """The moves of a turn, and whether all of it was understood."""
+        """The moves of a turn, and whether all of it was understood; of several boxes the last one that is."""
         text = self._extract(action)
-        if text is None:
-            return [], False
+        read = ([], False) if text is None else self._moves(text)
+        if read[1] or self.action_format != "boxed":
+            return read
+        return next((earlier for earlier in map(self._moves, boxes(action)) if earlier[1]), read)
+
+    def _moves(self, text: str) -> tuple[list[int], bool]:
         if self.actions_per_turn == 1:
             move = self._index.get(text.strip().lower())
             return ([], False) if move is None else ([move], True)

@@ -6,13 +6,13 @@ from rollenv.core import (
     EpisodeOver,
     MissingExtra,
     RollenvError,
-    TextSpace,
     UnknownEnv,
     Unsolvable,
     UsageError,
     Wrapper,
 )
 from rollenv.registry import ABILITIES, EnvSpec, list_envs, make, print_envs, register, spec
+from rollenv.spaces import TextSpace
 from rollenv.vector import make_vec
 
 __version__ = "0.1.0"

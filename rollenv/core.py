@@ -23,11 +23,13 @@ import functools
 import operator
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import gymnasium
 import numpy as np
 from gymnasium.utils import seeding
+
+from rollenv.spaces import TextSpace
 
 if TYPE_CHECKING:
     from rollenv.registry import EnvSpec
@@ -53,6 +55,10 @@ class UnknownEnv(UsageError):
     """No environment is registered under the id."""
 
 
+class BadEntryPoint(UsageError, ImportError):
+    """What is registered under an id cannot be loaded."""
+
+
 class MissingExtra(RollenvError, ImportError):
     """An optional dependency is not installed."""
 
@@ -67,34 +73,81 @@ class Unsolvable(RollenvError, RuntimeError):
     """The task can no longer be completed from the current state, so an expert has no next action."""
 
 
-class TextSpace(gymnasium.spaces.Space[str]):
-    """All strings. ``gymnasium.spaces.Text`` wants a finite alphabet and length, which language does not have."""
-
-    def __init__(self, seed: int | None = None):
-        super().__init__(shape=None, dtype=None, seed=seed)
-
-    def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """Up to 20 printable ASCII characters."""
-        return "".join(map(chr, self.np_random.integers(32, 127, size=int(self.np_random.integers(0, 21)))))
-
-    def contains(self, x: Any) -> bool:
-        return isinstance(x, str)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TextSpace)
-
-    def __hash__(self) -> int:
-        return hash(TextSpace)
-
-    def __repr__(self) -> str:
-        return "TextSpace()"
+class NoSuchAbility(RollenvError, AttributeError, NotImplementedError):
+    """The environment lacks an optional ability: ``hasattr`` is False, and a call says which one is missing."""
 
 
-def _drawn_once_begun(render: Callable[[Any], Any]) -> Callable[[Any], Any]:
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+class _Ability:
+    """A method that is an attribute only where a class (or the environment inside a wrapper) can do it."""
+
+    def __init__(self, method: Callable[..., Any], lacks: str, hook: str | None):
+        self._method, self._lacks, self._hook = method, lacks, hook
+        self.__doc__ = method.__doc__
+
+    def __get__(self, env: Any, owner: type) -> Any:
+        if env is None:  # on the class: for those who read or document it
+            return self._method
+        wrapped = env.__dict__.get("env") if issubclass(owner, Wrapper) else None
+        if wrapped is not None:
+            inside(wrapped, self._method.__name__)
+        elif self._hook is None or getattr(owner, self._hook) is getattr(Env, self._hook):
+            raise NoSuchAbility(f"{owner.__name__} {self._lacks}")
+        return self._method.__get__(env, owner)
+
+
+def ability(lacks: str, hook: str | None = None) -> Callable[[_Method], _Method]:
+    """Marks a method that only those have who define it, or its ``hook``."""
+
+    def mark(method: _Method) -> _Method:
+        return cast(_Method, _Ability(method, lacks, hook))
+
+    return mark
+
+
+class _OfTheSpec:
+    """An attribute that the spec tells, until somebody sets it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, env: Any, owner: type) -> Any:
+        if env is None:
+            return self
+        inner = getattr(env, "env", None) if isinstance(env, Wrapper) and env._own_spec is None else None
+        if inner is not None:
+            return inside(inner, self._name)
+        return getattr(env.spec, self._name.removeprefix("env_"), None)
+
+
+#: What Gymnasium's wrappers cannot do for the environment inside them.
+_NOT_THROUGH = ("get_state", "set_state", "spawn")
+
+
+def inside(env: Any, name: str) -> Any:
+    """An attribute of an environment that may be in wrappers of Gymnasium's, which have only their own."""
+    if isinstance(env, gymnasium.Wrapper) and name not in _NOT_THROUGH:
+        return env.get_wrapper_attr(name)
+    return getattr(env, name)
+
+
+class OfTheInner:
+    """An attribute that the environment inside a wrapper has, until somebody sets the wrapper's."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, wrapper: Any, owner: type) -> Any:
+        return getattr(Env, self._name) if wrapper is None else inside(wrapper.env, self._name)
+
+
+def _drawn_once_begun(render: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(render)
-    def drawn(self: Any) -> Any:
+    def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return render(self)
+            return render(self, *args, **kwargs)
         except Exception:
             if self._begun or type(self).reset is not Env.reset:
                 raise
@@ -115,7 +168,7 @@ class Env(gymnasium.Env[str, str]):
     :meth:`state_key`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}
     render_mode = "ansi"
     #: Set by :func:`rollenv.make`.
     spec: EnvSpec | None = None  # type: ignore[assignment]
@@ -129,8 +182,8 @@ class Env(gymnasium.Env[str, str]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Before the first episode there is nothing to draw, whatever an author's ``render`` would look for."""
         super().__init_subclass__(**kwargs)
-        if "render" in cls.__dict__:
-            cls.render = _drawn_once_begun(cls.render)  # type: ignore[assignment, method-assign]
+        if callable(cls.__dict__.get("render")):
+            cls.render = _drawn_once_begun(cls.render)  # type: ignore[method-assign]
 
     # -- what an author writes ---------------------------------------------------------------------------------------
 
@@ -196,6 +249,7 @@ class Env(gymnasium.Env[str, str]):
 
     # -- abilities ---------------------------------------------------------------------------------------------------
 
+    @ability("does not save its state", "_get_state")
     def get_state(self) -> dict[str, Any]:
         """Everything that decides how the episode goes on, as JSON data, both random streams included."""
         version, words, gauss = self.action_rng.getstate()
@@ -206,6 +260,7 @@ class Env(gymnasium.Env[str, str]):
             "env": self._get_state(),
         }
 
+    @ability("does not restore its state", "_set_state")
     def set_state(self, state: dict[str, Any]) -> None:
         """Go back to a state that :meth:`get_state` of the same kind of environment returned."""
         self._np_random = np.random.Generator(np.random.PCG64(0))
@@ -241,25 +296,29 @@ class Env(gymnasium.Env[str, str]):
         """A copy that shares nothing that changes."""
         return copy.deepcopy(self)
 
+    @ability("has no random actions")
     def sample_random_action(self) -> str:
         """An action that parses. Draws from a stream of its own, so that sampling does not change the episode."""
-        raise NotImplementedError(f"{type(self).__name__} has no random actions")
+        raise NotImplementedError
 
+    @ability("has no oracle")
     def oracle_action(self) -> str:
         """An expert's next action.
 
         Raises:
             Unsolvable: if earlier actions made the task impossible.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no oracle")
+        raise NotImplementedError
 
+    @ability("has no state key")
     def state_key(self) -> str:
         """A name for the current state: two states are equal if and only if their keys are (GiGPO's anchor)."""
-        raise NotImplementedError(f"{type(self).__name__} has no state key")
+        raise NotImplementedError
 
+    @ability("has no numbered tasks")
     def num_tasks(self) -> int:
         """How many tasks ``reset(options={"index": i})`` can choose from, where the spec says ``indexed``."""
-        raise NotImplementedError(f"{type(self).__name__} has no numbered tasks")
+        raise NotImplementedError
 
     def seed_stream(self, seed: int) -> None:
         """Start the private random stream anew, without a reset.
@@ -298,10 +357,9 @@ class Env(gymnasium.Env[str, str]):
     def action_space(self) -> TextSpace:  # type: ignore[override]
         return TextSpace()
 
-    @property
-    def env_id(self) -> str | None:
-        """The id it was made from (GEM's name for ``spec.id``)."""
-        return self.spec.id if self.spec else None
+    #: The id that it was made from, and what builds it (GEM's names for ``spec.id`` and ``spec.entry_point``).
+    env_id = _OfTheSpec()
+    entry_point = _OfTheSpec()
 
     def __str__(self) -> str:
         return self.spec.id if self.spec else type(self).__name__
@@ -320,10 +378,19 @@ class Wrapper(Env):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "env":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.env, name)
+        return inside(self.env, name)
 
-    def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
-        return self.env.reset(seed, options=options)
+    def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None, **given: Any) -> ResetResult:
+        """Reset the environment inside, which may be written for GEM or Gymnasium: it gets what the caller gave.
+
+        Args:
+            seed: see :meth:`Env.reset`.
+            options: passed on where there are any.
+            given: whatever else the environment's own ``reset`` takes.
+        """
+        if options is not None:
+            given["options"] = options
+        return self.env.reset(seed=seed, **given)
 
     def step(self, action: str) -> StepResult:
         return self.env.step(action)
@@ -334,9 +401,11 @@ class Wrapper(Env):
     def close(self) -> None:
         self.env.close()
 
+    @ability("does not save its state")
     def get_state(self) -> dict[str, Any]:
         return {"env": self.env.get_state(), "wrapper": self._get_state()}
 
+    @ability("does not restore its state")
     def set_state(self, state: dict[str, Any]) -> None:
         self.env.set_state(state["env"])
         self._set_state(state["wrapper"])
@@ -350,31 +419,13 @@ class Wrapper(Env):
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
         if self._own_spec is not None and not same_state:
             return self._own_spec.make(**kwargs)
+        inner: Any = self.env
+        if same_state and isinstance(inner, gymnasium.Wrapper):  # one of Gymnasium's, which cannot spawn
+            return copy.deepcopy(self)
         twin = copy.copy(self)
         twin.env = self.env.spawn(same_state, **kwargs)
         twin._set_state(copy.deepcopy(self._get_state()))
         return twin
-
-    def sample_random_action(self) -> str:
-        return self.env.sample_random_action()
-
-    def seed_actions(self, seed: int) -> None:
-        self.env.seed_actions(seed)
-
-    def seed_stream(self, seed: int) -> None:
-        self.env.seed_stream(seed)
-
-    def oracle_action(self) -> str:
-        return self.env.oracle_action()
-
-    def state_key(self) -> str:
-        return self.env.state_key()
-
-    def num_tasks(self) -> int:
-        return self.env.num_tasks()
-
-    def randint(self, n: int) -> int:
-        return self.env.randint(n)
 
     @property  # type: ignore[override]
     def spec(self) -> EnvSpec | None:
@@ -385,29 +436,19 @@ class Wrapper(Env):
     def spec(self, value: EnvSpec | None) -> None:
         self._own_spec = value
 
-    @property
-    def reset_options(self) -> frozenset[str]:  # type: ignore[override]
-        return self.env.reset_options
-
-    @property
-    def metadata(self) -> dict[str, Any]:  # type: ignore[override]
-        return self.env.metadata
-
-    @property
-    def render_mode(self) -> str | None:  # type: ignore[override]
-        return self.env.render_mode
-
-    @property
-    def observation_space(self) -> Any:  # type: ignore[override]
-        return self.env.observation_space
-
-    @property
-    def action_space(self) -> Any:  # type: ignore[override]
-        return self.env.action_space
-
-    @property
-    def action_rng(self) -> random.Random:
-        return self.env.action_rng
+    sample_random_action = OfTheInner()
+    oracle_action = OfTheInner()
+    state_key = OfTheInner()
+    num_tasks = OfTheInner()
+    seed_actions = OfTheInner()
+    seed_stream = OfTheInner()
+    randint = OfTheInner()
+    reset_options = OfTheInner()
+    metadata = OfTheInner()
+    render_mode = OfTheInner()
+    observation_space = OfTheInner()
+    action_space = OfTheInner()
+    action_rng = OfTheInner()
 
     @property
     def np_random(self) -> np.random.Generator:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 _TOKEN = re.compile(r"(\\f?box(?:ed)?\s*\{)|\\\\(?!f?box)|\\[{}]|[{}]")
 _BOX = re.compile(r"\\f?box")
+_TOKEN_IN_ANY_CASE = re.compile(_TOKEN.pattern, re.IGNORECASE)
 
 
 def last_boxed(text: str) -> str | None:
@@ -36,6 +37,26 @@ def _last_nested_box(text: str) -> str | None:
         elif token[0] == "}" and open_at:
             best = max(best, (open_at.pop(), token.start()))
     return text[best[0] : best[1]].strip() if best[0] >= 0 else None
+
+
+def boxes(text: str) -> Iterator[str]:
+    r"""What stands in each complete box that holds no other box, stripped, the last box first.
+
+    The boxes do not overlap, so looking through all of them takes time linear in the text. ``\BOXED`` counts too.
+    """
+    open_at: list[int] = []
+    newest = -1  # where the content of the box opened last starts
+    found = []
+    for token in _TOKEN_IN_ANY_CASE.finditer(text):
+        if token[1]:
+            newest = token.end()
+            open_at.append(newest)
+        elif token[0] == "{":
+            open_at.append(-1)
+        elif token[0] == "}" and open_at and open_at.pop() == newest >= 0:
+            found.append((newest, token.start()))
+    for start, end in reversed(found):
+        yield text[start:end].strip()
 
 
 class Element(NamedTuple):

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollenv.core import Env, MissingExtra, UnknownEnv, UsageError
+from rollenv.core import BadEntryPoint, Env, MissingExtra, UnknownEnv, UsageError
 
 #: What a spec may declare; the checker proves what is declared.
 ABILITIES = frozenset({"state", "spawn", "random_action", "oracle", "state_key"})
@@ -56,12 +56,19 @@ class EnvSpec:
         return self.id.partition(":")[0]
 
     def make(self, **kwargs: Any) -> Env:
-        """Build the environment; ``kwargs`` override the spec's, and ``seed`` starts its private random stream."""
+        """Build the environment; ``kwargs`` override the spec's.
+
+        ``seed`` starts its private random stream, and goes to a constructor that names an argument ``seed``.
+        ``render_mode`` is Gymnasium's: ``ansi`` or None.
+        """
         merged = {**self.kwargs, **kwargs}
         seed = merged.pop("seed", None)
-        factory = _load(self.entry_point, self.id)
+        factory = load_entry_point(self.entry_point, self.id)
+        mode = merged.pop("render_mode", "ansi") if not takes(factory, "render_mode") else "ansi"
+        if mode not in ("ansi", None):
+            raise UsageError(f"{self.id} has no render_mode {mode!r}; there are 'ansi' and None")
         try:
-            env = factory(**merged)
+            env = factory(**merged, **({"seed": seed} if seed is not None and takes(factory, "seed") else {}))
         except TypeError as error:
             _check_arguments(self.id, factory, merged, error)
             if kwargs:
@@ -70,13 +77,15 @@ class EnvSpec:
             raise
         if not isinstance(env, Env):
             raise UsageError(f"{self.id}: its entry point returned {type(env).__name__} instead of a rollenv.Env")
+        if mode is None:
+            env.unwrapped.render_mode = None
         env.spec = replace(self, kwargs=merged, wrappers={})
         if env.unwrapped.spec is None:  # the factory returned a wrapper
             env.unwrapped.spec = env.spec  # type: ignore[assignment]
         if seed is not None:
             env.seed_stream(seed)
         if self.wrappers:
-            env = _wrap(env, self.wrappers)
+            env = wrap(env, self.wrappers)
             env.spec = replace(self, kwargs=merged)
         return env
 
@@ -248,7 +257,7 @@ def _names(names: str | Iterable[str]) -> list[str]:
     return [name.strip() for name in each if name.strip()]
 
 
-def _wrap(env: Env, wrappers: Wrappers) -> Env:
+def wrap(env: Env, wrappers: Wrappers) -> Env:
     """The environment inside its wrappers; closed if one of them fails."""
     try:
         wrapped: Env = importlib.import_module("rollenv.wrappers.factory").wrap(env, wrappers)
@@ -259,7 +268,21 @@ def _wrap(env: Env, wrappers: Wrappers) -> Env:
         raise
 
 
-def _load(entry_point: str | Callable[..., Env], env_id: str) -> Callable[..., Env]:
+def takes(factory: Callable[..., Any], name: str) -> bool:
+    """Whether a constructor names an argument."""
+    try:
+        return name in inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # some builtins do not say what they take
+        return False
+
+
+def load_entry_point(entry_point: str | Callable[..., Env], env_id: str) -> Callable[..., Env]:
+    """What builds an environment.
+
+    Raises:
+        BadEntryPoint: it cannot be imported.
+        MissingExtra: it needs a package that is not installed.
+    """
     if callable(entry_point):
         return entry_point
     module, _, name = entry_point.partition(":")
@@ -268,7 +291,7 @@ def _load(entry_point: str | Callable[..., Env], env_id: str) -> Callable[..., E
     except MissingExtra:
         raise
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"{env_id}: cannot load its entry point {entry_point!r}: {error}") from error
+        raise BadEntryPoint(f"{env_id}: cannot load its entry point {entry_point!r}: {error}") from error
 
 
 def _check_arguments(env_id: str, factory: Callable[..., Env], kwargs: dict[str, Any], error: TypeError) -> None:

@@ -80,7 +80,7 @@ class VectorEnv:
                 f"unknown argument {next(iter(env_kwargs))!r}; env0_kwargs to env{self.num_envs - 1}_kwargs are known"
             )
         self._finished = [False] * self.num_envs
-        results = self._map(lambda i: self.envs[i].reset(seeds[i], **extra[i]), range(self.num_envs))
+        results = self._map(lambda i: self.envs[i].reset(seed=seeds[i], **extra[i]), range(self.num_envs))
         return [observation for observation, _ in results], [info for _, info in results]
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
@@ -123,7 +123,7 @@ class VectorEnv:
         if self._finished[i] and self.autoreset_mode is AutoresetMode.SAME_STEP:
             final = {"final_obs": observation, "final_info": info}
             observation, info = env.reset()
-            info |= final
+            info = {**info, **final}
             self._finished[i] = False
         return observation, reward, terminated, truncated, info
 

@@ -4,6 +4,7 @@ import gymnasium
 import pytest
 
 import rollenv
+import rollenv.wrappers
 from rollenv import Env, EpisodeOver, TextSpace, UsageError, Wrapper
 
 
@@ -147,3 +148,124 @@ def test_before_the_first_episode_nothing_is_drawn():
     env.step("a")
     with pytest.raises(AttributeError, match="missing"):
         env.render()
+
+
+ABILITIES = ["get_state", "set_state", "sample_random_action", "oracle_action", "state_key", "num_tasks"]
+
+
+class Able(Count):
+    def _get_state(self):
+        return {"done": self.done}
+
+    def _set_state(self, state):
+        self.done = state["done"]
+
+    def sample_random_action(self):
+        return "any"
+
+    oracle_action = state_key = sample_random_action
+
+    def num_tasks(self):
+        return 3
+
+
+@pytest.mark.parametrize("ability", ABILITIES)
+def test_an_ability_that_is_not_there_is_no_attribute(ability):
+    for wrap in (lambda env: env, Wrapper, lambda env: Wrapper(Wrapper(env))):
+        assert not hasattr(wrap(Count()), ability)
+        assert callable(getattr(wrap(Able()), ability))
+        with pytest.raises(NotImplementedError, match="Count"):
+            getattr(wrap(Count()), ability)()
+
+
+def test_half_of_a_state_is_not_the_other_half():
+    class Half(Count):
+        def _get_state(self):
+            return {}
+
+    assert hasattr(Half(), "get_state")
+    assert not hasattr(Wrapper(Half()), "set_state")
+
+
+@pytest.mark.parametrize("ability", ABILITIES)
+def test_abilities_can_be_read_on_the_class(ability):
+    assert getattr(Env, ability).__doc__
+    assert callable(getattr(Wrapper, ability))
+
+
+class OnlyASeed(Env):
+    """Written for GEM: its reset takes a seed and nothing else."""
+
+    def reset(self, seed=None):
+        self.seeded = seed
+        return "go", {}
+
+    def step(self, action):
+        return action, 0.0, True, False, {}
+
+
+def test_a_wrapper_resets_an_environment_that_takes_only_a_seed():
+    env = Wrapper(Wrapper(OnlyASeed()))
+    env.reset(4)
+    assert env.seeded == 4
+    with pytest.raises(TypeError):  # options are not lost without a word
+        env.reset(options={"start": 1})
+
+
+def test_wrappers_pass_on_whatever_else_reset_takes():
+    class Rows(OnlyASeed):
+        def reset(self, seed=None, idx=None, **more):
+            return f"{seed} {idx} {more}", {}
+
+    for wrapper in (Wrapper, rollenv.wrappers.EpisodeTrackingWrapper, rollenv.wrappers.ObservationWrapper):
+        assert wrapper(Rows()).reset(1, idx=3, split="x")[0].strip() == "1 3 {'split': 'x'}"
+
+
+def test_gymnasiums_wrappers_stand_between():
+    inner = gymnasium.wrappers.TransformObservation(gymnasium.wrappers.TimeLimit(Able(), 5), str.upper, None)
+    env = Wrapper(gymnasium.wrappers.OrderEnforcing(inner))
+    assert env.reset(3)[0].startswith("START")
+    env.step("a")
+    twin = env.spawn(same_state=True)
+    assert [e.step("b")[0] for e in (env, twin)] == ["2 B", "2 B"]
+    assert env.oracle_action() == "any"
+    assert env.turns == 3
+    assert not hasattr(env, "get_state")  # Gymnasium's wrappers have a state that nobody can read
+
+
+def test_the_id_and_the_entry_point_can_be_set():
+    env = rollenv.make("multi:Nim-v0")
+    wrapped = Wrapper(env)
+    assert (wrapped.env_id, wrapped.entry_point) == (env.spec.id, env.spec.entry_point)
+    env.env_id = "mine"
+    assert wrapped.env_id == "mine"
+    wrapped.env_id = "yours"
+    assert (env.env_id, wrapped.env_id) == ("mine", "yours")
+    assert Count().env_id is Count().entry_point is None
+
+
+def test_a_seed_reaches_the_constructor_and_the_stream():
+    class Seeded(Count):
+        def __init__(self, turns=3, seed=None):
+            super().__init__(turns)
+            self.given = seed
+
+    rollenv.register("test:Seeded", Seeded)
+    rollenv.register("test:Unseeded", Count)
+    try:
+        env = rollenv.make("test:Seeded", seed=7)
+        assert env.given == 7
+        assert (
+            env.reset() == rollenv.make("test:Seeded", seed=7).reset() == rollenv.make("test:Unseeded", seed=7).reset()
+        )
+        assert rollenv.make("test:Seeded").given is None
+    finally:
+        for env_id in ("test:Seeded", "test:Unseeded"):
+            del rollenv.registry.ENV_REGISTRY[env_id]
+
+
+def test_an_entry_point_that_cannot_be_loaded_is_an_import_error_too():
+    spec = rollenv.EnvSpec("test:Bad", "no_such_module:Env")
+    for kind in (ImportError, ValueError, UsageError):
+        with pytest.raises(kind, match="no_such_module"):
+            spec.make()

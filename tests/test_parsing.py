@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollenv.parsing import code_blocks, first_tagged, last_boxed, last_code_block, last_tagged
+from rollenv.parsing import boxes, code_blocks, first_tagged, last_boxed, last_code_block, last_tagged
 from rollenv.tools.calls import first_call
 
 READERS = (
@@ -56,6 +56,31 @@ balanced = st.recursive(
 def test_whatever_is_boxed_last_comes_back(before, content, after):
     before = before.rstrip("\\")
     assert last_boxed(before + "\\boxed{" + content + "}" + after) == content.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (r"\boxed{1} \fbox{ 2 } \boxed {3} \BOXED{4}", ["4", "3", "2", "1"]),
+        (r"\boxed{1} \boxed{", ["1"]),
+        (r"\boxed{a \boxed{b} c \boxed{d}}", ["d", "b"]),
+        (r"\boxed{ {5} } \boxed{\text{up}}", [r"\text{up}", "{5}"]),
+        (r"\boxed{1}} {{ \boxed{2}", ["2", "1"]),
+        ("no box", []),
+    ],
+)
+def test_boxes_come_last_first_and_hold_no_other(text, found):
+    assert list(boxes(text)) == found
+
+
+@given(st.lists(st.sampled_from(["\\boxed{", "\\fbox {", "{", "}", "\\", "1", " x"]), max_size=30))
+def test_boxes_are_parts_of_the_text_and_do_not_overlap(pieces):
+    text = "".join(pieces)
+    found = list(boxes(text))
+    assert sum(map(len, found)) <= len(text)
+    assert all(box in text and "box" not in box for box in found)
+    if last_boxed(text) is not None:
+        assert found
 
 
 @given(st.text(alphabet="\\boxed{}f <answer>/`\n", max_size=200))

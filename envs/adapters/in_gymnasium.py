@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium
 
 import rollenv
-from rollenv.core import TextSpace
+from rollenv.spaces import TextSpace
 
 NAMESPACE = "rollenv"
 

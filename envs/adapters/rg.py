@@ -83,8 +83,10 @@ class ReasoningGymEnv(Env):
     r"""One question of a reasoning-gym data set.
 
     The reward is the data set's score of the answer, often fractional; ``success`` is a score of at least 0.99. An
-    answer without a box scores 0, and so does one that the scorer trips over (``info["scorer_error"]`` says how, the
-    log too, and ``scorer_errors`` counts them). A brace that has no partner is written ``\{`` or ``\}`` inside the box.
+    answer without a box scores what the data set gives for none: 0, and 0.01 in countdown, fraction_simplification and
+    puzzle24. One that the scorer trips over scores 0 (``info["scorer_error"]`` says how, the log too, and
+    ``scorer_errors`` counts them). A brace that has no partner is written ``\{`` or ``\}`` inside the box; white space
+    around an answer is no part of it.
 
     Args:
         name: the data set.
@@ -143,12 +145,14 @@ class ReasoningGymEnv(Env):
         return f"{self.item['question']}\n\nGive your final answer as \\boxed{{answer}}.", {}
 
     def _load(self, dataset_seed: int, index: int) -> None:
-        self.item = _item(self._source, dataset_seed, index)[1]
+        self.item = make_item(self._source, dataset_seed, index)[1]
         self.dataset_seed, self.index = dataset_seed, index
 
     def _step(self, action: str) -> StepResult:
         answer = last_boxed(action)
-        score, raised = (0.0, "") if answer is None else self._score(answer)
+        score, raised = (
+            answer_score(self._source, self.dataset_seed, self.index, None) if answer is None else self._score(answer)
+        )
         success = score >= SOLVED
         said = "There is no answer in a box." if answer is None else f"Your answer scores {score:g}."
         info: dict[str, Any] = {"valid": answer is not None, "correct": success, "success": success}
@@ -163,7 +167,9 @@ class ReasoningGymEnv(Env):
 
     def _score(self, answer: str) -> tuple[float, str]:
         plain = re.sub(r"\\([{}])", r"\1", answer)
-        return max(_score(self._source, self.dataset_seed, self.index, text) for text in {answer: None, plain: None})
+        return max(
+            answer_score(self._source, self.dataset_seed, self.index, text) for text in {answer: None, plain: None}
+        )
 
     def render(self) -> str:
         return str(self.item.get("question", ""))
@@ -250,7 +256,8 @@ def _template(name: str, size: int, level: int | None, text: str) -> Any:
     return dataset
 
 
-def _dataset(source: Source, seed: int) -> Any:
+def data_set(source: Source, seed: int) -> Any:
+    """reasoning-gym's data set of a seed."""
     name = source[0]
     template = _template(*source)
     dataset = _build(source, seed) if name in _DRAWS_WHEN_BUILT else copy.copy(template)
@@ -259,7 +266,7 @@ def _dataset(source: Source, seed: int) -> Any:
 
 
 @functools.lru_cache(maxsize=256)
-def _item(source: Source, seed: int, index: int) -> tuple[Any, dict[str, Any]]:
+def make_item(source: Source, seed: int, index: int) -> tuple[Any, dict[str, Any]]:
     """The data set of a seed, and one of its items; a function of the arguments alone.
 
     Kept for a while: the members of a group play the same item, and some take a second to make.
@@ -267,9 +274,9 @@ def _item(source: Source, seed: int, index: int) -> tuple[Any, dict[str, Any]]:
     name = source[0]
     if name in _DRAWS_GLOBALLY or name in _PRINTS:
         with PrivateGlobals(seed + index).swapped_in(silent=name in _PRINTS):
-            dataset = _dataset(source, seed)
+            dataset = data_set(source, seed)
             return dataset, dataset[index]
-    dataset = _dataset(source, seed)
+    dataset = data_set(source, seed)
     return dataset, dataset[index]
 
 
@@ -298,10 +305,12 @@ def _steady(dataset: Any, name: str) -> None:
 # -- answers ---------------------------------------------------------------------------------------------------------
 
 
-def _score(source: Source, seed: int, index: int, answer: str) -> tuple[float, str]:
-    """The score of an answer to an item, between 0 and 1; 0 for what may not be scored. And what the scorer raised."""
-    item = _item(source, seed, index)[1]
-    return _scored(source, seed, index, answer) if may_be_scored(_kind(source, item), answer, item) else (0.0, "")
+def answer_score(source: Source, seed: int, index: int, answer: str | None) -> tuple[float, str]:
+    """The score of an answer to an item, between 0 and 1, and what the scorer raised. What may not be scored counts as
+    no answer."""
+    item = make_item(source, seed, index)[1]
+    scored = answer is not None and may_be_scored(_kind(source, item), answer, item)
+    return _scored(source, seed, index, answer if scored else None)
 
 
 def _kind(source: Source, item: dict[str, Any]) -> str:
@@ -310,9 +319,9 @@ def _kind(source: Source, item: dict[str, Any]) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _scored(source: Source, seed: int, index: int, answer: str) -> tuple[float, str]:
+def _scored(source: Source, seed: int, index: int, answer: str | None) -> tuple[float, str]:
     """What the data set's scorer says, and what it raised; sympy may take a second over a formula."""
-    dataset, item = _item(source, seed, index)
+    dataset, item = make_item(source, seed, index)
     try:
         score = float(dataset.score_answer(answer, item))
     except Exception as error:  # some scorers trip over answers that they did not expect
@@ -324,12 +333,12 @@ def _scored(source: Source, seed: int, index: int, answer: str) -> tuple[float, 
 
 def _solution(source: Source, seed: int, index: int) -> str:
     """An answer that scores 1."""
-    item = _item(source, seed, index)[1]
+    item = make_item(source, seed, index)[1]
     solver = SOLVERS.get(_kind(source, item))
     if solver is None:
         return str(item["answer"])
     candidates = solver(item)
-    return next((c for c in candidates if _score(source, seed, index, c)[0] >= SOLVED), candidates[0])
+    return next((c for c in candidates if answer_score(source, seed, index, c)[0] >= SOLVED), candidates[0])
 
 
 @functools.lru_cache(maxsize=4096)

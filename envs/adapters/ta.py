@@ -195,8 +195,14 @@ class TextArena(ReplayState):
         if self.error is not None:
             return -1.0 if self._broken_by == self.seat else 0.0
         reward = (self._state.rewards or {}).get(self.seat, 0.0)
-        # some games put the reason where the reward belongs when they end over an invalid move
-        return float(reward) if isinstance(reward, int | float) else -1.0
+        if isinstance(reward, int | float):
+            return float(reward)
+        # Countdown and others, ended by an invalid move, put the reward where the reason belongs and the reason here
+        swapped = str((self._state.game_info or {}).get(self.seat, {}).get("reason", "")).rpartition(": ")[2]
+        try:
+            return float(swapped)
+        except ValueError:
+            return -1.0
 
     def _set_state(self, state: dict[str, Any]) -> None:
         super()._set_state(state)

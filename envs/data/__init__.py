@@ -8,6 +8,7 @@ from rollenv.envs.data.datasets import KNOWN
 from rollenv.registry import ABILITIES, register
 
 _MATH = "rollenv.envs.data.math_env:MathEnv"
+_VISUAL = "rollenv.envs.data.math_visual_env:MathVisualEnv"
 _QA = "rollenv.envs.data.qa_env:QaEnv"
 _CODE = "rollenv.envs.data.code_env:CodeEnv"
 
@@ -59,6 +60,8 @@ def register_data() -> None:
     """Register every id of this folder."""
     for env_id, name, split in _MATH_SETS:
         _register(env_id, _MATH, name, split, {"question_key": "problem", "answer_key": "answer"})
+    keys = {"image_key": "images", "question_key": "problem", "answer_key": "answer"}
+    _register("math:Geometry3K", _VISUAL, "axon-rl/geometry3k", "train", keys)
     for env_id, name, split, kwargs in _QA_SETS:
         _register(env_id, _QA, name, split, {"question_key": "question", "answer_key": "answer", **kwargs})
     for env_id, name, split, kwargs in _CODE_SETS:

@@ -57,9 +57,9 @@ class AnswerEnv(Env):
         """The whole task as text."""
         raise NotImplementedError
 
-    def _suffix(self) -> str:
-        """The task in short, for prompts that have no room for more."""
-        return self._question()
+    def _brief(self) -> str:
+        """The task as it stands, in few words, for prompts that have no room for more; empty if there are none."""
+        return ""
 
     def _judge(self, action: str) -> Verdict:
         raise NotImplementedError
@@ -69,7 +69,11 @@ class AnswerEnv(Env):
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         self._new_task(options)
         self.turn = 0
-        return self._question(), {"suffix": self._suffix()}
+        return self._question(), self._info()
+
+    def _info(self) -> dict[str, Any]:
+        brief = self._brief()
+        return {"brief": brief} if brief else {}
 
     def _step(self, action: str) -> StepResult:
         self.turn += 1
@@ -78,14 +82,14 @@ class AnswerEnv(Env):
         ended = success or verdict.final or self.max_turns == 1
         over = ended or self.turn >= self.max_turns
         reward = (verdict.score if over else 0.0) if verdict.valid else self.format_reward
-        info = {"suffix": self._suffix(), "valid": verdict.valid}
+        info = {**self._info(), "valid": verdict.valid}
         if over:
             return verdict.said, reward, ended, not ended, info | {"success": success}
         left = self.max_turns - self.turn
         return f"{verdict.said}\n{left} more turn{'s' * (left > 1)}.", reward, False, False, info
 
     def render(self) -> str:
-        return f"{self._suffix()}\nTurn {self.turn} of {self.max_turns}"
+        return f"{self._brief() or self._question()}\nTurn {self.turn} of {self.max_turns}"
 
     def state_key(self) -> str:
         return self.render()
@@ -113,6 +117,8 @@ class RowEnv(AnswerEnv):
     """
 
     reset_options = frozenset({"index"})
+    #: What copies have in common: rows never change, and what runs programs or learns time limits is made for sharing.
+    shared_by_copies = frozenset({"rows", "spec", "timeout", "_runner", "_judge_runner", "_parsed"})
 
     def __init__(
         self,
@@ -137,6 +143,13 @@ class RowEnv(AnswerEnv):
         self._epoch: Epoch | None = None
         if seed is not None:
             self.seed_stream(seed)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RowEnv:
+        twin = memo[id(self)] = copy.copy(self)
+        for name, value in vars(self).items():
+            if name not in self.shared_by_copies:
+                setattr(twin, name, copy.deepcopy(value, memo))
+        return twin
 
     @property
     def row(self) -> Row:

@@ -67,7 +67,7 @@ class Arithmetic(ProceduralEnv):
         example = self.format_answer(12)
         return f"What is {self.task}? Answer with the number alone, as in {example}"
 
-    def _suffix(self) -> str:
+    def _brief(self) -> str:
         return f"{self.task} ={self.hint}"
 
     def _judge(self, action: str) -> Verdict:

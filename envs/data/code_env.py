@@ -36,7 +36,7 @@ class _Timed:
         """The runner is another's to close."""
 
 
-class _Judges:
+class Judges:
     """This process's pool for judges, started when first needed. No program of an agent ever runs in it."""
 
     def run(self, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
@@ -115,16 +115,22 @@ class CodeEnv(RowEnv):
     @property
     def tests(self) -> Tests:
         """What a program is held to."""
+        return self._tests()
+
+    def _tests(self) -> Tests:
         if self._parsed is None or self._parsed[0] != self.idx:
-            row = self.row
-            setup = "\n".join([*(row.get("test_imports") or ()), row.get("test_setup_code") or ""]).strip()
-            entry_point = row.get("entry_point")
-            context = str(row[self.question_key]) if entry_point else ""
-            self._parsed = self.idx, parse_tests(row[self.gold_key], entry_point, setup, self.max_tests, context)
+            self._parsed = self.idx, self._parse(self.row[self.gold_key])
         return self._parsed[1]
 
+    def _parse(self, tests: Any) -> Tests:
+        row = self.row
+        setup = "\n".join([*(row.get("test_imports") or ()), row.get("test_setup_code") or ""]).strip()
+        entry_point = row.get("entry_point")
+        context = str(row[self.question_key]) if entry_point else ""
+        return parse_tests(tests, entry_point, setup, self.max_tests, context)
+
     def _question(self) -> str:
-        question, tests = str(self.row[self.question_key]).strip(), self.tests
+        question, tests = str(self.row[self.question_key]).strip(), self._tests()
         block = "Answer with one ```python code block"
         if isinstance(tests, StdioTests):
             return f"{question}\n\n{block}: a program that reads standard input and writes standard output."
@@ -139,7 +145,7 @@ class CodeEnv(RowEnv):
         code = last_code_block(action)
         if code is None:
             return Verdict(0.0, "There is no ```python code block.", valid=False)
-        tests = self.tests
+        tests = self._tests()
         total = count(tests)
         passed = 0
         if len(code) <= MAX_CHARACTERS:
@@ -151,7 +157,7 @@ class CodeEnv(RowEnv):
         """How many tests pass; the rule for timeouts learns from programs that pass all of them."""
         runner, case, rule = _Timed(self._runner or shared_pool()), (*self._set, self.idx), self.timeout
         seconds = rule.timeout(case) if isinstance(rule, AdaptiveTimeout) else rule
-        judge = self._judge_runner or self._runner or _Judges()
+        judge = self._judge_runner or self._runner or Judges()
         passed = run_tests(program, tests, runner, seconds, self.max_workers, self.partial, judge)
         if isinstance(rule, AdaptiveTimeout):
             rule.record(case, runner.longest, passed == total)

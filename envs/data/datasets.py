@@ -75,6 +75,7 @@ KNOWN: dict[str, DataSet] = {
         DataSet("axon-rl/MATH-lvl3to5-8k", "math8k-3to5"),
         DataSet("axon-rl/ORZ-57k", "orz57k"),
         DataSet("axon-rl/DeepScaleR-40K", "deepscaler40k"),
+        DataSet("axon-rl/geometry3k", "geometry3k"),
         DataSet("axon-rl/math-eval", "math", files=_EVAL_MATH),
         DataSet("axon-rl/CodeContest", "codecontest"),
         DataSet("axon-rl/TACO-8k", "taco8k"),
@@ -138,6 +139,15 @@ def load_rows(name: str = "", split: str | None = None, rows: Iterable[Row] | No
 def is_local(name: str, split: str) -> bool:
     """Whether ``$ROLLENV_DATA`` has a split of a registered data set."""
     return name in KNOWN and bool(_find(KNOWN[name], split))
+
+
+def folder_of(name: str) -> Path | None:
+    """Where the files of a data set lie that its rows name; None where that is not known."""
+    known, root = KNOWN.get(name) or _BY_FOLDER.get(name), _root()
+    if known:
+        return root / known.folder if root else None
+    path = Path(name)
+    return path if path.is_dir() else path.parent if name.endswith(SUFFIXES) else None
 
 
 def _root() -> Path | None:
@@ -239,15 +249,15 @@ class HubRows(Sequence[Row]):
     """A split as the ``datasets`` library holds it, mapped from disk: a row is read when it is asked for."""
 
     def __init__(self, table: Any):
-        self._table = table
+        self.table = table
 
     def __len__(self) -> int:
-        return len(self._table)
+        return len(self.table)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
-        return MappingProxyType(dict(self._table[int(index)]))
+        return MappingProxyType(dict(self.table[int(index)]))
 
 
 def _from_hub(known: DataSet, split: str | None) -> Rows:

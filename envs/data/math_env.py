@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+import numpy as np
+
+from rollenv.core import UsageError
 from rollenv.envs.data.answer_env import RowEnv, Verdict
 from rollenv.envs.data.answers import gold_answer
 from rollenv.envs.data.datasets import Row
@@ -14,7 +18,8 @@ from rollenv.parsing import last_boxed
 class MathEnv(RowEnv):
     r"""One problem, one answer in ``\boxed{}``; reward 1 if it equals the gold answer, else 0.
 
-    Gold answers may be plain, end a solution after ``####`` (GSM8K) or stand in its last ``\boxed{}`` (MATH).
+    Gold answers may be plain, end a solution after ``####`` (GSM8K) or stand in its last ``\boxed{}`` (MATH). Where a
+    row has a list of them, each is right.
 
     Args:
         dataset_name, split, dataset, question_key, seed: see :class:`~rollenv.envs.data.answer_env.RowEnv`.
@@ -46,9 +51,20 @@ class MathEnv(RowEnv):
         self.instruct, self.seconds = instruct, seconds
 
     @property
+    def accepted(self) -> tuple[str, ...]:
+        """The answers that count as right."""
+        return gold_answers(self.row[self.gold_key])
+
+    @property
     def gold(self) -> str:
-        """The right answer."""
-        return gold_answer(self.row[self.gold_key])
+        """The right answer, or the first of several.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if not self.accepted:
+            raise UsageError(f"{self}: row {self.idx} has no answer")
+        return self.accepted[0]
 
     def _question(self) -> str:
         question = str(self.row[self.question_key])
@@ -58,7 +74,7 @@ class MathEnv(RowEnv):
         answer = last_boxed(action)
         if answer is None:
             return Verdict(0.0, "There is no answer in \\boxed{}.", valid=False)
-        right = grade(self.gold, answer, self.seconds)
+        right = any(grade(gold, answer, self.seconds) for gold in self.accepted)
         return Verdict(float(right), "That is right." if right else "That is wrong.")
 
     def sample_random_action(self) -> str:
@@ -66,3 +82,10 @@ class MathEnv(RowEnv):
 
     def oracle_action(self) -> str:
         return f"\\boxed{{{self.gold}}}"
+
+
+def gold_answers(value: Any) -> tuple[str, ...]:
+    """The gold answers in a cell: one, or a list of them."""
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    values = value if isinstance(value, list | tuple) else [value]
+    return tuple(map(gold_answer, values))

@@ -109,7 +109,7 @@ class OneLine(ProceduralEnv):
             f"Answer in the form\n{self.format_answer(head + ' return ...')}"
         )
 
-    def _suffix(self) -> str:
+    def _brief(self) -> str:
         return f"f({', '.join(self.parameters)}) is {self._filled(0)}{self.hint}"
 
     def _judge(self, action: str) -> Verdict:

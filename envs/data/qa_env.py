@@ -25,9 +25,10 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize(text: str) -> str:
-    """Lower case, without punctuation, articles and extra white space; a text of nothing else is kept."""
-    lower = text.lower()
-    return " ".join(_ARTICLES.sub(" ", lower.translate(_NO_PUNCTUATION)).split()) or lower.strip()
+    """Lower case, without punctuation, articles and extra white space; a text of nothing but articles keeps those, one
+    of nothing but punctuation is kept."""
+    words = text.lower().translate(_NO_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", words).split()) or " ".join(words.split()) or text.lower().strip()
 
 
 def exact_match(answer: str, accepted: Iterable[str]) -> float:
@@ -55,7 +56,7 @@ def _says_something(text: str) -> bool:
 
 
 class QaEnv(RowEnv):
-    """One question, one answer; an action without an answer pays -0.1.
+    """One question, one answer.
 
     Accepted answers that are missing, or without a letter or digit, are none; a question that has no others pays
     nothing.
@@ -64,6 +65,7 @@ class QaEnv(RowEnv):
         dataset_name, split, dataset, question_key, seed: see :class:`~rollenv.envs.data.answer_env.RowEnv`.
         answer_key: the column with the accepted answer or a list of them.
         extract_boxed: the answer stands in ``\\boxed{}`` instead of ``<answer>`` tags.
+        use_format_error_reward: pay -0.1 instead of 0 for an action without an answer.
         metric: the reward: ``em`` (1 for an exact match, else 0) or ``f1`` (the share of words; success is 1).
         instruct: say in the question how to answer.
     """
@@ -78,19 +80,21 @@ class QaEnv(RowEnv):
         seed: int | None = None,
         extract_boxed: bool = False,
         *,
+        use_format_error_reward: bool = False,
         metric: str = "em",
         instruct: bool = True,
     ):
         if metric not in METRICS:
             raise UsageError(f"metric {metric!r} is unknown; there are {', '.join(METRICS)}")
-        super().__init__(dataset_name, split, dataset, question_key, answer_key, seed, format_reward=-0.1)
+        format_reward = -0.1 if use_format_error_reward else 0.0
+        super().__init__(dataset_name, split, dataset, question_key, answer_key, seed, format_reward)
         self.extract_boxed, self.metric, self.instruct = extract_boxed, metric, instruct
         self._template = "\\boxed{%s}" if extract_boxed else "<answer>%s</answer>"
 
     @property
     def accepted(self) -> tuple[str, ...]:
         """The answers that count as right."""
-        return _texts(self.row[self.gold_key])
+        return texts(self.row[self.gold_key])
 
     def _question(self) -> str:
         question = str(self.row[self.question_key])
@@ -120,7 +124,12 @@ class QaEnv(RowEnv):
         return self._template % self.accepted[0]
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def texts(value: Any) -> tuple[str, ...]:
+    """The accepted answers in a cell: one, or a list of them.
+
+    Raises:
+        UsageError: it holds something else than texts and numbers.
+    """
     value = value.tolist() if isinstance(value, np.ndarray) else value
     values = value if isinstance(value, list | tuple | set | frozenset) else [value]
     for one in values:

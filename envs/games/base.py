@@ -12,17 +12,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, UsageError
-from rollenv.parsing import last_boxed
+from rollenv.parsing import boxes, last_boxed
 
-_NUMBER = re.compile(r"-?[0-9]{1,9}")
+_NUMBER = re.compile(r"[+-]?\d{1,4300}")  # longer ones Python does not read
+_MOST = 10**18
 
 
 class TextGame(Env):
     r"""A game whose action stands in ``\boxed{}``.
 
-    An action that does not parse costs 0.1 and ends the episode; one that parses but cannot be carried out costs a turn
-    and nothing else. The turn limit truncates. The instructions come at reset, a sentence about what happened at every
-    step, and the board in ``info["suffix"]``.
+    The last box that holds a move counts. An action without one costs 0.1 and ends the episode; a move that cannot be
+    carried out costs a turn and nothing else. The turn limit truncates. The instructions come at reset, a sentence
+    about what happened at every step, and the board in ``info["suffix"]``.
 
     Args:
         sizes: the arguments named in ``size_names``, in that order. None for all of them draws from ``random_sizes``
@@ -102,8 +103,7 @@ class TextGame(Env):
 
     def _step(self, action: str) -> StepResult:
         self.turn = turn = self.turn + 1
-        text = last_boxed(action)
-        move = None if text is None else self._parse(text)
+        move = self._read(action)
         if move is None:
             return self._malformed()
         said, reward, won = self._play(move)
@@ -113,6 +113,12 @@ class TextGame(Env):
             return f"Turn {turn}: {said}", reward, False, False, {"suffix": self._suffix(), "valid": True}
         said = f"Turn {turn}: {said} That was the last turn."
         return said, reward + self._late_reward(), False, True, self._info(True, False)
+
+    def _read(self, action: str) -> Any:
+        """The move in the last box that holds one, or None."""
+        text = last_boxed(action)
+        move = None if text is None else self._parse(text)
+        return move if move is not None else next(filter(_is_move, map(self._parse, boxes(action))), None)
 
     def _malformed(self) -> StepResult:
         said = f"Turn {self.turn}: there is no action of the form asked for."
@@ -170,11 +176,29 @@ def box(text: str) -> str:
     return f"\\boxed{{{text}}}"
 
 
+def _is_move(parsed: Any) -> bool:
+    return parsed is not None
+
+
 def numbers(text: str, n: int | None = None) -> list[int] | None:
-    """The ``n`` whole numbers (any number of them by default, up to 99) apart by spaces or commas, or None."""
-    parts = text.replace(",", " ").split(None, n or 99)
-    good = len(parts) == n if n else 0 < len(parts) < 100
-    return [int(part) for part in parts] if good and all(map(_NUMBER.fullmatch, parts)) else None
+    """The ``n`` whole numbers (any number of them by default) apart by spaces or commas, or None.
+
+    Digits may be of any script; a number beyond 10 ** 18 is read as that.
+    """
+    parts = text.replace(",", " ").split(None, n or -1)
+    good = len(parts) == n if n else parts
+    return [whole(part) for part in parts] if good and all(map(_NUMBER.fullmatch, parts)) else None
+
+
+def whole(digits: str) -> int:
+    """The number, or 10 ** 18 where it is larger: that is outside every game, and short enough to say."""
+    return max(-_MOST, min(int(digits), _MOST))
+
+
+def letters(text: str) -> str | None:
+    """A word in upper case, whose letters may stand apart, or None."""
+    word = "".join(text.split())
+    return word.upper() if word.isascii() and word.isalpha() else None
 
 
 def turns(n: int) -> str:

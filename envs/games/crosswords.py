@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 from rollenv.core import UsageError
-from rollenv.envs.games.base import TextGame, box, read_lines, turns
+from rollenv.envs.games.base import TextGame, box, numbers, read_lines, turns
 from rollenv.envs.games.hangman import LETTERS
 
 #: A word with its place: word, row, column, and whether it runs down.
@@ -28,6 +28,9 @@ class Crosswords(TextGame):
     random_sizes = ((False, 20, 3), (True, 20, 3))
     state_names = ("entries", "filled")
 
+    #: Whether words are so short that every cell has its turn.
+    a_turn_for_each_cell: ClassVar[bool] = True
+
     hardcore: bool
     num_words: int
 
@@ -36,12 +39,12 @@ class Crosswords(TextGame):
         self.entries: tuple[Entry, ...] = ()
         #: Cells (row * width + column) whose letter was found, in order.
         self.filled: list[int] = []
-        self.board = ""
+        self.drawn = ""
 
     def _resized(self) -> None:
         if not 1 <= self.num_words <= 12:
             raise UsageError(f"num_words is 1 to 12, got {self.num_words}")
-        longest = (self.max_turns + self.num_words - 1) // self.num_words
+        longest = (self.max_turns + self.num_words - 1) // self.num_words if self.a_turn_for_each_cell else 99
         self._pool = tuple(word for word in clues(self.hardcore) if len(word) <= longest)
         if len(self._pool) < 3 * self.num_words:
             raise UsageError(
@@ -51,9 +54,9 @@ class Crosswords(TextGame):
 
     def _instructions(self) -> str:
         return (
-            f"This is a crossword of {self.num_words} words. Fill every cell within {turns(self.max_turns)}, one "
-            "letter a turn; a wrong letter is not entered. In the grid _ is a cell to fill and . not part of a word. "
-            "Rows and columns count from 0.\nAnswer with row, column and letter, as in \\boxed{0 2 E}."
+            f"This is a crossword of {self.num_words} words. In the grid _ is a cell to fill and . not part of a word; "
+            "rows and columns count from 0.\nAnswer with row, column and letter, as in \\boxed{0 2 E}.\n"
+            f"Fill every cell within {turns(self.max_turns)}, one letter a turn; a wrong letter is not entered."
         )
 
     def _new_game(self) -> None:
@@ -99,16 +102,16 @@ class Crosswords(TextGame):
 
     def _restored(self) -> None:
         self.width = 1 + max(c for entry in self.entries for _, c in entry_cells(entry))
-        height = 1 + max(r for entry in self.entries for r, _ in entry_cells(entry))
+        self.height = 1 + max(r for entry in self.entries for r, _ in entry_cells(entry))
         placed = {
             cell: letter for entry in self.entries for cell, letter in zip(entry_cells(entry), entry[0], strict=True)
         }
         self.letters = {r * self.width + c: letter for (r, c), letter in sorted(placed.items())}
         lines = [f"{'':3}" + "".join(f"{c:3}" for c in range(self.width))]
-        for r in range(height):
+        for r in range(self.height):
             cells = range(r * self.width, (r + 1) * self.width)
             lines.append(f"{r:3}" + "".join("  _" if cell in self.letters else "  ." for cell in cells))
-        self.board = "\n".join([*lines, *(self._clue(i, entry) for i, entry in enumerate(self.entries))])
+        self.drawn = "\n".join([*lines, *(self._clue(i, entry) for i, entry in enumerate(self.entries))])
         self._actions = [box(f"{cell // self.width} {cell % self.width} ") for cell in self.letters]
         for cell in self.filled:
             self._show(cell)
@@ -121,22 +124,20 @@ class Crosswords(TextGame):
     def _show(self, cell: int) -> None:
         row, col = divmod(cell, self.width)
         place = (3 * self.width + 4) * (row + 1) + 3 * col + 5
-        self.board = f"{self.board[:place]}{self.letters[cell]}{self.board[place + 1 :]}"
+        self.drawn = f"{self.drawn[:place]}{self.letters[cell]}{self.drawn[place + 1 :]}"
 
     def _parse(self, text: str) -> Any:
         parts = text.replace(",", " ").split(None, 3)
         if len(parts) != 3:
             return None
-        row, col, letter = parts
-        if not (len(letter) == 1 and letter.isalpha() and letter.isascii() and len(row) < 10 and len(col) < 10):
+        cell, letter = numbers(" ".join(parts[:2]), 2), parts[2]
+        if cell is None or not (len(letter) == 1 and letter.isalpha() and letter.isascii()):
             return None
-        if not (row.isascii() and row.isdigit() and col.isascii() and col.isdigit()):
-            return None
-        return int(row), int(col), letter.upper()
+        return *cell, letter.upper()
 
     def _play(self, move: tuple[int, int, str]) -> tuple[str, float, bool | None]:
         row, col, letter = move
-        cell = row * self.width + col if col < self.width else -1
+        cell = row * self.width + col if 0 <= col < self.width else -1
         if cell not in self.letters:
             return f"cell ({row}, {col}) is not part of a word.", 0.0, None
         if cell in self.filled:
@@ -151,10 +152,10 @@ class Crosswords(TextGame):
         return f"{letter} is right at ({row}, {col}).", reward, None
 
     def _suffix(self) -> str:
-        return f"The crossword now:\n{self.board}"
+        return f"The crossword now:\n{self.drawn}"
 
     def render(self) -> str:
-        return self.board
+        return self.drawn
 
     def _next_move(self) -> str:
         cell = next(cell for cell in self.letters if cell not in self.filled)

@@ -19,10 +19,10 @@ Tiles = tuple[int, ...]
 class FifteenPuzzle(TextGame):
     """Slide tiles into the empty cell until they stand in order.
 
-    Pays 1 when solved, and at the turn limit the share of tiles in place. Up to 3x3, the start is uniform over all
-    positions with a solution within ``max_turns``; from 4x4 on, it comes from as many or fewer (at least half as many)
-    random moves that never take the last one back. The oracle's solution is a shortest one up to 3x3, and the way back
-    to where the tiles came from on larger boards.
+    Pays 1 when solved, and at the turn limit the share of cells that are right, the empty one included. Up to 3x3, the
+    start is uniform over all positions with a solution within ``max_turns``; from 4x4 on, it comes from as many or
+    fewer (at least half as many) random moves that never take the last one back. The oracle's solution is a shortest
+    one up to 3x3, and the way back to where the tiles came from on larger boards.
 
     Args:
         num_rows: rows and columns.
@@ -41,7 +41,7 @@ class FifteenPuzzle(TextGame):
         self.tiles: Tiles = ()
         #: Moves that lead from here to the solved position, the next one last.
         self.home: list[str] = []
-        self.board = ""
+        self.drawn = ""
 
     def _resized(self) -> None:
         if not 2 <= self.num_rows <= 10:
@@ -114,16 +114,16 @@ class FifteenPuzzle(TextGame):
 
     def _late_reward(self) -> float:
         goal = solved(self.num_rows)
-        return sum(a == b != 0 for a, b in zip(self.tiles, goal, strict=True)) / (len(goal) - 1)
+        return sum(a == b for a, b in zip(self.tiles, goal, strict=True)) / len(goal)
 
     def _draw(self) -> None:
-        self.board = (self._layout % self.tiles).replace("  0", " __")
+        self.drawn = (self._layout % self.tiles).replace("  0", " __")
 
     def _suffix(self) -> str:
-        return f"The board now:\n{self.board}"
+        return f"The board now:\n{self.drawn}"
 
     def render(self) -> str:
-        return self.board
+        return self.drawn
 
     def _next_move(self) -> str:
         if self.num_rows <= 3:
@@ -196,6 +196,6 @@ def _instructions(n: int, limit: int) -> str:
     return (
         f"This is the sliding puzzle with {last} tiles on {n} rows and columns. Bring them into order, row by row from "
         f"1 to {last}, with the empty cell (__) last, within {turns(limit)}. A tile beside the empty cell slides into "
-        "it; up means that the tile below the empty cell moves up, and so on.\n"
-        "Answer with up, down, left or right, as in \\boxed{up}."
+        "it: with up the tile below it, with down the tile above it, with left the tile to its right, with right the "
+        "tile to its left.\nAnswer with up, down, left or right, as in \\boxed{up}."
     )

@@ -20,7 +20,8 @@ Rows = tuple[Row, ...]
 class Game2048(TextGame):
     """Slide all tiles one way; equal tiles that meet merge, and after a move a 2 (or a 4, one time in ten) appears.
 
-    Pays for every doubling of the largest tile, so that the target has paid 1. The game is lost when nothing can move.
+    Pays for every doubling of the largest tile, so that the target has paid 1; a 4 that appears pays with the next
+    move. The game is lost when nothing can move.
 
     The oracle looks one new tile and one move ahead.
 
@@ -45,7 +46,7 @@ class Game2048(TextGame):
         self.board_size = board_size
         super().__init__(target_tile, max_turns)
         self.rows: Rows = ()
-        #: Exponents of the largest tile, now and at the start.
+        #: Exponents of the largest tile that was paid for, and of the largest one at the start.
         self.top = self.first = 1
 
     def _resized(self) -> None:
@@ -87,11 +88,10 @@ class Game2048(TextGame):
         after = slide(self.rows, move)
         if after == self.rows:
             return f"nothing can move {move}.", 0.0, None
-        self.rows = after
-        self._add_tile()
-        top = max(map(max, self.rows))
+        top = max(map(max, after))
         reward = (top - self.top) / (self._goal - self.first) if top > self.top else 0.0
-        self.top = top
+        self.rows, self.top = after, top
+        self._add_tile()
         if top >= self._goal:
             return f"the tiles moved {move}, and made {1 << top}.", reward, True
         if stuck(self.rows):

@@ -16,7 +16,7 @@ _SMALL = {str(number): number for number in range(1000)}
 class GuessTheNumber(TextGame):
     """Find a number; every guess is answered with whether it is higher or lower.
 
-    Pays 1 for the number, and at the turn limit 1 - distance / range of the last guess.
+    Pays 1 for the number, and at the turn limit 1 - distance / range of the last guess, if that lies in the range.
 
     Args:
         min_number, max_number: the number lies between them, both included.
@@ -74,7 +74,8 @@ class GuessTheNumber(TextGame):
         return f"the number is {hint} than {move}.", 0.0, None
 
     def _late_reward(self) -> float:
-        return max(0.0, 1 - abs(self.last - self.secret) / self._span)
+        in_range = self.min_number <= self.last <= self.max_number
+        return 1 - abs(self.last - self.secret) / self._span if in_range else 0.0
 
     def _suffix(self) -> str:
         return self.board

@@ -6,7 +6,7 @@ import functools
 from collections import Counter
 from typing import Any
 
-from rollenv.envs.games.base import TextGame, box, turns, words
+from rollenv.envs.games.base import TextGame, box, letters, turns, words
 from rollenv.envs.games.wordle import check_length
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -55,7 +55,7 @@ class Hangman(TextGame):
         self.tried = []
 
     def _parse(self, text: str) -> Any:
-        return text.upper() if text.isascii() and text.isalpha() and len(text) <= 40 else None
+        return letters(text)
 
     def _play(self, move: str) -> tuple[str, float, bool | None]:
         secret = self.secret
@@ -64,7 +64,7 @@ class Hangman(TextGame):
             self.shown = secret
             return f"{secret} is the word.", reward, True
         if len(move) not in (1, self.word_length):
-            return f"{move} has {len(move)} letters, the word {self.word_length}.", 0.0, None
+            return f"{move[:40]} has {len(move)} letters, the word {self.word_length}.", 0.0, None
         if move in self.tried or move in self.shown:
             return f"you guessed {move} before.", 0.0, None
         if len(move) > 1 or move not in secret:
@@ -74,8 +74,12 @@ class Hangman(TextGame):
         self.shown = "".join(b if b == move else a for a, b in zip(self.shown, secret, strict=True))
         reward = 0.5 * secret.count(move) / self.word_length
         if self.shown == secret:
-            return f"{move} completes the word {secret}.", reward + 0.5, True
+            return self._completed(reward)
         return f"{move} is in the word.", reward, None
+
+    def _completed(self, reward: float) -> tuple[str, float, bool | None]:
+        """The last letter was found: all is known, so the game is won."""
+        return f"that completes the word {self.secret}.", reward + 0.5, True
 
     def _suffix(self) -> str:
         return f"The word now: {' '.join(self.shown)}\nMissed: {', '.join(self.tried) or 'nothing'}"
@@ -110,7 +114,8 @@ def likeliest_letter(fitting: tuple[str, ...], shown: str) -> str:
 @functools.lru_cache(maxsize=64)
 def _instructions(length: int, limit: int) -> str:
     return (
-        f"This is Hangman. Find the hidden English word of {length} letters within {turns(limit)}. A letter that the "
-        "word has is shown in all its places; _ is a place still hidden.\n"
-        f"Answer with a letter, as in \\boxed{{E}}, or with the whole word, as in \\boxed{{{words(length)[0]}}}."
+        f"This is Hangman. Find the hidden English word of {length} letters. A letter that the word has is shown in "
+        "all its places; _ is a place still hidden.\n"
+        f"Answer with a letter, as in \\boxed{{E}}, or with the whole word, as in \\boxed{{{words(length)[0]}}}.\n"
+        f"Win within {turns(limit)}."
     )

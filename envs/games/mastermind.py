@@ -85,12 +85,12 @@ class Mastermind(TextGame):
         super()._set_state({**state, "code": tuple(state["code"]), "guesses": list(map(tuple, state["guesses"]))})
 
     def _parse(self, text: str) -> Any:
-        return _code(text) if len(text) < 100 else None
+        return _code(text) if len(text) < 100 else _code.__wrapped__(text)
 
     def _play(self, move: Code) -> tuple[str, float, bool | None]:
-        shown = shown_code(move)
         if len(move) != self.code_length:
-            return f"{shown} has {len(move)} numbers, the code {self.code_length}.", 0.0, None
+            return f"your guess has {len(move)} numbers, the code {self.code_length}.", 0.0, None
+        shown = shown_code(move)
         if move in self.guesses:
             return f"you guessed {shown} before.", 0.0, None
         if min(move) < 1 or max(move) > self.num_numbers:

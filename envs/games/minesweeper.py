@@ -6,13 +6,16 @@ import functools
 from typing import Any
 
 from rollenv.core import Unsolvable, UsageError
-from rollenv.envs.games.base import TextGame, box, turns
+from rollenv.envs.games.base import TextGame, box, numbers, turns
+
+VERBS = ("reveal", "flag")
 
 
 class Minesweeper(TextGame):
     """Reveal all safe cells. The first reveal never hits a mine, nor has one beside it where there is room for that.
 
-    Pays for every safe cell that comes to light its share of them; a mine ends the episode.
+    Pays for every safe cell that comes to light its share of them; a mine ends the episode. A flag keeps its cell
+    hidden, whether the cell itself is revealed or others around it are.
 
     The oracle deduces what single numbers allow; where they allow nothing it looks at the hidden mines.
 
@@ -24,7 +27,7 @@ class Minesweeper(TextGame):
 
     size_names = ("rows", "cols", "num_mines", "max_turns")
     random_sizes = [(n, n, n * n // 5, n * n) for n in range(5, 9)]
-    state_names = ("mines", "open", "flags")
+    state_names = ("mines", "open", "flagged")
 
     rows: int
     cols: int
@@ -35,8 +38,8 @@ class Minesweeper(TextGame):
     ):
         super().__init__(rows, cols, num_mines, max_turns)
         #: Sets of cells as bits, cell ``row * cols + col``; no mines are laid before the first reveal.
-        self.mines = self.open = self.flags = 0
-        self.board = ""
+        self.mines = self.open = self.flagged = 0
+        self.drawn = ""
 
     def _resized(self) -> None:
         if not (0 < self.rows <= 99 and 0 < self.cols <= 99 and 0 < self.num_mines < self.rows * self.cols):
@@ -44,59 +47,59 @@ class Minesweeper(TextGame):
                 "a board has 1 to 99 rows and cols, at least one mine and one safe cell; "
                 f"got rows={self.rows}, cols={self.cols}, num_mines={self.num_mines}"
             )
-        self.grid = grid_of(self.rows, self.cols)
+        self.tables = grid_of(self.rows, self.cols)
 
     def _instructions(self) -> str:
         return (
             f"This is Minesweeper on {self.rows} rows and {self.cols} columns, counted from 0, with {self.num_mines} "
             f"mines. Reveal every cell without a mine within {turns(self.max_turns)}; a revealed mine ends the game, "
-            "but the first cell is safe. A number counts the mines in the up to 8 cells around it, . is a hidden cell, "
-            "F a flag.\n"
-            "Answer with \\boxed{reveal ROW COLUMN}, or \\boxed{flag ROW COLUMN} to set a flag or take it away."
+            "but the first cell is safe.\n"
+            "Answer with \\boxed{reveal ROW COLUMN} to reveal a cell, as in \\boxed{reveal 1 2}, or with "
+            "\\boxed{flag ROW COLUMN} to set a flag or take it away, as in \\boxed{flag 3 0}.\n"
+            "On the board . is a hidden cell, F a flag, and a number counts the mines in the up to 8 cells around it. "
+            "Cells that are revealed or flagged cannot be revealed."
         )
 
     def _new_game(self) -> None:
-        self.mines = self.open = self.flags = 0
-        self.board = self.grid.blank
+        self.mines = self.open = self.flagged = 0
+        self.drawn = self.tables.blank
 
     def _parse(self, text: str) -> Any:
-        found = self.grid.moves.get(text)
-        return found if found or len(text) > 40 else self._parse_slowly(text)
+        return self.tables.moves.get(text) or self._parse_slowly(text)
 
     def _parse_slowly(self, text: str) -> tuple[str, int] | None:
-        parts = text.lower().replace(",", " ").split()
-        if len(parts) != 3 or parts[0] not in ("reveal", "flag"):
+        verb, *cell = text.replace(",", " ").split(None, 3) or [""]
+        found = numbers(" ".join(cell), 2)
+        if found is None or not (verb.isascii() and verb.isalpha()):
             return None
-        row, col = parts[1:]
-        if not all(p.isascii() and p.isdigit() for p in (row, col)):
-            return None
-        inside = int(row) < self.rows and int(col) < self.cols
-        return parts[0], int(row) * self.cols + int(col) if inside else -1
+        row, col = found
+        return verb.lower(), row * self.cols + col if 0 <= row < self.rows and 0 <= col < self.cols else -1
 
     def _play(self, move: tuple[str, int]) -> tuple[str, float, bool | None]:
         what, cell = move
         if cell < 0:
             return "this cell is outside the board.", 0.0, None
-        bit, name = 1 << cell, self.grid.names[cell]
+        if what not in VERBS:
+            return f"you can {' or '.join(VERBS)} a cell, nothing else.", 0.0, None
+        bit, name = 1 << cell, self.tables.names[cell]
         if self.open & bit:
             return f"cell {name} was revealed before.", 0.0, None
         if what == "flag":
-            self.flags ^= bit
+            self.flagged ^= bit
             self._draw(bit)
-            return f"you {'set a flag on' if self.flags & bit else 'took the flag from'} cell {name}.", 0.0, None
-        if self.flags & bit:
+            return f"you {'set a flag on' if self.flagged & bit else 'took the flag from'} cell {name}.", 0.0, None
+        if self.flagged & bit:
             return f"cell {name} has a flag; take it away to reveal the cell.", 0.0, None
         return self._reveal(cell)
 
     def _reveal(self, cell: int) -> tuple[str, float, bool | None]:
-        grid, name = self.grid, self.grid.names[cell]
+        grid, name = self.tables, self.tables.names[cell]
         if not self.mines:
             self.mines = self._lay_mines(cell)
         if self.mines >> cell & 1:
             return f"cell {name} held a mine.", 0.0, False
-        new = grid.opened_from(cell, self.mines) & ~self.open
+        new = grid.opened_from(cell, self.mines, shut=self.open | self.flagged)
         self.open |= new
-        self.flags &= ~new
         self._draw(new)
         reward = new.bit_count() / (grid.size - self.num_mines)
         if self.open | self.mines == grid.full:
@@ -104,17 +107,17 @@ class Minesweeper(TextGame):
         return f"you revealed cell {name}.", reward, None
 
     def _lay_mines(self, first: int) -> int:
-        free = self.grid.full & ~self.grid.around[first] & ~(1 << first)
+        free = self.tables.full & ~self.tables.around[first] & ~(1 << first)
         if free.bit_count() < self.num_mines:
-            free = self.grid.full & ~(1 << first)
-        mines, n = 0, self.grid.size
+            free = self.tables.full & ~(1 << first)
+        mines, n = 0, self.tables.size
         while mines.bit_count() < self.num_mines:
             mines |= 1 << self.randint(n) & free
         return mines
 
     def _draw(self, cells: int) -> None:
         """Bring the text of some cells up to date."""
-        chars, grid, mines = list(self.board), self.grid, self.mines
+        chars, grid, mines = list(self.drawn), self.tables, self.mines
         while cells:
             low = cells & -cells
             cells ^= low
@@ -122,33 +125,33 @@ class Minesweeper(TextGame):
             if self.open & low:
                 symbol = str((mines & grid.around[cell]).bit_count())
             else:
-                symbol = "F" if self.flags & low else "."
+                symbol = "F" if self.flagged & low else "."
             chars[grid.places[cell]] = symbol
-        self.board = "".join(chars)
+        self.drawn = "".join(chars)
 
     def _restored(self) -> None:
-        self.board = self.grid.blank
-        self._draw(self.open | self.flags)
+        self.drawn = self.tables.blank
+        self._draw(self.open | self.flagged)
 
     def _suffix(self) -> str:
-        return f"The board now:\n{self.board}"
+        return f"The board now:\n{self.drawn}"
 
     def render(self) -> str:
-        return self.board
+        return self.drawn
 
     def _next_move(self) -> str:
-        safe = (self._deduced() if self.mines else 0) or self.grid.full & ~self.open & ~self.mines
+        safe = (self._deduced() if self.mines else 0) or self.tables.full & ~self.open & ~self.mines
         if not safe:
             raise Unsolvable(f"{self}: no safe cell is left")
         cell = (safe & -safe).bit_length() - 1
         if not self.mines:
             cell = self.rows // 2 * self.cols + self.cols // 2
-        verb = "flag" if self.flags >> cell & 1 else "reveal"
-        return f"{verb} {self.grid.words[cell]}"
+        verb = "flag" if self.flagged >> cell & 1 else "reveal"
+        return f"{verb} {self.tables.words[cell]}"
 
     def _deduced(self) -> int:
         """Hidden cells that one number alone, or one with the mines that others betray, shows to be safe."""
-        around, hidden = self.grid.around, self.grid.full & ~self.open
+        around, hidden = self.tables.around, self.tables.full & ~self.open
         near = [(around[c] & hidden, (self.mines & around[c]).bit_count()) for c in bits(self.open)]
         sure = 0
         for cells, n in near:
@@ -161,7 +164,7 @@ class Minesweeper(TextGame):
         return safe
 
     def sample_random_action(self) -> str:
-        return self._pick(self.grid.actions)
+        return self._pick(self.tables.actions)
 
 
 class Grid:
@@ -174,7 +177,7 @@ class Grid:
         where = [divmod(cell, cols) for cell in range(self.size)]
         self.words = [f"{row} {col}" for row, col in where]
         self.names = [f"({row}, {col})" for row, col in where]
-        self.moves = {f"{what} {self.words[c]}": (what, c) for what in ("reveal", "flag") for c in range(self.size)}
+        self.moves = {f"{what} {self.words[c]}": (what, c) for what in VERBS for c in range(self.size)}
         self.actions = tuple(box(f"reveal {word}") for word in self.words) + tuple(
             box(f"flag {word}") for word in self.words
         )
@@ -183,15 +186,16 @@ class Grid:
         self.blank = "\n".join(lines)
         self.places = [(3 * cols + 4) * (row + 1) + 3 * col + 5 for row, col in where]
 
-    def opened_from(self, cell: int, mines: int) -> int:
-        """The cell, and if no mine is near, all that opens with it."""
+    def opened_from(self, cell: int, mines: int, shut: int = 0) -> int:
+        """The cell, and if no mine is near, all that opens with it, except for cells that are open or flagged."""
         opened, todo = 0, [cell]
         while todo:
             cell = todo.pop()
             near = self.around[cell]
             opened |= 1 << cell
             if not mines & near:
-                todo += bits(near & ~opened)
+                near &= ~(opened | shut)
+                todo += bits(near)
                 opened |= near
         return opened
 

@@ -38,7 +38,7 @@ class Sudoku(TextGame):
         self.solution: list[int] = []
         #: How many cells are empty.
         self.left = 0
-        self.board = ""
+        self.drawn = ""
 
     def _resized(self) -> None:
         if self.scale not in MOST_EMPTY or not 1 <= self.clues <= MOST_EMPTY[self.scale]:
@@ -53,10 +53,10 @@ class Sudoku(TextGame):
     def _new_game(self) -> None:
         self.solution = self._square.fill(self.np_random)
         self.grid, self.left = self._square.dig(self.solution, self.clues, self.np_random), self.clues
-        self.board = self._square.draw(self.grid)
+        self.drawn = self._square.draw(self.grid)
 
     def _restored(self) -> None:
-        self.board = self._square.draw(self.grid)
+        self.drawn = self._square.draw(self.grid)
 
     def _parse(self, text: str) -> Any:
         return self._square.moves.get(text) or self._parse_slowly(text)
@@ -83,16 +83,16 @@ class Sudoku(TextGame):
         grid[cell] = digit
         self.left -= 1
         place = self._square.places[cell]
-        self.board = f"{self.board[:place]}{digit}{self.board[place + 1 :]}"
+        self.drawn = f"{self.drawn[:place]}{digit}{self.drawn[place + 1 :]}"
         if not self.left:
             return f"{digit} at {name} completes the puzzle.", 1 / self.clues, True
         return f"{digit} is right at {name}.", 1 / self.clues, None
 
     def _suffix(self) -> str:
-        return f"The puzzle now:\n{self.board}"
+        return f"The puzzle now:\n{self.drawn}"
 
     def render(self) -> str:
-        return self.board
+        return self.drawn
 
     def _next_move(self) -> str:
         """A cell whose digit follows by one rule; on positions of other origin, the first empty one's."""
@@ -108,7 +108,8 @@ class Sudoku(TextGame):
 @functools.lru_cache(maxsize=64)
 def _instructions(scale: int, limit: int) -> str:
     return (
-        f"This is Sudoku with the digits 1 to {scale}: fill every . so that no row, no column and no block contains a "
-        f"digit twice. There is exactly one solution; only its digits are entered, and each try takes one of "
-        f"{turns(limit)}.\nAnswer with row, column and digit, as in \\boxed{{1 2 3}}."
+        f"This is Sudoku with the digits 1 to {scale}. Rows and columns are numbered from 1 to {scale}, . is an empty "
+        "cell. Fill every empty cell so that no row, no column and no block contains a digit twice; the digits that "
+        f"are there stay.\nAnswer with row, column and digit, as in \\boxed{{1 2 3}}.\nThere is exactly one solution; "
+        f"only its digits are entered, and each try takes one of {turns(limit)}."
     )

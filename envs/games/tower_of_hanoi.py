@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 from rollenv.core import UsageError
 from rollenv.envs.games.base import TextGame, box, turns
 
 PEGS = "ABC"
-#: Every way to write a move, as (from, to).
-_MOVES = {
-    f"{a}{gap}{b}": (i, j) for i, a in enumerate(PEGS) for j, b in enumerate(PEGS) for gap in (" ", ",", ", ", "")
-}
+_MOVE = re.compile(r"([ABC])\s*(?:,\s*)?([ABC])")
+#: The usual moves as (from, to), read faster than by the pattern.
+_MOVES = {f"{a} {b}": (i, j) for i, a in enumerate(PEGS) for j, b in enumerate(PEGS)}
 _ACTIONS = tuple(box(f"{a} {b}") for a in PEGS for b in PEGS if a != b)
 
 
@@ -49,7 +49,10 @@ class TowerofHanoi(TextGame):
         self.where = [0] * self.num_disks
 
     def _parse(self, text: str) -> Any:
-        return _MOVES.get(text) or (_MOVES.get(text.upper()) if len(text) < 5 else None)
+        if move := _MOVES.get(text):
+            return move
+        found = _MOVE.fullmatch(text.upper())
+        return (PEGS.index(found[1]), PEGS.index(found[2])) if found else None
 
     def _play(self, move: tuple[int, int]) -> tuple[str, float, bool | None]:
         start, end = move
@@ -99,6 +102,7 @@ def _draw(where: tuple[int, ...]) -> str:
 def _instructions(n: int, limit: int) -> str:
     return (
         f"This is the Tower of Hanoi with {n} disks on peg A; disk 1 is the smallest, disk {n} the largest. Bring all "
-        f"of them to peg C within {turns(limit)}. One disk moves at a time, from the top of a peg, and never onto a "
-        "smaller one.\nAnswer with the peg to take from and the peg to put on, as in \\boxed{A C}."
+        f"of them to peg C within {turns(limit)}.\n"
+        "Answer with the peg to take from and the peg to put on, as in \\boxed{A C}.\n"
+        "One disk moves at a time, from the top of a peg, and never onto a smaller one."
     )

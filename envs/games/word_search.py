@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from rollenv.core import UsageError
 from rollenv.envs.games.base import TextGame, box, numbers, turns, words
@@ -20,8 +20,8 @@ class WordSearch(TextGame):
     """
 
     size_names = ("hardcore", "max_turns", "num_words")
-    random_sizes = [(hard, 20, n) for hard in (False, True) for n in (3, 4, 5)]
-    state_names = ("side", "grid", "hidden", "marked")
+    random_sizes = ((False, 20, 5), (True, 20, 5))
+    state_names: ClassVar[tuple[str, ...]] = ("side", "grid", "hidden", "marked")
 
     hardcore: bool
     num_words: int
@@ -41,7 +41,11 @@ class WordSearch(TextGame):
     def _resized(self) -> None:
         if not 1 <= self.num_words <= 20:
             raise UsageError(f"num_words is 1 to 20, got {self.num_words}")
-        self._prompt = _instructions(self.hardcore, self.num_words, self.max_turns)
+        self._prompt = _instructions(self._told(), self.num_words, self.max_turns)
+
+    def _told(self) -> str:
+        """What the board says of the words to find."""
+        return "their lengths are told" if self.hardcore else "they are listed"
 
     def _instructions(self) -> str:
         return self._prompt
@@ -105,9 +109,13 @@ class WordSearch(TextGame):
         self._board = "".join(chars)
 
     def _tell(self) -> None:
+        self.board = f"{self._board}\n{self._wanted()}"
+
+    def _wanted(self) -> str:
+        """What there is left to find."""
         wanted = [str(len(word)) for word in self.hidden] if self.hardcore else self.hidden
         what = "Words to find, by their number of letters" if self.hardcore else "Words to find"
-        self.board = f"{self._board}\n{what}: {', '.join(wanted)}"
+        return f"{what}: {', '.join(wanted)}"
 
     def _parse(self, text: str) -> Any:
         return numbers(text, 4)
@@ -140,14 +148,17 @@ class WordSearch(TextGame):
         return self.board
 
     def _next_move(self) -> str:
-        word = self.hidden[0]
+        return " ".join(map(str, self._place(self.hidden[0])))
+
+    def _place(self, word: str) -> tuple[int, int, int, int]:
+        """Row and column of the first and of the last letter, where the word stands first."""
         for down in (False, True):
             for line in range(self.side):
                 cells = self._line(line, 0, self.side, down)
                 at = self.grid[cells.start : cells.stop : cells.step].find(word)
                 if at >= 0:
-                    ends = [(at, line) if down else (line, at) for at in (at, at + len(word) - 1)]
-                    return " ".join(f"{row} {col}" for row, col in ends)
+                    end = at + len(word) - 1
+                    return (at, line, end, line) if down else (line, at, line, end)
         raise AssertionError("every hidden word is in the grid")
 
     def sample_random_action(self) -> str:
@@ -172,10 +183,10 @@ def _layout(side: int) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _instructions(hard: bool, n: int, limit: int) -> str:
-    told = "their lengths are told" if hard else "they are listed"
+def _instructions(told: str, n: int, limit: int) -> str:
     return (
-        f"This is a word search: {n} words are hidden in the square of letters, across or down; {told}. Find all of "
-        f"them within {turns(limit)}. Rows and columns count from 0.\n"
-        f"Answer with the row and column of the first letter and those of the last one, as in {box('1 0 1 4')}."
+        f"This is a word search: {n} words are hidden in the square of letters, across or down; {told}. Rows and "
+        "columns count from 0.\n"
+        f"Answer with the row and column of the first letter and those of the last one, as in {box('1 0 1 4')}.\n"
+        f"Find all of them within {turns(limit)}."
     )

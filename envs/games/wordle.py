@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from rollenv.core import UsageError
-from rollenv.envs.games.base import TextGame, box, turns, words
+from rollenv.envs.games.base import TextGame, box, letters, turns, words
 
 
 class Wordle(TextGame):
@@ -29,7 +29,7 @@ class Wordle(TextGame):
     word_length: int
 
     def __init__(self, word_length: int | None = 5, only_real_words: bool = False, max_turns: int | None = 15):
-        self.only_real_words = only_real_words
+        self._refuses_unknown = only_real_words
         super().__init__(word_length, max_turns)
         self.secret = ""
         self.guesses: list[str] = []
@@ -39,7 +39,7 @@ class Wordle(TextGame):
 
     def _resized(self) -> None:
         check_length(self.word_length)
-        self._prompt = _instructions(self.word_length, self.max_turns, self.only_real_words)
+        self._prompt = _instructions(self.word_length, self.max_turns, self._refuses_unknown)
 
     def _instructions(self) -> str:
         return self._prompt
@@ -52,14 +52,14 @@ class Wordle(TextGame):
         self.board = "No guesses yet."
 
     def _parse(self, text: str) -> Any:
-        return text.upper() if text.isascii() and text.isalpha() and len(text) <= 40 else None
+        return letters(text)
 
     def _play(self, move: str) -> tuple[str, float, bool | None]:
         if len(move) != self.word_length:
-            return f"{move} has {len(move)} letters, the word {self.word_length}.", 0.0, None
+            return f"{move[:40]} has {len(move)} letters, the word {self.word_length}.", 0.0, None
         if move in self.guesses:
             return f"you guessed {move} before.", 0.0, None
-        if self.only_real_words and move not in known_words(self.word_length):
+        if self._refuses_unknown and move not in known_words(self.word_length):
             return f"{move} is not in the word list.", 0.0, None
         marked = marks(self.secret, move)
         green = _green(marked) & ~self.green

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import NamedTuple
 
@@ -33,13 +34,14 @@ class BaseTool:
 
     tool_type = "tool"
     #: How many environments have it; the last one that lets go of it closes it.
-    users = 0
+    _users = 0
 
     def __init__(self, num_workers: int = 1):
         self.num_workers = num_workers
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
+        """What it is called; an author may set another name."""
         return self.tool_type
 
     def instruction_string(self) -> str:
@@ -81,13 +83,13 @@ class BaseTool:
     def acquire(self) -> BaseTool:
         """Count one more environment that has it."""
         with _COUNTING:
-            self.users += 1
+            self._users += 1
         return self
 
     def release(self) -> None:
         """One environment has let go of it; the last one closes it."""
         with _COUNTING:
-            self.users -= 1
-            last = self.users == 0
+            self._users -= 1
+            last = self._users == 0
         if last:
             self.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 
 from rollenv.core import UsageError
 from rollenv.parsing import Element, code_blocks, first_tagged
@@ -22,6 +23,8 @@ class PythonCodeTool(BaseTool):
             since untrusted code is never run in the open.
         keep_error_last_line: show only the last line of an error.
         runner: runs the code instead; closing it stays with its owner.
+        common_imports: run a program that fails for want of a usual import (``math``, ``np``, ``Counter``) once
+            more with it in place. What is wrong with it besides is still shown.
         stateful: keep variables from call to call, in a sandbox that belongs to this tool and ends with it.
     """
 
@@ -35,8 +38,10 @@ class PythonCodeTool(BaseTool):
         runner: Runner | None = None,
         stateful: bool = False,
         num_workers: int = 1,
+        common_imports: bool = False,
     ):
         super().__init__(num_workers)
+        self.common_imports = common_imports
         if sandbox_type not in ("local", "none", "bwrap"):
             raise UsageError(f"sandbox_type {sandbox_type!r} is unknown; there is 'local', or pass runner=")
         self.timeout, self.keep_error_last_line = timeout, keep_error_last_line
@@ -47,18 +52,22 @@ class PythonCodeTool(BaseTool):
         return "To run Python code, write it between <python> and </python>; what it prints is shown to you."
 
     def execute_action(self, action: str) -> ToolResult:
-        block = _first_program(action)
-        if block is None:
-            return NOT_CALLED
-        output, errors = self._in_sandbox(block.content) if self.stateful else self._fresh(block.content)
+        block = first_program(action)
+        return NOT_CALLED if block is None else self.answer(block.content, action[: block.end])
+
+    def answer(self, code: str, parsed: str) -> ToolResult:
+        """What comes of a program that was found in an action."""
+        output, errors = self._in_sandbox(code) if self.stateful else self._fresh(code)
         if errors and self.keep_error_last_line:
             errors = errors.splitlines()[-1]
         text = _shortened("\n".join(part for part in (output.rstrip(), errors) if part))
-        return ToolResult(True, bool(errors), f"Code execution result: {text}\n", action[: block.end])
+        return ToolResult(True, bool(errors), f"Code execution result: {text}\n", parsed)
 
     def _fresh(self, code: str) -> tuple[str, str]:
         """(output, errors); without a failure there are no errors, and what went to standard error is output."""
         result = (self._runner or shared_pool()).run(code, timeout=self.timeout)
+        if self.common_imports and result.exit_code and lacks_an_import(result.stderr):
+            result = (self._runner or shared_pool()).run(with_common_imports(code), timeout=self.timeout)
         said = result.stderr.strip()
         if result.timed_out:
             return result.stdout, f"{said}\nStopped after {self.timeout:g} seconds.".strip()
@@ -97,7 +106,66 @@ class PythonCodeTool(BaseTool):
             self._sandbox = None
 
 
-def _first_program(action: str) -> Element | None:
+#: Modules of the standard library that programs forget to import, and names in them.
+_COMMON = {
+    "bisect": "bisect_left bisect_right insort",
+    "collections": "Counter OrderedDict defaultdict deque",
+    "copy": "deepcopy",
+    "datetime": "timedelta",
+    "fractions": "Fraction",
+    "functools": "cache cmp_to_key lru_cache partial reduce",
+    "heapq": "heapify heappop heappush heapreplace merge nlargest nsmallest",
+    "io": "StringIO",
+    "itertools": "accumulate chain combinations count cycle groupby islice pairwise permutations product repeat "
+    "zip_longest",
+    "json": "",
+    "math": "atan2 ceil comb factorial floor gcd inf isqrt log log10 log2 pi prod sqrt",
+    "operator": "iand itemgetter or_ sub xor",
+    "os": "",
+    "os.path": "commonprefix",
+    "random": "randrange shuffle",
+    "re": "",
+    "statistics": "mean median stdev",
+    "string": "ascii_lowercase ascii_uppercase",
+    "sys": "",
+    "time": "",
+    "typing": "Any Callable Deque Dict Generator Iterable Iterator List Optional Set Tuple Union",
+}
+#: Packages, with their usual short names; one that is not installed is left out.
+_PACKAGES = {"numpy": "np", "pandas": "pd", "sympy": "sp"}
+
+
+def _statements() -> dict[str, str]:
+    """What brings each name."""
+    given = {name: f"from {module} import {name}" for module, names in _COMMON.items() for name in names.split()}
+    given |= {module: f"import {module}" for module in _COMMON if "." not in module}
+    for package, short in _PACKAGES.items():
+        for name in (package, short):
+            given[name] = f"try:\n    import {package} as {name}\nexcept ImportError:\n    pass"
+    return given
+
+
+_GIVEN = _statements()
+#: Modules with a function of the same name, which is meant where it is called.
+_ALSO_FUNCTIONS = ("bisect", "copy", "time")
+_UNDEFINED = re.compile(r"^NameError: name '(\w+)' is not defined", re.MULTILINE)
+
+
+def lacks_an_import(errors: str) -> bool:
+    """Whether a program failed for want of a usual import."""
+    return any(name in _GIVEN for name in _UNDEFINED.findall(errors))
+
+
+def with_common_imports(code: str) -> str:
+    """The program after the imports of the usual names in it; its own lines keep their numbers."""
+    words = [word for word in dict.fromkeys(re.findall(r"\w+", code)) if word in _GIVEN]
+    called = {word for word in _ALSO_FUNCTIONS if re.search(rf"(?<![\w.]){word}\(", code)}
+    imports = "\n".join(f"from {word} import {word}" if word in called else _GIVEN[word] for word in words)
+    return f"exec({imports!r}); exec(compile({code!r}, '<program>', 'exec', dont_inherit=True))"
+
+
+def first_program(action: str) -> Element | None:
+    """The first ``<python>`` element or Python fence."""
     fenced = (block for language, block in code_blocks(action) if language in ("python", "python3", "py"))
     found = [block for block in (first_tagged(action, "python"), next(fenced, None)) if block is not None]
     return min(found, key=lambda block: block.end, default=None)

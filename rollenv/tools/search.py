@@ -44,8 +44,11 @@ class _Search(BaseTool):
             raise
         except Exception as error:  # whatever a server says or does not say, the agent reads it
             return ToolResult(True, True, f"The search failed: {type(error).__name__}: {str(error)[:300]}", parsed)
-        shown = "\n".join(_show(i + 1, text) for i, text in enumerate(documents))
-        return ToolResult(True, False, shown or "Nothing was found.", parsed)
+        return ToolResult(True, False, self.shown(documents), parsed)
+
+    def shown(self, documents: Sequence[str]) -> str:
+        """What the agent reads of what was found."""
+        return "\n".join(_show(i + 1, text) for i, text in enumerate(documents)) or "Nothing was found."
 
     def _retrieve(self, query: str) -> list[str]:
         """The best documents, best first."""

@@ -60,8 +60,8 @@ class ObservationWrapper(Wrapper):
         self._actions: list[str] = []
         self._text = ""
 
-    def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
-        observation, info = self.env.reset(seed, options=options)
+    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
+        observation, info = super().reset(seed, **given)
         if self.apply_chat_template_on_reset:
             observation = self._template([{"role": "user", "content": observation}])
         self._observations, self._actions = [(observation, False)], []

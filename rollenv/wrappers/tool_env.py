@@ -54,8 +54,8 @@ class ToolEnvWrapper(Wrapper):
         self.tool_use_counter = self.tool_success_counter = 0
         self._over = True
 
-    def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
-        observation, info = self.env.reset(seed, options=options)
+    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
+        observation, info = super().reset(seed, **given)
         for tool in self.tools:
             tool.reset()
         info["prev_ep_tool_use_counter"] = self.tool_use_counter

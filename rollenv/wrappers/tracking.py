@@ -15,8 +15,8 @@ class EpisodeTrackingWrapper(Wrapper):
         self.step_counter = 0
         self.cumulative_rewards = 0.0
 
-    def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
-        observation, info = self.env.reset(seed, options=options)
+    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
+        observation, info = super().reset(seed, **given)
         info["prev_ep_step_counter"] = self.step_counter
         info["prev_ep_cumulative_rewards"] = self.cumulative_rewards
         self.step_counter, self.cumulative_rewards = 0, 0.0

@@ -496,6 +496,40 @@ def test_a_tool_that_cannot_be_copied_leaves_no_other_open():
     env = ToolEnvWrapper(rollenv.make("game:GuessTheNumber-v0"), [good, bad])
     with pytest.raises(RuntimeError, match="no copy"):
         env.spawn()
-    assert (good.users, bad.users) == (1, 1)
+    assert (good._users, bad._users) == (1, 1)
     env.close()
     assert (good.closed, bad.closed) == (1, 1)
+
+
+# -- imports that a program forgot -------------------------------------------------------------------------------------
+
+
+def run_forgetful(code):
+    return PythonCodeTool(common_imports=True).execute_action(f"<python>{code}</python>")
+
+
+def test_a_forgotten_import_is_supplied_where_it_is_asked_for():
+    code = "x = Counter('aab')\nprint(math.floor(2.5), x['a'])"
+    assert run_forgetful(code).observation == "Code execution result: 2 2\n"
+    assert "NameError" in PythonCodeTool().execute_action(f"<python>{code}</python>").observation
+
+
+def test_a_name_of_a_module_and_a_function_is_what_it_is_used_as():
+    assert run_forgetful("print(time() > 1, bisect([1, 3], 2))").observation.split()[-2:] == ["True", "1"]
+    assert run_forgetful("print(time.time() > 1, bisect.bisect([1], 2))").observation.split()[-2:] == ["True", "1"]
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "line"),
+    [
+        ("print(nowhere)", "name 'nowhere' is not defined", 1),
+        ("x = math.pi\n\nprint(nowhere)", "name 'nowhere' is not defined", 3),
+        ("def f():\n    return math.pi / 0\nf()", "ZeroDivisionError", 2),
+        ("print(deque([1]), quux.math)", "name 'quux' is not defined", 1),
+    ],
+)
+def test_a_forgotten_import_hides_no_other_error(code, error, line):
+    result = run_forgetful(code)
+    assert result.has_error
+    assert error in result.observation.splitlines()[-1]
+    assert f"line {line}, in" in result.observation

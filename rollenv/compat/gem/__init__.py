@@ -13,103 +13,161 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core import RollenvError, UsageError
 
-_GAMES = "rollenv.envs.games"
-_REGISTRATION = {
-    "ENV_REGISTRY": "rollenv.registry:ENV_REGISTRY",
-    "EnvSpec": "rollenv.registry:EnvSpec",
-    "make": "rollenv.registry:make",
-    "make_vec": "rollenv.vector:make_vec",
-    "print_envs": "rollenv.registry:print_envs",
-    "register": "rollenv.registry:register",
-}
-_MULTI_AGENT = {
-    "AgentSelector": "rollenv.envs.multiagent:AgentSelector",
-    "MultiAgentEnv": "rollenv.envs.multiagent:MultiAgentEnv",
-}
-_WRAPPERS = "rollenv.wrappers"
-_VECTOR = {name: f"rollenv.vector:{name}" for name in ("VectorEnv", "SyncVectorEnv", "AsyncVectorEnv", "AutoresetMode")}
+_HERE = "rollenv.compat.gem"
 
-#: GEM's modules, and where each of their public names is.
+
+def _names(module: str, *names: str) -> dict[str, str]:
+    return {name: f"{_HERE}.{module}:{name}" for name in names}
+
+
+_REGISTRATION = _names("registration", "ENV_REGISTRY", "EnvSpec", "make", "make_vec", "print_envs", "register")
+_MULTI_AGENT = _names("multiagent", "AgentSelector", "MultiAgentEnv")
+_VECTOR = _names("vector", "VectorEnv", "SyncVectorEnv", "AsyncVectorEnv", "AutoresetMode")
+_TIME = "app convert_time current_time days_in_month get_timestamp get_week_year relative_time"
+_GRADER = (
+    "TimeoutException answer_tag_reward_fn answer_tag_reward_fn_for_orz are_equal_under_sympy boxed_reward_fn "
+    "extract_answer extract_boxed_answer grade grade_answer_mathd grade_answer_sympy is_latex_equal is_value_equal "
+    "last_boxed_only_string mathd_normalize_answer normalize_final_answer r1_distill_qwen_math_reward_fn remove_boxed "
+    "run_with_timeout_signal"
+)
+
+#: GEM's modules (0.1.0 and main), and where each of their public names is.
 MODULES: dict[str, dict[str, str]] = {
-    "gem": {"Env": "rollenv.core:Env"}
+    "gem": _names("core", "Env")
     | {name: _REGISTRATION[name] for name in ("make", "make_vec", "print_envs", "register")},
-    "gem.core": {"Env": "rollenv.core:Env", "EnvWrapper": "rollenv.core:Wrapper", "ActType": "builtins:str"}
-    | {"ObsType": "builtins:str"},
+    "gem.core": _names("core", "Env", "EnvWrapper", "ActType", "ObsType"),
     "gem.envs": {},
-    "gem.envs.registration": _REGISTRATION,
+    "gem.envs.registration": _REGISTRATION
+    | _names("core", "Env", "EnvWrapper")
+    | {name: _VECTOR[name] for name in ("VectorEnv", "SyncVectorEnv", "AsyncVectorEnv")},
     "gem.envs.game_env": {},
-    "gem.envs.math_env": {"MathEnv": "rollenv.envs.data.math_env:MathEnv"},
-    "gem.envs.code_env": {"CodeEnv": "rollenv.envs.data.code_env:CodeEnv"},
-    "gem.envs.qa_env": {"QaEnv": "rollenv.envs.data.qa_env:QaEnv"},
-    "gem.envs.reasoning_gym": {"ReasoningGymEnv": "rollenv.envs.adapters.rg:ReasoningGymEnv"},
+    "gem.envs.math_env": _names("data", "MathEnv")
+    | _names("math_grader", "boxed_reward_fn", "run_with_timeout_signal"),
+    "gem.envs.math_visual_env": _names("data", "MathVisualEnv"),
+    "gem.envs.code_env": _names("data", "CodeEnv"),
+    "gem.envs.qa_env": _names("data", "QaEnv"),
+    "gem.envs.reasoning_gym": _names("data", "ReasoningGymEnv"),
     "gem.envs.multiagent": _MULTI_AGENT,
     "gem.envs.multiagent.multi_agent_env": _MULTI_AGENT,
     "gem.multiagent": _MULTI_AGENT,
     "gem.multiagent.multi_agent_env": _MULTI_AGENT,
     "gem.tools": {},
-    "gem.tools.base_tool": {"BaseTool": "rollenv.tools.base:BaseTool"},
-    "gem.tools.python_code_tool": {"PythonCodeTool": "rollenv.tools.python:PythonCodeTool"},
-    "gem.tools.search_tool": {"SearchTool": "rollenv.tools.search:SearchTool"},
-    "gem.tools.tool_env_wrapper": {"ToolEnvWrapper": f"{_WRAPPERS}.tool_env:ToolEnvWrapper"},
+    "gem.tools.base_tool": _names("tools", "BaseTool"),
+    "gem.tools.python_code_tool": _names("tools", "PythonCodeTool") | _names("utils", "run_python"),
+    "gem.tools.search_tool": _names("tools", "SearchTool", "TIMEOUT"),
+    "gem.tools.mcp_tool": _names("tools", "MCPTool"),
+    "gem.tools.mcp_server": {},
+    "gem.tools.mcp_server.time_mcp": {name: f"{_HERE}.time_server:{name}" for name in _TIME.split()},
+    "gem.tools.tool_env_wrapper": _names("wrappers", "ToolEnvWrapper"),
     "gem.utils": {},
-    "gem.utils.constants": {
-        name: f"rollenv.compat.gem.utils:{name}" for name in ("TERMINAL_STATE", "INVALID_ACTION", "LanguageGameReward")
-    },
-    "gem.utils.parsing": {
-        name: f"rollenv.compat.gem.utils:{name}"
-        for name in (
-            "extract_code_from_model",
-            "extract_last_boxed_answer",
-            "extract_last_tagged_answer",
-            "last_boxed_only_string",
-            "remove_boxed",
-        )
-    },
-    "gem.utils.seeding": {name: f"rollenv.compat.gem.utils:{name}" for name in ("np_random", "set_seed")},
-    "gem.utils.qa_em": {name: f"rollenv.compat.gem.utils:{name}" for name in ("normalize_answer", "em_check")},
-    "gem.utils.sandbox": {"run_python": "rollenv.compat.gem.utils:run_python"},
-    "gem.utils.debug": {name: f"rollenv.compat.gem.utils:{name}" for name in ("ppprint", "run_and_print_episode")},
+    "gem.utils.constants": _names(
+        "constants", "TERMINAL_STATE", "INVALID_ACTION", "LanguageGameReward", "BASE_IMPORTS", "BASE_LEETCODE_IMPORTS"
+    ),
+    "gem.utils.math_grader": {name: f"{_HERE}.math_grader:{name}" for name in _GRADER.split()},
+    "gem.utils.parsing": _names(
+        "utils",
+        "extract_code_from_model",
+        "extract_last_boxed_answer",
+        "extract_last_tagged_answer",
+        "last_boxed_only_string",
+        "remove_boxed",
+    ),
+    "gem.utils.seeding": _names("utils", "np_random", "set_seed", "RNG", "RandomNumberGenerator"),
+    "gem.utils.qa_em": _names("utils", "normalize_answer", "em_check"),
+    "gem.utils.sandbox": _names("constants", "BASE_IMPORTS")
+    | _names(
+        "utils",
+        "run_python",
+        "subprocess_run",
+        "check_forbidden_imports",
+        "DEFAULT_TIMEOUT",
+        "CLI_ARG_SIZE_LIMIT",
+        "ERROR_MSG_PREFIX",
+    ),
+    "gem.utils.debug": _names(
+        "utils",
+        "ppprint",
+        "run_and_print_episode",
+        "run_and_print_episode_async",
+        "run_and_print_episode_with_selective_step",
+    ),
     "gem.vector": _VECTOR,
-    "gem.vector.vector_env": {name: _VECTOR[name] for name in ("VectorEnv", "AutoresetMode")},
-    "gem.vector.sync_vector_env": {"SyncVectorEnv": _VECTOR["SyncVectorEnv"]},
-    "gem.vector.async_vector_env": {"AsyncVectorEnv": _VECTOR["AsyncVectorEnv"]},
+    "gem.vector.vector_env": _names("vector", "VectorEnv", "AutoresetMode") | {"ArrayType": "numpy:ndarray"},
+    "gem.vector.sync_vector_env": _names("vector", "SyncVectorEnv", "AutoresetMode", "VectorEnv"),
+    "gem.vector.async_vector_env": _names("vector", "AsyncVectorEnv", "AutoresetMode", "VectorEnv"),
     "gem.wrappers": {},
-    "gem.wrappers.observation_wrapper": {"ObservationWrapper": f"{_WRAPPERS}.observation:ObservationWrapper"},
-    "gem.wrappers.episode_tracking_wrapper": {"EpisodeTrackingWrapper": f"{_WRAPPERS}.tracking:EpisodeTrackingWrapper"},
-    "gem.wrappers.wrapper_factory": {
-        name: f"{_WRAPPERS}.factory:{name}" for name in ("WRAPPER_FACTORY", "TOKENIZER_REQUIRED", "get_wrapper_fns")
-    },
+    "gem.wrappers.observation_wrapper": _names(
+        "wrappers", "ObservationWrapper", "WrapperObsType", "maybe_add_new_line"
+    ),
+    "gem.wrappers.episode_tracking_wrapper": _names("wrappers", "EpisodeTrackingWrapper", "WrapperObsType"),
+    "gem.wrappers.wrapper_factory": _names(
+        "wrappers",
+        "WRAPPER_FACTORY",
+        "TOKENIZER_REQUIRED",
+        "get_wrapper_fns",
+        "EpisodeTrackingWrapper",
+        "ObservationWrapper",
+        "ToolEnvWrapper",
+    )
+    | _names("tools", "PythonCodeTool", "SearchTool"),
 }
 
-#: GEM's game modules: the class in each, and where it is here.
-GAMES = {
-    "crosswords": ("CrosswordsEnv", f"{_GAMES}.crosswords:Crosswords"),
-    "fifteen_puzzle": ("FifteenPuzzleEnv", f"{_GAMES}.fifteen_puzzle:FifteenPuzzle"),
-    "game_2048": ("Game2048Env", f"{_GAMES}.game_2048:Game2048"),
-    "guess_the_number": ("GuessTheNumberEnv", f"{_GAMES}.guess_the_number:GuessTheNumber"),
-    "hangman": ("HangmanEnv", f"{_GAMES}.hangman:Hangman"),
-    "mastermind": ("MastermindEnv", f"{_GAMES}.mastermind:Mastermind"),
-    "minesweeper": ("MinesweeperEnv", f"{_GAMES}.minesweeper:Minesweeper"),
-    "sokoban": ("SokobanEnv", "rollenv.envs.sokoban:Sokoban"),
-    "sudoku": ("SudokuEnv", f"{_GAMES}.sudoku:Sudoku"),
-    "tower_of_hanoi": ("TowerofHanoiEnv", f"{_GAMES}.tower_of_hanoi:TowerofHanoi"),
-    "word_search": ("WordSearchEnv", f"{_GAMES}.word_search:WordSearch"),
-    "wordle": ("WordleEnv", f"{_GAMES}.wordle:Wordle"),
+MODULES["gem.__about__"] = _names("constants", "__version__")
+MODULES["gem.envs.qa_env"] |= _names("data", "apply_prompt")
+_CONSTANTS, _PARSING = MODULES["gem.utils.constants"], MODULES["gem.utils.parsing"]
+#: What GEM's modules import from each other, and its users from any of them.
+_USED: dict[str, dict[str, str]] = {
+    "gem.envs": MODULES["gem.core"] | _CONSTANTS | _PARSING,
+    "gem.tools": MODULES["gem.core"] | MODULES["gem.tools.base_tool"],
+    "gem.vector": MODULES["gem.core"],
+    "gem.wrappers": MODULES["gem.core"],
+    "gem.multiagent": MODULES["gem.core"],
 }
-for _module, (_name, _where) in GAMES.items():
-    MODULES[f"gem.envs.game_env.{_module}"] = {_name: _where}
-    MODULES["gem.envs.game_env"][_name] = _where
+
+#: GEM's game modules, and the class in each.
+GAMES = {
+    "crosswords": "CrosswordsEnv",
+    "crosswords.crosswords": "CrosswordsEnv",
+    "fifteen_puzzle": "FifteenPuzzleEnv",
+    "game_2048": "Game2048Env",
+    "guess_the_number": "GuessTheNumberEnv",
+    "hangman": "HangmanEnv",
+    "mastermind": "MastermindEnv",
+    "minesweeper": "MinesweeperEnv",
+    "sokoban": "SokobanEnv",
+    "sokoban.sokoban": "SokobanEnv",
+    "sudoku": "SudokuEnv",
+    "tower_of_hanoi": "TowerofHanoiEnv",
+    "wiki_game": "WikiGameEnv",
+    "word_search": "WordSearchEnv",
+    "wordle": "WordleEnv",
+}
+for _module, _name in GAMES.items():
+    MODULES[f"gem.envs.game_env.{_module}"] = _names("games", _name)
+    MODULES["gem.envs.game_env"] |= _names("games", _name)
+
+#: GEM's modules that have no counterpart, and what does their work here.
+ELSEWHERE = {
+    "gem.envs.mcpmark": "rollenv has no MCPMark tasks; MCP servers are tools: gem.tools.mcp_tool",
+    "gem.envs.terminal": "terminal tasks are the ids harbor:PATH, without Docker; see docs/environments.md",
+    "gem.tools.search_engine": "search a corpus in memory with rollenv.tools.search.CorpusSearchTool",
+    "gem.envs.game_env.sokoban.utils": "levels are made in rollenv.envs.sokoban.levels",
+}
 
 
 class _Module(ModuleType):
-    """Resolves its names when they are first used."""
+    """Resolves its names when they are first used; a submodule is one of them."""
 
     def __getattr__(self, name: str) -> Any:
         where = MODULES[self.__name__].get(name)
+        if where is None and f"{self.__name__}.{name}" in MODULES:
+            return importlib.import_module(f"{self.__name__}.{name}")
         if where is None:
-            known = ", ".join(sorted(MODULES[self.__name__])) or "only submodules"
+            where = _USED.get(".".join(self.__name__.split(".")[:2]), {}).get(name)
+        if where is None:
+            known = ", ".join(dir(self)) or "nothing"
             raise AttributeError(f"rollenv's {self.__name__} has no {name!r}; it has {known}")
         module, _, attribute = where.partition(":")
         value = getattr(importlib.import_module(module), attribute)
@@ -117,7 +175,8 @@ class _Module(ModuleType):
         return value
 
     def __dir__(self) -> list[str]:
-        return sorted(MODULES[self.__name__])
+        inside = {name.removeprefix(f"{self.__name__}.") for name in MODULES if name.startswith(f"{self.__name__}.")}
+        return sorted({*MODULES[self.__name__], *(name for name in inside if "." not in name)})
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -126,6 +185,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        for name, instead in ELSEWHERE.items():
+            if fullname == name or fullname.startswith(f"{name}."):
+                raise NotHere(f"rollenv has no {fullname}: {instead}", name=fullname)
         if fullname not in MODULES:
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
@@ -137,6 +199,10 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         pass
+
+
+class NotHere(RollenvError, ModuleNotFoundError):
+    """One of GEM's modules has no counterpart; the text says what does its work."""
 
 
 def install() -> None:

@@ -1,14 +1,108 @@
-"""What every environment does at its edges under GEM's name."""
+"""GEM's base classes for authors, and what every environment does at its edges under GEM's name."""
 
 from __future__ import annotations
 
+import abc
 import functools
-from typing import Any
+import importlib
+import inspect
+from typing import Any, TypeVar
 
-from rollenv.core import Env, ResetResult, StepResult
+from rollenv import core, vector
+from rollenv.compat.gem.utils import set_seed
+from rollenv.core import ResetResult, StepResult, UsageError
+
+ObsType = TypeVar("ObsType")
+ActType = TypeVar("ActType")
 
 
-class GemEnv(Env):
+class Refused(UsageError, AssertionError):
+    """A wrong argument where GEM asserts."""
+
+
+class _Settable:
+    """A property of the base that an author's class may use as the name of something of its own."""
+
+    def __init__(self, name: str):
+        self._property = getattr(core.Env, name)
+
+    def __get__(self, env: Any, owner: type) -> Any:
+        return self if env is None else self._property.fget(env)
+
+
+class Env(core.Env, metaclass=abc.ABCMeta):
+    """The base of environments written for GEM: ``reset(seed)`` and ``step(action)`` are the author's.
+
+    Every environment of rollenv is an instance of it.
+    """
+
+    np_random_seed = _Settable("np_random_seed")
+    action_rng = _Settable("action_rng")
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        return issubclass(other, core.Env | vector.VectorEnv) if cls is Env else NotImplemented
+
+    @abc.abstractmethod
+    def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
+        """Start an episode. The author calls this one for the seed: it seeds the process's generators, as GEM does."""
+        if seed is not None:
+            set_seed(seed)
+            self.seed_stream(seed)
+
+    @abc.abstractmethod
+    def step(self, action: Any) -> Any:
+        """Play one turn."""
+
+    @core.ability("does not save its state")  # whatever an author calls _get_state
+    def get_state(self) -> Any:
+        """What an author may define."""
+
+    @core.ability("does not restore its state")
+    def set_state(self, state: Any) -> None:
+        """What an author may define."""
+
+    def sample_random_action(self) -> str:
+        raise NotImplementedError(f"{type(self).__name__} has no random actions")
+
+    def spawn(self, same_state: bool = False, **kwargs: Any) -> core.Env:
+        raise NotImplementedError(f"{type(self).__name__} does not spawn others")
+
+
+class GemWrapper(core.Wrapper):
+    """What GEM's wrappers are: the attributes of the environment inside, until the wrapper has its own."""
+
+    np_random = core.OfTheInner()
+    np_random_seed = core.OfTheInner()
+    render = core.OfTheInner()
+    close = core.OfTheInner()
+    randint = core.OfTheInner()
+
+    @core.ability("does not save its state")
+    def get_state(self) -> dict[str, Any]:
+        """The state of the environment inside, with the wrapper's own at the end of ``wrappers``."""
+        state, own = self.env.get_state(), self._get_state()
+        return {**state, "wrappers": [*state.get("wrappers", []), own]} if own else state
+
+    @core.ability("does not restore its state")
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go back to a state; one that the environment inside saved by itself will do."""
+        own = list(state.get("wrappers", []))
+        if own and self._get_state():
+            self._set_state(own.pop())
+            state = {**state, "wrappers": own}
+        self.env.set_state({name: value for name, value in state.items() if name != "wrappers" or value})
+
+
+class EnvWrapper(GemWrapper, metaclass=abc.ABCMeta):
+    """The base of wrappers written for GEM. Every wrapper of rollenv is an instance of it."""
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        return issubclass(other, core.Wrapper) if cls is EnvWrapper else NotImplemented
+
+
+class GemEnv(core.Env):
     """GEM's manners over one of rollenv's environments, to be named first: ``class SokobanEnv(GemEnv, Sokoban)``.
 
     A limit sets ``terminated`` too. A step before ``reset`` begins an episode, and one after the end returns the last
@@ -17,10 +111,13 @@ class GemEnv(Env):
 
     _last: StepResult | None = None
 
-    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:  # type: ignore[override]
+    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
         """Start an episode. Arguments that the environment does not know are ignored, as GEM's ``**kwargs`` are."""
         self._last = None
-        return super().reset(seed, options=given.get("options"))
+        if given:
+            known = inspect.signature(super().reset).parameters
+            given = {name: value for name, value in given.items() if name in known}
+        return super().reset(seed, **given)
 
     def step(self, action: Any) -> StepResult:
         if self._over:
@@ -36,9 +133,47 @@ class GemEnv(Env):
         return observation, reward, over, truncated, info
 
 
+#: Modules whose ``CLASSES`` name GEM's own class for one of rollenv's: ``{"module:Class": "GemClass"}``.
+_MADE = ("rollenv.compat.gem.games", "rollenv.compat.gem.data")
+
+
 @functools.cache
-def gem_class(cls: type[Env]) -> type[Env]:
+def gem_class(cls: type[core.Env]) -> type[core.Env]:
     """The class with GEM's manners: that of :mod:`rollenv.compat.gem` made for it, or one made here."""
-    if issubclass(cls, GemEnv):
+    if issubclass(cls, GemEnv) or Env in cls.__mro__:
         return cls
-    return type(cls.__name__, (GemEnv, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+    where = f"{cls.__module__}:{cls.__qualname__}"
+    return _by_hand().get(where) or _made(cls, where)
+
+
+@functools.cache
+def _by_hand() -> dict[str, type[core.Env]]:
+    found: dict[str, type[core.Env]] = {}
+    for name in _MADE:
+        module = importlib.import_module(name)
+        for where, gem_name in module.CLASSES.items():
+            own_module, _, own_name = where.partition(":")
+            own = getattr(importlib.import_module(own_module), own_name)
+            found[f"{own.__module__}:{own.__qualname__}"] = getattr(module, gem_name)
+    return found
+
+
+def _made(cls: type[core.Env], where: str) -> type[core.Env]:
+    known = inspect.signature(cls).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in known.values())
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # GEM's constructors swallow what they do not know
+        cls.__init__(self, *args, **{k: v for k, v in kwargs.items() if takes_all or k in known})
+
+    made = type(cls.__name__, (GemEnv, cls), {"__module__": __name__, "__doc__": cls.__doc__, "__init__": __init__})
+    made.__qualname__ = where.replace(".", "/")  # pickle finds it again through __getattr__ below
+    made.__signature__ = inspect.signature(cls)  # type: ignore[attr-defined]
+    return made
+
+
+def __getattr__(name: str) -> Any:
+    """The class with GEM's manners for ``package/module:Class``, for pickle and entry points."""
+    module, colon, qualname = name.replace("/", ".").partition(":")
+    if not colon:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return gem_class(functools.reduce(getattr, qualname.split("."), importlib.import_module(module)))

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
+from pprint import pformat, pprint
+from typing import Any
 
 import numpy as np
 from gymnasium.utils import seeding
 
-from rollenv.core import Env
+from rollenv.compat.gem.constants import TERMINAL_STATE as TERMINAL_STATE
 from rollenv.parsing import last_boxed, last_code_block, last_tagged
-
-TERMINAL_STATE = "<｜TERMINAL_STATE｜>"
-INVALID_ACTION = "<｜INVALID_ACTION｜>"
-
-
-class LanguageGameReward:
-    """The rewards that GEM's games share."""
-
-    success_reward = 1.0
-    internal_step_reward = 0.0
-    fail_reward = 0.0
-    invalid_action_reward = 0.0
-    format_error_reward = -0.1
 
 
 def extract_last_boxed_answer(solution: str) -> str | None:
@@ -37,18 +27,23 @@ def last_boxed_only_string(string: str) -> str | None:
 
 
 def remove_boxed(s: str | None) -> str | None:
-    """What stands in a box that is the whole string."""
-    return None if s is None else last_boxed(s)
+    """What stands in a box that is the whole string; None if it is no box."""
+    whole = isinstance(s, str) and s.startswith("\\boxed{") and s.endswith("}")
+    return s[7:-1] if whole and s is not None else None
 
 
 def extract_code_from_model(model_response: str) -> str | None:
     """The last code fence of any language."""
-    return last_code_block(model_response, languages=None)
+    code = last_code_block(model_response, languages=None)
+    return None if code is None else code.strip()
 
 
 def extract_last_tagged_answer(model_response: str) -> str | None:
     """What stands in the last ``<answer>`` element."""
     return last_tagged(model_response)
+
+
+RNG = RandomNumberGenerator = np.random.Generator
 
 
 def np_random(seed: int | None = None) -> tuple[np.random.Generator, int]:
@@ -75,30 +70,111 @@ def em_check(prediction: str, golden_answers: str | Sequence[str]) -> bool:
     return normalize_answer(prediction) in map(normalize_answer, answers)
 
 
-def run_python(
-    code: str, sandbox_type: str = "none", stdin: str | None = None, timeout: float = 10
+DEFAULT_TIMEOUT = 10
+CLI_ARG_SIZE_LIMIT = 3072
+ERROR_MSG_PREFIX = "Failed to execute program: "
+
+_RISKY = re.compile(
+    r"\b(?:import|from)\s+(?:subprocess|multiprocessing|threading|socket|psutil|resource|ctypes)\b"
+    r"|\bos\.(?:system|popen|spawn\w*|fork\w*|exec\w*|_exit|kill\w*)\b|\bsys\.exit\b"
+)
+
+
+def check_forbidden_imports(code: str) -> bool:
+    """Whether code names what GEM forbids. Here it may run: the sandbox holds it."""
+    return bool(_RISKY.search(code))
+
+
+def subprocess_run(
+    code: str,
+    cmd_list: Sequence[str] = (),
+    sandbox_type: str = "none",
+    stdin: str | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> tuple[bool, str, str]:
-    """``(success, stdout, stderr)`` of a program, always in an isolated sandbox; the timeout holds."""
+    """``(success, stdout, stderr)`` of a program, always in an isolated sandbox, where the timeout holds.
+
+    ``cmd_list`` and ``sandbox_type`` are accepted: nothing else is run.
+    """
     from rollenv.sandbox import shared_pool
 
     result = shared_pool().run(code, stdin=stdin or "", timeout=timeout)
     errors = f"{result.stderr}\nExecution timed out after {timeout:g} seconds." if result.timed_out else result.stderr
-    return result.exit_code == 0 and not result.timed_out, result.stdout, errors
+    return result.exit_code == 0 and not result.timed_out, result.stdout, errors.strip()
+
+
+def run_python(
+    code: str, sandbox_type: str = "none", stdin: str | None = None, timeout: float = DEFAULT_TIMEOUT
+) -> tuple[bool, str, str]:
+    """The same; a program that lacks a usual import is run once more with the usual imports."""
+    from rollenv.tools.python import lacks_an_import, with_common_imports
+
+    result = subprocess_run(code, (), sandbox_type, stdin, timeout)
+    if not result[0] and lacks_an_import(result[2]):
+        result = subprocess_run(with_common_imports(code), (), sandbox_type, stdin, timeout)
+    return result
 
 
 def ppprint(x: object) -> None:
-    """Print with a rule around it."""
-    print(f"{'-' * 40}\n{x}\n{'-' * 40}")  # noqa: T201
+    """Print a thing, or each of a list or tuple with its number."""
+    for i, item in enumerate(x if isinstance(x, list | tuple) else ()):
+        print(f"----- {i + 1}/{len(x)}:\n{pformat(item)}\n")  # type: ignore[arg-type]  # noqa: T201
+    if not isinstance(x, list | tuple):
+        pprint(x)  # noqa: T203
+
+
+def _print_turn(number: int, **parts: object) -> None:
+    print(f"{'=' * 30}\nStep {number}")  # noqa: T201
+    for name, value in parts.items():
+        print(f"{'-' * 10} {name} {'-' * 10}")  # noqa: T201
+        ppprint(value)
+
+
+def _done(terminated: Any, truncated: Any) -> bool:
+    """Of an environment, or of all of a vector."""
+    return bool(np.all(np.logical_or(terminated, truncated)))
 
 
 def run_and_print_episode(
-    env: Env, policy: Callable[[str], str], ignore_done: bool = False, max_steps: float = 1e9
+    env: Any, policy: Callable[[Any], Any], ignore_done: bool = False, max_steps: float = 1e9
 ) -> None:
-    """Play an episode and print every turn."""
+    """Play an episode of an environment or a vector and print every turn."""
     observation, _ = env.reset()
-    steps, done = 0, False
-    while steps < max_steps and (ignore_done or not done):
+    step, done = 0, False
+    while step == 0 or (step < max_steps and (ignore_done or not done)):
+        step += 1
         action = policy(observation)
-        observation, reward, terminated, truncated, info = env.step(action)
-        done, steps = terminated or truncated, steps + 1
-        ppprint(f"action: {action}\nobservation: {observation}\nreward: {reward}, done: {done}\ninfo: {info}")
+        following, reward, terminated, truncated, _ = env.step(action)
+        _print_turn(step, observation=observation, action=action, reward=reward, over=(terminated, truncated))
+        observation, done = following, _done(terminated, truncated)
+
+
+def run_and_print_episode_with_selective_step(
+    env: Any, policy: Callable[[Any], Any], ignore_done: bool = False, max_steps: float = 1e9
+) -> None:
+    """The same with a vector of which a random part is stepped each time."""
+    observation, _ = env.reset()
+    step, done = 0, False
+    while step == 0 or (step < max_steps and (ignore_done or not done)):
+        step += 1
+        actions = dict(enumerate(policy(observation)))
+        chosen = [i for i in actions if np.random.rand() > 0.5] or [int(np.random.randint(len(actions)))]
+        following, reward, terminated, truncated, _ = env.step({i: actions[i] for i in chosen})
+        _print_turn(step, action=[actions[i] for i in chosen], next_observation=following, reward=reward)
+        for i, text in zip(chosen, following, strict=True):
+            observation[i] = text
+        done = _done(terminated, truncated)
+
+
+async def run_and_print_episode_async(
+    env: Any, policy: Callable[[Any], Any], ignore_done: bool = False, max_steps: float = 1e9
+) -> None:
+    """The same with an environment whose ``reset`` and ``step`` are awaited."""
+    observation, _ = await env.reset()
+    step, done = 0, False
+    while step == 0 or (step < max_steps and (ignore_done or not done)):
+        step += 1
+        action = policy(observation)
+        following, reward, terminated, truncated, _ = await env.step(action)
+        _print_turn(step, observation=observation, action=action, reward=reward, over=(terminated, truncated))
+        observation, done = following, _done(terminated, truncated)

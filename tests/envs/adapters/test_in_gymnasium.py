@@ -79,3 +79,40 @@ def test_gymnasium_wrappers_have_a_spec():
         assert wrapped.spec.max_episode_steps == 3
         assert "FrozenLake-v0" in wrapped.spec.id
     assert rollenv.spec("roll:FrozenLake-v0").additional_wrappers == ()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("env_id", ["game:Hangman-v0-easy", "game:Sokoban-v0-easy", "gym:Taxi-v3", "rg:countdown"])
+def test_gymnasium_checks_what_rollenv_makes(env_id):
+    check_env(rollenv.make(env_id))
+
+
+def test_a_render_mode_that_is_not_there_is_refused():
+    assert rollenv.make("multi:Nim-v0", render_mode=None).render_mode is None
+    assert rollenv.make("multi:Nim-v0", render_mode="ansi").render_mode == "ansi"
+    with pytest.raises(rollenv.UsageError, match="human"):
+        rollenv.make("multi:Nim-v0", render_mode="human")
+
+
+class Parrot(rollenv.Env):
+    """Says after one what it hears."""
+
+    def _reset(self, options):
+        return "", {}
+
+    def _step(self, action):
+        return action, 0.0, False, False, {}
+
+
+@pytest.mark.slow
+def test_shared_memory_holds_texts():
+    vec = gymnasium.vector.AsyncVectorEnv([Parrot, Parrot], shared_memory=True)
+    try:
+        assert vec.reset(seed=1)[0] == ("", "")
+        said = ["short", "é\0" * 20_000], ["\ud800", ""]
+        seen = [vec.step(words)[0] for words in said]
+        assert seen == [tuple(words) for words in said]  # each step its own, long after it
+        with pytest.raises(ValueError, match="shared_memory=False"):
+            vec.step(["x" * 70_000, ""])
+    finally:
+        vec.close(terminate=True)

@@ -86,6 +86,19 @@ def test_scores_between_nothing_and_all():
     assert env.step("no box")[1:] == (0.0, True, False, {"valid": False, "correct": False, "success": False})
 
 
+#: Data sets that pay a little for no answer, and some that do not.
+PAYING = ("countdown", "puzzle24", "fraction_simplification", "chain_sum", "polynomial_multiplication", "n_queens")
+
+
+@pytest.mark.parametrize("name", PAYING)
+def test_what_cannot_be_read_scores_what_the_library_gives_for_it(name):
+    env = rollenv.make(f"rg:{name}")
+    for action, answer in (("no box", None), ("\\boxed{}", ""), ("\\boxed{what?}", "what?"), ("\\boxed{1 +}", "1 +")):
+        env.reset(4)
+        dataset, entry = rg.make_item(env._source, env.dataset_seed, env.index)
+        assert env.step(action)[1] == dataset.score_answer(answer, entry), action
+
+
 @pytest.mark.parametrize("answer", ["}{", "a{b", '{"x": "}"}', "plain", "{[()]}"])
 def test_braces_without_a_partner_survive_the_box(answer):
     inside = last_boxed(boxed(answer))
@@ -114,7 +127,8 @@ def test_answers_are_never_run(name, attack, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = rollenv.make(f"rg:{name}")
     env.reset(0)
-    assert env.step(f"\\boxed{{{attack}}}")[1] == 0.0
+    nothing = 0.01 if name in ("countdown", "puzzle24") else 0.0
+    assert env.step(f"\\boxed{{{attack}}}")[1] == nothing, "what is never run counts as no answer"
     assert not list(tmp_path.iterdir())
 
 
@@ -136,7 +150,7 @@ def test_a_composite_mixes_and_guards_its_parts():
         env.reset(seed)
         kinds.add(env.item["metadata"]["source_dataset"])
         if kinds == {"puzzle24"}:
-            assert env.score("__import__('os')") == 0.0
+            assert env.score("__import__('os')") == 0.01
         assert env.step(env.oracle_action())[4]["success"]
     assert kinds == {"puzzle24", "rubiks_cube"}
 
@@ -172,7 +186,7 @@ def test_a_scorer_that_raises_is_logged_and_counted(monkeypatch, caplog):
     def trips(self, answer, entry):
         raise ValueError("no such answer")
 
-    monkeypatch.setattr(type(rg._item(env._source, env.dataset_seed, env.index)[0]), "score_answer", trips)
+    monkeypatch.setattr(type(rg.make_item(env._source, env.dataset_seed, env.index)[0]), "score_answer", trips)
     _, reward, *_, info = env.step("\\boxed{an answer never seen before}")
     assert (reward, info["scorer_error"], env.scorer_errors) == (0.0, "ValueError: no such answer", 1)
     assert "chain_sum" in caplog.text

@@ -157,3 +157,13 @@ def test_likely_moves_come_from_the_text():
 def test_wrong_settings_are_refused(kwargs):
     with pytest.raises(UsageError):
         rollenv.make("ta:TicTacToe-v0", **kwargs)
+
+
+def test_a_reward_and_a_reason_that_a_game_has_swapped_are_put_right():
+    """Countdown ends over an invalid move with the share reached as its reward."""
+    env = rollenv.make("ta:Countdown-v0")
+    env.reset(3)
+    env.step("[nonsense]")
+    share = env._game._calculate_progress()
+    _, reward, terminated, _, info = env.step("[nonsense]")
+    assert (reward, terminated, info["success"]) == (pytest.approx(share), True, share >= 1)

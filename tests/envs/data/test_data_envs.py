@@ -1,5 +1,6 @@
 """The environments over rows of data: rewards, formats, rows by number, threads."""
 
+import copy
 import threading
 
 import numpy as np
@@ -218,9 +219,9 @@ def test_missing_answers_beside_others_do_not_count():
         ({}, 0, "<answer>Maria SkłodowskaCurie</answer>", 1.0),
         ({}, 1, "<answer>no</answer> <answer>Hague</answer>", 1.0),
         ({}, 2, "<answer>42</answer>", 1.0),
-        ({}, 2, "\\boxed{42}", -0.1),
+        ({}, 2, "\\boxed{42}", 0.0),
         ({"extract_boxed": True}, 2, "\\boxed{42}", 1.0),
-        ({"extract_boxed": True}, 2, "<answer>42</answer>", -0.1),
+        ({"extract_boxed": True}, 2, "<answer>42</answer>", 0.0),
         ({"metric": "f1"}, 0, "<answer>Curie</answer>", 2 / 3),
         ({}, 0, "<answer>Curie</answer>", 0.0),
         ({}, 0, f"<answer>{'Marie Curie ' * 10**5}</answer>", 0.0),
@@ -231,7 +232,34 @@ def test_question_rewards(kwargs, idx, action, reward):
     assert result[1] == pytest.approx(reward)
     assert result[2:4] == (True, False)
     assert result[4]["success"] is (reward == 1.0)
-    assert result[4]["valid"] is (reward >= 0)
+    assert result[4]["valid"] is (("box" in action) == kwargs.get("extract_boxed", False))
+
+
+@pytest.mark.parametrize(("asked", "reward"), [(False, 0.0), (True, -0.1)])
+def test_a_question_without_an_answer(asked, reward):
+    result = play(QaEnv(dataset=QUESTIONS, use_format_error_reward=asked), "42", idx=2)
+    assert (result[1], result[4]["valid"]) == (reward, False)
+
+
+def test_each_of_several_gold_answers_is_right():
+    rows = [{"problem": "A root of x^2 = 4?", "answer": ["2", "-2"]}, {"problem": "None?", "answer": []}]
+    for answers in (rows, [{**row, "answer": np.array(row["answer"])} for row in rows]):
+        env = MathEnv(dataset=answers)
+        assert [play(env, f"\\boxed{{{said}}}", idx=0)[1] for said in (2, -2, 3)] == [1.0, 1.0, 0.0]
+        assert play(env, env.oracle_action(), idx=0)[1] == 1.0
+        assert play(env, "\\boxed{2}", idx=1)[1] == 0.0
+        with pytest.raises(UsageError, match="row 1 has no answer"):
+            env.oracle_action()
+
+
+@pytest.mark.parametrize("make", [lambda: MathEnv(dataset=MATH), lambda: rollenv.make("code:OneLine-v0")])
+def test_a_copy_goes_its_own_way(make):
+    env = make()
+    env.reset(3)
+    copied = copy.deepcopy(env)
+    assert copied.step(env.oracle_action()) == env.step(env.oracle_action())
+    following = [copied.reset() for _ in range(6)]
+    assert [env.reset() for _ in range(6)] == following
 
 
 def test_wrong_question_settings():

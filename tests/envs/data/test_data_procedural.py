@@ -34,7 +34,7 @@ def test_train_and_test_share_no_task(env_id):
     seen = {}
     for split in ("train", "test"):
         env = rollenv.make(env_id, split=split)
-        seen[split] = {env.reset(seed)[1]["suffix"] for seed in range(400)}
+        seen[split] = {env.reset(seed)[1]["brief"] for seed in range(400)}
     assert not seen["train"] & seen["test"]
     assert len(seen["test"]) > 10
 
@@ -57,16 +57,16 @@ def test_tasks_vary(env_id):
 def test_sums_have_the_size_that_was_asked_for(terms, operands, operators, seed):
     env = rollenv.make("math:Arithmetic-v0-easy", terms=terms, operands=operands, operators=operators)
     _, info = env.reset(seed)
-    numbers = [int(n) for n in re.findall(r"\d+", info["suffix"])]
+    numbers = [int(n) for n in re.findall(r"\d+", info["brief"])]
     assert terms[0] <= len(numbers) <= terms[1]
     assert all(operands[0] <= n <= operands[1] for n in numbers)
-    assert set(re.findall(r"[-+*]", info["suffix"])) <= set(operators)
+    assert set(re.findall(r"[-+*]", info["brief"])) <= set(operators)
     assert env.gold == eval(env.task)
 
 
 def test_both_ends_of_a_range_are_drawn():
     env = rollenv.make("math:Arithmetic-v0-easy", terms=2, operands=(3, 4))
-    drawn = {n for seed in range(50) for n in re.findall(r"\d+", env.reset(seed)[1]["suffix"])}
+    drawn = {n for seed in range(50) for n in re.findall(r"\d+", env.reset(seed)[1]["brief"])}
     assert drawn == {"3", "4"}
 
 
@@ -89,7 +89,7 @@ def test_several_turns():
     observation, reward, terminated, truncated, info = env.step(env.format_answer(env.gold - 1))
     assert (reward, terminated, truncated) == (0.0, False, False)
     assert "too low" in observation
-    assert "too low" in info["suffix"]
+    assert "too low" in info["brief"]
     assert env.step("?")[1:4] == (-0.1, False, False)
     result = env.step(env.format_answer(env.gold + 1))
     assert result[1:4] == (0.0, False, True)
@@ -125,7 +125,7 @@ def test_settings_that_leave_no_task_in_a_split():
     for split in ("train", "test"):
         env = rollenv.make("math:Arithmetic-v0-easy", terms=2, operands=(3, 3), operators="+", split=split)
         try:
-            outcomes.add(env.reset()[1]["suffix"])
+            outcomes.add(env.reset()[1]["brief"])
         except UsageError as error:
             outcomes.add(str(error).partition(": ")[2])
     assert len(outcomes) == 2
@@ -151,7 +151,7 @@ def test_call_then_answer(task):
     assert observation.startswith("<tool_response>\n408\n</tool_response>")
     assert (reward, terminated, truncated) == (0.0, False, False)
     assert (info["tool_use_counter"], info["tool_success_counter"]) == (1, 1)
-    assert "12*34 = 408" in info["suffix"]
+    assert "12*34 = 408" in info["brief"]
     result = task.step(f"\\boxed{{{evaluate(task.task)}}}")
     assert result[1:4] == (1.0, True, False)
     assert result[4]["success"] is True
@@ -273,7 +273,7 @@ def test_a_failed_test_is_told_and_may_be_tried_again():
     observation, reward, terminated, truncated, info = env.step("```python\nx * 1000 + 1\n```")
     assert (reward, terminated, truncated) == (0.0, False, False)
     assert re.search(r"f\(-?\d+\) is -?\d+, not -?\d+", observation)
-    assert "not" in info["suffix"]
+    assert "not" in info["brief"]
     assert env.step(env.oracle_action())[1:4] == (1.0, True, False)
 
 

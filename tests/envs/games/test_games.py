@@ -1,6 +1,7 @@
 """What every text game promises, over all their ids."""
 
 import json
+import re
 
 import pytest
 
@@ -192,3 +193,70 @@ def test_a_limit_below_one_is_refused(env_id):
     kwargs = dict(rollenv.make(env_id.removesuffix("-random")).spec.kwargs) | {"max_turns": 0}
     with pytest.raises(UsageError):
         rollenv.make(env_id, **kwargs)
+
+
+# -- spellings ---------------------------------------------------------------------------------------------------------
+
+#: For every game a plain move, another one, and other ways to write the first.
+SPELLINGS = {
+    "GuessTheNumber": ("7", "3", ["07", " 7 ", "+7", "٧", "７", "\n7"]),
+    "Mastermind": ("1 2 3 4", "4 3 2 1", ["1,2,3,4", "1  2\t3\n4", "01 2 3 4", "1, 2, 3, 4"]),
+    "Minesweeper": (
+        "reveal 1 2",
+        "flag 0 0",
+        ["REVEAL 1 2", "reveal\t1\n2", "reveal 1, 2", "reveal,1,2", "reveal 01 2"],
+    ),
+    "Wordle": ("crane", "slate", ["CRANE", "c r a n e", "c\tr\na n e", "Cra ne"]),
+    "Hangman": ("e", "a", ["E", " e\n"]),
+    "Sudoku": ("1 2 3", "9 9 9", ["1,2,3", "1 , 2 , 3", "1\t2  3", "٠١ ٢ ٣"]),
+    "TowerofHanoi": ("A C", "A B", ["a c", "A,C", "A  C", "AC", "a , c", "A\n,\tC", "A" + " " * 99 + "C"]),
+    "Game2048": ("up", "left", ["UP", "Up", " up "]),
+    "FifteenPuzzle": ("up", "left", ["UP", "Up", " up "]),
+    "Crosswords": ("0 1 E", "1 0 A", ["0 1 e", "0,1,E", "00  1\tE", "٠ ١ E"]),
+    "WordSearch": ("0 1 0 4", "1 1 1 5", ["0,1,0,4", "0  1\t0\n4", "00 01 0 4"]),
+}
+
+
+def results(env_id, texts):
+    env = rollenv.make(env_id)
+    env.reset(5)
+    return [env.step(text)[:4] for text in texts]
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_moves_are_read_however_they_are_spelled(name):
+    env_id = f"game:{name}-v0"
+    move, other, spellings = SPELLINGS[name]
+    plain = results(env_id, [f"\\boxed{{{move}}}"])
+    for spelling in spellings:
+        assert results(env_id, [f"\\boxed{{{spelling}}}"]) == plain, spelling
+        assert results(env_id, [f"\\boxed{{{other}}} no, \\fbox{{{spelling}}}"]) == plain
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("behind", ["\\boxed{?}", "\\boxed{}", "\\boxed{", "\\boxed{{x}}", "\\boxed{the answer}", "}{"])
+def test_the_last_box_that_holds_a_move_counts(name, behind):
+    env_id = f"game:{name}-v0"
+    move, other, _ = SPELLINGS[name]
+    if behind == "\\boxed{the answer}" and name in ("Wordle", "Hangman"):
+        pytest.skip("two words are letters apart")
+    text = f"\\boxed{{{other}}} \\boxed{{{move}}} {behind}"
+    assert results(env_id, [text]) == results(env_id, [f"\\boxed{{{move}}}"])
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize(
+    "piece", ["\\boxed{", "\\boxed{1 }", "\\boxed{up?}", "A ", "9" * 5000 + " ", "\\boxed{A" + " " * 5000 + "} "]
+)
+def test_reading_an_action_takes_time_linear_in_its_length(name, piece):
+    """A megabyte of anything is read in a moment; a quadratic reader would take minutes."""
+    for text in ("\\boxed{" + piece * (10**6 // len(piece)), piece * (10**6 // len(piece)) + "}"):
+        results(f"game:{name}-v0", [text])
+
+
+@pytest.mark.parametrize("name", ["GuessTheNumber", "Mastermind", "Minesweeper", "Sudoku", "Crosswords", "WordSearch"])
+def test_numbers_of_any_length_are_outside_the_game(name):
+    move = re.sub(r"\d+", "9" * 4000, SPELLINGS[name][0], count=1)
+    observation, *end = results(f"game:{name}-v0", [f"\\boxed{{{move}}}"])[0]
+    assert end == [0.0, False, False]
+    assert len(observation) < 300

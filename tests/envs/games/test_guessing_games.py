@@ -53,6 +53,12 @@ def test_numbers_outside_the_range_cost_a_turn():
     assert env.render() == "Guesses so far: "
 
 
+@pytest.mark.parametrize(("last", "paid"), [(11, 0), (0, 0), (-3, 0), (10, 1 - 3 / 9), (1, 1 - 6 / 9)])
+def test_the_turn_limit_pays_nothing_for_a_number_outside_the_range(last, paid):
+    env = at("game:GuessTheNumber-v0-easy", secret=7, turn=3)
+    assert env.step(boxed(last))[1:4] == (pytest.approx(paid), False, True)
+
+
 def test_secrets_are_uniform():
     env = rollenv.make("game:GuessTheNumber-v0-easy")
     env.reset(0)
@@ -156,6 +162,26 @@ def test_flags_come_and_go_and_protect():
     assert env.step(boxed("reveal 0 0"))[1:3] == (0.0, False)
     assert "F" not in env.step(boxed("flag 0 0"))[4]["suffix"]
     assert env.step(boxed("reveal 0 0"))[2]
+
+
+def test_flags_stop_what_opens_by_itself():
+    env = at("game:Minesweeper-v0-easy", mines=0b11111 << 20)
+    for col in range(5):
+        env.step(boxed(f"flag 1 {col}"))
+    assert env.step(boxed("reveal 0 0"))[1:3] == (pytest.approx(5 / 20), False)
+    assert env.render().count("F") == 5
+    assert env.step(boxed("reveal 2 2"))[1] == pytest.approx(10 / 20)
+    for col in range(5):
+        env.step(boxed(f"flag 1 {col}"))
+        reward, won = env.step(boxed(f"reveal 1 {col}"))[1:3]
+        assert (reward, won) == (pytest.approx(1 / 20), col == 4)
+
+
+@pytest.mark.parametrize("verb", ["open", "mark", "UNFLAG"])
+def test_unknown_verbs_cost_a_turn(verb):
+    env = at("game:Minesweeper-v0-easy", mines=0b11111)
+    assert env.step(boxed(f"{verb} 0 0"))[1:4] == (0.0, False, False)
+    assert "F" not in env.render()
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.data())

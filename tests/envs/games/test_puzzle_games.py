@@ -95,9 +95,9 @@ def test_the_oracle_finds_home_after_a_detour():
         assert result[4]["success"]
 
 
-def test_the_turn_limit_pays_the_share_of_tiles_in_place():
+def test_the_turn_limit_pays_the_share_of_cells_that_are_right():
     env = at("game:FifteenPuzzle-v0-easy", tiles=[0, 1, 3, 2], home=["left", "up"], turn=9)
-    assert env.step(boxed("right"))[1:4] == (pytest.approx(1 / 3), False, True)
+    assert env.step(boxed("right"))[1:4] == (pytest.approx(1 / 4), False, True)
 
 
 # -- Sudoku ------------------------------------------------------------------------------------------------------------
@@ -259,6 +259,15 @@ def test_a_move_without_effect_adds_no_tile():
     assert env.render() == look
     assert env.step(boxed("right"))[1:4] == (0.0, False, False)
     assert sum(tile > 0 for row in env.rows for tile in row) == 2
+
+
+def test_a_four_that_appears_pays_with_the_next_move():
+    env = at("game:Game2048-v0-easy", rows=[[1, 0, 2, 0]] + [[0] * 4] * 3, top=1, first=1)
+    assert env.step(boxed("left"))[1] == pytest.approx(1 / 5)
+    for seed in range(100):
+        env.reset(seed)
+        moved, first = max(map(max, slide(env.rows, "left"))), env.first
+        assert env.step(boxed("left"))[1] == pytest.approx((moved - first) / (6 - first))
 
 
 def test_a_stuck_board_is_lost():

@@ -1,0 +1,308 @@
+"""GEM's environments over data sets, by GEM's names and with GEM's arguments and attributes.
+
+Each is a subclass of rollenv's own. What differs is what GEM's programs see: the question as it is in the data set,
+``env.dataset`` in the order of play, ``first_obs`` and ``answer`` to read and to set, and a step that ends with
+``(TERMINAL_STATE, reward, True, True, {"correct": ...})`` however often it is called.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rollenv.compat.gem.imports import BASE_IMPORTS
+from rollenv.compat.gem.reasoning_gym import ReasoningGymEnv as ReasoningGymEnv
+from rollenv.compat.gem.rows import Rows
+from rollenv.compat.gem.tables import as_dataset, chosen_split
+from rollenv.compat.gem.utils import extract_last_boxed_answer, extract_last_tagged_answer
+from rollenv.core import Env, ResetResult, UsageError
+from rollenv.envs.data import code_env, math_env, math_visual_env, qa_env
+from rollenv.envs.data.code_tests import StdioTests, Tests, count
+from rollenv.envs.data.datasets import Row
+from rollenv.envs.data.grading import grade
+from rollenv.parsing import last_boxed, last_code_block
+from rollenv.sandbox import RunResult, shared_pool
+
+#: For rollenv's own classes, the name of GEM's here.
+CLASSES = {
+    "rollenv.envs.data.math_env:MathEnv": "MathEnv",
+    "rollenv.envs.data.math_visual_env:MathVisualEnv": "MathVisualEnv",
+    "rollenv.envs.data.qa_env:QaEnv": "QaEnv",
+    "rollenv.envs.data.code_env:CodeEnv": "CodeEnv",
+    "rollenv.envs.adapters.rg:ReasoningGymEnv": "ReasoningGymEnv",
+}
+
+
+def _known(cls: type, given: dict[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that rollenv's class takes by name alone. GEM's classes ignore all others."""
+    parameters = inspect.signature(cls).parameters.values()
+    names = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    return {name: value for name, value in given.items() if name in names}
+
+
+class MathEnv(Rows, math_env.MathEnv):
+    """GEM's MathEnv. ``eval=True`` keeps the order of the rows in the first epoch."""
+
+    answer: Any
+
+    def __init__(
+        self,
+        dataset_name: str | None = "",
+        split: str | None = None,
+        dataset: Any = None,
+        question_key: str = "problem",
+        answer_key: str = "answer",
+        use_format_error_reward: bool = False,
+        seed: int | None = 0,
+        use_mp: bool = True,
+        **kwargs: Any,
+    ):
+        math_env.MathEnv.__init__(
+            self,
+            dataset_name,
+            split,
+            chosen_split(dataset, split),
+            question_key,
+            answer_key,
+            use_format_error_reward,
+            seed,
+            use_mp,
+            instruct=False,
+        )
+        self.use_mp = use_mp
+        self._begin(seed, as_dataset(self.rows), shuffle=not kwargs.get("eval", False))
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """The answers that count as right."""
+        return math_env.gold_answers(self.answer)
+
+    def _mark(self, action: str) -> tuple[float, dict[str, Any]]:
+        valid = last_boxed(action) is not None
+        correct = bool(self.check_correct(action, self.answer))
+        return float(correct) if valid or correct else self.format_reward, {"correct": correct, "valid": valid}
+
+    @staticmethod
+    def check_correct(model_answer: str, gt_answer: Any) -> bool:
+        """Whether the answer in the last box is one of the right ones."""
+        answer = last_boxed(model_answer)
+        return answer is not None and any(grade(gold, answer) for gold in math_env.gold_answers(gt_answer))
+
+
+class MathVisualEnv(MathEnv, math_visual_env.MathVisualEnv):
+    """GEM's MathVisualEnv, whose observation is a dict of ``problem`` and ``images`` (Pillow's)."""
+
+    def __init__(
+        self,
+        dataset_name: str | None = "",
+        split: str | None = None,
+        dataset: Any = None,
+        image_key: str = "images",
+        question_key: str = "problem",
+        answer_key: str = "answer",
+        seed: int | None = 0,
+        use_mp: bool = True,
+        **kwargs: Any,
+    ):
+        math_visual_env.MathVisualEnv.__init__(
+            self,
+            dataset_name,
+            split,
+            chosen_split(dataset, split),
+            image_key,
+            question_key,
+            answer_key,
+            seed,
+            use_mp,
+            instruct=False,
+            use_format_error_reward=kwargs.get("use_format_error_reward", False),
+        )
+        self.use_mp = use_mp
+        self._begin(seed, as_dataset(self.rows), shuffle=not kwargs.get("eval", False))
+
+    def _first_observation(self) -> Any:
+        return {"problem": self._current[self.question_key], "images": self.images}
+
+    def _arguments(self) -> dict[str, Any]:
+        return {**super()._arguments(), "image_key": self.image_key}
+
+
+def apply_prompt(example: dict[str, Any], question_key: str = "question") -> dict[str, Any]:
+    """The row with a question that says first how to answer it."""
+    return _Prompt(question_key)(example)
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """Makes of a row one whose question says first how to answer it."""
+
+    question_key: str
+    boxed: bool = False
+
+    def __call__(self, example: dict[str, Any]) -> dict[str, Any]:
+        form = "\\boxed{your answer}" if self.boxed else "<answer> your answer </answer>"
+        how = f"Reason first, in the form\n<think> your reasoning </think>\nand then answer in the form\n{form}"
+        example[self.question_key] = f"{how}\n\nQuestion: {example[self.question_key]}\n"
+        return example
+
+
+class QaEnv(Rows, qa_env.QaEnv):
+    """GEM's QaEnv. ``extractor`` finds the answer in an action, and may be replaced."""
+
+    answer: Any
+
+    def __init__(
+        self,
+        dataset_name: str | None = "",
+        split: str | None = None,
+        dataset: Any = None,
+        question_key: str = "question",
+        answer_key: str = "answer",
+        seed: int | None = 0,
+        extract_boxed: bool = False,
+        load_from_cache_file: bool = True,
+        **_: Any,
+    ):
+        chosen = chosen_split(dataset, split)
+        qa_env.QaEnv.__init__(self, dataset_name, split, chosen, question_key, answer_key, seed, extract_boxed)
+        self.extractor = extract_last_boxed_answer if extract_boxed else extract_last_tagged_answer
+        prompt = _Prompt(question_key, extract_boxed)
+        self._begin(seed, as_dataset(self.rows, prompt, load_from_cache_file=load_from_cache_file))
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """The answers that count as right."""
+        return qa_env.texts(self.answer)
+
+    def _mark(self, action: str) -> tuple[float, dict[str, Any]]:
+        answer = self.extractor(action)
+        correct = answer is not None and bool(self.check_correct(answer, self.answer))
+        return float(correct), {"correct": correct, "valid": answer is not None}
+
+    @staticmethod
+    def check_correct(model_answer: str, gt_answer: Any) -> bool:
+        """Whether the answer is one of the right ones after SQuAD's normalisation."""
+        short = len(model_answer) <= qa_env.MAX_CHARACTERS
+        return short and bool(qa_env.exact_match(model_answer, qa_env.texts(gt_answer)))
+
+    def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
+        """Another over the same rows; their questions have the prompt already."""
+        child = super().spawn(same_state, **kwargs)
+        if not same_state and "dataset" not in kwargs:
+            assert isinstance(child, QaEnv)
+            child.dataset = self.dataset.shuffle(seed=child.seed)
+        return child
+
+    def _arguments(self) -> dict[str, Any]:
+        return {**super()._arguments(), "extract_boxed": self.extract_boxed}
+
+
+class _ImportsForgotten:
+    """The shared pool; a program that fails over an undefined name runs again after the usual imports, as in GEM."""
+
+    def run(self, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
+        result = shared_pool().run(code, stdin=stdin, timeout=timeout)
+        if result.exit_code != 0 and "is not defined" in result.stderr:
+            return shared_pool().run(f"{BASE_IMPORTS}\n{code}", stdin=stdin, timeout=timeout)
+        return result
+
+    def close(self) -> None:
+        """The pool is the process's."""
+
+
+class CodeEnv(Rows, code_env.CodeEnv):
+    """GEM's CodeEnv. ``tests`` are those of the row; programs always run in isolated sandboxes."""
+
+    tests: Any = None
+    _answer_name = "tests"
+
+    def __init__(
+        self,
+        dataset_name: str | None = "",
+        split: str | None = None,
+        dataset: Any = None,
+        question_key: str = "problem",
+        test_key: str = "tests",
+        seed: int | None = 0,
+        max_workers: int = 5,
+        max_tests: int | None = 12,
+        verbose: bool = False,
+        sandbox_type: str = "none",
+        **kwargs: Any,
+    ):
+        runners = {"sandbox": _ImportsForgotten(), "judge": code_env.Judges()}
+        if sandbox_type not in ("none", "bwrap"):
+            raise UsageError(f"sandbox_type {sandbox_type!r} is unknown; none and bwrap mean an isolated sandbox")
+        code_env.CodeEnv.__init__(
+            self,
+            dataset_name,
+            split,
+            chosen_split(dataset, split),
+            question_key,
+            test_key,
+            seed,
+            max_workers,
+            max_tests,
+            **{**runners, **_known(code_env.CodeEnv, kwargs)},
+        )
+        self.dataset_name, self.verbose, self.sandbox_type = dataset_name, verbose, sandbox_type
+        self._begin(seed, as_dataset(self.rows))
+
+    @property
+    def dataset(self) -> Any:
+        """What is played, in order. Another one in its place is played from its first row."""
+        return self._dataset
+
+    @dataset.setter
+    def dataset(self, value: Any) -> None:
+        self._dataset, self.idx = value, 0
+
+    @property
+    def dataset_iter(self) -> Iterator[Any]:
+        """The rows that are still to come in this epoch; set to ``iter(env.dataset)``, it starts the epoch anew."""
+        return (self.dataset[i] for i in range(self.idx, len(self.dataset)))
+
+    @dataset_iter.setter
+    def dataset_iter(self, value: Iterator[Any]) -> None:
+        self.idx = 0
+
+    def _ask(self, seed: int | None, index: int | None) -> ResetResult:
+        next_row = self.idx
+        result = super()._ask(seed, index)
+        if seed is not None and index is None:  # a draw is no step of the way through the rows
+            self.idx = next_row
+        return result
+
+    def _take(self, row: Row) -> None:
+        if isinstance(row[self.gold_key], str) and not row.get("entry_point"):
+            row = {**row, self.gold_key: json.loads(row[self.gold_key])}
+        super()._take(row)
+
+    def _first_observation(self) -> Any:
+        return super()._first_observation() if isinstance(self._tests(), StdioTests) else self._question()
+
+    def _tests(self) -> Tests:
+        return self._parse(self.tests)
+
+    def _mark(self, action: str) -> tuple[float, dict[str, Any]]:
+        code = last_code_block(action)
+        code = last_code_block(action, languages=None) if code is None else code
+        if code is None:
+            return self.format_reward, {"correct": False, "valid": False}
+        correct = self._check_correct(code)
+        return float(correct), {"correct": correct, "valid": True}
+
+    def _check_correct(self, model_code: str) -> bool:
+        """Whether the program passes all tests."""
+        tests = self._tests()
+        total = count(tests)
+        short = len(model_code) <= code_env.MAX_CHARACTERS
+        return short and self._run(self._program(model_code), tests, total) == total
+
+    def _arguments(self) -> dict[str, Any]:
+        names = ("dataset_name", "question_key", "max_workers", "max_tests", "verbose", "sandbox_type", "solution_key")
+        arguments = {name: getattr(self, name) for name in (*names, "timeout", "shown_tests")}
+        return {**arguments, "dataset": self.dataset, "test_key": self.gold_key}

@@ -1,0 +1,157 @@
+"""GEM's reward functions for mathematics, with rollenv's grading: `(info, reward)` of a response and a right answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+from rollenv.compat.gem.utils import last_boxed_only_string, remove_boxed
+from rollenv.parsing import last_boxed, last_tagged
+
+__all__ = [
+    "TimeoutException",
+    "answer_tag_reward_fn",
+    "answer_tag_reward_fn_for_orz",
+    "are_equal_under_sympy",
+    "boxed_reward_fn",
+    "extract_answer",
+    "extract_boxed_answer",
+    "grade",
+    "grade_answer_mathd",
+    "grade_answer_sympy",
+    "is_latex_equal",
+    "is_value_equal",
+    "last_boxed_only_string",
+    "mathd_normalize_answer",
+    "normalize_final_answer",
+    "r1_distill_qwen_math_reward_fn",
+    "remove_boxed",
+    "run_with_timeout_signal",
+]
+
+Reward = tuple[dict[str, bool], float]
+Gold = str | float | int | Sequence[str | float | int]
+
+
+class TimeoutException(Exception):
+    """GEM's name for a function that took too long."""
+
+
+def extract_boxed_answer(solution: str) -> str | None:
+    """What stands in the last box."""
+    return last_boxed(solution)
+
+
+def extract_answer(passage: str) -> str | None:
+    """What stands in the last box."""
+    return last_boxed(passage)
+
+
+def mathd_normalize_answer(answer: str | None) -> str | None:
+    """An answer in the form in which answers are compared first."""
+    from rollenv.envs.data.answers import normal
+
+    return None if answer is None else normal(answer.strip())[0]
+
+
+def normalize_final_answer(final_answer: str) -> str:
+    """The same as :func:`mathd_normalize_answer`."""
+    return mathd_normalize_answer(final_answer) or ""
+
+
+def grade(model_answer: str, gt_answer: str, fast: bool = True) -> bool:
+    """Whether an answer is right; ``fast`` is accepted, there is one way of grading."""
+    from rollenv.envs.data.answers import gold_answer
+    from rollenv.envs.data.grading import grade as graded
+
+    return graded(gold_answer(gt_answer), str(model_answer))
+
+
+def grade_answer_mathd(given_answer: str, ground_truth: str) -> bool:
+    """Whether two answers read the same in normal form."""
+    return mathd_normalize_answer(given_answer) == mathd_normalize_answer(ground_truth)
+
+
+def grade_answer_sympy(given_answer: str, ground_truth: str) -> bool:
+    """Whether an answer is right; see :func:`grade`."""
+    return grade(given_answer, ground_truth)
+
+
+def is_latex_equal(given_answer: str, ground_truth: str) -> bool:
+    """Whether an answer is right; see :func:`grade`."""
+    return grade(given_answer, ground_truth)
+
+
+def is_value_equal(given_answer: str, ground_truth: str) -> bool:
+    """Whether an answer is right; see :func:`grade`."""
+    return grade(given_answer, ground_truth)
+
+
+def are_equal_under_sympy(ground_truth_normalized: str, given_normalized: str) -> bool:
+    """Whether an answer is right; see :func:`grade`."""
+    return grade(given_normalized, ground_truth_normalized)
+
+
+def _graded(answer: str | None, gold: Gold, correct: float, incorrect: float) -> Reward:
+    golds = [gold] if isinstance(gold, str | float | int) else list(gold)
+    right = answer is not None and any(grade(answer, str(one)) for one in golds)
+    return {"formatted": True}, correct if right else incorrect
+
+
+def boxed_reward_fn(
+    model_response: str, gt_answer: Gold, fast: bool = False, correct_reward: float = 1.0, incorrect_reward: float = 0.0
+) -> Reward:
+    """Pays a right answer in the last box. ``formatted`` says whether there is a box."""
+    answer = last_boxed(model_response)
+    if answer is None:
+        return {"formatted": False}, incorrect_reward
+    return _graded(answer, gt_answer, correct_reward, incorrect_reward)
+
+
+def r1_distill_qwen_math_reward_fn(
+    model_response: str, gt_answer: Gold, fast: bool = False, correct_reward: float = 1.0, incorrect_reward: float = 0.0
+) -> Reward:
+    """Pays a right box after the one ``</think>`` of a response."""
+    _, *after = model_response.split("</think>")
+    if len(after) != 1:
+        return {"formatted": False}, 0.0
+    return boxed_reward_fn(after[0], gt_answer, fast, correct_reward, incorrect_reward)
+
+
+def _tagged(response: str, gold: Gold, opening: str, correct: float, incorrect: float) -> Reward:
+    answer = last_tagged(response) if opening in response else None
+    if answer is None:
+        return {"formatted": False}, incorrect
+    return _graded(last_boxed(answer) if "\\boxed" in answer else answer, gold, correct, incorrect)
+
+
+def answer_tag_reward_fn(
+    model_response: str, gt_answer: Gold, fast: bool = False, correct_reward: float = 1.0, incorrect_reward: float = 0.0
+) -> Reward:
+    """Pays a right answer in ``<answer>`` right after ``</think>`` and a space."""
+    return _tagged(model_response, gt_answer, "</think> <answer>", correct_reward, incorrect_reward)
+
+
+def answer_tag_reward_fn_for_orz(
+    model_response: str, gt_answer: Gold, fast: bool = False, correct_reward: float = 1.0, incorrect_reward: float = 0.0
+) -> Reward:
+    """Pays a right answer in ``<answer>``."""
+    return _tagged(model_response, gt_answer, "<answer>", correct_reward, incorrect_reward)
+
+
+def run_with_timeout_signal(
+    func: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout_seconds: float = 5,
+) -> Any:
+    """What a function returns, or None if it raises or takes longer; in a thread, so it works in every thread."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="with-timeout")
+    try:
+        return pool.submit(func, *args, **(kwargs or {})).result(timeout_seconds)
+    except (Exception, FutureTimeout):
+        return None
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

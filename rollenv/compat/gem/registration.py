@@ -1,0 +1,106 @@
+"""GEM's registry: the same table of ids as rollenv's, with GEM's arguments and environments with GEM's manners."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rollenv import core, registry
+from rollenv.compat.gem.core import Env, gem_class
+from rollenv.compat.gem.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from rollenv.core import UnknownEnv, UsageError
+from rollenv.registry import EnvSpec
+
+
+def __getattr__(name: str) -> Any:
+    """``ENV_REGISTRY`` is whole when it is first read."""
+    if name != "ENV_REGISTRY":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    registry.list_envs()
+    return registry.ENV_REGISTRY
+
+
+def register(env_id: str, entry_point: str | Callable[..., Any], **kwargs: Any) -> None:
+    """Make an id of any form known; every keyword is an argument for the constructor.
+
+    Raises:
+        UsageError: the id is taken.
+    """
+    registry.list_envs()
+    if env_id in registry.ENV_REGISTRY:
+        raise UsageError(f"cannot register {env_id!r}: it is already registered. Choose another id")
+    registry.ENV_REGISTRY[env_id] = EnvSpec(env_id, entry_point, kwargs)
+
+
+def print_envs() -> None:
+    """Print every id with what builds it."""
+    for spec in registry.list_envs():
+        print(f"  - {spec.id}:\n      Entry point: {spec.entry_point}\n      Arguments: {dict(spec.kwargs)}")  # noqa: T201
+
+
+def make(env_id: str, **kwargs: Any) -> Any:
+    """Build an environment; ``kwargs`` override the registered arguments.
+
+    One of rollenv's own gets GEM's manners. A class written for GEM gets every argument, ``seed`` where it takes it.
+
+    Raises:
+        UnknownEnv: (a ``ValueError``) no such id.
+        BadEntryPoint: (an ``ImportError``) what is registered cannot be loaded.
+    """
+    try:
+        spec = registry.spec(env_id)
+    except UnknownEnv as error:
+        raise UnknownEnv(f"{env_id!r} was not found in registry: {error}") from None
+    factory = registry.load_entry_point(spec.entry_point, spec.id)
+    if isinstance(factory, type) and issubclass(factory, core.Env) and Env not in factory.__mro__:
+        cls = gem_class(factory)  # type: ignore[arg-type]
+        named = isinstance(spec.entry_point, str)  # a class at hand may be one that no name leads to
+        return replace(spec, entry_point=f"{cls.__module__}:{cls.__qualname__}" if named else cls).make(**kwargs)
+    return _of_an_author(spec, factory, {**spec.kwargs, **kwargs})
+
+
+def _of_an_author(spec: EnvSpec, factory: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    """What somebody registered under GEM: anything that builds anything."""
+    seed = kwargs.get("seed")
+    env = factory(**{name: value for name, value in kwargs.items() if name != "seed" or _takes_seed(factory)})
+    if isinstance(env, core.Env):
+        env.spec = replace(spec, kwargs=kwargs, wrappers={})
+        if seed is not None:
+            with contextlib.suppress(UsageError):  # a seed of the author's own kind
+                env.seed_stream(seed)
+        env = registry.wrap(env, spec.wrappers) if spec.wrappers else env
+    env.env_id, env.entry_point = spec.id, spec.entry_point
+    return env
+
+
+def _takes_seed(factory: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return True
+    return "seed" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def make_vec(
+    env_ids: str | Sequence[str],
+    wrappers: Sequence[Callable[[Any], Any]] | None = None,
+    vec_kwargs: Sequence[Mapping[str, Any]] | None = None,
+    async_mode: bool = False,
+    seed: int = 0,
+    **kwargs: Any,
+) -> VectorEnv:
+    """Build many environments; ``kwargs`` win over ``vec_kwargs[i]``, and number i is made with ``seed=seed + i``."""
+    ids = [env_ids] if isinstance(env_ids, str) else list(env_ids)
+    autoreset = {name: kwargs.pop(name) for name in ("autoreset_mode",) if name in kwargs}
+
+    def build(i: int) -> Any:
+        env = make(ids[i], **{"seed": seed + i, **(vec_kwargs[i] if vec_kwargs is not None else {}), **kwargs})
+        for wrap in wrappers or ():
+            env = wrap(env)
+        return env
+
+    kind = AsyncVectorEnv if async_mode else SyncVectorEnv
+    return kind(ids, [lambda i=i: build(i) for i in range(len(ids))], **autoreset)  # type: ignore[misc]

@@ -1,0 +1,221 @@
+"""GEM's tools: rollenv's, with GEM's arguments, names and answers to an action that is not theirs."""
+
+from __future__ import annotations
+
+import abc
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from rollenv.core import RollenvError, UsageError
+from rollenv.parsing import first_tagged
+from rollenv.tools import base, mcp, python, search
+from rollenv.tools.base import ToolResult
+
+TIMEOUT = 5
+
+
+class BaseTool(base.BaseTool, metaclass=abc.ABCMeta):
+    """The base of tools written for GEM. Every tool of rollenv is an instance of it."""
+
+    tool_type = "base"
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        return issubclass(other, base.BaseTool) if cls is BaseTool else NotImplemented
+
+
+class AnyTool(base.BaseTool):
+    """A tool written for GEM as rollenv asks for it: such a tool tells how to call it and answers, nothing else."""
+
+    def __init__(self, tool: Any):
+        self.tool = tool
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "tool" or name.startswith("__"):  # a copy is being made, and of this one, not of the tool
+            raise AttributeError(name)
+        return getattr(self.tool, name)
+
+    @property
+    def tool_type(self) -> str:  # type: ignore[override]
+        return getattr(self.tool, "tool_type", "base")
+
+    @property
+    def name(self) -> str:
+        return getattr(self.tool, "name", self.tool_type)
+
+    def instruction_string(self) -> str:
+        return str(self.tool.instruction_string())
+
+    def execute_action(self, action: str) -> ToolResult:
+        return ToolResult(*self.tool.execute_action(action))
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self.tool
+
+    def __hash__(self) -> int:
+        return hash(self.tool)
+
+
+def as_tool(tool: Any) -> base.BaseTool:
+    """A tool of any origin as rollenv's wrapper takes it."""
+    return tool if isinstance(tool, base.BaseTool) and BaseTool not in type(tool).__mro__ else AnyTool(tool)
+
+
+class PythonCodeTool(python.PythonCodeTool):
+    """Runs code; a program that lacks a usual import is run once more with it. ``_parse_action`` may be replaced."""
+
+    tool_type = "python_code"
+
+    def __init__(
+        self,
+        timeout: float = TIMEOUT,
+        sandbox_type: str = "none",
+        keep_error_last_line: bool = False,
+        common_imports: bool = True,
+        **more: Any,
+    ):
+        super().__init__(timeout, sandbox_type, keep_error_last_line, common_imports=common_imports, **more)
+        self.sandbox_type = sandbox_type
+
+    def _parse_action(self, action: str) -> tuple[str | None, str, bool]:
+        """The program, the action up to its end, and whether there is one."""
+        block = python.first_program(action)
+        return (None, action, False) if block is None else (block.content.strip(), action[: block.end], True)
+
+    def execute_action(self, action: str) -> ToolResult:
+        code, parsed, valid = self._parse_action(action)
+        return self.answer(code or "", parsed) if valid else ToolResult(False, True, "", parsed)
+
+
+_FAILED = "[SearchTool Error:"
+
+
+class SearchTool(search.SearchTool):
+    """Asks a retrieval server; what it found stands in ``<information>``. ``_search`` may be replaced."""
+
+    def _parse_action(self, action: str) -> tuple[str, str, bool]:
+        """The query, the action up to its end, and whether there is one."""
+        call = first_tagged(action, "search")
+        return ("", "", False) if call is None else (call.content.strip(), action[: call.end], True)
+
+    def _search(self, query: str) -> str:
+        try:
+            return self.shown(self._retrieve(query))
+        except RollenvError:  # the user's to mend, not the agent's
+            raise
+        except Exception as error:
+            return f"{_FAILED} {type(error).__name__}: {str(error)[:300]}]"
+
+    def execute_action(self, action: str) -> ToolResult:
+        query, parsed, valid = self._parse_action(action)
+        if not valid:
+            return ToolResult(False, True, "", parsed)
+        text = self._search(query)
+        return ToolResult(True, _FAILED in text, f"\n\n<information>{text}</information>\n\n", parsed)
+
+    def check(self) -> None:
+        """GEM looks for the server when it is first asked."""
+
+
+class MCPTool(mcp.MCPTool):
+    """The tools of MCP servers, with GEM's arguments.
+
+    Args:
+        config: a URL, or ``{"mcpServers": {...}}``.
+        auth: a bearer token, for a URL.
+        headers: for a URL.
+        log_handler, progress_handler, sampling_handler: not supported.
+        max_retries, execution_timeout, validate_on_init, num_workers: see :class:`rollenv.tools.mcp.MCPTool`.
+        delay_between_retries: accepted; a connection is tried again at once.
+
+    Raises:
+        UsageError: for a handler, or a configuration that cannot be read.
+        NoServer: (a ``ValueError``) a server cannot be reached.
+    """
+
+    def __init__(
+        self,
+        config: str | Mapping[str, Any],
+        auth: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        log_handler: Any = None,
+        progress_handler: Any = None,
+        sampling_handler: Any = None,
+        max_retries: int = 3,
+        delay_between_retries: float = 1.0,
+        execution_timeout: float = 30.0,
+        validate_on_init: bool = True,
+        num_workers: int = 1,
+    ):
+        if log_handler or progress_handler or sampling_handler:
+            raise UsageError("rollenv's MCP tool takes no log_handler, progress_handler or sampling_handler")
+        self.raw_config, self.delay_between_retries = config, delay_between_retries
+        self.normalized_config = _normal(config, auth, headers)
+        try:
+            super().__init__(
+                self.normalized_config,
+                execution_timeout=execution_timeout,
+                max_retries=max_retries,
+                validate_on_init=validate_on_init,
+                num_workers=num_workers,
+            )
+        except mcp.MCPError as error:
+            raise NoServer(str(error)) from error
+
+    @classmethod
+    def from_url(
+        cls, url: str, auth: str | None = None, headers: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> Self:
+        """The server at a URL."""
+        return cls(url, auth, headers, **kwargs)
+
+    @classmethod
+    def from_config_file(cls, config_path: str | Path, **kwargs: Any) -> Self:  # type: ignore[override]
+        """The servers that a JSON file names."""
+        with open(config_path, encoding="utf-8") as file:
+            return cls(json.load(file), **kwargs)
+
+    @classmethod
+    def from_local_command(  # type: ignore[override]
+        cls, server_params: Mapping[str, Any], name: str = "default", **kwargs: Any
+    ) -> Self:
+        """A server that is started as a process: ``{"command": ..., "args": [...]}``."""
+        return cls({"mcpServers": {name: dict(server_params)}}, **kwargs)
+
+    @classmethod
+    def from_multi_server(cls, servers: Mapping[str, Any], **kwargs: Any) -> Self:
+        """Several servers: their URLs by name."""
+        return cls({"mcpServers": {k: {"url": v} if isinstance(v, str) else v for k, v in servers.items()}}, **kwargs)
+
+    def get_available_tools(self) -> list[dict[str, Any]]:
+        """Name, description and parameters of each tool."""
+        return [dict(schema["function"]) for schema in self.schemas()]
+
+    def reconfigure(
+        self, new_config: str | Mapping[str, Any], auth: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Use other servers from now on."""
+        self.close()
+        type(self).__init__(
+            self,
+            new_config,
+            auth,
+            headers,
+            max_retries=self.max_retries,
+            execution_timeout=self.execution_timeout,
+        )
+
+
+class NoServer(RollenvError, ValueError):
+    """An MCP server cannot be reached."""
+
+
+def _normal(
+    config: str | Mapping[str, Any], auth: str | None, headers: Mapping[str, str] | None
+) -> str | Mapping[str, Any]:
+    if not isinstance(config, str) or not (auth or headers):
+        return config
+    token = {"Authorization": f"Bearer {auth}"} if auth else {}
+    return {"mcpServers": {"default": {"url": config, "headers": {**(headers or {}), **token}}}}

@@ -1,0 +1,66 @@
+"""GEM's vectors of environments."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rollenv import vector
+from rollenv.compat.gem.core import Refused
+from rollenv.core import UsageError
+from rollenv.vector import AutoresetMode, VectorStep
+
+__all__ = ["AsyncVectorEnv", "AutoresetMode", "SyncVectorEnv", "VectorEnv"]
+
+
+class VectorEnv(vector.VectorEnv):
+    """GEM's vector: an environment itself, with ``env_fns``; wrong numbers of actions or seeds fail an assertion."""
+
+    def __init__(
+        self,
+        env_ids: Sequence[str],
+        env_fns: Sequence[Callable[[], Any]],
+        autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
+        **kwargs: Any,
+    ):
+        self.env_fns = env_fns
+        super().__init__(env_ids, env_fns, autoreset_mode, **kwargs)
+
+    @property
+    def unwrapped(self) -> VectorEnv:
+        return self
+
+    def sample_random_action(self) -> str:
+        raise NotImplementedError("a vector has no random actions; its environments have")
+
+    def spawn(self, same_state: bool = False, **kwargs: Any) -> Any:
+        raise NotImplementedError("a vector cannot be spawned; its environments can")
+
+    def reset(self, seed: Any = None, **env_kwargs: Any) -> Any:
+        try:
+            return copy.deepcopy(super().reset(seed, **env_kwargs))
+        except UsageError as error:
+            raise Refused(str(error)) from error
+
+    def step(self, actions: Any) -> VectorStep:
+        try:
+            observations, rewards, terminated, truncated, infos = super().step(actions)
+        except UsageError as error:
+            raise Refused(str(error)) from error
+        # an author's environment may go on writing into what it returned
+        return copy.deepcopy(observations), rewards, terminated, truncated, copy.deepcopy(infos)
+
+
+class SyncVectorEnv(VectorEnv, vector.SyncVectorEnv):
+    """Its environments run one after another."""
+
+
+class AsyncVectorEnv(VectorEnv, vector.AsyncVectorEnv):
+    """Its environments run in threads."""
+
+    @property
+    def thread_pool_executer(self) -> ThreadPoolExecutor | None:
+        """GEM's name for the threads."""
+        return self._threads

@@ -1,0 +1,89 @@
+"""The space of all texts, and its place in the shared memory of Gymnasium's vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
+
+#: Bytes of UTF-8 that an observation may have in shared memory.
+MAX_SHARED = 65_536
+_LENGTH = 4
+
+
+class TextSpace(gymnasium.spaces.Space[str]):
+    """All strings. ``gymnasium.spaces.Text`` wants a finite alphabet and length, which language does not have."""
+
+    def __init__(self, seed: int | None = None):
+        super().__init__(shape=None, dtype=None, seed=seed)
+
+    def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
+        """Up to 20 printable ASCII characters."""
+        return "".join(map(chr, self.np_random.integers(32, 127, size=int(self.np_random.integers(0, 21)))))
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TextSpace)
+
+    def __hash__(self) -> int:
+        return hash(TextSpace)
+
+    def __repr__(self) -> str:
+        return "TextSpace()"
+
+
+class _Shared(Sequence[str]):
+    """The texts that stand in shared memory now; a copy is a tuple of them. Gymnasium asks for it once."""
+
+    def __init__(self, memory: Any, n: int):
+        self._memory, self._n = memory, n
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return tuple(self)[i]
+        if not -self._n <= i < self._n:
+            raise IndexError(i)
+        place = _place(self._memory, i % self._n)
+        length = int.from_bytes(place[:_LENGTH].tobytes(), "little")
+        return place[_LENGTH : _LENGTH + length].tobytes().decode("utf-8", "surrogatepass")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> tuple[str, ...]:
+        return tuple(self)
+
+
+def _place(memory: Any, i: int) -> Any:
+    """The bytes of one text: its length, then itself."""
+    return np.frombuffer(memory.get_obj(), dtype=np.uint8).reshape(-1, _LENGTH + MAX_SHARED)[i]
+
+
+@create_shared_memory.register(TextSpace)
+def _create(space: TextSpace, n: int = 1, ctx: Any = None) -> Any:
+    import multiprocessing
+
+    return (ctx or multiprocessing).Array("B", n * (_LENGTH + MAX_SHARED))
+
+
+@read_from_shared_memory.register(TextSpace)
+def _read(space: TextSpace, shared_memory: Any, n: int = 1) -> _Shared:
+    return _Shared(shared_memory, n)
+
+
+@write_to_shared_memory.register(TextSpace)
+def _write(space: TextSpace, index: int, value: str, shared_memory: Any) -> None:
+    text = value.encode("utf-8", "surrogatepass")
+    if len(text) > MAX_SHARED:
+        raise ValueError(
+            f"an observation of {len(text)} bytes does not fit into shared memory ({MAX_SHARED}); "
+            "make the vector with shared_memory=False"
+        )
+    place = _place(shared_memory, index)
+    place[:_LENGTH] = np.frombuffer(len(text).to_bytes(_LENGTH, "little"), dtype=np.uint8)
+    place[_LENGTH : _LENGTH + len(text)] = np.frombuffer(text, dtype=np.uint8)
