@@ -175,3 +175,17 @@ def test_sokoban_draws_gem_s_random_sizes():
 def test_the_page_about_the_differences_is_up_to_date():
     path = Path(__file__).parents[2] / "docs" / "gem_games.md"
     assert path.read_text(encoding="utf-8") == page(), "run: python tests/compat/gem_differences.py > docs/gem_games.md"
+
+
+@pytest.mark.parametrize("cls", ENVS)
+@pytest.mark.parametrize(
+    "piece",
+    ["\\boxed{", "\\boxed{1 }", "\\boxed{a}", "a ", "aB", "1 ", "9" * 5000 + " ", "\\boxed{A" + " " * 5000 + "} "],
+    ids=lambda piece: piece[:12],
+)
+def test_reading_an_action_takes_time_linear_in_its_length(cls, piece):
+    """Half a megabyte of anything is read in a moment; a quadratic reader would take minutes."""
+    env, n = cls(), 500_000 // len(piece)
+    for text in ("\\boxed{" + piece * n, piece * n + "}"):
+        env.reset(0)
+        env.step(text)
