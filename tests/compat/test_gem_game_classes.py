@@ -109,6 +109,14 @@ def test_random_actions_are_drawn_as_gem_draws_them():
     assert {len(hangman.sample_random_action()) for _ in range(50)} == {9, 13}
 
 
+def test_zero_is_a_guess_where_the_range_has_it():
+    for low, ended in ((1, True), (0, False), (-2, False)):
+        env = games.GuessTheNumberEnv(low, 9, 5)
+        env.reset()
+        env.game_number = 5
+        assert env.step("\\boxed{0}")[1:3] == (-0.1 if ended else 0.0, ended)
+
+
 def test_turn_count_can_be_set():
     env = games.TowerofHanoiEnv(max_turns=10)
     env.reset()
