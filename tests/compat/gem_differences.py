@@ -302,6 +302,7 @@ BROKEN_IDS = {
 
 #: What no sequence of actions shows, but a reader should know.
 TEXTS = [
+    ("GuessTheNumber", "the guess 0 where the range has it", "-0.1, and the episode ends: 0 is never found", "a guess"),
     ("all", "the wording of prompts and feedback", "GEM's", "ours, with the same facts, action format and order"),
     (
         "Minesweeper, FifteenPuzzle",

@@ -109,6 +109,14 @@ def test_random_actions_are_drawn_as_gem_draws_them():
     assert {len(hangman.sample_random_action()) for _ in range(50)} == {9, 13}
 
 
+def test_zero_is_a_guess_where_the_range_has_it():
+    for low, ended in ((1, True), (0, False), (-2, False)):
+        env = games.GuessTheNumberEnv(low, 9, 5)
+        env.reset()
+        env.game_number = 5
+        assert env.step("\\boxed{0}")[1:3] == (-0.1 if ended else 0.0, ended)
+
+
 def test_turn_count_can_be_set():
     env = games.TowerofHanoiEnv(max_turns=10)
     env.reset()
@@ -175,3 +183,17 @@ def test_sokoban_draws_gem_s_random_sizes():
 def test_the_page_about_the_differences_is_up_to_date():
     path = Path(__file__).parents[2] / "docs" / "gem_games.md"
     assert path.read_text(encoding="utf-8") == page(), "run: python tests/compat/gem_differences.py > docs/gem_games.md"
+
+
+@pytest.mark.parametrize("cls", ENVS)
+@pytest.mark.parametrize(
+    "piece",
+    ["\\boxed{", "\\boxed{1 }", "\\boxed{a}", "a ", "aB", "1 ", "9" * 5000 + " ", "\\boxed{A" + " " * 5000 + "} "],
+    ids=lambda piece: piece[:12],
+)
+def test_reading_an_action_takes_time_linear_in_its_length(cls, piece):
+    """Half a megabyte of anything is read in a moment; a quadratic reader would take minutes."""
+    env, n = cls(), 500_000 // len(piece)
+    for text in ("\\boxed{" + piece * n, piece * n + "}"):
+        env.reset(0)
+        env.step(text)

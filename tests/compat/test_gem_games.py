@@ -231,7 +231,7 @@ def check(gem, gem_ids, env_id, seed, actions, extra=0, seen=None, arrange=None)
 def sequence(env_id, number):
     """The seed, the player and how long it goes on after the end, of one of the sequences of an id."""
     rng = random.Random(f"{env_id} {number}")
-    clever = number % (40 if "Sokoban" in env_id or "2048" in env_id else 8) == 0  # experts are slow
+    clever = number % (100 if "Sokoban" in env_id or "2048" in env_id else 8) == 0  # these experts are slow
     oddity = (0, 0.05, 0.3, 0.9)[number // 2 % 4]
     player = functools.partial(action, random=rng, clever=clever, oddity=oddity)
     return number, lambda env, played: player(env, played=played), rng.choice([0, 0, 0, 2])
@@ -268,8 +268,16 @@ def late_letters(env, played):
     return f"\\boxed{{{hidden[0]}}}" if env.turn_count + len(hidden) >= env.max_turns else "\\boxed{xx}"
 
 
+def flagged_mine(env, played):
+    """In Minesweeper, a mine that has a flag is revealed."""
+    mine = (env.mines & -env.mines).bit_length() - 1
+    cell = f"{mine // env.cols} {mine % env.cols}"
+    return ["\\boxed{reveal 2 2}", f"\\boxed{{flag {cell}}}", f"\\boxed{{reveal {cell}}}"][min(len(played), 2)]
+
+
 #: What chance seldom leads to.
 RARE = [
+    ("game:Minesweeper-v0-hard", flagged_mine),
     ("game:Hangman-v0-easy", late_letters),
     ("game:Hangman-v0-easy", lambda env, played: "\\boxed{ſ}" if not played else "no box"),
     ("game:Sokoban-v0-easy", lambda env, played: "\\boxed{rıght}"),

@@ -15,16 +15,16 @@ What still differs from GEM on purpose is listed in ``docs/gem_games.md``, which
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Container
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from rollenv.compat.gem.core import GemEnv
+from rollenv.compat.gem.game import GemGame, GemGuessing, GemTextGame, boxed
 from rollenv.core import StepResult
-from rollenv.envs.games.base import TextGame, box, words
+from rollenv.envs.games.base import box, words
 from rollenv.envs.games.crosswords import Crosswords, clues
 from rollenv.envs.games.fifteen_puzzle import FifteenPuzzle, solved
 from rollenv.envs.games.game_2048 import DIRECTIONS, Game2048
@@ -44,94 +44,10 @@ from rollenv.envs.sokoban.env import LEGEND, Sokoban
 _DIRECTION = r"up|down|left|right"
 
 
-def _boxed(content: str, flags: int = 0) -> re.Pattern[str]:
-    return re.compile(rf"\\boxed\{{({content})\}}", flags)
-
-
-class GemGame(GemEnv):
-    """What GEM's games have in common."""
-
-    #: A box with an action in it.
-    grammar: ClassVar[re.Pattern[str]]
-    #: The line that the state ends with.
-    request: ClassVar[str] = "What is your move?"
-    #: Said after the instructions where GEM says it.
-    history: ClassVar[str] = ""
-
-    turn: int
-    max_turns: int
-
-    def __init__(self, *, _extra: dict[str, Any] | None = None, **sizes: Any):
-        """GEM's arguments, and those of ``_extra`` that the game knows. One size of None means that all are drawn."""
-        game = next(cls for cls in type(self).__mro__ if not issubclass(cls, GemEnv))
-        known = inspect.signature(game.__init__).parameters
-        size_names = getattr(game, "size_names", ("dim_room", "num_boxes", "max_turns"))
-        if any(sizes[name] is None for name in size_names):
-            sizes |= dict.fromkeys(size_names)
-        extra = {name: value for name, value in (_extra or {}).items() if name in known and name not in sizes}
-        super().__init__(**sizes, **extra)
-
-    def _find(self, action: str) -> re.Match[str] | None:
-        """The last box with an action in it."""
-        return (None, *self.grammar.finditer(action))[-1]
-
-    def _begin(self) -> None:
-        """GEM's constructors reset; here the first look at an episode does."""
-        if not self._begun:
-            self.reset()
-
-    def sample_random_action(self) -> str:
-        self._begin()
-        return super().sample_random_action()
-
-    def get_task_suffix(self) -> str:
-        """The state as text."""
-        self._begin()
-        return self._suffix()
-
-    def _suffix(self) -> str:
-        return f"{super()._suffix()}\n{self.request}"  # type: ignore[misc]
-
-    def _instructions(self) -> str:
-        text: str = super()._instructions()  # type: ignore[misc]
-        return f"{text}\n{self.history}" if self.history else text
-
-    @property
-    def turn_count(self) -> int:
-        """Turns played."""
-        return self.turn
-
-    @turn_count.setter
-    def turn_count(self, value: int) -> None:
-        self.turn = value
-
-
-class _Text(GemGame, TextGame):
-    """A game that has its actions from :class:`~rollenv.envs.games.base.TextGame`."""
-
-    def _read(self, action: str) -> Any:
-        found = self._find(action)
-        return None if found is None else self._parse(found[1])
-
-    def _malformed(self) -> StepResult:
-        observation, reward, terminated, truncated, info = super()._malformed()
-        return observation, reward, terminated, truncated or self.turn == self.max_turns, info
-
-
-class _Guessing(_Text):
-    """A game whose state is the history of guesses, which GEM leaves to the wrapper that keeps observations."""
-
-    request = "What is your guess?"
-    history = "Your guesses so far are listed below as the game goes on."
-
-    def _suffix(self) -> str:
-        return self.request
-
-
-class GuessTheNumberEnv(_Guessing, GuessTheNumber):
+class GuessTheNumberEnv(GemGuessing, GuessTheNumber):
     """Guess the Number with GEM's rules: 0 is no guess, unless it lies in the range."""
 
-    grammar = _boxed(r"\d+")
+    grammar = boxed(r"\d+")
 
     def __init__(
         self, min_number: int | None = 1, max_number: int | None = 20, max_turns: int | None = 20, **extra: Any
@@ -157,10 +73,10 @@ class GuessTheNumberEnv(_Guessing, GuessTheNumber):
         return set(self.guessed)
 
 
-class MastermindEnv(_Guessing, Mastermind):
+class MastermindEnv(GemGuessing, Mastermind):
     """Mastermind."""
 
-    grammar = _boxed(r"\d+(?:\s+\d+)*")
+    grammar = boxed(r"\d+(?:\s+\d+)*")
 
     def __init__(
         self,
@@ -188,10 +104,10 @@ class MastermindEnv(_Guessing, Mastermind):
         return set(self.guesses)
 
 
-class MinesweeperEnv(_Text, Minesweeper):
+class MinesweeperEnv(GemTextGame, Minesweeper):
     """Minesweeper as GEM ends it: won by the last reveal if every mine has a flag by then; a flag saves nobody."""
 
-    grammar = _boxed(r"[a-zA-Z]+\s\d+\s\d+")
+    grammar = boxed(r"[a-zA-Z]+\s\d+\s\d+")
 
     def __init__(
         self,
@@ -243,10 +159,10 @@ class MinesweeperEnv(_Text, Minesweeper):
         return not self.mines
 
 
-class WordleEnv(_Guessing, Wordle):
+class WordleEnv(GemGuessing, Wordle):
     """Wordle. ``only_real_words`` is kept and does nothing, as in GEM."""
 
-    grammar = _boxed(r"[a-zA-Z]+(?:\s+[a-zA-Z]+)*")
+    grammar = boxed(r"[a-zA-Z]+(?:\s+[a-zA-Z]+)*")
 
     def __init__(
         self,
@@ -275,12 +191,12 @@ class WordleEnv(_Guessing, Wordle):
         return set(self.guesses)
 
 
-class HangmanEnv(_Text, Hangman):
+class HangmanEnv(GemTextGame, Hangman):
     """Hangman that goes on when every letter is shown, until the word is named, as GEM's does."""
 
-    grammar = _boxed(r"[a-zA-Z]+", re.IGNORECASE)
+    grammar = boxed(r"[a-zA-Z]+", re.IGNORECASE)
     request = "What is your guess?"
-    history = _Guessing.history
+    history = GemGuessing.history
 
     def __init__(
         self,
@@ -334,10 +250,10 @@ class HangmanEnv(_Text, Hangman):
         return {guess for guess in (*self.shown, *self.tried) if len(guess) == 1 and guess != "_"}
 
 
-class FifteenPuzzleEnv(_Text, FifteenPuzzle):
+class FifteenPuzzleEnv(GemTextGame, FifteenPuzzle):
     """The sliding puzzle."""
 
-    grammar = _boxed(_DIRECTION)
+    grammar = boxed(_DIRECTION)
 
     def __init__(self, max_turns: int | None = 20, num_rows: int | None = 2, **extra: Any):
         super().__init__(num_rows=num_rows, max_turns=max_turns, _extra=extra)
@@ -353,10 +269,10 @@ class FifteenPuzzleEnv(_Text, FifteenPuzzle):
         return _rows([tile or None for tile in self.tiles], self.num_rows)
 
 
-class SudokuEnv(_Text, Sudoku):
+class SudokuEnv(GemTextGame, Sudoku):
     """Sudoku. As many cells are emptied as ``clues`` says, at most as many as leave one solution for sure."""
 
-    grammar = _boxed(r"\d+\s\d+\s\d+")
+    grammar = boxed(r"\d+\s\d+\s\d+")
     history = "Your moves so far are listed below as the game goes on."
 
     def __init__(self, clues: int | None = 30, max_turns: int | None = 100, scale: int | None = 9, **extra: Any):
@@ -380,10 +296,10 @@ class SudokuEnv(_Text, Sudoku):
         return self.clues
 
 
-class TowerofHanoiEnv(_Text, TowerofHanoi):
+class TowerofHanoiEnv(GemTextGame, TowerofHanoi):
     """The Tower of Hanoi."""
 
-    grammar = _boxed(r"[ABCabc]\s*(?:,\s*)?[ABCabc]")
+    grammar = boxed(r"[ABCabc]\s*(?:,\s*)?[ABCabc]")
     history = SudokuEnv.history
 
     def __init__(self, num_disks: int | None = 3, max_turns: int | None = 100, **extra: Any):
@@ -397,10 +313,10 @@ class TowerofHanoiEnv(_Text, TowerofHanoi):
         return {name: [d + 1 for d in largest_first if self.where[d] == i] for i, name in enumerate(PEGS)}
 
 
-class Game2048Env(_Text, Game2048):
+class Game2048Env(GemTextGame, Game2048):
     """2048."""
 
-    grammar = _boxed(_DIRECTION, re.IGNORECASE)
+    grammar = boxed(_DIRECTION, re.IGNORECASE)
 
     def __init__(self, target_tile: int | None = 2048, max_turns: int | None = 1000, board_size: int = 4, **extra: Any):
         extra["board_size"] = board_size
@@ -429,12 +345,12 @@ class Game2048Env(_Text, Game2048):
         return 1 << self.first
 
 
-class CrosswordsEnv(_Text, Crosswords):
+class CrosswordsEnv(GemTextGame, Crosswords):
     """Crosswords, also with fewer turns than letters."""
 
-    grammar = _boxed(r"\d+\s+\d+\s+[a-zA-Z]")
+    grammar = boxed(r"\d+\s+\d+\s+[a-zA-Z]")
     request = "What is your guess?"
-    history = _Guessing.history
+    history = GemGuessing.history
     a_turn_for_each_cell = False
 
     def __init__(
@@ -478,12 +394,12 @@ class CrosswordsEnv(_Text, Crosswords):
         return len(self.letters)
 
 
-class WordSearchEnv(_Text, WordSearch):
+class WordSearchEnv(GemTextGame, WordSearch):
     """Word search that tells how many words there are, and not which."""
 
-    grammar = _boxed(r"\d+\s+\d+\s+\d+\s+\d+")
+    grammar = boxed(r"\d+\s+\d+\s+\d+\s+\d+")
     request = "What is your guess?"
-    history = _Guessing.history
+    history = GemGuessing.history
     state_names = (*WordSearch.state_names, "words")
 
     def __init__(
@@ -527,7 +443,7 @@ class WordSearchEnv(_Text, WordSearch):
 class SokobanEnv(GemGame, Sokoban):
     """Sokoban, also with fewer turns than a level takes."""
 
-    grammar = _boxed(_DIRECTION, re.IGNORECASE)
+    grammar = boxed(_DIRECTION, re.IGNORECASE)
 
     def __init__(
         self,
