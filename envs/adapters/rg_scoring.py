@@ -37,8 +37,8 @@ def may_be_scored(dataset: str, answer: str, item: dict[str, Any]) -> bool:
     if len(answer) > max(_MAX_LENGTH, 4 * len(gold)):
         return False
     if dataset in EVALUATES_LISTS:
-        return answer in (gold, *item["metadata"].get("valid_answers", ())) or _is_literal(answer)
-    return dataset not in EVALUATES_FORMULAS or answer == gold or _is_formula(answer)
+        return answer.strip() in (gold, *item["metadata"].get("valid_answers", ())) or _is_literal(answer)
+    return dataset not in EVALUATES_FORMULAS or answer.strip() == gold or _is_formula(answer)
 
 
 def _is_literal(text: str) -> bool:

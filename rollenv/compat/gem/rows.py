@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from rollenv.compat.gem.constants import TERMINAL_STATE
 from rollenv.compat.gem.core import GemEnv
-from rollenv.compat.gem.utils import TERMINAL_STATE
 from rollenv.core import Env, ResetResult, StepResult, UsageError
 from rollenv.envs.data.answer_env import RowEnv
 from rollenv.envs.data.datasets import Row

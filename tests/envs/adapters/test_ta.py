@@ -159,11 +159,15 @@ def test_wrong_settings_are_refused(kwargs):
         rollenv.make("ta:TicTacToe-v0", **kwargs)
 
 
-def test_a_reward_and_a_reason_that_a_game_has_swapped_are_put_right():
-    """Countdown ends over an invalid move with the share reached as its reward."""
-    env = rollenv.make("ta:Countdown-v0")
+@pytest.mark.parametrize(
+    ("game", "share"),
+    [("Countdown", "_calculate_progress"), ("Cryptarithm", "_progress"), ("Slitherlink", "_progress")],
+)
+def test_a_reward_and_a_reason_that_a_game_has_swapped_are_put_right(game, share):
+    """These end over an invalid move with the share reached as their reward."""
+    env = rollenv.make(f"ta:{game}-v0")
     env.reset(3)
     env.step("[nonsense]")
-    share = env._game._calculate_progress()
+    reached = getattr(env._game, share)()
     _, reward, terminated, _, info = env.step("[nonsense]")
-    assert (reward, terminated, info["success"]) == (pytest.approx(share), True, share >= 1)
+    assert (reward, terminated, info["success"]) == (pytest.approx(reached), True, reached >= 1)
