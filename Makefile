@@ -45,7 +45,7 @@ gem: .bench/gem/installed
 
 .bench/gem/installed:
 	$(PYTHON) -m venv .bench/gem
-	.bench/gem/bin/python -m pip install --quiet --disable-pip-version-check --ignore-requires-python 'gem-llm[mcp]==0.1.0' gymnasium datasets pylatexenc msgpack requests transformers
+	.bench/gem/bin/python -m pip install --quiet --disable-pip-version-check --ignore-requires-python 'gem-llm[mcp]==0.1.0' gymnasium datasets pylatexenc jinja2 msgpack requests transformers
 	touch $@
 
 lint: install
