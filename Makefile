@@ -45,7 +45,8 @@ gem: .bench/gem/installed
 
 .bench/gem/installed:
 	$(PYTHON) -m venv .bench/gem
-	.bench/gem/bin/python -m pip install --quiet --disable-pip-version-check --ignore-requires-python 'gem-llm[mcp]==0.1.0' gymnasium datasets pylatexenc jinja2 msgpack requests transformers
+	.bench/gem/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python gem-llm==0.1.0
+	.bench/gem/bin/python -m pip install --quiet --disable-pip-version-check nltk==3.9.1 'math-verify[antlr4_13_2]' reasoning-gym==0.1.23 msgspec fastmcp pyyaml gymnasium datasets pylatexenc jinja2 msgpack requests transformers
 	touch $@
 
 lint: install
