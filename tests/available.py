@@ -8,7 +8,7 @@ import rollenv
 from rollenv.cli.check import is_available
 
 #: Suites with many ids of one kind: one in so many is checked in every run, the rest in the integration run.
-LARGE = {"code": 3, "eval": 3, "math": 3, "rg": 10, "ta": 15}
+LARGE = {"code": 3, "eval": 3, "game": 3, "gym": 2, "math": 3, "rg": 10, "ta": 15, "webshop": 3}
 
 #: A task of these takes seconds to make; another of their kind stands in for them in every run.
 SLOW = {"ta:RushHour-v0"}

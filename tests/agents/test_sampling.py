@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -227,7 +228,9 @@ def test_what_is_remembered_is_right_and_within_its_bytes(texts, bound):
         assert remembered.bytes <= bound
 
 
-def test_a_replica_that_failed_rests_and_is_taken_back(model, caplog):
+def test_a_replica_that_failed_rests_and_is_taken_back(model, caplog, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("rollenv.agents.router.time", SimpleNamespace(monotonic=lambda: now[0]))
     fails = {"now": True}
 
     def maybe(*_):
@@ -247,13 +250,13 @@ def test_a_replica_that_failed_rests_and_is_taken_back(model, caplog):
 
         first = await say(0)
         assert router.alive == [1]
-        await asyncio.sleep(0.1)
+        now[0] += 0.1
         assert await say(1) == first, "the trial failed, and the request went on elsewhere"
         assert router.alive == [1]
         fails["now"] = False
         assert await say(2) == first
         assert router.alive == [1], "it rests for longer now"
-        await asyncio.sleep(0.3)
+        now[0] += 0.3
         assert await say(3) == first
         assert router.alive == [0, 1]
         fails["now"] = True
@@ -262,7 +265,7 @@ def test_a_replica_that_failed_rests_and_is_taken_back(model, caplog):
         router._places[0].engine.update_weights = gone  # it cannot follow an update
         fails["now"] = False
         await router.update_weights()
-        await asyncio.sleep(0.3)
+        now[0] += 0.3
         await say(6)
         assert router.alive == [1], "its weights are old"
 

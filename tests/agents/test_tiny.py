@@ -56,7 +56,7 @@ def warm(reports: list[str], **changes) -> LocalAgent:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_it_imitates_the_noisy_expert_and_is_cached(tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
     reports: list[str] = []

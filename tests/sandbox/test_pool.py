@@ -233,7 +233,7 @@ def test_sandboxes_die_with_their_process(how):
     assert not left
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_docker_engine_that_dies_is_an_error_until_it_is_back(engine_folder):
     folder = engine_folder()
     url, daemon = engine.start_engine(folder)

@@ -256,7 +256,7 @@ def test_humaneval_solutions_pass_and_broken_ones_fail(data):
     assert outcomes("code:HumanEval", returns_none) == [False] * 164
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_mbpp_solutions_pass_and_broken_ones_fail(data):
     data("mbpp/mbpp.jsonl")
     assert outcomes("eval:MBPP", oracle, timeout=60.0) == [True] * 500  # some compute for seconds, more on a busy core
