@@ -33,6 +33,7 @@ class Ending(Generic[T]):
                 waits_for = coroutine.send(None) if error is None else coroutine.throw(error)
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]
+            told = told and self._meant()  # a deadline of something that it waited for has been dealt with inside
             try:
                 error = None
                 yield waits_for

@@ -98,6 +98,11 @@ class _Watchdog:
         """The call is over."""
         self.due = math.inf
 
+    def go_on(self, due: float) -> None:
+        """A call that another one interrupted goes on, due when it was."""
+        self.due = due
+        self._set()
+
     def stop(self) -> None:
         """Nothing is watched any more."""
         if self._timer is not None:
@@ -335,7 +340,7 @@ class Episode:
         """For the agent: any method of the environment."""
         before, due = self.phase, self.watchdog.due
         answer = await self._robust("call", method, *args)
-        self.watchdog.due = due
+        self.watchdog.go_on(due)
         self.enter(before)
         return answer
 
@@ -405,11 +410,15 @@ class Episode:
             if isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired():
                 failure = EnvFailure("hung", f"{self.env_id}: {method} did not return within {seconds} s")
                 raise await self.env.overdue(failure) from None
-            if isinstance(error, Exception) or self._ends(error):
+            if isinstance(error, Exception):
+                await self._forget_deadline()
+                raise
+            if self._ends(error):
                 raise
             raise failed(self.env_id, method, error) from error
         finally:
             self.watchdog.rest()
+        await self._forget_deadline()
         if self.watchdog.stray() and not self._over():
             await self.watchdog.absorb()
             raise failed(self.env_id, method, asyncio.CancelledError("by the environment itself"))
@@ -417,6 +426,12 @@ class Episode:
         for record in self.records:
             record.ok(method, took)
         return answer
+
+    async def _forget_deadline(self) -> None:
+        """A deadline that passed in the moment of the answer counts no more, nor is its cancellation felt later."""
+        pending = self.watchdog.stray()
+        if self.watchdog.call_expired() and pending and not self.asked():
+            await self.watchdog.absorb()
 
     def _shuns(self, worker: str) -> bool:
         """Workers that are in quarantine, or in which this episode failed: a neighbour may have changed them."""

@@ -28,6 +28,7 @@ from rollenv.agents.base import Action, AgentFailed, RandomAgent, Session
 from rollenv.agents.failures import EngineFailed
 from rollenv.rollout import border, messages
 from rollenv.rollout.clock import Clock
+from rollenv.rollout.ending import Ending
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.health import AgentUnhealthy, RewardUnhealthy
 from rollenv.rollout.manager import RolloutManager
@@ -498,6 +499,35 @@ def test_a_group_that_ends_its_workers_costs_seconds_and_few_deaths():
     assert "signal 11" in bad.trajectories[0].error
     assert all(t.status == "terminated" for g in good for t in g)
     assert deaths <= 8 * (1 + Limits().max_replacements) + 8, "each suspect ends one worker of others at most"
+
+
+def test_a_second_deadline_within_one_answer_is_not_taken_for_the_first():
+    """Each is of a call that the agent makes, and dealt with there: the agent is never to leave."""
+    meant = False
+
+    async def calls_twice():
+        nonlocal meant
+        for _ in range(2):
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                meant = False
+            await asyncio.sleep(0)
+        return "answer"
+
+    async def answer():
+        return await Ending(calls_twice(), lambda: meant)
+
+    async def play():
+        nonlocal meant
+        task = asyncio.create_task(answer())
+        for _ in range(2):
+            await asyncio.sleep(0.01)
+            meant = True
+            task.cancel()
+        return await task
+
+    assert asyncio.run(play()) == "answer"
 
 
 def test_control_c_ends_an_inline_rollout(tmp_path):
