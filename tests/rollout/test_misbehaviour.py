@@ -137,7 +137,8 @@ def actors(left):
         ray.shutdown()
 
 
-@pytest.mark.parametrize("kinds", some([name for name in SETS if not name.startswith("changes")], ("values", "dies")))
+@pytest.mark.integration
+@pytest.mark.parametrize("kinds", [name for name in SETS if not name.startswith("changes")])
 def test_in_actors(kinds, actors, left):
     hold(SETS[kinds], actors, left)
 

@@ -22,7 +22,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 from rollenv.rollout.ray_workers import RayWorkers  # noqa: E402
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 QUICK = Limits(max_backoff=0.0)
 OPTIONS = {"num_cpus": 0.5, "runtime_env": {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}}
 
