@@ -137,6 +137,10 @@ class FifteenPuzzleEnv(GemTextGame, FifteenPuzzle):
         self.tiles, self.home = tuple(int(tile or 0) for row in value for tile in row), []
         self._placed()
 
+    def _is_solved(self) -> bool:
+        self._begin()
+        return self.tiles == solved(self.num_rows)
+
 
 class SudokuEnv(GemTextGame, Sudoku):
     """Sudoku. As many cells are emptied as ``clues`` says, at most as many as leave one solution for sure."""
@@ -303,6 +307,14 @@ class SokobanEnv(GemGame, Sokoban):
         malformed_last = terminated and not info["valid"] and self.turn == self.max_turns
         return observation, reward, terminated, truncated or malformed_last, info
 
+    def _count_boxes_on_targets(self) -> int:
+        self._begin()
+        return (self.state.boxes & self.board.targets).bit_count()
+
+    def _check_if_all_boxes_on_target(self) -> bool:
+        self._begin()
+        return self.state.boxes == self.board.targets
+
     def _paid(self, before: State, terminated: bool, truncated: bool, valid: bool) -> float:
         """GEM's rewards, with what a user changed in ``LanguageGameReward``."""
         if not valid:
@@ -342,7 +354,9 @@ class SokobanEnv(GemGame, Sokoban):
     def room_state(self, value: Any) -> None:
         self._resume()
         room, player = np.asarray(value), _cells(value, 5)
-        self._build(room, _cells(room, 2, 3) | self.board.targets & player)  # what the player stands on is not shown
+        old = self.board  # in the same room, what the player stands on is known though not shown
+        same = (old.height, old.width, old.walls) == (*room.shape, _cells(room, 0))
+        self._build(room, _cells(room, 2, 3) | (old.targets & player if same else 0))
         self.state = State(player.bit_length() - 1, _cells(room, 3, 4))
 
     def _build(self, room: np.ndarray[Any, Any], targets: int) -> None:

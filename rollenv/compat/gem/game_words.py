@@ -41,9 +41,10 @@ class CrosswordsEnv(GemTextGame, Crosswords):
     @solution.setter
     def solution(self, value: Sequence[Sequence[str]]) -> None:
         self._resume()
-        self.filled = []
-        self.entries = tuple(_words_in(["".join(row).upper() for row in value]))
-        self._restored()
+        entries = tuple(_words_in(["".join(row).upper() for row in value]))
+        if set(entries) != set(self.entries):
+            self.entries, self.filled = entries, []
+            self._restored()
 
     @property
     def board(self) -> list[list[str]]:
