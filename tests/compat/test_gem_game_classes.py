@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import random
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from gem_differences import page
 
 import rollenv
-from rollenv.compat.gem import games
+from rollenv.compat.gem import constants, core, games
 from rollenv.envs.sokoban.env import RANDOM_SIZES
 
 PAIRS = [(importlib.import_module(where.partition(":")[0]), where, name) for where, name in games.CLASSES.items()]
@@ -133,6 +134,182 @@ def test_a_malformed_action_ends_the_episode_and_says_so_at_the_limit(cls):
     env.reset(0)
     env.turn_count = 1
     assert env.step("no box")[2:4] == (True, True)
+
+
+class OwnReset(games.GuessTheNumberEnv):
+    """An author's reset that calls the base of all environments alone."""
+
+    def reset(self, seed=None):
+        core.Env.reset(self, seed)
+        self.game_number = random.randint(self.min_number, self.max_number)
+        self.previous_guesses = set()
+        self.turn_count = 0
+        return "x", {"suffix": self.get_task_suffix(), "draw": random.random()}
+
+
+def test_an_author_s_reset_need_not_call_ours():
+    env = OwnReset(1, 9, 4)
+    first, number = env.reset(seed=3), env.game_number
+    assert env.reset(seed=3) == first
+    assert env.step(f"\\boxed{{{number}}}")[1:4] == (1.0, True, False)
+    env.reset()
+    assert env.step(f"\\boxed{{{number % 9 + 1}}}")[2] == (env.game_number == number % 9 + 1)
+    assert OwnReset(1, 9, 4).step("no box")[1:4] == (-0.1, True, False)
+
+
+def test_an_author_s_reset_may_do_nothing_to_the_game():
+    class Bare(games.SokobanEnv):
+        def reset(self, seed=None):
+            return self.get_task_suffix(), {}
+
+    env = Bare()
+    for _ in range(2):
+        assert env.reset()[0] == env.get_task_suffix()
+        assert env.step("no box")[1:3] == (-0.1, True)
+
+
+@pytest.mark.parametrize("cls", ENVS)
+def test_an_author_s_texts_are_used(cls):
+    class Mine(cls):
+        def get_task_suffix(self):
+            return f"suffix: {super().get_task_suffix()}"
+
+        def _get_instructions(self):
+            return f"rules: {super()._get_instructions()}"
+
+        def sample_random_action(self):
+            return "my action"
+
+    env = Mine()
+    told, info = env.reset(0)
+    assert told.startswith("rules: ")
+    assert "my action" in told
+    assert info["suffix"].startswith("suffix: ")
+    assert env.step("no box")[4]["suffix"].startswith("suffix: ")
+    assert cls()._get_instructions()
+
+
+def test_an_episode_goes_on_when_its_state_is_set():
+    env = games.GuessTheNumberEnv()
+    env.reset()
+    env.step("bad")
+    env.turn_count, env.game_number = 0, 5
+    assert env.step("\\boxed{5}")[1:4] == (1.0, True, False)
+
+
+def test_rewards_that_a_user_changes_are_paid(monkeypatch):
+    def paid(cls, action, *args, **state):
+        env = cls(*args)
+        env.reset(0)
+        for name, value in state.items():
+            setattr(env, name, value)
+        return env.step(f"\\boxed{{{action}}}")[1]
+
+    names = ("success", "internal_step", "fail", "invalid_action", "format_error")
+    for name, value in zip(names, (10.0, 0.5, -3.0, -2.0, -1.0), strict=True):
+        monkeypatch.setattr(constants.LanguageGameReward, f"{name}_reward", value)
+    guess = games.GuessTheNumberEnv
+    assert [paid(guess, action, game_number=5) for action in ("5", "6", "99", "x")] == [10, 0.5, -2, -1]
+    assert paid(guess, "6", game_number=6, turn_count=19) == 10
+    assert paid(guess, "99", game_number=6, turn_count=19) == -2
+    assert paid(games.WordleEnv, "crane", secret_word="crane") == 5.5
+    assert paid(games.WordleEnv, "cr", secret_word="crane") == -2
+    assert paid(games.MastermindEnv, "5 5 5 5", game_code=[1, 2, 3, 4]) == 0
+    assert [paid(games.TowerofHanoiEnv, move) for move in ("A B", "B A")] == [0.5, -2]
+    assert paid(games.TowerofHanoiEnv, "A B", turn_count=99) == 0
+    mines = {"grid": [[-1, 1], [1, 1]], "first_reveal": False}
+    assert [paid(games.MinesweeperEnv, f"{cell}", 2, 2, 1, **mines) for cell in ("reveal 0 0", "flag 0 0")] == [-3, 0.5]
+    room = np.array([[0] * 5, [0, 5, 4, 2, 0], [0, 1, 1, 1, 0], [0] * 5])
+    moves = [paid(games.SokobanEnv, move, (5, 5), 9, 1, room_state=room) for move in ("right", "down", "up", "x")]
+    assert moves == [10, 0.5, -2, -1]
+    crossword = {"solution": [["C", "A", "T"]], "board": [["_", "_", "T"]]}
+    assert [paid(games.CrosswordsEnv, cell, **crossword) for cell in ("0 0 x", "0 2 t", "0 0 c")] == [0.5, -2, 1 / 3]
+    letters = {"game_board": [list("CAT"), list("XYZ"), list("XYZ")], "placed_words": {"CAT": (0, 0, "across")}}
+    assert [paid(games.WordSearchEnv, cells, **letters) for cells in ("1 0 1 2", "0 0 1 2", "0 0 0 2")] == [0.5, -2, 1]
+
+
+@pytest.mark.parametrize("cls", ENVS)
+def test_every_piece_of_the_state_can_be_set_to_what_it_is(cls):
+    derived = {"action_rng", "greatest_num", "move_limit", "np_random", "np_random_seed", "page", "unwrapped"}
+    env = cls()
+    env.reset(4)
+    told = env.get_task_suffix()
+    for name in [n for n in dir(cls) if isinstance(getattr(cls, n), property) and n not in derived]:
+        value = getattr(env, name)
+        setattr(env, name, copy.deepcopy(value))
+        assert np.array_equal(getattr(env, name), value), name
+    assert env.get_task_suffix() == told
+    twin = cls()
+    twin.set_state(env.get_state())
+    assert twin.get_task_suffix() == told
+
+
+def test_boards_that_are_set_are_played():
+    env = games.Game2048Env(16, 50)
+    env.board, env.max_tile_achieved, env.init_max_tile_achieved = [[8, 8, 0, 0]] + [[0] * 4] * 3, 8, 2
+    assert env.step("\\boxed{left}")[1:4] == (pytest.approx(1 / 3), True, False)
+    env = games.TowerofHanoiEnv(2, 10)
+    env.board = {"A": [], "B": [1], "C": [2]}
+    assert env.step("\\boxed{B C}")[1:4] == (1.0, True, False)
+    env = games.FifteenPuzzleEnv(10, 2)
+    env.board = [[1, 2], [None, 3]]
+    assert not env._is_solved()
+    assert env.step("\\boxed{left}")[1:4] == (1.0, True, False)
+    full = [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]
+    env = games.SudokuEnv(5, 9, 4)
+    env.full_grid, env.board, env.init_num_empty = full, [[0, *full[0][1:]], *full[1:3], [0, *full[3][1:]]], 2
+    assert env.is_safe(env.board, 0, 0, 1)
+    assert not env.is_safe(env.board, 0, 0, 2)
+    assert [env.step(f"\\boxed{{{move}}}")[1:3] for move in ("1 1 1", "4 1 4")] == [(0.5, False), (0.5, True)]
+    env = games.HangmanEnv(4)
+    env.secret_word, env.board = "hello", ["_"] * 5
+    assert env.step("\\boxed{l}")[1] == 0.2
+    assert env.guessed_letters == {"L"}
+    assert env.step("\\boxed{hello}")[1:4] == (0.8, True, False)
+    env = games.CrosswordsEnv()
+    env.solution, env.clues, env.total_letter_cells = [list("CAT"), list("A.."), list("R..")], {"cat": "Purrs"}, 10
+    assert "Purrs" in env.get_task_suffix()
+    assert env.placed_words == {"CAT": (0, 0, "across"), "CAR": (0, 0, "down")}
+    assert env.step("\\boxed{2 0 r}")[1] == 0.1
+
+
+def test_what_gem_s_games_tell_of_themselves():
+    mastermind, wordle, hangman = games.MastermindEnv(), games.WordleEnv(), games.HangmanEnv()
+    mastermind.game_code, wordle.secret_word = [1, 2, 3, 4], "crane"
+    assert mastermind._evaluate_guess([1, 3, 2, 6]) == (1, 2)
+    assert [mastermind.get_current_success_internal_reward(n) for n in (1, 3, 2)] == [0.25, 0.5, 0]
+    assert mastermind.milestone == 3
+    assert wordle._evaluate_guess("caner") == list("GYYYY")
+    assert wordle.get_current_success_internal_reward("GXXXX") == 0.1
+    assert wordle.milestones == [1, 0, 0, 0, 0]
+    assert {len(word) for word in hangman.available_words} == {5}
+    assert set(wordle.available_words) < set(wordle.all_words)
+    assert hangman.get_current_success_internal_reward("A") is None
+    sokoban = games.SokobanEnv()
+    assert sokoban.action_space == ["up", "down", "left", "right"]
+    assert sokoban._parse_action("go \\boxed{Up}") == "up"
+    assert (len(sokoban.box_mapping), sokoban.num_gen_steps) == (3, 20)
+    assert sokoban._count_boxes_on_targets() < 3
+    sokoban.box_mapping = {}
+    assert sokoban.box_mapping == {}
+    assert games.Game2048Env()._parse_action("none") is None
+    assert games.CrosswordsEnv()._parse_action("\\boxed{1 2 a}") == (1, 2, "A")
+    search = games.WordSearchEnv()
+    assert search._parse_action("\\boxed{1 2 3 4}") == (1, 2, 3, 4)
+    search.step("\\boxed{0 0 0 1}")
+    assert (search.attempts, search.highlighted_positions) == ([(0, 0, 0, 1)], set())
+    assert search.word_list
+    assert games.CrosswordsEnv().word_data[0].keys() == {"word", "clues", "hardcore"}
+    for cls in ENVS:
+        assert cls()._is_random is False
+        assert isinstance(cls()._render_board(), str)
+
+
+def test_a_range_of_one_number_and_no_turns_are_sizes():
+    assert games.GuessTheNumberEnv(5, 5, 4).step("\\boxed{5}")[1:4] == (1.0, True, False)
+    env = games.GuessTheNumberEnv(1, 10, 0)
+    env.game_number = 5
+    assert env.step("\\boxed{6}")[1:4] == (pytest.approx(8 / 9), True, True)
 
 
 def test_state_is_drawn_as_gem_holds_it():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar
 
+from rollenv.compat.gem.constants import LanguageGameReward
 from rollenv.compat.gem.core import GemEnv
-from rollenv.core import StepResult
+from rollenv.core import ResetResult, StepResult
 from rollenv.envs.games.base import TextGame
 
 
@@ -16,8 +19,47 @@ def boxed(content: str, flags: int = 0) -> re.Pattern[str]:
     return re.compile(rf"\\boxed\{{({content})\}}", flags)
 
 
+def rows_of(cells: list[Any], width: int) -> list[list[Any]]:
+    """A board from its cells, row by row."""
+    return [cells[i : i + width] for i in range(0, len(cells), width)]
+
+
+class Told:
+    """An attribute that is worked out whenever it is read, until somebody sets it."""
+
+    def __init__(self, work_out: Callable[[Any], Any]):
+        self._work_out = work_out
+        self.__doc__ = work_out.__doc__
+
+    def __get__(self, env: Any, owner: type) -> Any:
+        if env is None:
+            return self
+        env._begin()
+        return self._work_out(env)
+
+
+def _author_s(reset: Callable[..., Any]) -> Callable[..., Any]:
+    """An author's ``reset``, after which the episode has begun even where it never calls ours."""
+
+    @functools.wraps(reset)
+    def begun(self: GemGame, *args: Any, **kwargs: Any) -> Any:
+        self._in_reset = True
+        try:
+            result = reset(self, *args, **kwargs)
+        finally:
+            self._in_reset = False
+        self._resume()
+        return result
+
+    return begun
+
+
 class GemGame(GemEnv):
-    """What GEM's games have in common."""
+    """What GEM's games have in common.
+
+    GEM's constructors reset; here the first look at an episode does. Whoever sets a piece of the state goes on from
+    there, also after the end of an episode.
+    """
 
     #: A box with an action in it.
     grammar: ClassVar[re.Pattern[str]]
@@ -29,12 +71,22 @@ class GemGame(GemEnv):
     turn: int
     max_turns: int
 
+    #: Whether an author's ``reset`` is running, and whether an episode begins of which no text is wanted.
+    _in_reset = False
+    _quiet = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "reset" in cls.__dict__:
+            cls.reset = _author_s(cls.reset)  # type: ignore[method-assign]
+
     def __init__(self, *, _extra: dict[str, Any] | None = None, **sizes: Any):
         """GEM's arguments, and those of ``_extra`` that the game knows. One size of None means that all are drawn."""
         game = next(cls for cls in type(self).__mro__ if not issubclass(cls, GemEnv))
         known = inspect.signature(game.__init__).parameters
         size_names = getattr(game, "size_names", ("dim_room", "num_boxes", "max_turns"))
-        if any(sizes[name] is None for name in size_names):
+        self._is_random = any(sizes[name] is None for name in size_names)
+        if self._is_random:
             sizes |= dict.fromkeys(size_names)
         extra = {name: value for name, value in (_extra or {}).items() if name in known and name not in sizes}
         super().__init__(**sizes, **extra)
@@ -44,9 +96,26 @@ class GemGame(GemEnv):
         return (None, *self.grammar.finditer(action))[-1]
 
     def _begin(self) -> None:
-        """GEM's constructors reset; here the first look at an episode does."""
-        if not self._begun:
+        """Begin an episode unless one has begun; inside an author's ``reset``, with a game of ours to change."""
+        if self._begun:
+            return
+        if not self._in_reset:
             self.reset()
+            return
+        self._quiet = True
+        try:
+            GemEnv.reset(self)
+        finally:
+            self._quiet = False
+
+    def _resume(self) -> None:
+        """What precedes a change of the state by hand: there is an episode, and it goes on."""
+        self._begin()
+        self._over, self._last = False, None
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        self._begun = True  # the texts are asked for when the game is set up
+        return super()._reset(options)
 
     def sample_random_action(self) -> str:
         self._begin()
@@ -55,14 +124,26 @@ class GemGame(GemEnv):
     def get_task_suffix(self) -> str:
         """The state as text."""
         self._begin()
-        return self._suffix()
-
-    def _suffix(self) -> str:
         return f"{super()._suffix()}\n{self.request}"  # type: ignore[misc]
 
+    def _get_instructions(self) -> str:
+        """The rules; where an author draws the actions, with one of them."""
+        self._begin()
+        lines = [super()._instructions(), self.history]  # type: ignore[misc]
+        drawer = next(cls for cls in type(self).__mro__ if "sample_random_action" in vars(cls))
+        if not drawer.__module__.startswith("rollenv."):
+            lines.append(f"An action looks like {self.sample_random_action()}")
+        return "\n".join(filter(None, lines))
+
+    def _suffix(self) -> str:
+        return "" if self._quiet else self.get_task_suffix()
+
     def _instructions(self) -> str:
-        text: str = super()._instructions()  # type: ignore[misc]
-        return f"{text}\n{self.history}" if self.history else text
+        return "" if self._quiet else self._get_instructions()
+
+    def _render_board(self, *_: Any, **__: Any) -> str:
+        self._begin()
+        return self.render()
 
     @property
     def turn_count(self) -> int:
@@ -71,18 +152,46 @@ class GemGame(GemEnv):
 
     @turn_count.setter
     def turn_count(self, value: int) -> None:
+        self._resume()
         self.turn = value
 
 
 class GemTextGame(GemGame, TextGame):
-    """A game that has its actions from :class:`~rollenv.envs.games.base.TextGame`."""
+    """A game that has its actions from :class:`~rollenv.envs.games.base.TextGame`.
+
+    Its own rewards are GEM's as they come; what a user changes in ``LanguageGameReward`` is put in their place.
+    """
+
+    #: How much of ``success_reward`` the last move of a game that is won earns.
+    success_share: ClassVar[float] = 0.0
+    #: Whether ``internal_step_reward`` is paid for a move that is valid and earns nothing.
+    pays_steps: ClassVar[bool] = True
+    #: Whether such a move, or an invalid one, is paid at the turn limit too.
+    pays_last_step: ClassVar[bool] = True
 
     def _read(self, action: str) -> Any:
         found = self._find(action)
         return None if found is None else self._parse(found[1])
 
+    def _play(self, move: Any) -> tuple[str, float, bool | None]:
+        steps = LanguageGameReward.internal_step_reward if self.pays_steps else 0.0
+        invalid = LanguageGameReward.invalid_action_reward
+        judged = (steps or invalid) and (self.pays_last_step or self.turn < self.max_turns)
+        before = self.state_key() if judged else ""
+        said, reward, won = super()._play(move)
+        if won:
+            reward += self.success_share * (LanguageGameReward.success_reward - 1)
+        elif judged and not reward:
+            reward = steps if self._is_valid(move, before) else invalid
+        return said, reward, won
+
+    def _is_valid(self, move: Any, before: str) -> bool:
+        """Whether GEM takes a move that earned nothing for a valid one; ``before`` is the state key before it."""
+        return self.state_key() != before
+
     def _malformed(self) -> StepResult:
-        observation, reward, terminated, truncated, info = super()._malformed()
+        observation, _, terminated, truncated, info = super()._malformed()
+        reward = LanguageGameReward.format_error_reward
         return observation, reward, terminated, truncated or self.turn == self.max_turns, info
 
 
@@ -92,5 +201,5 @@ class GemGuessing(GemTextGame):
     request = "What is your guess?"
     history = "Your guesses so far are listed below as the game goes on."
 
-    def _suffix(self) -> str:
+    def get_task_suffix(self) -> str:
         return self.request
