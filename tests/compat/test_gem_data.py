@@ -412,7 +412,7 @@ def test_errors_are_of_the_kinds_that_gem_raises():
     env = MathEnv(dataset=ROWS)
     with pytest.raises(AssertionError):
         env.reset(idx=99)
-    with pytest.raises(KeyError, match="^the data set has the splits train, test"):
+    with pytest.raises(KeyError, match=r"^the data set has the splits train, test"):
         MathEnv(dataset={"train": ROWS, "test": ROWS}, split="dev")
     for cls in (MathEnv, QaEnv):
         for wrong in (None, {"a": 1}, ("1", "2")):

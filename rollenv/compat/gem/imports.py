@@ -1,8 +1,8 @@
 """What a program may use without an import where GEM runs it a second time."""
 
 #: Modules and names of the standard library, and numpy where it is installed. ``datetime`` is the module and ``time``
-#: the function, as in GEM; what would hide a built-in function is left out. ``exit`` and ``quit`` are not built in where
-#: programs run.
+#: the function, as in GEM; what would hide a built-in function is left out. ``exit`` and ``quit`` are no built-ins
+#: where programs run.
 BASE_IMPORTS = """\
 from typing import *
 from bisect import *

@@ -46,7 +46,8 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
 
     def _begin(self, seed: int) -> None:
         """Use the data set of a seed from now on."""
-        self._ds_seed, self._given_ds = seed, None
+        self._ds_seed = seed
+        self._given_ds: Any = None
         self.ds_iter: Iterator[dict[str, Any]] = _Items(self._source, seed)
 
     @property
@@ -56,7 +57,7 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
 
     @ds.setter
     def ds(self, value: Any) -> None:
-        self._given_ds: Any = value
+        self._given_ds = value
 
     @property
     def data(self) -> dict[str, Any]:
