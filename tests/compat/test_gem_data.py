@@ -6,6 +6,8 @@ import copy
 import importlib.util
 import inspect
 import json
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -14,6 +16,7 @@ from both import needs_gem, run_both
 
 from rollenv import MissingExtra, UsageError
 from rollenv.compat.gem import data as gem_data
+from rollenv.compat.gem import math_grader, utils
 from rollenv.compat.gem.data import CLASSES, CodeEnv, MathEnv, MathVisualEnv, QaEnv, ReasoningGymEnv
 from rollenv.compat.gem.tables import Table
 from rollenv.compat.gem.utils import TERMINAL_STATE
@@ -345,6 +348,154 @@ def test_reasoning_gym_scores_what_stands_in_the_box():
     other = ReasoningGymEnv("spell_backward")
     other.set_state(saved)
     assert (other.step(f"\\boxed{{{answer}}}")[1], other.reset()[0]) == (1.0, following)
+
+
+# -- what programs set -----------------------------------------------------------------------------------------------
+
+
+def test_an_answer_that_is_set_without_reset_is_judged():
+    for cls, right in ((MathEnv, "\\boxed{42}"), (QaEnv, "<answer>42</answer>")):
+        env = cls(dataset=ROWS)
+        env.answer = "42"
+        assert [env.step(right)[1], env.answer, env.idx] == [1.0, "42", 0]
+    program = CodeEnv("apps", dataset=ROWS)
+    program.tests = {"inputs": ["x"], "outputs": ["x"]}
+    assert program.step("```\nprint(input())\n```")[1] == 1.0
+    assert program.tests["inputs"] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("base", "key", "form"), [(MathEnv, "problem", "\\boxed{%s}"), (QaEnv, "question", "<answer>%s</answer>")]
+)
+def test_an_authors_reset_that_does_all_itself(base, key, form):
+    class Own(base):
+        def reset(self, seed=None, idx=None):
+            row = self.dataset[self.idx]
+            self.idx += 1
+            self.first_obs, self.answer = row[key], row["answer"]
+            return self.first_obs, {}
+
+    env = Own(dataset=ROWS)
+    for count in (1, 2):
+        env.reset()
+        assert (env.step(form % env.answer)[1], env.idx) == (1.0, count)
+
+
+def test_names_of_columns():
+    for cls in (MathEnv, QaEnv):
+        env = cls(dataset=[{**row, "other": "7"} for row in ROWS])
+        assert env.answer_key == "answer"
+        env.answer_key = "other"
+        env.reset()
+        assert env.answer == "7"
+    assert CodeEnv("apps", dataset=ROWS).test_key == "tests"
+
+
+def test_the_iterator_of_programs_goes_on_as_it_is_read():
+    env = CodeEnv("apps", dataset=ROWS)
+    order = [row["problem"] for row in env.dataset]
+    assert next(env.dataset_iter)["problem"] == order[0]
+    assert env.reset()[0].startswith(order[1])
+    assert [row["problem"] for row in env.dataset_iter] == order[2:]
+    env.dataset_iter = iter([ROWS[4], ROWS[2]])
+    assert env.reset()[0].startswith(ROWS[4]["problem"])
+    twin = copy.deepcopy(env)
+    for one in (env, twin):
+        assert one.reset()[0].startswith(ROWS[2]["problem"])
+    assert sorted(asked(env) for _ in ROWS if env.reset()) == list(range(9))
+    assert env.epoch == 1
+    assert list(env.thread_pool_executer.map(abs, [-1])) == [1]
+    assert copy.deepcopy(env).thread_pool_executer is env.thread_pool_executer
+
+
+def test_errors_are_of_the_kinds_that_gem_raises():
+    env = MathEnv(dataset=ROWS)
+    with pytest.raises(AssertionError):
+        env.reset(idx=99)
+    with pytest.raises(KeyError, match=r"^the data set has the splits train, test"):
+        MathEnv(dataset={"train": ROWS, "test": ROWS}, split="dev")
+    for cls in (MathEnv, QaEnv):
+        for wrong in (None, {"a": 1}, ("1", "2")):
+            with pytest.raises(ValueError, match="a right answer is"):
+                cls.check_correct("\\boxed{1}", wrong)
+
+
+def test_an_authors_prompt(monkeypatch):
+    from rollenv.compat import gem as compat
+
+    module = compat._Module("gem.envs.qa_env")
+    monkeypatch.setitem(sys.modules, "gem.envs.qa_env", module)
+    assert QaEnv(dataset=ROWS).reset()[0].startswith("Reason first")
+    module.apply_prompt = lambda row, question_key: {**row, question_key: f"Now: {row[question_key]}"}
+    assert QaEnv(dataset=ROWS).reset()[0].startswith("Now: Which is row")
+
+
+@needs_reasoning_gym
+def test_reasoning_gym_with_what_an_author_sets():
+    import reasoning_gym
+
+    env = ReasoningGymEnv("chain_sum", 5, 3)
+    env.reset()
+    env.reward_fn = lambda answer, entry: 0.5 if (answer, entry) == ("1", env.data) else 0.0
+    assert [env.step("\\boxed{1}")[1], env.step("no")[1]] == [0.5, 0.0]
+    del env.reward_fn
+    questions = [entry["question"] for entry in env.ds]
+    assert next(env.ds_iter)["question"] == questions[1]
+    assert env.reset()[0] == questions[2]
+    env.ds = other = reasoning_gym.create_dataset("chain_sum", size=3, seed=77)
+    env.ds_iter = iter(env.ds)
+    for i in range(2):
+        assert env.reset()[0] == other[i]["question"]
+        assert env.data == other[i]
+        assert env.step(f"\\boxed{{{other[i]['answer']}}}")[1] == 1.0
+    twin, state = env.spawn(same_state=True), env.get_state()
+    assert twin.reset()[0] == other[2]["question"] == env.reset()[0] == env.reset(idx=2)[0]
+    assert env.reset()[0] not in [entry["question"] for entry in other]
+    fresh = ReasoningGymEnv("chain_sum", 5, 3)
+    fresh.set_state({"idx": state["idx"], "data": state["data"]})
+    assert (fresh.idx, fresh.data) == (state["idx"], state["data"])
+    assert (fresh.step(f"\\boxed{{{other[1]['answer']}}}")[1], fresh.reset()[0]) == (1.0, questions[0])
+    fresh.data = {"question": "?", "answer": "8", "metadata": {}}
+    assert [fresh.step(a)[1] for a in (fresh.oracle_action(), "\\boxed{9}")] == [1.0, 0.0]
+
+
+# -- small functions -------------------------------------------------------------------------------------------------
+
+
+def test_boxes_are_given_as_they_stand():
+    for text, inside, box in (
+        ("a \\boxed{ 5 } b", " 5 ", "\\boxed{ 5 }"),
+        ("\\boxed{1}\\boxed{ }", " ", "\\boxed{ }"),
+        ("\\boxed{\\frac{1}{2} }", "\\frac{1}{2} ", "\\boxed{\\frac{1}{2} }"),
+        ("none", None, None),
+    ):
+        assert utils.extract_last_boxed_answer(text) == inside == math_grader.extract_boxed_answer(text)
+        assert utils.last_boxed_only_string(text) == box
+    assert utils.last_boxed_only_string("\\boxed{" + " " * 100_000 + "x \\boxed{}") == "\\boxed{}"
+
+
+def test_normal_forms():
+    assert [utils.normalize_answer(text) for text in ("an the a", "The Cat!", "...")] == ["", "cat", ""]
+    assert utils.em_check("", "the")
+    assert not QaEnv.check_correct("", ["the"])
+    assert math_grader.grade_answer_mathd("-1/2", "-\\frac{1}{2}")
+    assert not math_grader.grade_answer_mathd("1/2", "2/1")
+    assert gem_data.verify_fn("\\boxed{3}", "3") == ({"formatted": True}, 1)
+    assert gem_data.logger.name == gem_data.__name__
+
+
+def test_programs_that_end_themselves_or_take_too_long():
+    assert utils.run_python("...", "none")[:2] == (False, "")
+    for call in ("exit()", "quit()", "exit(0)"):
+        assert utils.run_python(f"print(1)\n{call}\nprint(2)", "none")[:2] == (True, "1\n")
+    assert utils.run_python("exit(2)", "none")[0] is False
+    endless = "print(1, flush=True)\nwhile True: pass"
+    with pytest.raises(subprocess.TimeoutExpired):
+        utils.subprocess_run(endless, [], "none", None, 0.5)
+    assert utils.run_python(endless, "none", None, 0.5) == (False, "", "\nExecution timed out after 0.5 seconds.")
+    env = CodeEnv("apps", dataset=ROWS)
+    env.reset()
+    assert env.step("```\nprint(sum(map(int, input().split())))\nexit()\n```")[1] == 1.0
 
 
 @pytest.mark.parametrize("mark", [pytest.param("", marks=needs_gem)])

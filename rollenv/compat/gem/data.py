@@ -7,13 +7,19 @@ Each is a subclass of rollenv's own. What differs is what GEM's programs see: th
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
-from collections.abc import Iterator
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from rollenv.compat.gem import _Module
 from rollenv.compat.gem.imports import BASE_IMPORTS
+from rollenv.compat.gem.math_grader import boxed_reward_fn
 from rollenv.compat.gem.reasoning_gym import ReasoningGymEnv as ReasoningGymEnv
 from rollenv.compat.gem.rows import Rows
 from rollenv.compat.gem.tables import as_dataset, chosen_split
@@ -25,6 +31,11 @@ from rollenv.envs.data.datasets import Row
 from rollenv.envs.data.grading import grade
 from rollenv.parsing import last_boxed, last_code_block
 from rollenv.sandbox import RunResult, shared_pool
+
+logger = logging.getLogger(__name__)
+
+#: `(info, reward)` of a response and a right answer.
+verify_fn = functools.partial(boxed_reward_fn, fast=False, correct_reward=1, incorrect_reward=0)
 
 #: For rollenv's own classes, the name of GEM's here.
 CLASSES = {
@@ -43,10 +54,34 @@ def _known(cls: type, given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in names}
 
 
+def _gold_key() -> property:
+    """GEM's name for the column that answers are judged by."""
+
+    def get(env: Rows) -> str:
+        return env.gold_key
+
+    def put(env: Rows, key: str) -> None:
+        env.gold_key = key
+
+    return property(get, put)
+
+
+def _checked(answer: Any) -> Any:
+    """A right answer, or a list of them.
+
+    Raises:
+        UsageError: (a ``ValueError``) it is something else.
+    """
+    if answer is None or isinstance(answer, dict | tuple):
+        raise UsageError(f"a right answer is a text, a number or a list of them, not {type(answer).__name__}")
+    return answer
+
+
 class MathEnv(Rows, math_env.MathEnv):
     """GEM's MathEnv. ``eval=True`` keeps the order of the rows in the first epoch."""
 
     answer: Any
+    answer_key = _gold_key()
 
     def __init__(
         self,
@@ -88,8 +123,8 @@ class MathEnv(Rows, math_env.MathEnv):
     @staticmethod
     def check_correct(model_answer: str, gt_answer: Any) -> bool:
         """Whether the answer in the last box is one of the right ones."""
-        answer = last_boxed(model_answer)
-        return answer is not None and any(grade(gold, answer) for gold in math_env.gold_answers(gt_answer))
+        answer, golds = last_boxed(model_answer), math_env.gold_answers(_checked(gt_answer))
+        return answer is not None and any(grade(gold, answer) for gold in golds)
 
 
 class MathVisualEnv(MathEnv, math_visual_env.MathVisualEnv):
@@ -149,10 +184,18 @@ class _Prompt:
         return example
 
 
+def _authors_prompt(question_key: str) -> Callable[[dict[str, Any]], Any] | None:
+    """What an author put in the place of ``gem.envs.qa_env.apply_prompt``."""
+    module = sys.modules.get("gem.envs.qa_env")
+    function = vars(module).get("apply_prompt") if isinstance(module, _Module) else None
+    return None if function in (None, apply_prompt) else functools.partial(function, question_key=question_key)
+
+
 class QaEnv(Rows, qa_env.QaEnv):
     """GEM's QaEnv. ``extractor`` finds the answer in an action, and may be replaced."""
 
     answer: Any
+    answer_key = _gold_key()
 
     def __init__(
         self,
@@ -169,7 +212,7 @@ class QaEnv(Rows, qa_env.QaEnv):
         chosen = chosen_split(dataset, split)
         qa_env.QaEnv.__init__(self, dataset_name, split, chosen, question_key, answer_key, seed, extract_boxed)
         self.extractor = extract_last_boxed_answer if extract_boxed else extract_last_tagged_answer
-        prompt = _Prompt(question_key, extract_boxed)
+        prompt = _authors_prompt(question_key) or _Prompt(question_key, extract_boxed)
         self._begin(seed, as_dataset(self.rows, prompt, load_from_cache_file=load_from_cache_file))
 
     @property
@@ -185,8 +228,9 @@ class QaEnv(Rows, qa_env.QaEnv):
     @staticmethod
     def check_correct(model_answer: str, gt_answer: Any) -> bool:
         """Whether the answer is one of the right ones after SQuAD's normalisation."""
+        golds = qa_env.texts(_checked(gt_answer))
         short = len(model_answer) <= qa_env.MAX_CHARACTERS
-        return short and bool(qa_env.exact_match(model_answer, qa_env.texts(gt_answer)))
+        return short and bool(qa_env.exact_match(model_answer, golds))
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
         """Another over the same rows; their questions have the prompt already."""
@@ -213,11 +257,42 @@ class _ImportsForgotten:
         """The pool is the process's."""
 
 
+class _Taken:
+    """The rows that an author's iterator gives. Copies of an environment share them, each at its own place."""
+
+    def __init__(self, rows: Iterator[Any]):
+        self._rows, self._seen = rows, list[Any]()
+
+    def at(self, place: int) -> Any:
+        """The row at a place, counted from 0. Raises ``StopIteration`` past the end."""
+        while len(self._seen) <= place:
+            self._seen.append(next(self._rows))
+        return self._seen[place]
+
+
+class _ToCome(Iterator[Any]):
+    """The rows that an environment has still to ask in this epoch. What is taken here is not asked."""
+
+    def __init__(self, env: CodeEnv):
+        self._env = env
+
+    def __next__(self) -> Any:
+        env = self._env
+        if env._taken is None and env.idx >= len(env.dataset):
+            raise StopIteration
+        row = env.dataset[env.idx] if env._taken is None else env._taken.at(env.idx)
+        env.idx += 1
+        return row
+
+
 class CodeEnv(Rows, code_env.CodeEnv):
     """GEM's CodeEnv. ``tests`` are those of the row; programs always run in isolated sandboxes."""
 
     tests: Any = None
+    test_key = _gold_key()
     _answer_name = "tests"
+    _taken: _Taken | None = None
+    shared_by_copies = Rows.shared_by_copies | {"_taken", "thread_pool_executer"}
 
     def __init__(
         self,
@@ -258,18 +333,29 @@ class CodeEnv(Rows, code_env.CodeEnv):
 
     @dataset.setter
     def dataset(self, value: Any) -> None:
-        self._dataset, self.idx = value, 0
+        self._dataset, self.idx, self._taken = value, 0, None
 
     @property
     def dataset_iter(self) -> Iterator[Any]:
-        """The rows that are still to come in this epoch; set to ``iter(env.dataset)``, it starts the epoch anew."""
-        return (self.dataset[i] for i in range(self.idx, len(self.dataset)))
+        """The rows that are still to come in this epoch. Another iterator in its place gives the rest of the epoch."""
+        return _ToCome(self)
 
     @dataset_iter.setter
     def dataset_iter(self, value: Iterator[Any]) -> None:
-        self.idx = 0
+        self.idx, self._taken = 0, _Taken(value)
+
+    @functools.cached_property
+    def thread_pool_executer(self) -> ThreadPoolExecutor:
+        """Threads for an author's own use."""
+        return ThreadPoolExecutor(self.max_workers)
 
     def _ask(self, seed: int | None, index: int | None) -> ResetResult:
+        if self._taken is not None and seed is None and index is None:
+            row = next(self.dataset_iter, None)
+            if row is not None:
+                self._take(row)
+                return self.first_obs, {"idx": self.idx - 1}
+            self._taken, self.idx = None, len(self.dataset)  # the epoch has ended
         next_row = self.idx
         result = super()._ask(seed, index)
         if seed is not None and index is None:  # a draw is no step of the way through the rows

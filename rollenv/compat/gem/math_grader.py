@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from rollenv.compat.gem.utils import last_boxed_only_string, remove_boxed
+from rollenv.compat.gem.utils import extract_last_boxed_answer, last_boxed_only_string, remove_boxed
 from rollenv.parsing import last_boxed, last_tagged
 
 __all__ = [
@@ -31,6 +33,11 @@ __all__ = [
     "run_with_timeout_signal",
 ]
 
+logger = logging.getLogger(__name__)
+
+#: A fraction of whole numbers in one line.
+_OVER = re.compile(r"^(-?)(\d+)/(\d+)$")
+
 Reward = tuple[dict[str, bool], float]
 Gold = str | float | int | Sequence[str | float | int]
 
@@ -41,19 +48,19 @@ class TimeoutException(Exception):
 
 def extract_boxed_answer(solution: str) -> str | None:
     """What stands in the last box."""
-    return last_boxed(solution)
+    return extract_last_boxed_answer(solution)
 
 
 def extract_answer(passage: str) -> str | None:
     """What stands in the last box."""
-    return last_boxed(passage)
+    return extract_last_boxed_answer(passage)
 
 
 def mathd_normalize_answer(answer: str | None) -> str | None:
     """An answer in the form in which answers are compared first."""
     from rollenv.envs.data.answers import normal
 
-    return None if answer is None else normal(answer.strip())[0]
+    return None if answer is None else _OVER.sub(r"\1\\frac{\2}{\3}", normal(answer.strip())[0])
 
 
 def normalize_final_answer(final_answer: str) -> str:

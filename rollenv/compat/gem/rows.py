@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from rollenv.compat.gem.constants import TERMINAL_STATE
-from rollenv.compat.gem.core import GemEnv
-from rollenv.core import Env, ResetResult, StepResult, UsageError
+from rollenv.compat.gem.core import GemEnv, Refused
+from rollenv.core import Env, ResetResult, StepResult
 from rollenv.envs.data.answer_env import RowEnv
 from rollenv.envs.data.datasets import Row
 
@@ -27,7 +27,7 @@ class Answered(GemEnv):
         """Start an episode with row ``idx``, with one that the seed draws, or with the next.
 
         Raises:
-            UsageError: there is no such row.
+            Refused: there is no such row.
         """
         index = (given.get("options") or {}).get("index") if idx is None else idx
         if seed is not None:
@@ -42,15 +42,19 @@ class Answered(GemEnv):
 
     def _checked(self, index: Any, n: int) -> int:
         if not isinstance(index, int | np.integer) or isinstance(index, bool) or not 0 <= index < n:
-            raise UsageError(f"{self}: there are rows 0 to {n - 1}, not {index!r}")
+            raise Refused(f"{self}: there are rows 0 to {n - 1}, not {index!r}")
         return int(index)
 
     def step(self, action: Any) -> StepResult:
-        if not self._asked:
+        if not self._asked and not self._has_answer():
             self.reset()
         reward, info = self._mark(action if isinstance(action, str) else str(action))
         self._over = True
         return TERMINAL_STATE, reward, True, True, {**info, "success": info["correct"]}
+
+    def _has_answer(self) -> bool:
+        """Whether there is something to judge by, which a program may have set without :meth:`reset`."""
+        raise NotImplementedError
 
     def _mark(self, action: str) -> tuple[float, dict[str, Any]]:
         """The reward of an answer, and what the info says of it."""
@@ -91,9 +95,13 @@ class Rows(Answered):
         self.idx += 1
         return self.first_obs, {"idx": self.idx - 1}
 
+    def _has_answer(self) -> bool:
+        return getattr(self, self._answer_name, None) is not None
+
     def _take(self, row: Row) -> None:
         self._current = row
-        setattr(self, self._answer_name, row[self.gold_key])
+        answer = row[self.gold_key]
+        setattr(self, self._answer_name, list(answer) if isinstance(answer, tuple) else answer)
         self.first_obs = self._first_observation()
 
     def _first_observation(self) -> Any:
@@ -117,7 +125,7 @@ class Rows(Answered):
         return len(self.dataset)
 
     def render(self) -> str:
-        return str(self.first_obs) if self._asked else ""
+        return str(getattr(self, "first_obs", ""))
 
     def state_key(self) -> str:
         return f"{self.epoch}/{self.idx}"

@@ -16,6 +16,12 @@ from rollenv.envs.data.datasets import HubRows, Row, Rows
 _RowFunction = Callable[[dict[str, Any]], Any]
 
 
+class NoSplit(UsageError, KeyError):
+    """A data set has no such split."""
+
+    __str__ = Exception.__str__  # KeyError's puts the text in quotes
+
+
 class Table(Sequence[Any]):
     """Rows with the methods of a ``datasets.Dataset`` that GEM's programs use, where that library is not installed or
     cannot hold the rows. Nothing is changed in place; orders follow the seed as they do there.
@@ -63,14 +69,16 @@ def chosen_split(dataset: Any, split: str | None) -> Any:
     """The split of what may be a dict of splits.
 
     Raises:
-        UsageError: it has no such split, or several and none was asked for.
+        UsageError: it has several splits, and none was asked for.
+        NoSplit: it has others.
     """
     if not isinstance(dataset, Mapping):
         return dataset
     if split is None and len(dataset) == 1:
         return next(iter(dataset.values()))
     if split not in dataset:
-        raise UsageError(f"the data set has the splits {', '.join(dataset)}; pass split= one of them, not {split!r}")
+        kind = UsageError if split is None else NoSplit
+        raise kind(f"the data set has the splits {', '.join(dataset)}; pass split= one of them, not {split!r}")
     return dataset[split]
 
 

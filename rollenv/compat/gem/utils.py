@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+import string as characters
+import subprocess
 from collections.abc import Callable, Sequence
 from pprint import pformat, pprint
 from typing import Any
@@ -11,19 +13,29 @@ from typing import Any
 import numpy as np
 from gymnasium.utils import seeding
 
+from rollenv.compat.gem.constants import BASE_IMPORTS
 from rollenv.compat.gem.constants import TERMINAL_STATE as TERMINAL_STATE
 from rollenv.parsing import last_boxed, last_code_block, last_tagged
 
 
 def extract_last_boxed_answer(solution: str) -> str | None:
-    """What stands in the last box."""
-    return last_boxed(solution)
+    """What stands in the last box, with the white space around it."""
+    box = _last_box(solution)
+    return None if box is None else box[1]
 
 
 def last_boxed_only_string(string: str) -> str | None:
     """The last box itself."""
-    inner = last_boxed(string)
-    return None if inner is None else "\\boxed{" + inner + "}"
+    box = _last_box(string)
+    return None if box is None else box[0]
+
+
+def _last_box(text: str) -> re.Match[str] | None:
+    answer = last_boxed(text)
+    if answer is None:
+        return None
+    inner = rf"\s*{re.escape(answer)}\s*" if answer else r"\s*"
+    return max(re.finditer(rf"\\f?box(?:ed)?\s*\{{({inner})\}}", text), key=re.Match.start, default=None)
 
 
 def remove_boxed(s: str | None) -> str | None:
@@ -58,10 +70,9 @@ def set_seed(seed: int | None = None) -> None:
 
 
 def normalize_answer(s: str) -> str:
-    """SQuAD's normal form."""
-    from rollenv.envs.data.qa_env import normalize
-
-    return normalize(s)
+    """SQuAD's normal form, which is empty for a text of articles and punctuation alone."""
+    words = s.lower().translate(str.maketrans("", "", characters.punctuation))
+    return " ".join(re.sub(r"\b(?:a|an|the)\b", " ", words).split())
 
 
 def em_check(prediction: str, golden_answers: str | Sequence[str]) -> bool:
@@ -95,23 +106,31 @@ def subprocess_run(
     """``(success, stdout, stderr)`` of a program, always in an isolated sandbox, where the timeout holds.
 
     ``cmd_list`` and ``sandbox_type`` are accepted: nothing else is run.
+
+    Raises:
+        TimeoutExpired: it took longer.
     """
     from rollenv.sandbox import shared_pool
 
+    if code == "...":  # a model's way to leave the program out
+        return False, "", "SyntaxError: there is no program"
     result = shared_pool().run(code, stdin=stdin or "", timeout=timeout)
-    errors = f"{result.stderr}\nExecution timed out after {timeout:g} seconds." if result.timed_out else result.stderr
-    return result.exit_code == 0 and not result.timed_out, result.stdout, errors.strip()
+    if result.timed_out:
+        raise subprocess.TimeoutExpired(["python", "-c", code], timeout, result.stdout, result.stderr)
+    return result.exit_code == 0, result.stdout, result.stderr.strip()
 
 
 def run_python(
     code: str, sandbox_type: str = "none", stdin: str | None = None, timeout: float = DEFAULT_TIMEOUT
 ) -> tuple[bool, str, str]:
-    """The same; a program that lacks a usual import is run once more with the usual imports."""
-    from rollenv.tools.python import lacks_an_import, with_common_imports
-
-    result = subprocess_run(code, (), sandbox_type, stdin, timeout)
-    if not result[0] and lacks_an_import(result[2]):
-        result = subprocess_run(with_common_imports(code), (), sandbox_type, stdin, timeout)
+    """The same; a program that lacks a name is run once more after the usual imports, and one that takes too long has
+    failed."""
+    try:
+        result = subprocess_run(code, (), sandbox_type, stdin, timeout)
+        if not result[0] and "is not defined" in result[2]:
+            result = subprocess_run(f"{BASE_IMPORTS}\n{code}", (), sandbox_type, stdin, timeout)
+    except subprocess.TimeoutExpired:
+        return False, "", f"\nExecution timed out after {timeout:g} seconds."
     return result
 
 
