@@ -175,6 +175,9 @@ def a_vector_of_envs_without_info():
     import gem
 
     class Bare(gem.Env):
+        def __init__(self, seed):
+            super().__init__()
+
         def reset(self, seed=None):
             return None, None
 
