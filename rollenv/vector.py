@@ -123,7 +123,8 @@ class VectorEnv:
         if self._finished[i] and self.autoreset_mode is AutoresetMode.SAME_STEP:
             final = {"final_obs": observation, "final_info": info}
             observation, info = env.reset()
-            info = {**info, **final}
+            if isinstance(info, dict):
+                info = {**info, **final}
             self._finished[i] = False
         return observation, reward, terminated, truncated, info
 

@@ -60,7 +60,7 @@ class PythonCodeTool(BaseTool):
         output, errors = self._in_sandbox(code) if self.stateful else self._fresh(code)
         if errors and self.keep_error_last_line:
             errors = errors.splitlines()[-1]
-        text = _shortened("\n".join(part for part in (output.rstrip(), errors) if part))
+        text = shortened("\n".join(part for part in (output.rstrip(), errors) if part))
         return ToolResult(True, bool(errors), f"Code execution result: {text}\n", parsed)
 
     def _fresh(self, code: str) -> tuple[str, str]:
@@ -127,7 +127,7 @@ _COMMON = {
     "re": "",
     "statistics": "mean median stdev",
     "string": "ascii_lowercase ascii_uppercase",
-    "sys": "",
+    "sys": "exit",
     "time": "",
     "typing": "Any Callable Deque Dict Generator Iterable Iterator List Optional Set Tuple Union",
 }
@@ -138,6 +138,7 @@ _PACKAGES = {"numpy": "np", "pandas": "pd", "sympy": "sp"}
 def _statements() -> dict[str, str]:
     """What brings each name."""
     given = {name: f"from {module} import {name}" for module, names in _COMMON.items() for name in names.split()}
+    given["quit"] = "from sys import exit as quit"
     given |= {module: f"import {module}" for module in _COMMON if "." not in module}
     for package, short in _PACKAGES.items():
         for name in (package, short):
@@ -171,7 +172,8 @@ def first_program(action: str) -> Element | None:
     return min(found, key=lambda block: block.end, default=None)
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
+    """The beginning and the end of a text that is too long for an agent."""
     if len(text) <= MAX_CHARACTERS:
         return text
     half = MAX_CHARACTERS // 2

@@ -67,6 +67,9 @@ class SearchTool(_Search):
         timeout: seconds for a request.
     """
 
+    #: Whether the server is asked for scores; they are not shown.
+    return_scores = False
+
     def __init__(self, num_workers: int = 1, search_url: str | None = None, topk: int = 3, timeout: float = 5):
         super().__init__(num_workers)
         if topk < 1:
@@ -89,14 +92,18 @@ class SearchTool(_Search):
         return msgpack, url
 
     def _retrieve(self, query: str) -> list[str]:
+        return [str(row["document"]["contents"]) for row in self._rows(query)[: self.topk]]
+
+    def _rows(self, query: str) -> list[dict[str, Any]]:
+        """What the server found, as it says it."""
         msgpack, url = self._settings()
-        request = msgpack.packb({"query": query, "topk": self.topk, "return_scores": False})
+        request = msgpack.packb({"query": query, "topk": self.topk, "return_scores": self.return_scores})
         with httpx.stream("POST", url, content=request, timeout=self.timeout) as response:
             response.raise_for_status()
             content = self._read(response)
             is_json = "json" in response.headers.get("content-type", "")
         answer: Any = json.loads(content) if is_json else msgpack.unpackb(content)
-        return [str(row["document"]["contents"]) for row in answer["result"][: self.topk]]
+        return list(answer["result"])
 
     def _read(self, response: httpx.Response) -> bytes:
         """The body; httpx's own limit is for each piece of it."""

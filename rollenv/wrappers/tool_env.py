@@ -56,13 +56,13 @@ class ToolEnvWrapper(Wrapper):
 
     def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
         observation, info = super().reset(seed, **given)
-        for tool in self.tools:
+        for tool in self._adapted():
             tool.reset()
         info["prev_ep_tool_use_counter"] = self.tool_use_counter
         info["prev_ep_tool_success_counter"] = self.tool_success_counter
         self.tool_use_counter = self.tool_success_counter = 0
         self._over = False
-        instructions = "\n".join(tool.instruction_string() for tool in self.tools)
+        instructions = "\n".join(tool.instruction_string() for tool in self._adapted())
         if len(self.tools) > 1:
             instructions = f"Available tools:\n{instructions}"
         return f"{observation}\n{instructions}", info | self._counters(used=False)
@@ -71,7 +71,7 @@ class ToolEnvWrapper(Wrapper):
         if self._over:
             raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")
         if self.max_tool_uses is None or self.tool_use_counter < self.max_tool_uses:
-            for tool in self.tools:
+            for tool in self._adapted():
                 known, failed, answer, parsed = tool.execute_action(action)
                 if known:
                     return self._used(tool, failed, answer, parsed)
@@ -81,9 +81,13 @@ class ToolEnvWrapper(Wrapper):
         self._over = terminated or truncated
         return observation, reward, terminated, truncated, info | self._counters(used=False)
 
+    def _adapted(self) -> Sequence[BaseTool]:
+        """The tools as they are called here."""
+        return self.tools
+
     def _unknown(self, action: str) -> tuple[BaseTool, bool, str, str] | None:
         """The answer to a call of a function that none of the tools has."""
-        callables = [tool for tool in self.tools if isinstance(tool, CallableTool)]
+        callables = [tool for tool in self._adapted() if isinstance(tool, CallableTool)]
         call = first_call(action) if callables else None
         if call is None:
             return None
@@ -114,7 +118,7 @@ class ToolEnvWrapper(Wrapper):
             twin.tools = []
             twin._closed = False
             try:
-                for tool in self.tools:
+                for tool in self._adapted():
                     twin.tools.append(tool.spawn(same_state).acquire())
             except BaseException:
                 twin.close()
@@ -127,7 +131,7 @@ class ToolEnvWrapper(Wrapper):
             stack.callback(super().close)
             if not self._closed:
                 self._closed = True
-                for tool in self.tools:
+                for tool in self._adapted():
                     stack.callback(tool.release)
 
     def _get_state(self) -> dict[str, Any]:

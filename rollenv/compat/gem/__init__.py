@@ -9,13 +9,15 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
 from rollenv.core import RollenvError, UsageError
 
 _HERE = "rollenv.compat.gem"
+#: GEM's packages have no folder; this is where they would be.
+_ROOT = f"{__file__}:"
 
 
 def _names(module: str, *names: str) -> dict[str, str]:
@@ -190,7 +192,10 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 raise NotHere(f"rollenv has no {fullname}: {instead}", name=fullname)
         if fullname not in MODULES:
             return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        spec = importlib.machinery.ModuleSpec(fullname, self, origin=__file__, is_package=True)
+        spec.has_location = fullname == "gem"
+        spec.submodule_search_locations = [f"{_ROOT}{fullname}"]
+        return spec
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         module = _Module(spec.name, "rollenv under GEM's name.")
@@ -199,6 +204,30 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         pass
+
+
+class _Lister:
+    """Tells ``pkgutil`` which modules are in one of GEM's packages; :class:`_Finder` is who finds them."""
+
+    def __init__(self, path: str):
+        if not path.startswith(_ROOT):
+            raise ImportError(f"{path!r} is none of GEM's packages")
+        self._package = path.removeprefix(_ROOT)
+
+    def iter_modules(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
+        for name in sorted(MODULES):
+            parent, _, last = name.rpartition(".")
+            if parent == self._package:
+                yield f"{prefix}{last}", any(other.startswith(f"{name}.") for other in MODULES)
+
+    def find_spec(self, fullname: str, target: ModuleType | None = None) -> None:
+        """Nothing that the finder did not find."""
+
+
+def current(module: str, name: str) -> Any:
+    """What a name of one of GEM's modules means now: its user may have put something else there."""
+    found = sys.modules.get(module)
+    return getattr(found if isinstance(found, _Module) else _Module(module), name)
 
 
 class NotHere(RollenvError, ModuleNotFoundError):
@@ -216,3 +245,4 @@ def install() -> None:
     if "gem" in sys.modules:
         raise UsageError("GEM is already imported; call rollenv.compat.gem.install() before anything imports gem")
     sys.meta_path.insert(0, _Finder())
+    sys.path_hooks.append(_Lister)

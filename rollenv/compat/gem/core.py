@@ -6,7 +6,10 @@ import abc
 import functools
 import importlib
 import inspect
+import random
 from typing import Any, TypeVar
+
+import numpy as np
 
 from rollenv import core, vector
 from rollenv.compat.gem.utils import set_seed
@@ -79,19 +82,26 @@ class GemWrapper(core.Wrapper):
     randint = core.OfTheInner()
 
     @core.ability("does not save its state")
-    def get_state(self) -> dict[str, Any]:
-        """The state of the environment inside, with the wrapper's own at the end of ``wrappers``."""
-        state, own = self.env.get_state(), self._get_state()
-        return {**state, "wrappers": [*state.get("wrappers", []), own]} if own else state
+    def get_state(self, *args: Any, **kwargs: Any) -> Any:
+        """The state of the environment inside, with the wrapper's own at the end of ``wrappers``.
+
+        An author's state that is no dict, or that was asked for with arguments, is returned as it is.
+        """
+        state, own = self.env.get_state(*args, **kwargs), self._get_state()
+        if args or kwargs or not own or not isinstance(state, dict):
+            return state
+        return {**state, "wrappers": [*state.get("wrappers", []), own]}
 
     @core.ability("does not restore its state")
-    def set_state(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: Any, *args: Any, **kwargs: Any) -> Any:
         """Go back to a state; one that the environment inside saved by itself will do."""
+        if args or kwargs or not isinstance(state, dict):
+            return self.env.set_state(state, *args, **kwargs)
         own = list(state.get("wrappers", []))
         if own and self._get_state():
             self._set_state(own.pop())
             state = {**state, "wrappers": own}
-        self.env.set_state({name: value for name, value in state.items() if name != "wrappers" or value})
+        return self.env.set_state({name: value for name, value in state.items() if name != "wrappers" or value})
 
 
 class EnvWrapper(GemWrapper, metaclass=abc.ABCMeta):
@@ -106,10 +116,34 @@ class GemEnv(core.Env):
     """GEM's manners over one of rollenv's environments, to be named first: ``class SokobanEnv(GemEnv, Sokoban)``.
 
     A limit sets ``terminated`` too. A step before ``reset`` begins an episode, and one after the end returns the last
-    result again with no reward. An action that is no text is turned into text.
+    result again with no reward. An action that is no text is turned into text. Without a seed of its own, the private
+    stream starts from Python's ``random``, so that a seed for the process decides.
     """
 
     _last: StepResult | None = None
+
+    @property
+    def np_random(self) -> np.random.Generator:
+        self._seeded()
+        return super().np_random
+
+    @np_random.setter
+    def np_random(self, value: np.random.Generator) -> None:
+        self._np_random, self._np_random_seed = value, -1
+
+    @property
+    def np_random_seed(self) -> int:
+        self._seeded()
+        return super().np_random_seed
+
+    @property
+    def action_rng(self) -> random.Random:
+        self._seeded()
+        return super().action_rng
+
+    def _seeded(self) -> None:
+        if self._np_random is None:
+            self.seed_stream(random.getrandbits(32))
 
     def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
         """Start an episode. Arguments that the environment does not know are ignored, as GEM's ``**kwargs`` are."""

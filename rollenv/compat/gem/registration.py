@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from rollenv import core, registry
-from rollenv.compat.gem.core import Env, gem_class
+from rollenv.compat.gem.core import Env, GemEnv, gem_class
 from rollenv.compat.gem.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from rollenv.core import UnknownEnv, UsageError
 from rollenv.registry import EnvSpec
@@ -31,14 +31,14 @@ def register(env_id: str, entry_point: str | Callable[..., Any], **kwargs: Any) 
     """
     registry.list_envs()
     if env_id in registry.ENV_REGISTRY:
-        raise UsageError(f"cannot register {env_id!r}: it is already registered. Choose another id")
+        raise UsageError(f"Environment {env_id} already registered. Choose another id")
     registry.ENV_REGISTRY[env_id] = EnvSpec(env_id, entry_point, kwargs)
 
 
 def print_envs() -> None:
     """Print every id with what builds it."""
     for spec in registry.list_envs():
-        print(f"  - {spec.id}:\n      Entry point: {spec.entry_point}\n      Arguments: {dict(spec.kwargs)}")  # noqa: T201
+        print(f"  - {spec.id}:\n      Entry Point: {spec.entry_point}\n      Kwargs: {dict(spec.kwargs)}")  # noqa: T201
 
 
 def make(env_id: str, **kwargs: Any) -> Any:
@@ -53,13 +53,18 @@ def make(env_id: str, **kwargs: Any) -> Any:
     try:
         spec = registry.spec(env_id)
     except UnknownEnv as error:
-        raise UnknownEnv(f"{env_id!r} was not found in registry: {error}") from None
+        raise UnknownEnv(f"Environment {env_id} not found in registry. {error}") from None
     factory = registry.load_entry_point(spec.entry_point, spec.id)
-    if isinstance(factory, type) and issubclass(factory, core.Env) and Env not in factory.__mro__:
+    if isinstance(factory, type) and issubclass(factory, core.Env) and not _written_for_gem(factory):
         cls = gem_class(factory)  # type: ignore[arg-type]
         named = isinstance(spec.entry_point, str)  # a class at hand may be one that no name leads to
         return replace(spec, entry_point=f"{cls.__module__}:{cls.__qualname__}" if named else cls).make(**kwargs)
     return _of_an_author(spec, factory, {**spec.kwargs, **kwargs})
+
+
+def _written_for_gem(cls: type[core.Env]) -> bool:
+    """Whether it is an author's class over one of GEM's: of ``gem.Env``, or of a game or data environment."""
+    return Env in cls.__mro__ or (issubclass(cls, GemEnv) and not cls.__module__.startswith("rollenv."))
 
 
 def _of_an_author(spec: EnvSpec, factory: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
@@ -67,7 +72,8 @@ def _of_an_author(spec: EnvSpec, factory: Callable[..., Any], kwargs: dict[str, 
     seed = kwargs.get("seed")
     env = factory(**{name: value for name, value in kwargs.items() if name != "seed" or _takes_seed(factory)})
     if isinstance(env, core.Env):
-        env.spec = replace(spec, kwargs=kwargs, wrappers={})
+        if env.spec is None or isinstance(env.spec, EnvSpec):  # no author's own
+            env.spec = replace(spec, kwargs=kwargs, wrappers={})
         if seed is not None:
             with contextlib.suppress(UsageError):  # a seed of the author's own kind
                 env.seed_stream(seed)

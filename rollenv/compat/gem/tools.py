@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import abc
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from rollenv.compat.gem import current
 from rollenv.core import RollenvError, UsageError
 from rollenv.parsing import first_tagged
 from rollenv.tools import base, mcp, python, search
 from rollenv.tools.base import ToolResult
+from rollenv.tools.calls import first_call
 
 TIMEOUT = 5
 
@@ -81,12 +83,44 @@ class PythonCodeTool(python.PythonCodeTool):
 
     def _parse_action(self, action: str) -> tuple[str | None, str, bool]:
         """The program, the action up to its end, and whether there is one."""
-        block = python.first_program(action)
-        return (None, action, False) if block is None else (block.content.strip(), action[: block.end], True)
+        found = [where for opening, closing in _AROUND if (where := _between(action, opening, closing))]
+        if not found:
+            return None, action, False
+        start, end, after = min(found, key=lambda where: where[1])
+        return action[start:end].strip(), action[:after], True
 
     def execute_action(self, action: str) -> ToolResult:
         code, parsed, valid = self._parse_action(action)
-        return self.answer(code or "", parsed) if valid else ToolResult(False, True, "", parsed)
+        if not valid:
+            return ToolResult(False, True, "", parsed)
+        success, output, errors = self._run(code or "")
+        if errors and self.keep_error_last_line:
+            errors = errors.split("\n")[-1]
+        text = (f"{output}\n{errors}" if errors else output).lstrip(" \n")
+        return ToolResult(True, not success, f"Code execution result: {python.shortened(text)}\n", parsed)
+
+    def _run(self, code: str) -> tuple[bool, str, str]:
+        """``(success, stdout, stderr)``, from ``run_python`` of GEM's module, unless a setting of rollenv's is used."""
+        if self.stateful or self._runner or not self.common_imports:
+            output, errors = self._in_sandbox(code) if self.stateful else self._fresh(code)
+            return not errors, output, errors
+        if code == "...":  # a place that was left for a program
+            return False, "", "SyntaxError: invalid syntax"
+        result: tuple[bool, str, str] = current("gem.tools.python_code_tool", "run_python")(
+            code, self.sandbox_type, timeout=self.timeout
+        )
+        return result
+
+
+#: What stands around a program.
+_AROUND = (("<python>", "</python>"), ("```python", "```"), ("```\npython", "```"))
+
+
+def _between(text: str, opening: str, closing: str) -> tuple[int, int, int] | None:
+    """Where what stands between the two starts and ends, and where the closing one ends."""
+    start = text.find(opening) + len(opening)
+    end = text.find(closing, start) if start >= len(opening) else -1
+    return (start, end, end + len(closing)) if end >= 0 else None
 
 
 _FAILED = "[SearchTool Error:"
@@ -95,6 +129,8 @@ _FAILED = "[SearchTool Error:"
 class SearchTool(search.SearchTool):
     """Asks a retrieval server; what it found stands in ``<information>``. ``_search`` may be replaced."""
 
+    return_scores = True
+
     def _parse_action(self, action: str) -> tuple[str, str, bool]:
         """The query, the action up to its end, and whether there is one."""
         call = first_tagged(action, "search")
@@ -102,11 +138,19 @@ class SearchTool(search.SearchTool):
 
     def _search(self, query: str) -> str:
         try:
-            return self.shown(self._retrieve(query))
+            return self._passages2string(self._rows(query))
         except RollenvError:  # the user's to mend, not the agent's
             raise
         except Exception as error:
             return f"{_FAILED} {type(error).__name__}: {str(error)[:300]}]"
+
+    def _passages2string(self, result: Sequence[Mapping[str, Any]]) -> str:
+        """The documents, each with its number and its first line as the title."""
+        shown = ""
+        for number, row in enumerate(result, 1):
+            title, _, text = row["document"]["contents"].partition("\n")
+            shown += f"Doc {number}(Title: {title}) {text}\n"
+        return shown
 
     def execute_action(self, action: str) -> ToolResult:
         query, parsed, valid = self._parse_action(action)
@@ -188,6 +232,21 @@ class MCPTool(mcp.MCPTool):
     def from_multi_server(cls, servers: Mapping[str, Any], **kwargs: Any) -> Self:
         """Several servers: their URLs by name."""
         return cls({"mcpServers": {k: {"url": v} if isinstance(v, str) else v for k, v in servers.items()}}, **kwargs)
+
+    def execute_action(self, action: str) -> ToolResult:
+        """The answer in ``<tool_response>``. A call of a tool that no server has is not this tool's."""
+        call = first_call(action)
+        if call is None:
+            return ToolResult(False, True, "", "")
+        parsed = action[max(0, action.rfind("<tool_call>", 0, call.end)) : call.end]
+        names = self.names()
+        if not call.problem and call.name not in names:
+            answer = f"Tool {call.name!r} not found. Available tools: {', '.join(names)}"
+            return ToolResult(False, True, answer, parsed)
+        failed, text = (True, call.problem) if call.problem else self.call(call)
+        if failed:
+            text = f"[Tool execution error: {text}]"
+        return ToolResult(True, failed, f"\n<tool_response>\n{text}\n</tool_response>\n", parsed)
 
     def get_available_tools(self) -> list[dict[str, Any]]:
         """Name, description and parameters of each tool."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from rollenv import wrappers
 from rollenv.compat.gem.core import GemWrapper, Refused
-from rollenv.compat.gem.tools import PythonCodeTool, SearchTool, as_tool
-from rollenv.core import StepResult, UsageError
+from rollenv.compat.gem.tools import AnyTool, PythonCodeTool, SearchTool, as_tool
+from rollenv.core import Env, ResetResult, StepResult, UsageError
+from rollenv.tools.base import BaseTool
 from rollenv.wrappers import TOKENIZER_REQUIRED
 
 __all__ = [
@@ -32,7 +34,11 @@ def maybe_add_new_line(text: str) -> str:
 
 
 class ObservationWrapper(GemWrapper, wrappers.ObservationWrapper):
-    """The history as the observation; without more arguments through a chat template, as in GEM."""
+    """The history as the observation; without more arguments through a chat template, as in GEM.
+
+    ``obs_queue`` holds the observations, and whether each came from a tool, ``act_queue`` the actions. The observation
+    is made from them, whoever changed them.
+    """
 
     def __init__(
         self,
@@ -56,15 +62,57 @@ class ObservationWrapper(GemWrapper, wrappers.ObservationWrapper):
         except UsageError as error:
             raise Refused(str(error)) from error
 
-    @property
-    def obs_queue(self) -> list[tuple[str, bool]]:
-        """The observations so far, and whether each came from a tool."""
-        return self._observations
+        turns = max_history_length or None
+        self.obs_queue: deque[tuple[str, bool]] = deque(maxlen=turns and turns + 1)
+        self.act_queue: deque[str] = deque(maxlen=turns)
 
-    @property
-    def act_queue(self) -> list[str]:
-        """The actions so far."""
-        return self._actions
+    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
+        self.obs_queue.clear()
+        self.act_queue.clear()
+        observation, info = GemWrapper.reset(self, seed, **given)
+        if self.apply_chat_template_on_reset:
+            observation = self._template([{"role": "user", "content": observation}])
+        self.obs_queue.append((observation, False))
+        return self.observation(info), info
+
+    def step(self, action: str) -> StepResult:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self.act_queue.append(info.get("parsed_action", action))
+        first = self.obs_queue[0] if len(self.obs_queue) == self.obs_queue.maxlen else None
+        self.obs_queue.append((observation, bool(info.get("use_tool", False))))
+        if first is not None:  # the instructions stay
+            self.obs_queue[0] = first
+        return self.observation(info), reward, terminated, truncated, info
+
+    def _turns(self) -> list[tuple[str, str, bool]]:
+        """Action, observation and whether it came from a tool, after the first observation."""
+        if len(self.act_queue) != len(self.obs_queue) - 1:
+            raise Refused(
+                f"there is one observation more than actions, not {len(self.obs_queue)} and {len(self.act_queue)}"
+            )
+        later = list(self.obs_queue)[1:]
+        return [(action, *observed) for action, observed in zip(self.act_queue, later, strict=True)]
+
+    def _joined(self) -> str:
+        if not self.include_action:
+            return "".join(maybe_add_new_line(text) for text, _ in self.obs_queue)
+        rest = "".join(maybe_add_new_line(a) + maybe_add_new_line(o) for a, o, _ in self._turns())
+        return maybe_add_new_line(self.obs_queue[0][0]) + rest
+
+    def _messages(self) -> list[dict[str, str]]:
+        turns = self._turns()
+        messages = [{"role": "user", "content": self.obs_queue[0][0]}]
+        for action, observation, from_tool in turns:
+            messages.append({"role": "assistant", "content": action})
+            messages.append({"role": "tool" if from_tool else "user", "content": observation})
+        return messages
+
+    def _get_state(self) -> dict[str, Any]:
+        return {"observations": [list(o) for o in self.obs_queue], "actions": list(self.act_queue)}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self.obs_queue = deque(((text, used) for text, used in state["observations"]), self.obs_queue.maxlen)
+        self.act_queue = deque(state["actions"], self.act_queue.maxlen)
 
 
 class EpisodeTrackingWrapper(GemWrapper, wrappers.EpisodeTrackingWrapper):
@@ -72,7 +120,7 @@ class EpisodeTrackingWrapper(GemWrapper, wrappers.EpisodeTrackingWrapper):
 
 
 class ToolEnvWrapper(GemWrapper, wrappers.ToolEnvWrapper):
-    """Tools beside an environment; they may be tools written for GEM.
+    """Tools beside an environment; they may be tools written for GEM, and ``tools`` stays what was given.
 
     The fifth argument by position is ``tool_execute_error_reward``, or in GEM 0.1.0 ``max_tool_uses``: a whole number
     or None there means the latter.
@@ -97,8 +145,18 @@ class ToolEnvWrapper(GemWrapper, wrappers.ToolEnvWrapper):
             settings["max_tool_uses"] = None
         rewards: dict[str, Any] = {"tool_reward": tool_reward, "tool_success_reward": tool_success_reward}
         wrappers.ToolEnvWrapper.__init__(self, env, [as_tool(tool) for tool in tools], **rewards, **settings)
+        self.tools = tools  # type: ignore[assignment]
         if self.max_tool_uses is None:
             self.max_tool_uses = float("inf")  # type: ignore[assignment]
+
+    def _adapted(self) -> list[BaseTool]:
+        return [as_tool(tool) for tool in self.tools]
+
+    def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
+        twin = wrappers.ToolEnvWrapper.spawn(self, same_state, **kwargs)
+        if isinstance(twin, ToolEnvWrapper):
+            twin.tools = [tool.tool if isinstance(tool, AnyTool) else tool for tool in twin.tools]
+        return twin
 
     def close(self) -> None:
         wrappers.ToolEnvWrapper.close(self)
@@ -107,24 +165,27 @@ class ToolEnvWrapper(GemWrapper, wrappers.ToolEnvWrapper):
         self._over = False  # whether an episode may go on is for the environment inside to say
         return wrappers.ToolEnvWrapper.step(self, action, verbose)
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self, *args: Any, **kwargs: Any) -> Any:
         """The state of the environment inside, and both counters."""
-        return {
-            **self.env.get_state(),
-            "tool_use_counter": self.tool_use_counter,
-            "tool_success_counter": self.tool_success_counter,
-        }
+        state = self.env.get_state(*args, **kwargs)
+        if args or kwargs or not isinstance(state, dict):
+            return state
+        counters = {"tool_use_counter": self.tool_use_counter, "tool_success_counter": self.tool_success_counter}
+        return {**state, **counters}
 
-    def set_state(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: Any, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs or not isinstance(state, dict):
+            return self.env.set_state(state, *args, **kwargs)
         state = dict(state)
         self.tool_use_counter = state.pop("tool_use_counter", 0)
         self.tool_success_counter = state.pop("tool_success_counter", 0)
-        self.env.set_state(state)
+        return self.env.set_state(state)
 
 
 def _tool(tool: Any, **settings: Any) -> Callable[..., Any]:
     """As in GEM, the tool is there from the start and all environments share it: neither remembers anything."""
-    return partial(ToolEnvWrapper, tools=[tool], max_tool_uses=5, **settings)
+    rewards = {"tool_reward": 0.0, "tool_success_reward": 0.0, **settings}
+    return partial(ToolEnvWrapper, tools=[tool], max_tool_uses=5, **rewards)
 
 
 #: Order when several are combined: a tool, an observation, tracking.

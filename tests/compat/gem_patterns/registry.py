@@ -157,3 +157,62 @@ def star_imports():
     scope = {}
     exec("from gem import *\nfrom gem.core import *\nfrom gem.utils.parsing import *", scope)
     assert scope["make"] and scope["Env"] and scope["extract_last_boxed_answer"] and scope["EnvWrapper"]
+
+
+@pattern
+def a_seed_for_a_class_over_one_of_gems():
+    import gem
+    from gem.envs.game_env.guess_the_number import GuessTheNumberEnv
+
+    class Mine(GuessTheNumberEnv):
+        def __init__(self, **kwargs):
+            self.given = kwargs
+            super().__init__(min_number=1, max_number=9, max_turns=4)
+
+    name = registered(Mine)
+    assert gem.make(name, seed=5).given == {"seed": 5}
+    assert [env.given["seed"] for env in gem.make_vec([name, name], seed=5).envs] == [5, 6]
+
+
+@pattern
+def a_seed_for_the_process():
+    import gem
+    from gem.utils.seeding import set_seed
+
+    codes = []
+    for _ in range(2):
+        set_seed(9)
+        env = gem.make("game:Mastermind-v0-hard")
+        env.reset()
+        codes.append(list(env.game_code))
+    assert codes[0] == codes[1]
+
+
+@pattern
+def a_spec_of_the_authors_own():
+    import gem
+
+    Doubling, _, _ = classes()
+
+    class Read(Doubling):
+        @property
+        def spec(self):
+            return "mine"
+
+    class Set(Doubling):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.spec = {"a": 1}
+
+    assert gem.make(registered(Read)).spec == "mine" and gem.make(registered(Set)).spec == {"a": 1}
+
+
+@pattern
+def where_the_package_is():
+    import os
+    import pkgutil
+
+    import gem
+
+    names = {module.name for module in pkgutil.iter_modules(gem.__path__)}
+    assert os.path.dirname(gem.__file__) and {"core", "envs"} <= names

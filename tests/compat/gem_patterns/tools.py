@@ -252,3 +252,57 @@ def no_limit_is_infinity():
     from gem.tools.tool_env_wrapper import ToolEnvWrapper
 
     assert ToolEnvWrapper(classes()[0](), [], max_tool_uses=None).max_tool_uses == float("inf")
+
+
+@pattern
+def tools_stay_what_was_given():
+    from gem.tools.base_tool import BaseTool
+    from gem.tools.tool_env_wrapper import ToolEnvWrapper
+
+    Doubling, _, Echo = classes()
+    tools = [Echo()]
+    env = ToolEnvWrapper(Doubling(), tools=tools)
+    env.reset(seed=1)
+    assert env.tools is tools and isinstance(env.tools[0], Echo) and isinstance(env.tools[0], BaseTool)
+    env.tools[0].mark = "?"
+    assert env.step("<echo>a</echo>")[0] == "a?"
+
+
+@pattern
+def what_is_a_program_and_what_is_read_of_it():
+    from gem.tools.python_code_tool import PythonCodeTool
+
+    tool = PythonCodeTool(timeout=9)
+    assert tuple(tool.execute_action("<python>print('Hello')</python>"))[2] == "Code execution result: Hello\n\n"
+    assert tool.execute_action("```python print(2)```")[0] and not tool.execute_action("```py\nprint(2)\n```")[0]
+    text = tool.execute_action("<python>print(' \\n 1')\n1 / 0</python>")[2]
+    assert text.startswith("Code execution result: 1\n\nTraceback")
+    assert text.endswith("ZeroDivisionError: division by zero\n")
+    assert tool.execute_action("<python>...</python>")[:2] == (True, True)
+    for name in ("exit", "quit"):
+        assert tool.execute_action(f"<python>print(3); {name}()</python>")[1:3] == (
+            False,
+            "Code execution result: 3\n\n",
+        )
+
+
+@pattern
+def a_sandbox_that_is_mocked():
+    from gem.tools import python_code_tool
+
+    before = python_code_tool.run_python
+    python_code_tool.run_python = lambda code, sandbox_type, timeout: (True, f"{code} {sandbox_type} {timeout}", "")
+    try:
+        text = python_code_tool.PythonCodeTool(timeout=3).execute_action("<python>x</python>")[2]
+    finally:
+        python_code_tool.run_python = before
+    assert text == "Code execution result: x none 3\n"
+
+
+@pattern
+def documents_as_the_agent_reads_them():
+    from gem.tools.search_tool import SearchTool
+
+    rows = [{"document": {"contents": '"A"\nText\nmore'}, "score": 1.0}, {"document": {"contents": "B"}}]
+    assert SearchTool()._passages2string(rows) == 'Doc 1(Title: "A") Text\nmore\nDoc 2(Title: B) \n'
+    assert SearchTool()._passages2string([]) == ""

@@ -155,3 +155,35 @@ def errors_come_out_of_threads():
     vec = gem.make_vec([registered(Broken)] * 2, async_mode=True)
     vec.reset(seed=3)
     assert "a" in raises(KeyError, vec.step, ["a", "a"])
+
+
+@pattern
+def what_a_vector_remembers():
+    import gem
+
+    name = registered(classes()[0])
+    env = gem.make_vec([name, name], seed=1)
+    env.reset(seed=1)
+    assert env._terminations.tolist() == [False, False] and len(env._env_obs) == 2
+    env.step({1: "x"})
+    assert env._env_obs[1] == "turn 1" and env._rewards.tolist() == [0.0, 0.0]
+    assert env._env_infos[1] == {"suffix": "Again."} and not env._autoreset_envs.any() and not env._truncations.any()
+
+
+@pattern
+def a_vector_of_envs_without_info():
+    import gem
+
+    class Bare(gem.Env):
+        def __init__(self, seed):
+            super().__init__()
+
+        def reset(self, seed=None):
+            return None, None
+
+        def step(self, action):
+            return None, 1, True, False, None
+
+    env = gem.make_vec([registered(Bare)])
+    assert env.reset() == ([None], [None])
+    assert env.step(["x"])[0] == [None] and env.step(["x"])[4] == [None]

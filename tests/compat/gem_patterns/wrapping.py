@@ -207,3 +207,43 @@ def an_author_changes_the_observation_wrapper():
     env = Last(classes()[0](), max_history_length=None)
     assert env.reset(seed=1)[0].startswith("1 0\nDouble") and env.step("a")[0].startswith("2 1\nDouble")
     assert env.obs_queue[-1] == ("turn 1", False) and list(env.act_queue) == ["a"]
+
+
+@pattern
+def states_of_any_kind():
+    from gem.core import EnvWrapper
+    from gem.wrappers.episode_tracking_wrapper import EpisodeTrackingWrapper
+
+    Doubling, Loud, _ = classes()
+
+    class Saved(Doubling):
+        def get_state(self, deep=False):
+            return {"deep": True} if deep else (self.number, self.turn)
+
+        def set_state(self, state):
+            self.number, self.turn = state
+
+    assert issubclass(Loud, EnvWrapper)
+    for wrap in (Loud, EpisodeTrackingWrapper):
+        env = wrap(Saved())
+        env.reset(seed=1)
+        state = env.get_state()
+        env.step("x")
+        env.set_state(state)
+        assert state == (env.unwrapped.number, 0) and env.unwrapped.turn == 0
+        assert env.get_state(deep=True) == {"deep": True}
+
+
+@pattern
+def the_queues_are_what_is_shown():
+    from collections import deque
+
+    from gem.wrappers.observation_wrapper import ObservationWrapper
+
+    env = ObservationWrapper(classes()[0](), include_chat_template=False)
+    env.reset(seed=1)
+    env.obs_queue[0] = ("Other", False)
+    assert env.step("x")[0] == "Other\nx\nturn 1\nAgain." and isinstance(env.act_queue, deque)
+    env.obs_queue, env.act_queue = deque([("New", False)]), deque()
+    assert env.step("y")[0] == "New\ny\nturn 2\nAgain."
+    assert ObservationWrapper(classes()[0](), include_chat_template=False, max_history_length=3).obs_queue.maxlen == 4
