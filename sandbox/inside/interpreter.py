@@ -5,6 +5,7 @@ import __future__
 
 import ast
 import atexit
+import builtins
 import contextlib
 import json
 import os
@@ -49,6 +50,7 @@ class Interpreter:
         self.fd, self.pid, self.notebook = fd, os.getpid(), notebook
         self.main = types.ModuleType("__main__")
         self.main.__dict__.update(__builtins__=__builtins__, display=self.display)
+        vars(builtins).update(exit=sys.exit, quit=sys.exit)  # the site module, which has them, is not imported
         if notebook:
             shell = magics.Magics(self.main.__dict__, self._cell, self._show)
             self.main.__dict__["get_ipython"] = lambda: shell

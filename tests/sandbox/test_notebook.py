@@ -28,6 +28,12 @@ def said(done: Execution) -> str:
     return "".join(done.logs.stdout)
 
 
+@pytest.mark.parametrize("word", ["exit", "quit"])
+def test_programs_may_end_with_the_words_of_the_prompt(box, word):
+    assert box.run_code(f"print(1); {word}()").error is None
+    assert box.run_code(f"{word}(3)").error.name == "SystemExit"
+
+
 # -- results ---------------------------------------------------------------------------------------------------------
 
 
