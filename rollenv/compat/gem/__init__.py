@@ -45,11 +45,11 @@ MODULES: dict[str, dict[str, str]] = {
     | _names("core", "Env", "EnvWrapper")
     | {name: _VECTOR[name] for name in ("VectorEnv", "SyncVectorEnv", "AsyncVectorEnv")},
     "gem.envs.game_env": {},
-    "gem.envs.math_env": _names("data", "MathEnv")
+    "gem.envs.math_env": _names("data", "MathEnv", "verify_fn", "logger")
     | _names("math_grader", "boxed_reward_fn", "run_with_timeout_signal"),
     "gem.envs.math_visual_env": _names("data", "MathVisualEnv"),
-    "gem.envs.code_env": _names("data", "CodeEnv"),
-    "gem.envs.qa_env": _names("data", "QaEnv"),
+    "gem.envs.code_env": _names("data", "CodeEnv", "logger"),
+    "gem.envs.qa_env": _names("data", "QaEnv", "logger"),
     "gem.envs.reasoning_gym": _names("data", "ReasoningGymEnv"),
     "gem.envs.multiagent": _MULTI_AGENT,
     "gem.envs.multiagent.multi_agent_env": _MULTI_AGENT,
