@@ -68,6 +68,8 @@ class Router:
         prefix: how many first tokens of a prompt are compared.
         remembered: how many beginnings are remembered.
         rest: seconds that a replica rests after its first failure; at most a minute after many.
+        patience: seconds that a replica has to suspend, to update its weights or to resume; one that takes longer has
+            failed. One that is left out already has at most a minute.
 
     Raises:
         UsageError: there are no replicas.
@@ -81,11 +83,13 @@ class Router:
         prefix: int = 256,
         remembered: int = 1 << 14,
         rest: float = 1.0,
+        patience: float = 600.0,
     ):
         if not engines:
             raise UsageError("a router needs at least one engine")
         self._places = [_Place(i, engine) for i, engine in enumerate(engines)]
         self.busier, self.prefix, self.remembered, self.rest = busier, prefix, remembered, rest
+        self.patience = patience
         self.max_context = min(engine.max_context for engine in engines)
         self._home: dict[int, _Place] = {}
         self._began: OrderedDict[int, _Place] = OrderedDict()  # by the hash of their tokens, which are long
@@ -240,8 +244,9 @@ class Router:
         """
         places = self._alive()
         others = [place for place in self._places if not place.alive]
-        trials = [asyncio.wait_for(work(place.engine), _LONGEST_REST) for place in others]
-        results = await asyncio.gather(*(work(place.engine) for place in places), *trials, return_exceptions=True)
+        tries = [_within(self.patience, work(place.engine)) for place in places]
+        tries += [_within(min(self.patience, _LONGEST_REST), work(place.engine)) for place in others]
+        results = await asyncio.gather(*tries, return_exceptions=True)
         pairs = zip([*places, *others], results, strict=True)
         failed = [(p, r) for p, r in pairs if isinstance(r, BaseException)]
         of_alive = [error for place, error in failed if place.alive]
@@ -251,3 +256,17 @@ class Router:
                 raise error
             self._leave_out(place, error)
         return [place for place, _ in failed]
+
+
+async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
+    """Do it in time. What takes longer is cancelled, and not waited for."""
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait([task], timeout=seconds)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if not done:
+        task.cancel()
+        raise TimeoutError(f"it did not finish within {seconds:g} s")
+    task.result()

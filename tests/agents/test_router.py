@@ -1,6 +1,7 @@
 """The router: where sessions go, and what happens to them when a replica fails."""
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 
@@ -217,3 +218,23 @@ def test_cancelling_reaches_the_replica():
     asyncio.run(play())
     assert [r.engine.active for r in made] == [0, 0]
     assert router.alive == [0, 1]
+
+
+def test_a_replica_that_never_finishes_an_update_is_left_out():
+    made, _ = replicas(2)
+    router = Router([r.engine for r in made], patience=0.2)
+
+    async def never(weights=None):
+        while True:  # and it does not heed its cancellation at once
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(2)
+                return
+
+    made[0].engine.update_weights = never
+
+    async def play():
+        await router.update_weights()
+        assert (router.alive, router.version) == ([1], 1)
+        assert (await ask(router, 0, prompt(9))).ids
+
+    asyncio.run(play())
