@@ -56,3 +56,10 @@ def box(backend: dict[str, Any], boxes: dict[str, Sandbox], request: pytest.Fixt
     if name not in boxes or not boxes[name].alive:
         boxes[name] = Sandbox.create(**backend, limits=request.module.LIMITS)
     return boxes[name]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each program that has to be contained gets a container of its own, which takes seconds."""
+    for item in items:
+        if item.name.startswith("test_contained[docker"):
+            item.add_marker(pytest.mark.integration)
