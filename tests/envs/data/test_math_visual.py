@@ -64,7 +64,8 @@ def test_geometry3k_is_made_of_its_published_file(published):
 
 def test_geometry3k_says_where_its_data_belong(tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLENV_DATA", str(tmp_path))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     with pytest.raises(MissingData, match=r"axon-rl/geometry3k.*geometry3k/train\.jsonl.*huggingface"):
         rollenv.make("math:Geometry3K")
 
