@@ -80,7 +80,7 @@ def test_the_oracle_wins(env_id):
         assert wins(env_id, 30) == 30
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("env_id", [i for i in IDS if i not in UNWINNABLE])
 def test_the_oracle_wins_99_percent(env_id):
     assert wins(env_id, 200) >= 198
