@@ -31,7 +31,7 @@ class Rewards:
 ACTION_FORMATS: dict[str, tuple[Callable[[str], str | None], str]] = {
     "boxed": (last_boxed, "\\boxed{%s}"),
     "answer": (last_tagged, "<answer>%s</answer>"),
-    "bare": (lambda text: text, "%s"),
+    "bare": (str, "%s"),
 }
 
 

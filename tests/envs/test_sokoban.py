@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import pickle
 import statistics
 import time
 from collections import deque
@@ -386,3 +387,11 @@ def test_a_level_without_an_outer_wall_gets_one():
     assert solve(board, start) == [1]
     assert all(board.walls >> i & 1 for i in itertools.chain(range(5), range(15, 20)))
     assert isinstance(start, State)
+
+
+@pytest.mark.parametrize("env_id", ["game:Sokoban-v0-tiny", "game:Sokoban-v0-easy"])
+def test_an_environment_can_be_pickled_in_the_middle_of_an_episode(env_id):
+    env = rollenv.make(env_id)
+    env.reset(3)
+    env.step(env.oracle_action())
+    assert pickle.loads(pickle.dumps(env)).get_state() == env.get_state()
