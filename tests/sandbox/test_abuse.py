@@ -18,6 +18,7 @@ import pytest
 
 from rollenv.sandbox import Limits, Pool, RunResult
 
+pytestmark = pytest.mark.slow
 LIMITS = Limits(seconds=1.0, memory_mb=256, processes=48, disk_mb=32, files=3000)
 
 
