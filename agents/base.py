@@ -1,4 +1,4 @@
-"""What an agent is: something that starts a :class:`Session` for every episode and is asked for one action a turn."""
+"""The agent interface: an agent starts a :class:`Session` for every episode, which gives one action per turn."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ class Action:
     """The version for each response token, where the weights changed in between; else empty."""
     finish: str = "stop"
     """Why the response ended: "stop" (the model ended it) or "length" (a limit on new tokens did)."""
+    raw: str = ""
+    """The response as the model gave it, thoughts and tool calls with it; empty where that is ``text``."""
+    messages: tuple[dict[str, Any], ...] = ()
+    """What a chat had before it for the first time in this turn; empty where ``prompt_ids`` tell."""
 
 
 class AgentFailed(RollenvError):
@@ -41,30 +45,39 @@ class ContextFull(RollenvError):
 
 
 class EnvHandle(Protocol):
-    """What an agent sees of the environment it plays, which may live in another process."""
+    """An agent's view of the environment it plays, which may be in another process."""
 
     @property
     def env_id(self) -> str: ...
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the environment, such as ``oracle_action``; what it raises is raised here."""
+        """Call a method of the environment, such as ``oracle_action``; its exceptions are raised here.
+
+        Args:
+            method: name of the method.
+            args: its arguments.
+        """
         ...
 
 
 class Session(Protocol):
-    """An agent in one episode. To cancel the coroutine of :meth:`act` stops the work on the answer."""
+    """An agent in one episode. Cancelling the coroutine of :meth:`act` stops the work on the answer."""
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
-        """The next action, given what the environment returned last.
+        """Choose the next action.
+
+        Args:
+            observation: as the environment returned it last.
+            info: of the same reset or step.
 
         Raises:
-            AgentFailed: there is no answer to be had.
+            AgentFailed: there is no usable answer.
             ContextFull: the prompt is too long for the model.
         """
         ...
 
     def close(self) -> None:
-        """The episode is over or given up: free what is held for it. May be called while :meth:`act` is cancelled."""
+        """The episode is over or was given up: free its resources. May be called while :meth:`act` is cancelled."""
         return None
 
 
@@ -72,7 +85,12 @@ class Agent(Protocol):
     """Starts sessions; may share a model between them."""
 
     def start(self, env: EnvHandle, seed: int) -> Session:
-        """A session for the episode about to be played in ``env``; every draw it makes follows ``seed``."""
+        """Start a session for one episode.
+
+        Args:
+            env: the environment of the episode.
+            seed: of every draw that the session makes.
+        """
         ...
 
 
@@ -91,7 +109,7 @@ class Updatable(Protocol):
         ...
 
     async def resume(self) -> None:
-        """Go on; unfinished responses continue after the tokens they have."""
+        """Resume drawing; unfinished responses continue after the tokens they have."""
         ...
 
 
@@ -103,7 +121,7 @@ class RandomAgent:
 
 
 class OracleAgent:
-    """Plays the expert's actions; of these the share ``noise`` is replaced by random ones."""
+    """Plays the expert's actions, with the share ``noise`` replaced by random ones."""
 
     def __init__(self, noise: float = 0.0):
         self.noise = noise
@@ -130,7 +148,13 @@ class _Expert(Session):
 
 
 def noisy_expert(env: Env, noise: float, rng: random.Random) -> str | None:
-    """The expert's action, or with probability ``noise`` a random one; None where the expert sees no way to finish."""
+    """The expert's action, or a random one with probability ``noise``; None where the expert cannot finish the task.
+
+    Args:
+        env: with ``oracle_action`` and ``sample_random_action``.
+        noise: probability of a random action, 0 to 1.
+        rng: source of the draws.
+    """
     if noise and rng.random() < noise:
         return env.sample_random_action()
     try:

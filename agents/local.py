@@ -6,65 +6,72 @@ import dataclasses
 import itertools
 import json
 import random
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.base import EnvHandle
-from rollenv.agents.caches import Remembered
-from rollenv.agents.generation import Sampling
-from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.token_session import AGENT_FILE, TokenSession, saved_format, stop_ids
-from rollenv.core import MissingExtra, UsageError
+from rollenv.agents.engines.base import OwnsEngine, Sampling
+from rollenv.agents.engines.remembered import Remembered
+from rollenv.agents.prompts import ChatPrompt, StepPrompt
+from rollenv.agents.prompts.chat_format import ChatFormat
+from rollenv.agents.prompts.conversation import Conversation
+from rollenv.agents.prompts.session import AGENT_FILE, TokenSession, saved_format, stop_ids
+from rollenv.core import UsageError
+from rollenv.hub import loading
+from rollenv.needs import extra
 
-try:
+with extra("train", "Running a model"):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from rollenv.agents.engine import LocalEngine
-except ImportError as error:
-    raise MissingExtra(f"local models need the train extra: pip install 'rollenv[train]' ({error})") from error
+    from rollenv.agents.engines.local import LocalEngine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-class LocalAgent:
-    """Plays with a causal language model, one self-contained prompt a turn.
+class LocalAgent(OwnsEngine):
+    """Plays with a causal language model: one self-contained prompt a turn, or the whole episode as a chat.
 
     Requests of all sessions that are waiting at the same time are answered in one batch, and equal prompts are computed
     once. Token ids and log-probabilities are those that the model drew; nothing is tokenised a second time.
     """
 
+    engine: LocalEngine
+
     def __init__(
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        prompt: StepPrompt | None = None,
+        prompt: StepPrompt | ChatPrompt | None = None,
         sampling: Sampling | None = None,
     ):
         self.model, self.tokenizer = model, tokenizer
-        self.prompt = prompt or StepPrompt()
+        self.prompt: StepPrompt | ChatPrompt = prompt or StepPrompt()
         self.sampling = sampling or Sampling()
-        stop = stop_ids(tokenizer, chat=self.prompt.chat)
+        stop = stop_ids(tokenizer, chat=self._chats)
         self.engine = LocalEngine(model, stop, decode=lambda ids: str(tokenizer.decode(ids)))
         self._sessions = itertools.count()
+        self._format: ChatFormat | None = None
         self._ids = Remembered(self._encode)
         self._texts = Remembered(self._decode)
 
     @classmethod
     def load(cls, path: str | Path, **sampling: Any) -> LocalAgent:
-        """Load a model folder or hub name, and the prompt format saved beside it; ``sampling`` overrides the saved.
+        """Load a model and the prompt format saved with it.
+
+        Args:
+            path: model folder, or name on the hub.
+            sampling: fields of :class:`Sampling` that override the saved ones.
 
         Raises:
-            UsageError: if the folder holds no model.
+            UsageError: the folder contains no model.
         """
         prompt, drawing = saved_format(path, **sampling)
-        if not Path(path).exists() and str(path).count("/") != 1:
-            raise UsageError(f"cannot load a model: there is no folder {str(path)!r}, and a hub name reads OWNER/NAME")
+        how = loading(str(path))
         try:
-            model = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            model = AutoModelForCausalLM.from_pretrained(path, dtype="auto", **how)
+            tokenizer = AutoTokenizer.from_pretrained(path, **how)
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot load a model from {str(path)!r}: {error}") from error
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -77,40 +84,39 @@ class LocalAgent:
         about = {"prompt": dataclasses.asdict(self.prompt), "sampling": dataclasses.asdict(self.sampling)}
         Path(path, AGENT_FILE).write_text(json.dumps(about, indent=2) + "\n")
 
-    @property
-    def version(self) -> int:
-        """Counts the updates of the weights."""
-        return self.engine.version
-
-    @version.setter
-    def version(self, version: int) -> None:
-        self.engine.version = version
-
     def weights_changed(self) -> None:
-        """Tell the agent that its model was trained: what was computed before no longer holds."""
+        """Tell the agent that its model was trained, which invalidates its caches."""
         self.engine.weights_changed()
 
-    async def suspend(self) -> None:
-        await self.engine.suspend()
-
-    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | None = None) -> None:
-        await self.engine.update_weights(weights)
-
-    async def resume(self) -> None:
-        await self.engine.resume()
-
     def start(self, env: EnvHandle, seed: int) -> TokenSession:
-        return TokenSession(self.engine, self.prompt, self, self.sampling, random.Random(seed), next(self._sessions))
+        play = self.prompt if isinstance(self.prompt, StepPrompt) else self.conversation()
+        rng, number = random.Random(seed), next(self._sessions)
+        return TokenSession(self.engine, play, self, self.sampling, rng, number, max_prompt=self.prompt.max_tokens)
+
+    def conversation(self) -> Conversation:
+        """A chat with the model, with the prompt's system message."""
+        if self._format is None:
+            self._format = ChatFormat.asked(self.tokenizer, self.prompt.template_args)
+        system = self.prompt.system if isinstance(self.prompt, ChatPrompt) else ""
+        return Conversation(self._format, system or None, max_context=self.engine.max_context)
+
+    @property
+    def _chats(self) -> bool:
+        return isinstance(self.prompt, ChatPrompt) or self.prompt.chat
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The token ids of a prompt text."""
         return self._ids(text)
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        if self.prompt.chat and self.tokenizer.chat_template:
-            message = [{"role": "user", "content": text}]
-            text = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        if self._chats and (self.tokenizer.chat_template or self.prompt.template_args):
+            return ChatFormat.asked(self.tokenizer, self.prompt.template_args).prompt(text)
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        backend.no_truncation()  # as the call above would, but several times faster
+        backend.no_padding()
+        return tuple(backend.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """The text of a response."""

@@ -13,21 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollenv.agents.base import ContextFull
-from rollenv.agents.failures import EngineFailed
-from rollenv.agents.generation import Decode, Ids, Response, Sampling, stopped, token_ids
+from rollenv.agents.engines.base import Decode, EngineFailed, Ids, OwnsEngine, Response, Sampling, stopped, token_ids
 from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.token_session import TokenAgent, stop_ids
-from rollenv.core import MissingExtra, UsageError
+from rollenv.agents.prompts.session import TokenAgent, stop_ids
+from rollenv.core import UsageError
+from rollenv.hub import loading
+from rollenv.needs import extra
 
-try:
+with extra("vllm", "Playing with vLLM"):
     from transformers import AutoTokenizer, GenerationConfig
     from vllm import EngineArgs, SamplingParams  # type: ignore[import-not-found]
     from vllm.platforms import current_platform  # type: ignore[import-not-found]
     from vllm.sampling_params import RequestOutputKind  # type: ignore[import-not-found]
     from vllm.v1.engine.llm_engine import LLMEngine  # type: ignore[import-not-found]
     from vllm.v1.executor import Executor  # type: ignore[import-not-found]
-except ImportError as error:
-    raise MissingExtra(f"vLLM is not installed: pip install 'rollenv[vllm]' ({error})") from error
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +48,7 @@ DEFAULTS: dict[str, Any] = {
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A prompt, and the response as far as it was drawn. ``id`` is vLLM's name for it, empty while it is not there."""
+    """A prompt and the tokens of the response drawn so far. ``id`` is vLLM's name for it, empty before it is sent."""
 
     prompt: Ids
     sampling: Sampling
@@ -62,7 +61,7 @@ class Request:
 
 @dataclass(slots=True)
 class VLLMStats:
-    """What an engine has done: prompt tokens, those of them that were in vLLM's prefix cache, tokens drawn, steps."""
+    """Counts of an engine: prompt tokens, prompt tokens found in vLLM's prefix cache, tokens drawn, steps."""
 
     prompted: int = 0
     reused: int = 0
@@ -71,9 +70,9 @@ class VLLMStats:
 
 
 class VLLMEngine:
-    """Samples with vLLM, whose scheduler, model and caches live in this process.
+    """Samples with vLLM; its scheduler, model and caches live in this process.
 
-    vLLM runs in one thread of its own, step by step, so that the event loop stays free; requests and cancellations
+    vLLM runs in its own thread, step by step, so that the event loop stays free; requests and cancellations
     reach it between two steps. Cached keys and values are found by their tokens (prefix caching), so sessions and the
     members of a group share them without further help. Each request's draws follow a seed from its random stream.
 
@@ -111,16 +110,23 @@ class VLLMEngine:
     # -- what sessions call ------------------------------------------------------------------------------------------
 
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
-        """Draw a response (see :class:`rollenv.agents.generation.Engine`).
+        """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
+
+        Args:
+            prompt: token ids.
+            sampling: how to sample.
+            rng: source of the request's seed.
+            session: requests of one session share a prefix; -1 for none.
 
         Raises:
             ContextFull: the prompt leaves no room for a response.
             EngineFailed: vLLM failed, or was closed.
+            UsageError: the prompt or the sampling is not valid.
         """
         prompt = token_ids(prompt)
         limit = min(sampling.max_new_tokens, self.max_context - len(prompt))
         if sampling.stop and self._decode is None:
-            raise UsageError("to stop at a text the engine needs decode=: VLLMEngine(model, stop, decode=...)")
+            raise UsageError("stop texts need decode=: VLLMEngine(model, stop, decode=...)")
         if sampling.max_new_tokens < 1:
             raise UsageError(f"nothing to generate from {len(prompt)} prompt tokens with {sampling}")
         if limit < 1:
@@ -138,7 +144,7 @@ class VLLMEngine:
         return request.response
 
     def release(self, session: int) -> None:
-        """Nothing is held for a session: vLLM's prefix cache drops what was not used for longest."""
+        """Nothing to do: vLLM's prefix cache drops the least recently used entries."""
 
     @property
     def active(self) -> int:
@@ -146,7 +152,7 @@ class VLLMEngine:
         return len(self._live)
 
     def close(self) -> None:
-        """Stop vLLM and its thread; what is running fails."""
+        """Stop vLLM and its thread; running requests fail."""
         if self._failure != "the engine was closed":
             self._fail("the engine was closed")
             self._thread.submit(self._llm.engine_core.shutdown).result()
@@ -155,7 +161,7 @@ class VLLMEngine:
     # -- new weights -------------------------------------------------------------------------------------------------
 
     async def suspend(self) -> None:
-        """Draw nothing until :meth:`resume`. vLLM gives up what it is running; the tokens drawn so far stay here."""
+        """Draw nothing until :meth:`resume`. vLLM drops its running requests; the tokens drawn so far stay here."""
         self._suspended = True
         if self._task is not None and self._task.get_loop() is asyncio.get_running_loop():
             await asyncio.wait({self._task})
@@ -172,7 +178,7 @@ class VLLMEngine:
             UsageError: no weights were given.
         """
         if weights is None:
-            raise UsageError("vLLM has a model of its own: pass update_weights() the named weights of the trained one")
+            raise UsageError("vLLM keeps its own model: pass the trained model's named weights to update_weights()")
         going = not self._suspended
         await self.suspend()
         await self._in_thread(self._reload, list(weights))
@@ -181,7 +187,7 @@ class VLLMEngine:
             await self.resume()
 
     async def resume(self) -> None:
-        """Go on; unfinished responses are continued from their prompts and the tokens they have."""
+        """Resume drawing; unfinished responses continue from their prompts and tokens."""
         self._suspended = False
         if self._live:
             self._wake()
@@ -196,7 +202,7 @@ class VLLMEngine:
         """
         if not (current_platform.is_sleep_mode_available() and self._llm.model_config.enable_sleep_mode):
             raise UsageError(
-                "vLLM cannot sleep here: it takes a GPU and the engine option enable_sleep_mode=True; this is "
+                "vLLM cannot sleep here: it needs a GPU and the engine option enable_sleep_mode=True; this is "
                 f"{current_platform.device_name!r}"
             )
         await self.suspend()
@@ -313,7 +319,7 @@ class VLLMEngine:
     def _reload(self, weights: list[tuple[str, torch.Tensor]]) -> None:
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if not self._llm.reset_prefix_cache():
-            raise EngineFailed("vLLM kept cached prefixes of the old weights, for requests that are still running")
+            raise EngineFailed("vLLM still holds cached prefixes of the old weights for running requests")
 
 
 def _load(model: str, options: dict[str, Any]) -> LLMEngine:
@@ -339,8 +345,8 @@ def saved_stops(path: str | Path) -> frozenset[int]:
     return frozenset(ends if isinstance(ends, list | tuple) else () if ends is None else (ends,))
 
 
-class VLLMAgent(TokenAgent):
-    """Plays with a model that vLLM runs in this process: as :class:`TokenAgent`, and with weights that can change."""
+class VLLMAgent(OwnsEngine, TokenAgent):
+    """Plays with a model that vLLM runs in this process: a :class:`TokenAgent` with updatable weights."""
 
     engine: VLLMEngine
 
@@ -354,27 +360,26 @@ class VLLMAgent(TokenAgent):
         chat: dict[str, Any] | None = None,
         **options: Any,
     ) -> VLLMAgent:
-        """Load a model folder or hub name; ``chat`` goes to :class:`TokenAgent`, ``options`` to the engine.
+        """Load a model into a vLLM engine.
+
+        Args:
+            path: model folder, or name on the hub.
+            prompt: format of the prompt; by default the saved one.
+            sampling: by default the saved one.
+            chat: arguments of :class:`TokenAgent` for a chat.
+            options: arguments of the engine.
 
         Raises:
-            UsageError: there is no such model, or vLLM cannot run it.
+            UsageError: the model does not exist, or vLLM cannot run it.
         """
+        how = loading(str(path))
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = AutoTokenizer.from_pretrained(path, **how)
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot load a tokenizer from {str(path)!r}: {error}") from error
         stop = stop_ids(tokenizer, chat=prompt is None or prompt.chat) | saved_stops(path)
         engine = VLLMEngine(path, stop, decode=lambda ids: str(tokenizer.decode(ids)), **options)
         return cls(engine, tokenizer, prompt, sampling, **(chat or {}))
-
-    async def suspend(self) -> None:
-        await self.engine.suspend()
-
-    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | None = None) -> None:
-        await self.engine.update_weights(weights)
-
-    async def resume(self) -> None:
-        await self.engine.resume()
 
     def close(self) -> None:
         """Stop vLLM."""

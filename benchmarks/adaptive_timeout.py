@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from common import header, save, table
 
 import rollenv
-from rollenv.envs.data.code_env import CodeEnv
+from rollenv.envs.code.env import CodeEnv
 from rollenv.sandbox import Pool
 from rollenv.sandbox.adaptive import AdaptiveTimeout
 

@@ -1,6 +1,6 @@
-"""GEM's public surface against rollenv's under GEM's name, as the table of docs/gem.md.
+"""GEM's public surface against rollenv's under GEM's name, as the table of docs/gem/index.md.
 
-``python benchmarks/gem_surface.py`` prints it; ``--write`` puts it into docs/gem.md, ``--check`` fails where that is
+``python benchmarks/gem_surface.py`` prints it; ``--write`` puts it into docs/gem/index.md, ``--check`` fails if it is
 out of date. GEM is read in its own environment, ``.bench/gem`` (``pip install gem-llm==0.1.0 requests``).
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 GEM = ROOT / ".bench" / "gem" / "bin" / "python"
-DOCS = ROOT / "docs" / "gem.md"
+DOCS = ROOT / "docs" / "gem" / "index.md"
 BEGIN, END = "<!-- surface: begin -->", "<!-- surface: end -->"
 
 #: What differs by intent, and why: modules, names, methods.
@@ -28,9 +28,9 @@ INTENDED = {
     "gem.envs.mcpmark": "no MCPMark tasks; importing it says so",
     "gem.envs.terminal": "no Docker tasks by this name; importing it says so",
     "gem.tools.search_engine": "servers of models and paid searches; importing it says so",
-    "gem.envs.game_env.sokoban.utils": "levels come from `rollenv.envs.sokoban.levels`",
+    "gem.envs.game_env.sokoban.utils": "levels come from `rollenv.envs.game.sokoban.levels`",
     "gem.envs:data_names": "variables of a loop",
-    "gem.envs.game_env.sokoban.sokoban:CHANGE_COORDINATES": "a table of directions; see `rollenv.envs.sokoban.board`",
+    "gem.envs.game_env.sokoban.sokoban:CHANGE_COORDINATES": "a table of directions: `rollenv.envs.game.sokoban.board`",
     "gem.envs.math_env:MathEnv": "the order of arguments is that of GEM's main branch",
     "gem.tools.mcp_tool:is_timeout_error": "a step of GEM's own",
     "gem.vector.async_vector_env:step_reset_env": "a step of GEM's own",
@@ -237,7 +237,9 @@ def main() -> None:
     if args.write:
         DOCS.write_text(new, encoding="utf-8")
     elif args.check:
-        raise SystemExit("docs/gem.md is out of date: run benchmarks/gem_surface.py --write" if new != page else 0)
+        raise SystemExit(
+            "docs/gem/index.md is out of date: run benchmarks/gem_surface.py --write" if new != page else 0
+        )
     else:
         print(text)
 

@@ -15,15 +15,16 @@ from pathlib import Path
 
 from common import header, save, table
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests/envs/data"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests/envs/math"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests/envs/code"))
 from adversarial_answers import answers
 from cheats import CHEATS
 from test_code_cheats import TASKS, paid
 
 import rollenv
-from rollenv.envs.data import grading
-from rollenv.envs.data.answers import compare, gold_answer
-from rollenv.envs.data.datasets import is_local, load_rows
+from rollenv.envs.data.rows import is_local, load_rows
+from rollenv.envs.math import grade as grading
+from rollenv.envs.math.compare import compare, gold_answer
 
 Pairs = list[tuple[str, str]]
 

@@ -22,9 +22,9 @@ from common import header, save, table
 from transformers import GenerationConfig, PreTrainedModel
 
 import rollenv
-from rollenv.agents.engine import LocalEngine
-from rollenv.agents.generation import Engine, Ids, Sampling
-from rollenv.agents.scoring import pad_left
+from rollenv.agents.engines.base import Engine, Ids, Sampling
+from rollenv.agents.engines.local import LocalEngine
+from rollenv.agents.engines.scoring import pad_left
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 

@@ -21,8 +21,8 @@ from schedule import GROUPS, SHAPES, SIZE
 from rollenv.agents.base import Action, Session
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.processes import ProcessWorkers
 from rollenv.rollout.types import Group, Task
+from rollenv.rollout.workers.processes import ProcessWorkers
 
 SCALE = 0.01
 FAULTS: dict[str, dict[str, float]] = {"plain": {}, "slow": {"slow": 0.002}, "stop": {"stop": 0.001}, "signals": {}}

@@ -28,7 +28,7 @@ from rollenv.rollout.clock import Clock
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers import EnvFailure, Seen, Shun, nobody
+from rollenv.rollout.workers.base import EnvFailure, Seen, Shun, nobody
 
 Floats = np.typing.NDArray[np.float64]
 TURNS, GROUPS, SIZE = 5, 32, 8

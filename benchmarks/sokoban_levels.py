@@ -19,8 +19,8 @@ from pathlib import Path
 from common import ROOT, header, save, table
 
 import rollenv
-from rollenv.envs.sokoban.levels import load_levels
-from rollenv.envs.sokoban.solver import solve
+from rollenv.envs.game.sokoban.levels import load_levels
+from rollenv.envs.game.sokoban.solver import solve
 
 IDS = ("game:Sokoban-v0-easy", "game:Sokoban-v0-hard", "game:Sokoban-v0-random")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rollenv.trainers.config import changed_keys, load_config
+from rollenv.trainers.run_dir import RunDir, read_rows
+
 Rows = list[dict[str, Any]]
 
 ALGORITHMS = {"GRPO": ["algorithm.name=grpo"], "GiGPO": ["algorithm.name=gigpo", "algorithm.normalize_std=false"]}
-_COLOURS = ("#1f6feb", "#d1570a", "#2da44e", "#8250df")
+_COLOURS = ("#1f6feb", "#d1570a", "#2da44e", "#8250df", "#57606a", "#bf8700")
 
 
 @dataclass(frozen=True)
@@ -30,31 +34,42 @@ class Picture:
 
 
 def options(description: str | None, runs: Path) -> argparse.Namespace:
-    """The command line: ``runs``, ``seeds`` and ``set``."""
+    """The command line: ``runs``, ``seeds``, ``algorithms`` and ``set``."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--runs", type=Path, default=runs)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--algorithms", nargs="*", default=list(ALGORITHMS), choices=list(ALGORITHMS))
     parser.add_argument("--set", nargs="*", default=[], help="more key=value settings")
     return parser.parse_args()
 
 
-def train_all(recipe: str, folder: Path, seeds: int, settings: Sequence[str]) -> dict[str, list[Rows]]:
-    """The metrics rows of every run, by algorithm and then seed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    curves: dict[str, list[Rows]] = {name: [] for name in ALGORITHMS}
-    for seed in range(seeds):
-        for name, changes in ALGORITHMS.items():
-            curves[name].append(train(recipe, folder / f"{name}-{seed}", seed, [*changes, *settings]))
+def train_all(recipe: str, given: argparse.Namespace) -> dict[str, list[Rows]]:
+    """The metrics rows of every run that the command line asks for, by algorithm and then seed."""
+    given.runs.mkdir(parents=True, exist_ok=True)
+    curves: dict[str, list[Rows]] = {name: [] for name in given.algorithms}
+    for seed in range(given.seeds):
+        for name in given.algorithms:
+            settings = [*ALGORITHMS[name], *given.set]
+            curves[name].append(train(recipe, given.runs / f"{name}-{seed}", seed, settings))
     return curves
 
 
 def train(recipe: str, folder: Path, seed: int, settings: Sequence[str]) -> Rows:
     """The metrics rows of one run of the recipe, which is trained or continued if need be."""
-    command = [sys.executable, "-c", "from rollenv.cli.main import main; main()", "train", recipe]
-    command += [f"run_dir={folder}", f"seed={seed}", *settings]
-    if not (folder / "report.html").exists():
-        subprocess.run([*command, "--resume"] if folder.exists() else command, check=True)
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    keys = [f"run_dir={folder}", f"seed={seed}", *settings]
+    wanted = load_config(recipe, keys)
+    if folder.exists():
+        changes = changed_keys(RunDir.resume(folder)[1], wanted)
+        if changes:
+            sys.exit(f"{folder} holds a run with other settings ({'; '.join(changes)}); delete it, or pass --runs")
+    rows = read_rows(folder / "metrics.jsonl")
+    if not rows or rows[-1]["iteration"] < wanted.iterations:
+        command = [sys.executable, "-c", "import maze; from rollenv.cli.main import main; main()", "train", recipe]
+        path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+        resume = ["--resume"] if folder.exists() else []
+        subprocess.run([*command, *keys, *resume], check=True, env=os.environ | {"PYTHONPATH": path})
+        rows = read_rows(folder / "metrics.jsonl")
+    return list(rows)
 
 
 def evaluations(run: Rows) -> Rows:
@@ -62,9 +77,20 @@ def evaluations(run: Rows) -> Rows:
     return [row for row in run if "eval/success" in row]
 
 
-def seconds(run: Rows) -> float:
-    """What the run took, with warm-up and evaluations."""
-    return float(sum(value for row in run for key, value in row.items() if key.startswith("time/")))
+#: From the stages of a run to the names of their times.
+STAGES = {"warm-up": "begin", "playing": "collect", "updates": "update", "evaluations": "eval"}
+
+
+def seconds(run: Rows, stage: str = "", clock: str = "time") -> float:
+    """What the run took, all of it or one stage.
+
+    Args:
+        run: its metrics.
+        stage: a value of :data:`STAGES`; all by default.
+        clock: "time" for the clock on the wall, "cpu" for that of the processors.
+    """
+    prefix = f"{clock}/{stage}"
+    return float(sum(value for row in run for key, value in row.items() if key.startswith(prefix)))
 
 
 def interval(row: dict[str, Any]) -> str:
@@ -81,7 +107,7 @@ def draw(curves: Mapping[str, list[Rows]], picture: Picture) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 3.6))
-    for (name, runs), colour in zip(curves.items(), _COLOURS, strict=False):
+    for (name, runs), colour in zip(curves.items(), itertools.cycle(_COLOURS), strict=False):
         points = [[(r["iteration"], r["eval/success"]) for r in evaluations(run)] for run in runs]
         for run in points:
             axes.plot(*zip(*run, strict=True), color=colour, alpha=0.3, linewidth=1)
@@ -91,7 +117,7 @@ def draw(curves: Mapping[str, list[Rows]], picture: Picture) -> None:
     axes.set(xlabel="iteration", ylabel=picture.ylabel, ylim=(picture.low, 1.0))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.2)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="lower right" if len(curves) < 4 else "upper left", ncols=1 + len(curves) // 4)
     figure.tight_layout()
     figure.savefig(picture.file, metadata={"Date": None})
     lines = picture.file.read_text().splitlines()

@@ -22,8 +22,8 @@ from common import header, save, table
 from local_engine import Episode, about, compare, corpus, options_of, with_engine, with_generate, with_local
 from transformers import PreTrainedModel
 
-from rollenv.agents.generation import Response, Sampling
-from rollenv.agents.scoring import score
+from rollenv.agents.engines.base import Response, Sampling
+from rollenv.agents.engines.scoring import score
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.agents.vllm import VLLMEngine

@@ -21,7 +21,7 @@ PAPER = {"GRPO": 0.568, "GiGPO": 0.674}
 
 def main() -> None:
     given = options(__doc__, ROOT / "runs" / "benchmark-webshop")
-    curves = train_all("webshop", given.runs, given.seeds, given.set)
+    curves = train_all("webshop", given)
     file = ROOT / "docs" / "images" / "webshop_curve.svg"
     draw(curves, Picture(file, "success on 26 goals never trained on", target=0.75, low=0.0))
     head = ("algorithm", "seed", "before RL (95 %)", "after RL (95 %)", "mean score", "eval split (95 %)", "seconds")

@@ -11,7 +11,8 @@ from rollenv.core import (
     UsageError,
     Wrapper,
 )
-from rollenv.registry import ABILITIES, EnvSpec, list_envs, make, print_envs, register, spec
+from rollenv.env_spec import EnvSpec
+from rollenv.registry import ABILITIES, list_envs, make, print_envs, register, spec
 from rollenv.spaces import TextSpace
 from rollenv.vector import make_vec
 

@@ -1,4 +1,4 @@
-"""The environment contract: :class:`Env`, :class:`Wrapper` and the errors that rollenv raises.
+"""The environment contract: :class:`Env` and :class:`Wrapper`; the errors are in :mod:`rollenv.errors`.
 
 An environment is a :class:`gymnasium.Env` whose observations and actions are text. An author writes two hooks::
 
@@ -29,53 +29,44 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import seeding
 
+from rollenv import notebook
+from rollenv.errors import (
+    BadEntryPoint,
+    Broken,
+    EpisodeOver,
+    MissingData,
+    MissingExtra,
+    NoSuchAbility,
+    RollenvError,
+    UnknownEnv,
+    Unsolvable,
+    UsageError,
+)
 from rollenv.spaces import TextSpace
 
 if TYPE_CHECKING:
-    from rollenv.registry import EnvSpec
+    from rollenv.drawing import Drawing
+    from rollenv.env_spec import EnvSpec
+
+__all__ = [
+    "BadEntryPoint",
+    "Broken",
+    "Env",
+    "EpisodeOver",
+    "MissingData",
+    "MissingExtra",
+    "NoSuchAbility",
+    "ResetResult",
+    "RollenvError",
+    "StepResult",
+    "UnknownEnv",
+    "Unsolvable",
+    "UsageError",
+    "Wrapper",
+]
 
 StepResult = tuple[str, float, bool, bool, dict[str, Any]]
 ResetResult = tuple[str, dict[str, Any]]
-
-
-class RollenvError(Exception):
-    """Base of the errors that rollenv raises on purpose. The text says what happened, where, and what to do next."""
-
-    #: What the command line exits with when this error ends it.
-    exit_code = 1
-
-
-class UsageError(RollenvError, ValueError):
-    """An argument, id or configuration key is wrong."""
-
-    exit_code = 2
-
-
-class UnknownEnv(UsageError):
-    """No environment is registered under the id."""
-
-
-class BadEntryPoint(UsageError, ImportError):
-    """What is registered under an id cannot be loaded."""
-
-
-class MissingExtra(RollenvError, ImportError):
-    """An optional dependency is not installed."""
-
-    exit_code = 3
-
-
-class EpisodeOver(RollenvError, RuntimeError):
-    """``step`` was called before ``reset``, or after the episode had ended."""
-
-
-class Unsolvable(RollenvError, RuntimeError):
-    """The task can no longer be completed from the current state, so an expert has no next action."""
-
-
-class NoSuchAbility(RollenvError, AttributeError, NotImplementedError):
-    """The environment lacks an optional ability: ``hasattr`` is False, and a call says which one is missing."""
-
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -99,7 +90,12 @@ class _Ability:
 
 
 def ability(lacks: str, hook: str | None = None) -> Callable[[_Method], _Method]:
-    """Marks a method that only those have who define it, or its ``hook``."""
+    """Mark a method as available only on classes that define it, or its hook.
+
+    Args:
+        lacks: what the error says after the class name where the ability is missing.
+        hook: the method that an author defines instead, such as ``_get_state``.
+    """
 
     def mark(method: _Method) -> _Method:
         return cast(_Method, _Ability(method, lacks, hook))
@@ -108,7 +104,7 @@ def ability(lacks: str, hook: str | None = None) -> Callable[[_Method], _Method]
 
 
 class _OfTheSpec:
-    """An attribute that the spec tells, until somebody sets it."""
+    """An attribute with the spec's value until it is set."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -127,14 +123,19 @@ _NOT_THROUGH = ("get_state", "set_state", "spawn")
 
 
 def inside(env: Any, name: str) -> Any:
-    """An attribute of an environment that may be in wrappers of Gymnasium's, which have only their own."""
+    """Look up an attribute, through Gymnasium's own wrappers where there are any.
+
+    Args:
+        env: the environment, which may be inside ``gymnasium.Wrapper`` objects.
+        name: of the attribute. State and spawning are never looked up through Gymnasium's wrappers.
+    """
     if isinstance(env, gymnasium.Wrapper) and name not in _NOT_THROUGH:
         return env.get_wrapper_attr(name)
     return getattr(env, name)
 
 
 class OfTheInner:
-    """An attribute that the environment inside a wrapper has, until somebody sets the wrapper's."""
+    """An attribute of the environment inside a wrapper, until the wrapper's own is set."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -168,19 +169,26 @@ class Env(gymnasium.Env[str, str]):
     :meth:`state_key`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}
-    render_mode = "ansi"
+    metadata: dict[str, Any] = {"render_modes": ["text", "ansi", "svg"], "render_fps": 4}
+    #: "text" as :meth:`render` returns it; :func:`rollenv.make` takes "ansi" and "svg" too, which draw :attr:`picture`.
+    render_mode: str | None = "text"
+    #: From the text of :meth:`render` to a drawing of it; None where there is nothing to draw but text.
+    picture: Callable[[str], Drawing | None] | None = None
     #: Set by :func:`rollenv.make`.
     spec: EnvSpec | None = None  # type: ignore[assignment]
     #: The keys that ``reset(options=...)`` takes; any other is an error.
     reset_options: frozenset[str] = frozenset()
+
+    #: What an episode changes in place: a copy of the environment gets copies of these and shares the rest. None where
+    #: everything has to be copied.
+    _changed_in_place: tuple[str, ...] | None = None
 
     _over = True
     _begun = False
     _random_actions: random.Random | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Before the first episode there is nothing to draw, whatever an author's ``render`` would look for."""
+        """A ``render`` that fails before the first episode draws nothing."""
         super().__init_subclass__(**kwargs)
         if callable(cls.__dict__.get("render")):
             cls.render = _drawn_once_begun(cls.render)  # type: ignore[method-assign]
@@ -188,8 +196,8 @@ class Env(gymnasium.Env[str, str]):
     # -- what an author writes ---------------------------------------------------------------------------------------
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
-        """Start an episode; draws come from :attr:`np_random`, already seeded."""
-        if type(self).reset is not Env.reset:  # written for GEM: it overrides reset() and calls ours for the seed alone
+        """Start an episode. :attr:`np_random` is already seeded."""
+        if type(self).reset is not Env.reset:  # written for GEM: it overrides reset() and calls ours only for the seed
             return "", {}
         raise NotImplementedError(f"{type(self).__name__} has no _reset()")
 
@@ -203,8 +211,8 @@ class Env(gymnasium.Env[str, str]):
         """Start an episode and return ``(observation, info)``.
 
         Args:
-            seed: starts the private random stream anew; without one, the stream goes on.
-            options: settings of this episode alone, on top of the spec's: any of :attr:`reset_options`.
+            seed: restarts the private random stream; without one, the stream continues.
+            options: settings of this episode only, added to the spec's: any of :attr:`reset_options`.
 
         Raises:
             UsageError: for an option that the environment does not know.
@@ -235,7 +243,7 @@ class Env(gymnasium.Env[str, str]):
         if self._over:
             raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")
         if not isinstance(action, str):
-            raise TypeError(f"{self}: an action is a str, not {type(action).__name__}")
+            raise TypeError(f"{self}: an action must be a str, not {type(action).__name__}")
         result = self._step(action)
         self._over = result[2] or result[3]
         return result
@@ -245,13 +253,13 @@ class Env(gymnasium.Env[str, str]):
         return ""
 
     def close(self) -> None:
-        """Let go of every resource; calling it again does nothing."""
+        """Release every resource; calling it again does nothing."""
 
     # -- abilities ---------------------------------------------------------------------------------------------------
 
     @ability("does not save its state", "_get_state")
     def get_state(self) -> dict[str, Any]:
-        """Everything that decides how the episode goes on, as JSON data, both random streams included."""
+        """Everything that the rest of the episode depends on, as JSON data, including both random streams."""
         version, words, gauss = self.action_rng.getstate()
         return {
             "over": self._over,
@@ -283,6 +291,10 @@ class Env(gymnasium.Env[str, str]):
         Args:
             same_state: continue from where this one is, with a copy of its random stream.
             kwargs: constructor arguments to change; not together with ``same_state``.
+
+        Raises:
+            UsageError: ``kwargs`` together with ``same_state``, or an environment that :func:`rollenv.make` did not
+                build.
         """
         if same_state:
             if kwargs:
@@ -294,11 +306,19 @@ class Env(gymnasium.Env[str, str]):
 
     def _twin(self) -> Env:
         """A copy that shares nothing that changes."""
-        return copy.deepcopy(self)
+        if self._changed_in_place is None:
+            return copy.deepcopy(self)
+        twin = copy.copy(self)
+        for name in self._changed_in_place:
+            setattr(twin, name, copy.deepcopy(getattr(self, name)))
+        twin._np_random = np.random.Generator(np.random.PCG64(0))
+        twin._np_random.bit_generator.state = self.np_random.bit_generator.state
+        twin._random_actions = copy.copy(self._random_actions)
+        return twin
 
     @ability("has no random actions")
     def sample_random_action(self) -> str:
-        """An action that parses. Draws from a stream of its own, so that sampling does not change the episode."""
+        """An action that parses. Draws from its own stream, so that sampling does not change the episode."""
         raise NotImplementedError
 
     @ability("has no oracle")
@@ -312,7 +332,7 @@ class Env(gymnasium.Env[str, str]):
 
     @ability("has no state key")
     def state_key(self) -> str:
-        """A name for the current state: two states are equal if and only if their keys are (GiGPO's anchor)."""
+        """The key of the current state: two states are equal if and only if their keys are (GiGPO's anchor)."""
         raise NotImplementedError
 
     @ability("has no numbered tasks")
@@ -321,7 +341,7 @@ class Env(gymnasium.Env[str, str]):
         raise NotImplementedError
 
     def seed_stream(self, seed: int) -> None:
-        """Start the private random stream anew, without a reset.
+        """Restart the private random stream without a reset.
 
         Raises:
             UsageError: the seed is not an integer from 0.
@@ -329,7 +349,7 @@ class Env(gymnasium.Env[str, str]):
         try:
             self._np_random, self._np_random_seed = seeding.np_random(operator.index(seed))
         except (TypeError, gymnasium.error.Error) as error:
-            raise UsageError(f"{self}: a seed is an integer from 0, not {seed!r}") from error
+            raise UsageError(f"{self}: a seed must be a non-negative integer, not {seed!r}") from error
         self._random_actions = None
 
     # -- help for authors --------------------------------------------------------------------------------------------
@@ -339,7 +359,7 @@ class Env(gymnasium.Env[str, str]):
         return int(self.np_random.random() * n)
 
     def seed_actions(self, seed: int) -> None:
-        """Start the stream of :meth:`sample_random_action` anew, so that players of one episode draw differently."""
+        """Restart the stream of :meth:`sample_random_action`, so that players of one episode draw differently."""
         self._random_actions = random.Random(seed)
 
     @property
@@ -364,7 +384,12 @@ class Env(gymnasium.Env[str, str]):
     def __str__(self) -> str:
         return self.spec.id if self.spec else type(self).__name__
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        stage = notebook.stage(self)
+        return f"<{self}{stage and f': {stage}'}>"
+
+    def _repr_html_(self) -> str:
+        return notebook.env_html(self)
 
 
 class Wrapper(Env):
@@ -446,6 +471,7 @@ class Wrapper(Env):
     reset_options = OfTheInner()
     metadata = OfTheInner()
     render_mode = OfTheInner()
+    picture = OfTheInner()
     observation_space = OfTheInner()
     action_space = OfTheInner()
     action_rng = OfTheInner()
@@ -468,5 +494,3 @@ class Wrapper(Env):
 
     def __str__(self) -> str:
         return f"{type(self).__name__}<{self.env}>"
-
-    __repr__ = __str__

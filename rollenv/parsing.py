@@ -3,7 +3,7 @@ r"""Finding the answer in what a model wrote: ``\boxed{}``, tags and code fences
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 _TOKEN = re.compile(r"(\\f?box(?:ed)?\s*\{)|\\\\(?!f?box)|\\[{}]|[{}]")
@@ -12,7 +12,7 @@ _TOKEN_IN_ANY_CASE = re.compile(_TOKEN.pattern, re.IGNORECASE)
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What stands in the last complete ``\boxed{...}`` (or ``\fbox{...}``), stripped; braces inside may nest.
+    r"""The content of the last complete ``\boxed{...}`` (or ``\fbox{...}``), stripped; braces inside may nest.
 
     A box that is never closed does not hide an earlier one.
     """
@@ -40,7 +40,7 @@ def _last_nested_box(text: str) -> str | None:
 
 
 def boxes(text: str) -> Iterator[str]:
-    r"""What stands in each complete box that holds no other box, stripped, the last box first.
+    r"""The content of each complete box without another box inside, stripped, the last box first.
 
     The boxes do not overlap, so looking through all of them takes time linear in the text. ``\BOXED`` counts too.
     """
@@ -60,7 +60,7 @@ def boxes(text: str) -> Iterator[str]:
 
 
 class Element(NamedTuple):
-    """A piece of a text between its marks."""
+    """A tagged part of a text."""
 
     content: str
     end: int
@@ -68,14 +68,24 @@ class Element(NamedTuple):
 
 
 def last_tagged(text: str, tag: str = "answer") -> str | None:
-    """What stands between the last ``</tag>`` and the ``<tag>`` before it, stripped."""
+    """The stripped text between the last ``</tag>`` and the ``<tag>`` before it, or None.
+
+    Args:
+        text: a model's reply.
+        tag: name of the tag, without brackets.
+    """
     end = text.rfind(f"</{tag}>")
     start = text.rfind(f"<{tag}>", 0, end) if end >= 0 else -1
     return text[start + len(tag) + 2 : end].strip() if start >= 0 else None
 
 
 def first_tagged(text: str, tag: str) -> Element | None:
-    """The first ``<tag>`` and what stands up to the next ``</tag>``, as it is."""
+    """The first ``<tag>`` and the unchanged text up to the next ``</tag>``, or None.
+
+    Args:
+        text: a model's reply.
+        tag: name of the tag, without brackets.
+    """
     start = text.find(f"<{tag}>")
     end = text.find(f"</{tag}>", start) if start >= 0 else -1
     return Element(text[start + len(tag) + 2 : end], end + len(tag) + 3) if end >= 0 else None
@@ -89,7 +99,7 @@ def code_blocks(text: str) -> Iterator[tuple[str, Element]]:
     """The complete fenced code blocks, in order: language in lower case, then the code.
 
     A fence is three to eight backticks, anywhere in a line, and is closed by as many. What follows the language on its
-    line is left out; backticks there mean code within the line, which is no block.
+    line is left out; backticks there mean inline code, which is not a block.
     """
     at, line_end, never_closed = 0, -1, 9
     while mark := _MARK.search(text, at):
@@ -113,9 +123,22 @@ def code_blocks(text: str) -> Iterator[tuple[str, Element]]:
 
 
 def last_code_block(text: str, languages: tuple[str, ...] | None = ("python", "py", "python3", "")) -> str | None:
-    """The last fenced code block in one of the languages (``""`` is a fence without one), or None for in any."""
+    """The last fenced code block in one of the given languages, or None.
+
+    Args:
+        text: a model's reply.
+        languages: names after the opening fence; ``""`` matches a fence without a language, None matches any.
+    """
     found = None
     for language, block in code_blocks(text):
         if languages is None or language in languages:
             found = block.content
     return found
+
+
+#: Ways to write an action: how it is found in a text, and an example of it.
+ACTION_FORMATS: dict[str, tuple[Callable[[str], str | None], str]] = {
+    "boxed": (last_boxed, "\\boxed{%s}"),
+    "answer": (last_tagged, "<answer>%s</answer>"),
+    "bare": (str, "%s"),
+}

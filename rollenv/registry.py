@@ -7,19 +7,22 @@ entry naming a function without arguments that calls :func:`register`.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
 import importlib.metadata
-import inspect
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rollenv.core import BadEntryPoint, Env, MissingExtra, UnknownEnv, UsageError
+from rollenv.core import Env
+from rollenv.env_spec import EnvSpec, Wrappers
+from rollenv.errors import UnknownEnv, UsageError
+from rollenv.needs import Need
+
+#: How the ids of served environments begin.
+_SERVED = ("rollenv+ws://", "rollenv+wss://")
 
 #: What a spec may declare; the checker proves what is declared.
 ABILITIES = frozenset({"state", "spawn", "random_action", "oracle", "state_key"})
@@ -27,71 +30,6 @@ ABILITIES = frozenset({"state", "spawn", "random_action", "oracle", "state_key"}
 ENTRY_POINT_GROUP = "rollenv.envs"
 _ID = re.compile(r"[A-Za-z0-9_.]+:[A-Za-z0-9_.-]+")
 
-
-@dataclass
-class EnvSpec:
-    """How to build an environment, and what it promises. Picklable when its entry point is a string."""
-
-    id: str
-    entry_point: str | Callable[..., Env]
-    """``"module.path:ClassName"`` or any callable that returns an environment."""
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    abilities: frozenset[str] = frozenset()
-    needs: tuple[str, ...] = ()
-    """What must be there for it to work: an extra, a data set, a server. Empty if a bare install is enough."""
-    nondeterministic: bool = False
-    oracle_success: float = 0.99
-    """The share of episodes that the oracle wins (lower where chance decides)."""
-    indexed: bool = False
-    """Its ``env.num_tasks()`` tasks are numbered: ``reset(options={"index": i})`` starts one of them."""
-    wrappers: Wrappers = field(default_factory=dict)
-    """What is put around the environment, the first innermost, with settings; see :func:`rollenv.wrappers.wrap`."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Reset options of every episode, where the caller gives no others."""
-    additional_wrappers: tuple[Any, ...] = field(default=(), compare=False)
-    """Gymnasium notes its own wrappers here, in copies."""
-
-    @property
-    def namespace(self) -> str:
-        return self.id.partition(":")[0]
-
-    def make(self, **kwargs: Any) -> Env:
-        """Build the environment; ``kwargs`` override the spec's.
-
-        ``seed`` starts its private random stream, and goes to a constructor that names an argument ``seed``.
-        ``render_mode`` is Gymnasium's: ``ansi`` or None.
-        """
-        merged = {**self.kwargs, **kwargs}
-        seed = merged.pop("seed", None)
-        factory = load_entry_point(self.entry_point, self.id)
-        mode = merged.pop("render_mode", "ansi") if not takes(factory, "render_mode") else "ansi"
-        if mode not in ("ansi", None):
-            raise UsageError(f"{self.id} has no render_mode {mode!r}; there are 'ansi' and None")
-        try:
-            env = factory(**merged, **({"seed": seed} if seed is not None and takes(factory, "seed") else {}))
-        except TypeError as error:
-            _check_arguments(self.id, factory, merged, error)
-            if kwargs:
-                given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
-                raise UsageError(f"{self.id} cannot be made with {given}: {error}") from error
-            raise
-        if not isinstance(env, Env):
-            raise UsageError(f"{self.id}: its entry point returned {type(env).__name__} instead of a rollenv.Env")
-        if mode is None:
-            env.unwrapped.render_mode = None
-        env.spec = replace(self, kwargs=merged, wrappers={})
-        if env.unwrapped.spec is None:  # the factory returned a wrapper
-            env.unwrapped.spec = env.spec  # type: ignore[assignment]
-        if seed is not None:
-            env.seed_stream(seed)
-        if self.wrappers:
-            env = wrap(env, self.wrappers)
-            env.spec = replace(self, kwargs=merged)
-        return env
-
-
-#: Names of wrappers and the settings of each.
-Wrappers = Mapping[str, Mapping[str, Any]]
 
 ENV_REGISTRY: dict[str, EnvSpec] = {}
 
@@ -101,12 +39,14 @@ def register(
     entry_point: str | Callable[..., Env],
     *,
     abilities: Iterable[str] = (),
-    needs: Iterable[str] = (),
+    needs: Iterable[Need] = (),
     nondeterministic: bool = False,
     oracle_success: float = 0.99,
     indexed: bool = False,
     wrappers: str | Iterable[str] | Wrappers = (),
+    levels: Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] = (),
     options: Mapping[str, Any] | None = None,
+    summary: str = "",
     **kwargs: Any,
 ) -> None:
     """Make ``env_id`` known to :func:`make`.
@@ -115,14 +55,17 @@ def register(
         env_id: ``namespace:Name-vN[-variant]``.
         entry_point: ``"module.path:ClassName"``, imported on first use, or a callable.
         abilities: which of :data:`ABILITIES` the environment has.
-        needs: extras, data sets or servers without which it cannot be made.
+        needs: packages, data files or servers without which it cannot be made (:mod:`rollenv.needs`).
         nondeterministic: an episode depends on something outside (a live server, say).
         oracle_success: the share of episodes that the oracle wins.
         indexed: ``env.num_tasks()`` tasks are numbered, and ``reset(options={"index": i})`` starts one of them.
         wrappers: put around the environment, the first innermost: names of
             :data:`rollenv.wrappers.WRAPPER_FACTORY` or ``"module:function"``, separated by commas, in a list, or as
             a mapping to the settings of each.
+        levels: constructor arguments by difficulty, easy ones first: a list of mappings, or a mapping from arguments to
+            lists (a list that is shorter than the longest stays at its last value).
         options: reset options of every episode, where the caller gives no others.
+        summary: what it is, in a line; by default the first line of the class's docstring.
         kwargs: arguments for the constructor.
 
     Raises:
@@ -131,34 +74,64 @@ def register(
     _OWN.load()
     registry = ENV_REGISTRY if _OWN.loaded else _OWN.staged
     if not isinstance(env_id, str) or not _ID.fullmatch(env_id):
-        raise UsageError(f"cannot register {env_id!r}: an id reads namespace:Name-vN[-variant]")
+        raise UsageError(f"cannot register {env_id!r}: an id has the form namespace:Name-vN[-variant]")
     if env_id in registry:
-        raise UsageError(f"cannot register {env_id!r}: it is taken by {registry[env_id].entry_point!r}")
+        raise UsageError(f"cannot register {env_id!r}: it is already taken by {registry[env_id].entry_point!r}")
     if not callable(entry_point) and not (isinstance(entry_point, str) and ":" in entry_point):
         raise UsageError(f"cannot register {env_id!r}: {entry_point!r} is neither a callable nor 'module:name'")
-    abilities, needs = _names(abilities), _names(needs)
+    abilities, needs = _names(abilities), (needs,) if isinstance(needs, str) else tuple(needs)
     if unknown := sorted(set(abilities) - ABILITIES):
-        raise UsageError(f"cannot register {env_id!r}: unknown ability {unknown[0]!r}; there are {sorted(ABILITIES)}")
+        raise UsageError(f"cannot register {env_id!r}: unknown ability {unknown[0]!r}; choose from {sorted(ABILITIES)}")
     registry[env_id] = EnvSpec(
         env_id,
         entry_point,
         kwargs,
         frozenset(abilities),
-        tuple(needs),
+        needs,
         nondeterministic,
         oracle_success,
         indexed,
         named_wrappers(wrappers),
+        levels_of(levels, env_id),
         dict(options or {}),
+        summary=summary,
     )
 
 
+def levels_of(
+    levels: Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]], env_id: str
+) -> tuple[dict[str, Any], ...]:
+    """Normalise levels to one dictionary of constructor arguments per level.
+
+    Args:
+        levels: a list of dictionaries, or lists of values by argument; shorter lists repeat their last value.
+        env_id: for error messages.
+
+    Returns:
+        One dictionary per level, the easiest first.
+
+    Raises:
+        UsageError: ``levels`` has neither form.
+    """
+    if isinstance(levels, Mapping):
+        for name, values in levels.items():
+            if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+                raise UsageError(f"the levels of {env_id}: {name!r} needs a list of values, got {values!r}")
+        longest = max(map(len, levels.values()), default=0)
+        return tuple({name: each[min(i, len(each) - 1)] for name, each in levels.items()} for i in range(longest))
+    if not all(isinstance(level, Mapping) for level in levels):
+        raise UsageError(f"the levels of {env_id} are a list of argument dicts, not {levels!r}")
+    return tuple(dict(level) for level in levels)
+
+
 def spec(env_id: str) -> EnvSpec:
-    """The spec registered under ``env_id``.
+    """The spec registered under ``env_id``, or the one that a server has of ``rollenv+ws://HOST:PORT/ENV_ID``.
 
     Raises:
         UnknownEnv: with the nearest ids, if there is none.
     """
+    if env_id.startswith(_SERVED):
+        return importlib.import_module("rollenv.remote.env").spec_of(env_id)  # type: ignore[no-any-return]
     if env_id not in ENV_REGISTRY:
         _OWN.load()
     if env_id not in ENV_REGISTRY:
@@ -205,7 +178,7 @@ class _Once:
         self._loading = False
         self.loaded = False
         self.staged: dict[str, EnvSpec] = {}
-        """What has been registered while it loads; nobody sees a half of it."""
+        """What has been registered while it loads; others never see it half done."""
 
     def load(self) -> None:
         if self.loaded:
@@ -253,61 +226,8 @@ def _names(names: str | Iterable[str]) -> list[str]:
     """Names in a list, or separated by commas."""
     each = names.split(",") if isinstance(names, str) else list(names)
     if wrong := [name for name in each if not isinstance(name, str)]:
-        raise UsageError(f"a list of names is expected, and {wrong[0]!r} is no name")
+        raise UsageError(f"expected a list of names, but {wrong[0]!r} is not a name")
     return [name.strip() for name in each if name.strip()]
-
-
-def wrap(env: Env, wrappers: Wrappers) -> Env:
-    """The environment inside its wrappers; closed if one of them fails."""
-    try:
-        wrapped: Env = importlib.import_module("rollenv.wrappers.factory").wrap(env, wrappers)
-        return wrapped
-    except BaseException:
-        with contextlib.suppress(Exception):
-            env.close()
-        raise
-
-
-def takes(factory: Callable[..., Any], name: str) -> bool:
-    """Whether a constructor names an argument."""
-    try:
-        return name in inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # some builtins do not say what they take
-        return False
-
-
-def load_entry_point(entry_point: str | Callable[..., Env], env_id: str) -> Callable[..., Env]:
-    """What builds an environment.
-
-    Raises:
-        BadEntryPoint: it cannot be imported.
-        MissingExtra: it needs a package that is not installed.
-    """
-    if callable(entry_point):
-        return entry_point
-    module, _, name = entry_point.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
-    except MissingExtra:
-        raise
-    except (ImportError, AttributeError) as error:
-        raise BadEntryPoint(f"{env_id}: cannot load its entry point {entry_point!r}: {error}") from error
-
-
-def _check_arguments(env_id: str, factory: Callable[..., Env], kwargs: dict[str, Any], error: TypeError) -> None:
-    """Turn a TypeError about an argument's name into one that says which names there are."""
-    parameters = inspect.signature(factory).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    for name in kwargs:
-        if name not in parameters:
-            raise UsageError(f"{env_id} takes no argument {name!r}{_nearest(name, parameters)}") from error
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else f"; there are {', '.join(map(repr, known))}"
 
 
 def _unknown_message(env_id: str) -> str:

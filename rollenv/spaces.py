@@ -15,13 +15,18 @@ _LENGTH = 4
 
 
 class TextSpace(gymnasium.spaces.Space[str]):
-    """All strings. ``gymnasium.spaces.Text`` wants a finite alphabet and length, which language does not have."""
+    """All strings. ``gymnasium.spaces.Text`` needs a finite alphabet and length, which natural language lacks."""
 
     def __init__(self, seed: int | None = None):
         super().__init__(shape=None, dtype=None, seed=seed)
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """Up to 20 printable ASCII characters."""
+        """Sample up to 20 printable ASCII characters.
+
+        Args:
+            mask: not supported.
+            probability: not supported.
+        """
         return "".join(map(chr, self.np_random.integers(32, 127, size=int(self.np_random.integers(0, 21)))))
 
     def contains(self, x: Any) -> bool:

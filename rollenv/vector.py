@@ -5,27 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from enum import Enum
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from rollenv.core import Env, StepResult, UsageError
 from rollenv.registry import make
 
+__all__ = ["AsyncVectorEnv", "AutoresetMode", "SyncVectorEnv", "VectorEnv", "VectorStep", "make_vec"]
+
 VectorStep = tuple[list[str], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], list[dict[str, Any]]]
-
-
-class AutoresetMode(Enum):
-    """What happens when an episode of a vector ends."""
-
-    SAME_STEP = "SameStep"
-    """It is reset at once; the step returns the new observation, and the last one in ``info["final_obs"]``."""
-    NEXT_STEP = "NextStep"
-    """The next step resets it, whatever the action."""
-    DISABLED = "Disabled"
-    """Nothing; the caller resets it."""
 
 
 class VectorEnv:
@@ -34,7 +25,9 @@ class VectorEnv:
     Args:
         env_ids: a name for each, shown in errors.
         env_fns: build them.
-        autoreset_mode: see :class:`AutoresetMode`; the names of its values do too.
+        autoreset_mode: what happens when an episode ends: ``SameStep`` resets it at once (the step returns the new
+            observation, and the last one in ``info["final_obs"]``), ``NextStep`` with the next step, whatever the
+            action, and ``Disabled`` leaves it to the caller. Gymnasium's ``AutoresetMode`` or its value.
     """
 
     def __init__(
@@ -47,7 +40,7 @@ class VectorEnv:
             self.autoreset_mode = AutoresetMode(autoreset_mode)
         except ValueError as error:
             modes = ", ".join(m.value for m in AutoresetMode)
-            raise UsageError(f"autoreset_mode {autoreset_mode!r} is unknown; there are {modes}") from error
+            raise UsageError(f"autoreset_mode {autoreset_mode!r} is unknown; choose from {modes}") from error
         self.env_ids = list(env_ids)
         self.envs: list[Env] = []
         try:
@@ -65,11 +58,14 @@ class VectorEnv:
         """Reset all environments.
 
         Args:
-            seed: for the first; the others count up. A sequence has one for each; None lets the streams go on.
+            seed: for the first environment; the others count up. A sequence gives each its own; None continues.
             env_kwargs: ``env3_kwargs={"options": {...}}`` are arguments of that environment's reset.
 
         Returns:
             (observations, infos), one of each per environment.
+
+        Raises:
+            UsageError: the number of seeds is wrong, or an argument is unknown.
         """
         seeds = self._seeds(seed)
         if len(seeds) != self.num_envs:
@@ -77,7 +73,7 @@ class VectorEnv:
         extra = [dict(env_kwargs.pop(f"env{i}_kwargs", {})) for i in range(self.num_envs)]
         if env_kwargs:
             raise UsageError(
-                f"unknown argument {next(iter(env_kwargs))!r}; env0_kwargs to env{self.num_envs - 1}_kwargs are known"
+                f"unknown argument {next(iter(env_kwargs))!r}; expected env0_kwargs to env{self.num_envs - 1}_kwargs"
             )
         self._finished = [False] * self.num_envs
         results = self._map(lambda i: self.envs[i].reset(seed=seeds[i], **extra[i]), range(self.num_envs))
@@ -200,8 +196,11 @@ def make_vec(
         vec_kwargs: constructor arguments of each; they win over ``kwargs``.
         async_mode: step them in threads.
         seed: starts the private stream of the first environment, the others count up. None leaves them to chance.
-        autoreset_mode: see :class:`AutoresetMode`.
+        autoreset_mode: see :class:`VectorEnv`.
         kwargs: constructor arguments of all.
+
+    Raises:
+        UsageError: ``vec_kwargs`` has another length than ``env_ids``.
     """
     ids = [env_ids] if isinstance(env_ids, str) else list(env_ids)
     if vec_kwargs is not None and len(vec_kwargs) != len(ids):

@@ -21,7 +21,7 @@ class AdaptiveTimeout:
 
     def __init__(self, factor: float = 1.5, least: float = 2.0, most: float = 30.0):
         if not (factor >= 1 and 0 < least <= most):
-            raise UsageError(f"factor is at least 1 and 0 < least <= most; got {factor}, {least} and {most}")
+            raise UsageError(f"factor must be at least 1 and 0 < least <= most; got {factor}, {least} and {most}")
         self.factor, self.least, self.most = factor, least, most
         self._anchors: dict[Hashable, float] = {}
         self._lock = threading.Lock()
@@ -32,7 +32,13 @@ class AdaptiveTimeout:
         return self.most if anchor is None else min(max(self.factor * anchor, self.least), self.most)
 
     def record(self, case: Hashable, seconds: float, correct: bool) -> None:
-        """Learn from a program that ended by itself."""
+        """Record the time of a program that ended by itself.
+
+        Args:
+            case: key of the test case.
+            seconds: that the program took.
+            correct: whether its answer was right; others are ignored.
+        """
         if correct:
             with self._lock:
                 self._anchors[case] = max(seconds, self._anchors.get(case, 0.0))

@@ -17,7 +17,7 @@ from rollenv.sandbox.watching import WatchHandle
 
 
 class AsyncSandbox:
-    """:class:`Sandbox` for asyncio: the same methods, awaited, each in a thread; :attr:`sync` has what is no method."""
+    """:class:`Sandbox` for asyncio: the same methods, awaited, each in a thread. :attr:`sync` has the rest."""
 
     def __init__(self, sandbox: Sandbox):
         self.sync = sandbox
@@ -26,11 +26,21 @@ class AsyncSandbox:
 
     @classmethod
     async def create(cls, *args: Any, **kwargs: Any) -> Self:
-        """See :meth:`Sandbox.create`."""
+        """See :meth:`Sandbox.create`.
+
+        Args:
+            args: of :meth:`Sandbox.create`.
+            kwargs: of :meth:`Sandbox.create`.
+        """
         return cls(await asyncio.to_thread(Sandbox.create, *args, **kwargs))
 
     async def run_code(self, code: str, **kwargs: Any) -> Execution:
-        """See :meth:`Sandbox.run_code`. Cancelling it interrupts the code."""
+        """See :meth:`Sandbox.run_code`. Cancelling the task interrupts the code.
+
+        Args:
+            code: a cell.
+            kwargs: of :meth:`Sandbox.run_code`.
+        """
         task = asyncio.ensure_future(asyncio.to_thread(self.sync.run_code, code, **kwargs))
         try:
             return await asyncio.shield(task)
@@ -52,7 +62,7 @@ class AsyncSandbox:
         await asyncio.to_thread(self.sync.kill)
 
 
-#: What goes on in the background: its methods are awaited as well.
+#: Background objects: their methods are awaited as well.
 _HANDLES = (CommandHandle, WatchHandle, Terminal, Forward)
 
 

@@ -1,4 +1,4 @@
-"""Backends by name, each proved before it is first used."""
+"""Backends by name, each verified before first use."""
 
 from __future__ import annotations
 
@@ -21,20 +21,27 @@ _proving = threading.Lock()
 def start(
     backend: str, limits: Limits, packages: Sequence[str] = (), *, require: Sequence[str] = (), **settings: Any
 ) -> Worker:
-    """Start a worker whose isolation holds. The first of each kind in this process is probed.
+    """Start a worker and verify its isolation. The first worker of each kind in a process is probed.
+
+    Args:
+        backend: one of :data:`BACKENDS`.
+        limits: of the sandbox.
+        packages: Python packages that must be importable inside.
+        require: isolation properties that must hold; by default those that the backend promises.
+        settings: of the backend.
 
     Raises:
-        IsolationError: if a promised or required property does not hold; nothing is left running.
-        UsageError: for an unknown backend or property, or packages that are not there.
+        IsolationError: a promised or required property does not hold; nothing is left running.
+        UsageError: the backend or a property is unknown, or a package cannot be imported.
     """
     if backend not in BACKENDS:
-        raise UsageError(f"there is no sandbox backend {backend!r}; there are {', '.join(BACKENDS)}")
+        raise UsageError(f"there is no sandbox backend {backend!r}; choose from {', '.join(BACKENDS)}")
     if unknown := [name for name in require if name not in probes.PROPERTIES]:
-        raise UsageError(f"there is no isolation property {unknown[0]!r}; there are {', '.join(probes.PROPERTIES)}")
+        raise UsageError(f"there is no isolation property {unknown[0]!r}; choose from {', '.join(probes.PROPERTIES)}")
     worker = _start(backend, limits, packages, settings)
     if missing := [name for name in packages if name not in worker.about["loaded"]]:
         worker.close()
-        raise UsageError(f"Python in the {backend} sandbox cannot import {', '.join(missing)}, which packages= names")
+        raise UsageError(f"Python in the {backend} sandbox cannot import {', '.join(missing)}, listed in packages=")
     kind = f"{backend} {sorted(settings.items())}"
     try:
         with _proving:
@@ -48,7 +55,7 @@ def start(
     if missing:
         worker.close()
         said = "; ".join(f"{name} ({probes.PROPERTIES[name]})" for name in missing)
-        raise IsolationError(f"the {backend} sandbox does not give what was asked for on this machine: {said}")
+        raise IsolationError(f"the {backend} sandbox cannot provide what was requested on this machine: {said}")
     return worker
 
 

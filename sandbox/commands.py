@@ -40,7 +40,7 @@ class CommandHandle:
 
     @property
     def pid(self) -> int:
-        """Its number inside.
+        """Its process id in the sandbox.
 
         Raises:
             NotFound: if it has ended.
@@ -51,7 +51,7 @@ class CommandHandle:
 
     @property
     def stdout(self) -> str:
-        """What it has written so far."""
+        """Its output so far."""
         return self._output.text("stdout")
 
     @property
@@ -59,15 +59,15 @@ class CommandHandle:
         return self._output.text("stderr")
 
     def wait(self, timeout: float | None = None) -> CommandResult:
-        """Until it ends.
+        """Wait until it ends.
 
         Raises:
-            SandboxTimeout: if it still runs after ``timeout`` seconds. It goes on.
+            SandboxTimeout: if it still runs after ``timeout`` seconds. It keeps running.
             NotFound: if there is no such program.
         """
         self._thread.join(timeout)
         if self._thread.is_alive():
-            raise SandboxTimeout(f"the command still runs after {timeout:g} s")
+            raise SandboxTimeout(f"the command is still running after {timeout:g} s")
         if self._failure is not None:
             raise self._failure
         assert self._done is not None
@@ -78,12 +78,17 @@ class CommandHandle:
         return self._thread.is_alive()
 
     def send_stdin(self, text: str | bytes, close: bool = False) -> None:
-        """Write to its standard input; waits while it has a mebibyte to read."""
+        """Write to the command's standard input; blocks while it has 1 MiB unread.
+
+        Args:
+            text: to write.
+            close: whether to close standard input afterwards.
+        """
         data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
         self._sandbox._worker.request("stdin", data=data, wait=None, key=self.key, last=close)
 
     def kill(self) -> bool:
-        """End it and what it started in its session; whether it was still running."""
+        """End it and what it started in its session; return whether it was still running."""
         try:
             self._sandbox._worker.request("signal", key=self.key, signal=int(signal.SIGKILL))
         except NotFound:
@@ -118,7 +123,8 @@ class Commands:
             cwd: where it starts; a relative path starts in the scratch folder.
             env: environment variables on top of the sandbox's own.
             timeout: seconds; by default what the limits say.
-            on_stdout, on_stderr: called with text as it comes.
+            on_stdout: called with each piece of text from standard output.
+            on_stderr: called with each piece of text from standard error.
 
         Raises:
             NotFound: if there is no such program or folder.
@@ -140,7 +146,16 @@ class Commands:
         on_stdout: OnText | None = None,
         on_stderr: OnText | None = None,
     ) -> CommandHandle:
-        """Run a command in the background, with a standard input that stays open. See :meth:`run`."""
+        """Start a command in the background, with an open standard input. See :meth:`run`.
+
+        Args:
+            command: for the shell, or a program with its arguments.
+            cwd: working directory.
+            env: additional environment variables.
+            timeout: seconds; by default from the limits.
+            on_stdout: called with each piece of text from standard output.
+            on_stderr: called with each piece of text from standard error.
+        """
         seconds = self._sandbox._seconds(timeout)
         key, output, sandbox = f"background-{next(self._numbers)}", Output(on_stdout, on_stderr), self._sandbox
         fields = self._fields(command, cwd, env, seconds) | {"key": key}
@@ -156,20 +171,25 @@ class Commands:
         return [Process(one["pid"], tuple(one["words"]), _context(one["key"]), one["seconds"]) for one in found]
 
     def connect(self, pid: int, *, on_stdout: OnText | None = None, on_stderr: OnText | None = None) -> CommandHandle:
-        """The handle of a command that :meth:`start` started; its output from now on goes to these callers, too.
+        """Attach to a command that :meth:`start` started; later output goes to these callbacks as well.
+
+        Args:
+            pid: number of the command.
+            on_stdout: called with each piece of text from standard output.
+            on_stderr: called with each piece of text from standard error.
 
         Raises:
-            NotFound: if no such command runs.
+            NotFound: no such command is running.
         """
         for handle in list(self._running.values()):
             with contextlib.suppress(NotFound):
                 if handle.pid == pid:
                     handle._output.listen(on_stdout, on_stderr)
                     return handle
-        raise NotFound(f"no command with the number {pid} runs in the background")
+        raise NotFound(f"no background command has the number {pid}")
 
     def kill(self, pid: int) -> bool:
-        """End a command and what it started in its session; whether it was running."""
+        """End a command and what it started in its session; return whether it was running."""
         for one in self._sandbox._worker.request("processes")["processes"]:
             if one["pid"] == pid and one["words"]:
                 with contextlib.suppress(NotFound):
@@ -178,7 +198,13 @@ class Commands:
         return False
 
     def send_stdin(self, pid: int, text: str | bytes, close: bool = False) -> None:
-        """Write to a background command's standard input. See :meth:`CommandHandle.send_stdin`."""
+        """Write to the standard input of a background command. See :meth:`CommandHandle.send_stdin`.
+
+        Args:
+            pid: number of the command.
+            text: to write.
+            close: whether to close standard input afterwards.
+        """
         self.connect(pid).send_stdin(text, close)
 
     def _fields(

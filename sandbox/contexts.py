@@ -19,12 +19,12 @@ STATEFUL = ("python", "bash", "javascript")
 
 
 def default_name(language: str) -> str:
-    """Of the context that cells of a language run in if they name none."""
+    """The name of a language's default context."""
     return DEFAULT if language == "python" else f"{DEFAULT}-{language}"
 
 
 class Contexts:
-    """What is known outside of the contexts; the processes are inside. Threads may share it."""
+    """The host's view of the contexts; their processes are in the sandbox. Threads may share it."""
 
     def __init__(self, worker: Worker, env: dict[str, str]):
         self._worker, self._env = worker, env
@@ -33,7 +33,17 @@ class Contexts:
         self._numbers = itertools.count(1)
 
     def create(self, name: str | None, language: str, cwd: str | None) -> str:
-        """Open one; its name."""
+        """Create a context and return its name.
+
+        Args:
+            name: by default a new one.
+            language: a language whose cells keep state.
+            cwd: working directory; by default the home directory.
+
+        Raises:
+            UsageError: the language keeps no state.
+            FileThere: a context of that name exists.
+        """
         if language not in STATEFUL:
             raise UsageError(f"there are no contexts for {language!r}; there are for {', '.join(STATEFUL)}")
         context = Context(name or f"context-{next(self._numbers)}", language, cwd)
@@ -45,11 +55,15 @@ class Contexts:
         return context.name
 
     def of(self, name: str | None, language: str | None) -> Context:
-        """The context for a cell; a default one is opened with the first cell.
+        """Find the context for a cell; a default context is created with its first cell.
+
+        Args:
+            name: by default the language's default context.
+            language: by default the context's, or Python.
 
         Raises:
-            NotFound: if there is none of that name.
-            UsageError: if it is of another language.
+            NotFound: there is no context of that name.
+            UsageError: the context is for another language.
         """
         name = name or default_name(language or "python")
         with self._lock:
@@ -65,12 +79,12 @@ class Contexts:
         return context
 
     def list(self) -> list[Context]:
-        """All of them."""
+        """List all contexts."""
         with self._lock:
             return list(self._known.values())
 
     def reopen(self, context: Context) -> None:
-        """Open one anew whose process has ended, unless somebody was faster."""
+        """Reopen a context whose process has ended, unless another thread did so first."""
         with self._lock:
             if self._known.get(context.name) != context:
                 raise NotFound(f"there is no context {context.name!r} any more")
@@ -78,7 +92,7 @@ class Contexts:
                 self._open(context)
 
     def restart(self, name: str) -> None:
-        """End its process and open it anew: without its variables, at its first folder."""
+        """End its process and reopen it without its variables, in its first folder."""
         with self._lock:
             if name not in self._known:
                 raise NotFound(f"there is no context {name!r}")
@@ -86,7 +100,7 @@ class Contexts:
             self._open(self._known[name])
 
     def remove(self, name: str) -> None:
-        """End it for good."""
+        """End it permanently."""
         with self._lock:
             if self._known.pop(name, None) is None:
                 raise NotFound(f"there is no context {name!r}")
@@ -104,5 +118,10 @@ class Contexts:
         self._worker.request("open", key=key, cwd=context.cwd, language=context.language, **fields)
 
     def cell(self, context: Context, seconds: float) -> Json:
-        """The fields of a request that runs a cell."""
+        """The fields of a request that runs a cell.
+
+        Args:
+            context: in which the cell runs.
+            seconds: time limit.
+        """
         return self._worker.run_fields(seconds) | {"key": f"context-{context.name}"}

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rollenv.core import MissingExtra
+from rollenv.needs import extra
 from rollenv.sandbox.errors import SandboxError
 from rollenv.sandbox.types import Limits
 from rollenv.sandbox.worker import Worker
@@ -42,8 +42,8 @@ _KERNEL_MB = 24
 class ContainerChannel:
     """The attached standard streams of a container, which ends when its standard input does."""
 
-    def __init__(self, client: Any, container: str, connection: socket.socket, raw: Any):
-        self.client, self.container, self.connection, self._raw = client, container, connection, raw
+    def __init__(self, connection: socket.socket, opened: contextlib.ExitStack):
+        self.connection, self._opened = connection, opened
         self._buffer = b""
         self.errors = b""
 
@@ -69,10 +69,7 @@ class ContainerChannel:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(Exception):  # it may be gone, or the daemon may be; the label is swept later
-            self.client.remove_container(self.container, force=True)
-        self._raw.close()
-        self.client.close()
+        self._opened.close()
 
 
 def start(
@@ -98,52 +95,54 @@ def start(
         SandboxError: if there is no daemon, no such image, or the container does not start.
         MissingExtra: without the docker SDK.
     """
-    try:
+    with extra("docker", "The docker sandbox"):
         import docker.errors
         from docker import APIClient
-    except ImportError as error:
-        raise MissingExtra(
-            f"the docker sandbox needs the docker SDK: pip install 'rollenv[docker]' ({error})"
-        ) from error
-    try:
-        client = APIClient(**({"base_url": base_url} if base_url else docker.utils.kwargs_from_env()), version="auto")
-        sweep(client)
-        container = client.create_container(
-            image,
-            [python, "-s", "-c", _program(), str(limits.memory_mb << 20), str(limits.seconds), *packages],
-            name=f"rollenv-{uuid.uuid4().hex}",  # names that the engine draws can collide
-            user="0:0",
-            stdin_open=True,
-            detach=False,  # standard input closes with the client that is attached to it
-            environment={"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            labels={LABEL: _owner(os.getpid())},
-            network_disabled=True,
-            host_config=client.create_host_config(**_host(limits, runtime)),
-        )["Id"]
-    except docker.errors.ImageNotFound as error:
-        raise SandboxError(f"there is no image {image!r} here; docker pull or build it, or pass image=") from error
-    except docker.errors.DockerException as error:
-        raise SandboxError(
-            f"docker cannot make a sandbox: {error}. Is the daemon running, and may you use it?"
-        ) from error
-    try:
-        raw = client.attach_socket(container, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
-        client.start(container)
-        connection = getattr(raw, "_sock", raw)
-        connection.settimeout(None)
-        channel = ContainerChannel(client, container, connection, raw)
-        worker = Worker(channel, limits)
-    except Exception as error:
-        with contextlib.suppress(docker.errors.DockerException):
-            client.remove_container(container, force=True)
-        raise SandboxError(f"the container did not start: {error}") from error
-    worker.about |= {
-        "own_share": True,
-        "own_users": False,
-        "own_files": True,
-        "memory_group": bool(client.info().get("MemoryLimit")),
-    }
+    with contextlib.ExitStack() as opened:
+        try:
+            to = {"base_url": base_url} if base_url else docker.utils.kwargs_from_env()
+            client = opened.enter_context(contextlib.closing(APIClient(**to, version="auto")))
+            sweep(client)
+            container = client.create_container(
+                image,
+                [python, "-s", "-c", _program(), str(limits.memory_mb << 20), str(limits.seconds), *packages],
+                name=f"rollenv-{uuid.uuid4().hex}",  # names that the engine draws can collide
+                user="0:0",
+                stdin_open=True,
+                detach=False,  # standard input closes with the client that is attached to it
+                environment={"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                labels={LABEL: _owner(os.getpid())},
+                network_disabled=True,
+                host_config=client.create_host_config(**_host(limits, runtime)),
+            )["Id"]
+        except docker.errors.ImageNotFound as error:
+            raise SandboxError(f"there is no image {image!r} here; docker pull or build it, or pass image=") from error
+        except docker.errors.DockerException as error:
+            raise SandboxError(
+                f"docker cannot make a sandbox: {error}. Is the daemon running, and may you use it?"
+            ) from error
+        opened.callback(_remove, client, container)
+        try:
+            raw = client.attach_socket(container, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
+            opened.callback(raw.close)
+            connection = getattr(raw, "_sock", raw)
+            opened.callback(connection.close)  # raw is only a file of it, and docker's connection forgets it
+            channel = ContainerChannel(connection, opened.pop_all())
+            opened.callback(channel.close)
+            client.start(container)
+            connection.settimeout(None)
+            worker = Worker(channel, limits)
+            memory_group = bool(client.info().get("MemoryLimit"))
+        except Exception as error:
+            raise SandboxError(f"the container did not start: {error}") from error
+        opened.pop_all()  # from here on it is the worker that closes the channel
+    worker.about |= {"own_share": True, "own_users": False, "own_files": True, "memory_group": memory_group}
     return worker
+
+
+def _remove(client: Any, container: str) -> None:
+    with contextlib.suppress(Exception):  # it may be gone, or the daemon may be; the label is swept later
+        client.remove_container(container, force=True)
 
 
 def _program() -> str:
@@ -174,7 +173,7 @@ def _host(limits: Limits, runtime: str | None) -> dict[str, Any]:
 
 
 def sweep(client: Any) -> int:
-    """Remove containers whose owners on this machine are gone; how many there were."""
+    """Remove containers whose owners on this machine are gone; return how many."""
     removed = 0
     for found in client.containers(all=True, filters={"label": LABEL}):
         host, pid, _ = found["Labels"][LABEL].split(":")

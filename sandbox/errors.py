@@ -1,4 +1,4 @@
-"""What can go wrong around a sandbox. What foreign code does wrong is never an exception: it is in the Execution."""
+"""Errors of sandboxes. An error in untrusted code is never an exception: it is part of the Execution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class SandboxError(RollenvError):
 
 
 class IsolationError(SandboxError):
-    """The machine does not give the isolation that was asked for."""
+    """The machine cannot provide the requested isolation."""
 
 
 class SandboxDied(SandboxError):
@@ -52,7 +52,7 @@ class NotADirectory(SandboxFileError, NotADirectoryError):
 
 
 class FileRefused(SandboxFileError, PermissionError):
-    """Code in the sandbox may not do that either."""
+    """Code in the sandbox is not allowed to do this either."""
 
 
 class FileThere(SandboxFileError, FileExistsError):
@@ -72,7 +72,12 @@ _KINDS: dict[int, type[SandboxFileError]] = {
 
 
 def operation_error(number: int, message: str) -> SandboxError:
-    """The error for what failed inside, by its number."""
+    """Convert an error number from inside the sandbox to an exception.
+
+    Args:
+        number: ``errno``.
+        message: for people.
+    """
     if number == numbers.EBUSY:
         return ContextBusy(message)
     if number == numbers.ESHUTDOWN:

@@ -17,14 +17,14 @@ from rollenv.sandbox.worker import PIECE, Json
 if TYPE_CHECKING:
     from rollenv.sandbox.sandbox import Sandbox
 
-#: Seconds that an operation on files gets: inside, and until the sandbox is given up.
+#: Seconds for an operation on files: inside, and until the sandbox counts as failed.
 _SECONDS, _GRACE = 120.0, 30.0
 #: Bytes that a listing, and all events of a watch, have at most.
 _MAX_LISTING, _MAX_EVENTS = 64 << 20, 1 << 30
 
 
 class Files:
-    """The files of a sandbox. Relative paths start in the scratch folder; code may write there alone.
+    """The files of a sandbox. Relative paths start in the scratch folder; code may write only there.
 
     Every operation has code's own rights: it sees what code sees, and is refused what code is refused.
     """
@@ -33,7 +33,7 @@ class Files:
         self._sandbox = sandbox
 
     def _perform(self, what: str, path: str, data: bytes = b"", most: int = _MAX_LISTING, **fields: Any) -> bytes:
-        """An operation, and what it writes: at most so many bytes, whoever writes them."""
+        """An operation and the bytes it writes, up to a limit."""
         output = bytearray()
         done = self._sandbox._worker.request(
             "file",
@@ -77,7 +77,7 @@ class Files:
         return self._sandbox._worker.limits.disk_mb << 20
 
     def read_stream(self, path: str) -> Generator[bytes, None, None]:
-        """A file's contents in pieces, read as they are taken. See :meth:`read_bytes`."""
+        """A file's contents in pieces, read lazily. See :meth:`read_bytes`."""
         terms = self._terms("read", path, self._most, seconds=0) | {"max_bytes": self._most}
         stream = Stream(self._sandbox._worker, "file", last=True, **terms)
         try:
@@ -89,11 +89,21 @@ class Files:
             stream.close()
 
     def write(self, path: str, data: str | bytes) -> None:
-        """Write a file, and the folders above it."""
+        """Write a file; missing parent folders are created.
+
+        Args:
+            path: inside the sandbox.
+            data: content; text is encoded as UTF-8.
+        """
         self._perform("write", path, data.encode() if isinstance(data, str) else bytes(data))
 
     def write_stream(self, path: str, pieces: Iterable[bytes]) -> None:
-        """Write a file from pieces, as fast as they come and the sandbox takes them."""
+        """Write a file from a stream, without holding all of it in memory.
+
+        Args:
+            path: inside the sandbox.
+            pieces: content, in order.
+        """
         stream = Stream(
             self._sandbox._worker, "file", last=False, **self._terms("write", path, _MAX_LISTING, seconds=0)
         )
@@ -138,13 +148,13 @@ class Files:
             on_event: called with each event, in a thread; or fetch them with :meth:`WatchHandle.events`.
 
         Raises:
-            NotFound, NotADirectory: if it is no folder.
+            NotFound, NotADirectory: if it is not a folder.
         """
         terms = self._terms("watch", path, _MAX_EVENTS, seconds=0) | {"recursive": recursive, "quiet": True}
         return WatchHandle(Stream(self._sandbox._worker, "file", last=True, **terms), on_event)
 
     def exists(self, path: str) -> bool:
-        """Whether there is something."""
+        """Whether the path exists."""
         try:
             self._perform("exists", path)
         except (NotFound, NotADirectoryError):
@@ -152,7 +162,7 @@ class Files:
         return True
 
     def make_dir(self, path: str) -> None:
-        """Make a folder, and those above it."""
+        """Make a folder and its parents."""
         self._perform("make_dir", path)
 
     def remove(self, path: str) -> None:
@@ -160,7 +170,12 @@ class Files:
         self._perform("remove", path)
 
     def rename(self, path: str, to: str) -> None:
-        """Move a file or folder."""
+        """Move a file or folder.
+
+        Args:
+            path: present path.
+            to: new path.
+        """
         self._perform("rename", path, to=to)
 
 
@@ -183,4 +198,4 @@ def _entry(line: bytes, base: str) -> Entry:
         known = {name: said[name] for name in wanted}
         return Entry(path=f"{base}/{said['name']}", target=target if isinstance(target, str) else None, **known)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise SandboxFileError("what the sandbox says of its files is not in order") from error
+        raise SandboxFileError("the sandbox sent a malformed file listing") from error

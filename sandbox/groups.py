@@ -1,4 +1,4 @@
-"""Control groups for a sandbox: memory, number of processes and a share of the processors, where we may make them.
+"""Control groups for a sandbox: memory, processes and a share of the processors, if this process may create them.
 
 Version 2 where a group above this process's own lets its members' memory be controlled (systemd delegates such groups
 to users), version 1 where root can make a group below this process's own. See cgroups(7). Groups whose owners are gone
@@ -19,7 +19,7 @@ from rollenv.sandbox.types import Limits
 _PREFIX = "rollenv-"
 #: Processes of a sandbox that run no code of its user.
 _OWN_PROCESSES = 16
-#: A sandbox's share of busy processors: what anything else has, and, by file, what is left of it once work takes long.
+#: A sandbox's share of busy processors: the default, and, by file, the reduced one for long-running work.
 _SHARE = {"cpu.weight": "100", "cpu.shares": "1024"}
 _LOW_SHARE = {"cpu.weight": "33", "cpu.shares": "341"}
 _numbers = itertools.count(1)
@@ -65,7 +65,7 @@ class Groups:
         return [values[self.share.name] for values in (_SHARE, _LOW_SHARE)] if self.share else []
 
     def close(self) -> None:
-        """Remove the groups. What was in them has been killed; the last of it may take a moment to go."""
+        """Remove the groups. Their processes have been killed; the last may take a moment to end."""
         for folder in dict.fromkeys(self.folders.values()):
             for _ in range(200):
                 try:
@@ -79,9 +79,9 @@ class Groups:
 
 
 def _limit(controller: str, folder: Path, limits: Limits) -> None:
-    """Set what the controller controls; memory has to hold, files of version 1 and 2 differ in name alone."""
+    """Set a controller's limits; the memory limit is required. Versions 1 and 2 differ only in file names."""
     memory = str(limits.memory_mb << 20)
-    sockets = str(limits.memory_mb << 16)  # version 1 counts what waits in TCP and UDP apart, and only if it is limited
+    sockets = str(limits.memory_mb << 16)  # version 1 counts TCP and UDP buffers separately, and only under a limit
     settings = {
         "memory": {
             "memory.max": memory,

@@ -21,7 +21,7 @@ class Lifetime:
         self.ends_at: float | None = None
 
     def set(self, seconds: float | None) -> None:
-        """So many seconds from now; None for never."""
+        """Set the end to this many seconds from now; None for never."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()

@@ -44,14 +44,14 @@ class _Place:
 class Pool:
     """Runs programs in warm sandboxes, from any thread; first come, first served.
 
-    A sandbox that dies or fails a probe is replaced. A place where none can be started is left alone for a while that
+    A sandbox that dies or fails a probe is replaced. A place where none can be started is skipped for a while that
     doubles each time.
 
     Args:
         size: sandboxes; by default one for each processor core.
         backend, packages, require, settings: as in :meth:`rollenv.sandbox.Sandbox.create`.
         limits: of every run.
-        max_waiting: runs that may wait; one more raises.
+        max_waiting: runs that may wait; one more raises :class:`PoolFull`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Pool:
         **settings: Any,
     ):
         if size is not None and size < 1:
-            raise UsageError(f"a pool has at least one sandbox, got size={size}")
+            raise UsageError(f"a pool needs at least one sandbox, got size={size}")
         self.limits, self.backend = limits or Limits(), backend
         self._start = functools.partial(backends.start, backend, self.limits, packages, require=require, **settings)
         self._places = [_Place(i) for i in range(size or os.cpu_count() or 1)]
@@ -76,27 +76,41 @@ class Pool:
         self._max_waiting, self._closed = max_waiting, False
         self._counts: Counter[str] = Counter()
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
-        self._places[0].worker = self._start()  # whatever cannot work at all is said here
+        self._places[0].worker = self._start()  # raises now if sandboxes cannot work at all
         threading.Thread(target=self._warm, name="sandbox-warm", daemon=True).start()
 
     def run(self, code: str, *, stdin: str | bytes = "", timeout: float | None = None) -> RunResult:
         """Run a program; see :class:`rollenv.sandbox.types.Runner`.
 
-        A program that takes its sandbox with it, twice, has failed like any other: by a signal.
+        A program that ends its sandbox twice is reported as killed by a signal.
+
+        Args:
+            code: the program.
+            stdin: its standard input.
+            timeout: seconds; by default from the limits.
 
         Raises:
-            PoolFull: if too many runs are waiting.
-            SandboxError: if no sandbox can be started, or the pool is closed.
+            PoolFull: too many runs are waiting.
+            SandboxError: no sandbox can be started, or the pool is closed.
         """
         done = self.execute(code, stdin=stdin, timeout=timeout)
         flags = (done["timed_out"], done["seconds"], done["truncated"], done["out_of_memory"])
         return RunResult(done["stdout"], done["stderr"], exit_code(done), *flags)
 
     def execute(self, code: str, *, stdin: str | bytes = "", timeout: float | None = None) -> Json:
-        """:meth:`run`, with everything that the kernel says of it."""
+        """Like :meth:`run`, but return all fields of the kernel's answer.
+
+        Args:
+            code: the program.
+            stdin: its standard input.
+            timeout: seconds; by default from the limits.
+
+        Raises:
+            UsageError: the timeout is not above 0.
+        """
         seconds = self.limits.seconds if timeout is None else timeout
         if not seconds > 0:
-            raise UsageError(f"a timeout is above 0 s, got {timeout!r}")
+            raise UsageError(f"a timeout must be above 0 s, got {timeout!r}")
         data = stdin if isinstance(stdin, bytes) else stdin.encode("utf-8", "surrogateescape")
         place = self._acquire()
         try:
@@ -157,7 +171,7 @@ class Pool:
             self._release(place)
 
     def _best_free(self) -> _Place:
-        """The sandbox that has rested longest, else a place that is not left alone, else the one to be tried next."""
+        """The sandbox idle for longest, else a place that is not skipped, else the one to be tried next."""
         now = time.monotonic()
         best = min(self._free, key=lambda p: (p.worker is None, max(p.retry_at, now), p.last_used))
         self._free.remove(best)
@@ -174,7 +188,7 @@ class Pool:
             self._free.append(place)
 
     def _ready(self, place: _Place) -> Worker:
-        """The place's sandbox: the one that is there if it is well, else a new one."""
+        """The place's sandbox: the existing one if it is healthy, else a new one."""
         if place.worker is not None and not self._well(place.worker, time.monotonic() - place.last_used):
             self._counts["replaced"] += 1
             self._discard(place)
@@ -210,7 +224,7 @@ class Pool:
     # -- looking at it, ending it ------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """How the pool fares: places, quarantine, counts, and run times in seconds."""
+        """The pool's state: places, quarantine, counts, and run times in seconds."""
         with self._lock:
             now = time.monotonic()
             times = sorted(self._seconds)

@@ -71,7 +71,7 @@ class Forward:
             stream.send(b"", last=True)
 
     def close(self) -> None:
-        """Take no more connections, and end those that there are."""
+        """Refuse new connections, and end the existing ones."""
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -96,13 +96,13 @@ class Ports:
         self._lock = threading.Lock()
 
     def forward(self, port: int) -> Forward:
-        """Make a port in the sandbox reachable from this machine; asked again, the same. It ends with the sandbox.
+        """Make a port in the sandbox reachable from this machine until the sandbox ends; one forward for each port.
 
         Args:
             port: that a server listens at in the sandbox, at once or later, on IPv4's loopback or every address.
         """
         if not 0 < port < 1 << 16:
-            raise UsageError(f"a port is from 1 to 65535, got {port!r}")
+            raise UsageError(f"a port must be from 1 to 65535, got {port!r}")
         with self._lock:
             if port not in self._forwards:
                 self._forwards[port] = Forward(self._sandbox, port)

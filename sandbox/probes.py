@@ -1,4 +1,4 @@
-"""Proof of isolation: a program tries, inside a sandbox, what must not be possible there."""
+"""Isolation probes: a program in a sandbox tries what must not be possible there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROPERTIES = {
     "memory_group": "a control group counts memory; what the machine's kernel holds for a sandbox (sockets) counts too",
     "own_files": "locks and watches on the files that it sees are its own, though the files are the system's",
     "own_share": "a control group gives it one share of the processors, however many processes and sessions it starts",
-    "own_users": "its users are nobody else's, so what the machine counts for each user is its own",
+    "own_users": "its users are not shared, so what the machine counts for each user is its own",
 }
 
 _NOT_EVERYWHERE = ("landlock", "memory_group", "own_files", "own_share", "own_users")
@@ -126,7 +126,7 @@ print(json.dumps(answers))
 
 
 def prove(worker: Worker) -> dict[str, bool]:
-    """Run the probes in a worker. What it could reach is really there: a server, a file, this process.
+    """Run the probes in a worker. Their targets really exist: a server, a file, this process.
 
     Raises:
         IsolationError: if the probes cannot be run.
@@ -196,7 +196,7 @@ def _counts_memory(worker: Worker) -> bool:
 
 
 def _contexts_apart(worker: Worker) -> bool:
-    """Whether one context may open the memory of another; the descriptor alone would do."""
+    """Whether one context may open the memory of another; a descriptor would be enough."""
     output = Output()
     fields = worker.run_fields(10)
     for key, code in {

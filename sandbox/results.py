@@ -1,4 +1,4 @@
-"""From what a kernel says of a run to what its caller gets."""
+"""From a kernel's report on a run to the caller's result."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ OnText = Callable[[str], None]
 OnResult = Callable[[Result], None]
 OnError = Callable[[ExecutionError], None]
 
-#: Representations with a field of their own.
+#: Representations with their own field.
 _NAMES = {field.name for field in fields(Result)} - {"extra"}
 
 
 class Output:
-    """Gathers output, and passes it on as text, in whole characters."""
+    """Collects output and forwards it as text, in whole characters."""
 
     def __init__(
         self, on_stdout: OnText | None = None, on_stderr: OnText | None = None, on_result: OnResult | None = None
@@ -34,20 +34,31 @@ class Output:
         self._decoders = {name: decoder("backslashreplace") for name in self.pieces}
 
     def listen(self, on_stdout: OnText | None, on_stderr: OnText | None) -> None:
-        """Pass on to more callers what comes from now on."""
+        """Add callbacks for later output.
+
+        Args:
+            on_stdout: called with each piece of text from standard output.
+            on_stderr: called with each piece of text from standard error.
+        """
         for name, callback in (("stdout", on_stdout), ("stderr", on_stderr)):
             if callback is not None:
                 self._callbacks[name].append(callback)
 
     def take(self, name: str, data: bytes, final: bool = False) -> None:
-        """The next bytes of a stream."""
+        """Decode the next bytes of a stream.
+
+        Args:
+            name: "stdout" or "stderr".
+            data: the bytes.
+            final: whether the stream ends here.
+        """
         if text := self._decoders[name].decode(data, final):
             self.pieces[name].append(text)
             for callback in self._callbacks[name]:
                 callback(text)
 
     def show(self, representations: Json) -> None:
-        """A result that has come."""
+        """Forward a result."""
         if self.on_result:
             self.on_result(result(representations))
 
@@ -56,13 +67,13 @@ class Output:
         return "".join(self.pieces[name])
 
     def end(self) -> None:
-        """What was cut in the middle of a character is shown as it is."""
+        """Decode what is left of a character that was cut."""
         for name in self.pieces:
             self.take(name, b"", True)
 
 
 def died() -> Json:
-    """What is known of a run that took its sandbox with it."""
+    """The report on a run that ended its sandbox."""
     error = {"name": "SandboxDied", "value": "the sandbox ended while this ran in it", "traceback": ""}
     flags = {"timed_out": False, "truncated": False, "out_of_memory": False, "ended": True}
     return {"results": [], "error": error, "exit_code": None, "signal": int(signal.SIGKILL), "seconds": 0.0, **flags}
@@ -74,7 +85,13 @@ def no_room(message: str) -> Json:
 
 
 def execution(done: Json, output: Output, seconds: float) -> Execution:
-    """For code that was given ``seconds``."""
+    """Build the result of a cell.
+
+    Args:
+        done: the kernel's answer.
+        output: of the cell.
+        seconds: time limit of the cell.
+    """
     output.end()
     results = [result(representations) for representations in done["results"]]
     logs = Logs(output.pieces["stdout"], output.pieces["stderr"])
@@ -83,14 +100,20 @@ def execution(done: Json, output: Output, seconds: float) -> Execution:
 
 
 def command_result(done: Json, output: Output, seconds: float) -> CommandResult:
-    """For a command that was given ``seconds``."""
+    """Build the result of a command.
+
+    Args:
+        done: the kernel's answer.
+        output: of the command.
+        seconds: time limit of the command.
+    """
     output.end()
     code = 128 + done["signal"] if done["signal"] else done["exit_code"] or 0
     return CommandResult(output.text("stdout"), output.text("stderr"), code, _error(done, seconds), done["seconds"])
 
 
 def exit_code(done: Json) -> int:
-    """Of a process: below zero for the signal that ended it."""
+    """The exit code of a process: negative for the signal that ended it."""
     return -done["signal"] if done["signal"] else done["exit_code"] or 0
 
 

@@ -25,16 +25,16 @@ from rollenv.sandbox.worker import Inbox, Json, Worker
 
 #: Languages whose programs run on their own, with nothing kept for the next; see :data:`contexts.STATEFUL` for others.
 LANGUAGES: dict[str, tuple[str, ...]] = {"sh": ("sh", "-c"), "perl": ("perl", "-e"), "ruby": ("ruby", "-e")}
-#: Seconds on top of a run's own time until the sandbox itself is given up.
+#: Seconds after a run's own timeout until the sandbox itself counts as failed.
 _GRACE = 10.0
-#: How often an interpreter that has ended is started anew for one cell.
+#: How often an interpreter that has ended is restarted for one cell.
 _REOPENED = 10
 
 
 class Sandbox:
     """An isolated place with an interpreter, a shell and a scratch folder. Threads may share one.
 
-    Make one with :meth:`create`, and end it with :meth:`kill` or a ``with`` block.
+    Create one with :meth:`create`, and end it with :meth:`kill` or a ``with`` block.
     """
 
     def __init__(self, worker: Worker, backend: str, env: Mapping[str, str] | None = None):
@@ -65,16 +65,16 @@ class Sandbox:
         Args:
             backend: ``local`` (namespaces on this machine) or ``docker``.
             limits: of every run.
-            packages: modules to import beforehand, so that code finds them loaded.
+            packages: modules to import in advance, so that code finds them loaded.
             files: written before anything runs: path to contents.
             snapshot: files of another one, see :meth:`snapshot`.
             env: environment variables of everything that runs.
-            require: properties of :attr:`isolation` that have to hold; by default all that the backend promises.
-            timeout: seconds that it lives, see :meth:`set_timeout`; by default until it is ended.
+            require: properties of :attr:`isolation` that must hold; by default all that the backend promises.
+            timeout: lifetime in seconds, see :meth:`set_timeout`; by default unlimited.
             settings: of the backend (``image=`` for docker).
 
         Raises:
-            IsolationError: if a property that was asked for does not hold.
+            IsolationError: if a required property does not hold.
         """
         worker = backends.start(backend, limits or Limits(), packages, require=require, **settings)
         sandbox = cls(worker, backend, env)
@@ -91,7 +91,7 @@ class Sandbox:
 
     @property
     def isolation(self) -> dict[str, bool]:
-        """What was proved of this kind of sandbox when it was first started: property to whether it holds."""
+        """The verified isolation of this kind of sandbox: each property, and whether it holds."""
         return dict(self._worker.about["isolation"])
 
     @property
@@ -112,17 +112,18 @@ class Sandbox:
         on_error: OnError | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Execution:
-        """Run code and return what came of it; what the code does wrong is in the result, not an exception.
+        """Run code and return the result. An error in the code is part of the result, not an exception.
 
         A cell of Python may use ``await``, ``!command``, ``%magic`` lines and ``%%magic`` cells, as in a notebook.
 
         Args:
             code: a cell, or a program in a language of :data:`LANGUAGES`.
-            language: ``python``, ``bash`` or ``javascript``, whose cells keep their state, or one of
-                :data:`LANGUAGES`; by default the context's own, and ``python`` without a context.
+            language: ``python``, ``bash`` or ``javascript``, whose cells keep their state, or one of :data:`LANGUAGES`;
+                by default the context's own, and ``python`` without a context.
             context: whose state it sees and changes; by default the language's own.
             timeout: seconds; by default what the limits say.
-            on_stdout, on_stderr: called with text as it comes.
+            on_stdout: called with each piece of text from standard output.
+            on_stderr: called with each piece of text from standard error.
             on_result: called with each result as it comes.
             on_error: called with what went wrong, if anything did.
             env: more environment variables while it runs (in ``bash`` and ``javascript``: from now on).
@@ -131,6 +132,7 @@ class Sandbox:
             ContextBusy: if the context runs other code.
             NotFound: if there is no such context or interpreter.
             SandboxDied: if the sandbox had ended before.
+            UsageError: if there is no such language.
         """
         seconds, output = self._seconds(timeout), Output(on_stdout, on_stderr, on_result)
         if language in LANGUAGES and context is None:
@@ -141,7 +143,7 @@ class Sandbox:
             done = self._run_cell(self._contexts.of(context, language), code, seconds, output, dict(env or {}))
         else:
             names = STATEFUL if context else (*STATEFUL, *LANGUAGES)
-            raise UsageError(f"there is no language {language!r} here; there are {', '.join(names)}")
+            raise UsageError(f"there is no language {language!r} here; choose from {', '.join(names)}")
         result = execution(done, output, seconds)
         if result.error is not None and on_error is not None:
             on_error(result.error)
@@ -152,7 +154,7 @@ class Sandbox:
         for attempt in range(_REOPENED):
             with contextlib.suppress(NotFound):
                 return self._run("cell", seconds, output, **fields)
-            time.sleep(0.05 * attempt)  # where memory ran out, what was killed takes a moment to give it back
+            time.sleep(0.05 * attempt)  # after a memory limit, killed processes take a moment to release their memory
             self._contexts.reopen(context)
         return no_room("its interpreter was ended again and again before it could begin: memory is short")
 
@@ -171,7 +173,7 @@ class Sandbox:
             return no_room(str(error))
 
     def _follow(self, number: int, inbox: Inbox, seconds: float, output: Output) -> Json:
-        """The same for one that was started before."""
+        """The same for a worker that was started before."""
         try:
             return self._worker.finish(inbox, seconds + _GRACE, output.take)
         except SandboxDied:
@@ -187,13 +189,13 @@ class Sandbox:
     def _seconds(self, timeout: float | None) -> float:
         seconds = self._worker.limits.seconds if timeout is None else timeout
         if not seconds > 0:
-            raise UsageError(f"a timeout is above 0 seconds, got {timeout!r}; leave it out for the limit")
+            raise UsageError(f"a timeout must be above 0 seconds, got {timeout!r}; leave it out for the limit")
         return seconds
 
     def create_context(self, name: str | None = None, *, language: str = "python", cwd: str | None = None) -> str:
-        """A new process for cells, with a namespace of its own; its name.
+        """Start a new process for cells, with its own namespace, and return its name.
 
-        If its process ends (a limit, a crash, memory that another one used), the next cell starts it anew, without its
+        If its process ends (a limit, a crash, memory that another one used), the next cell restarts it without its
         state.
 
         Args:
@@ -208,11 +210,11 @@ class Sandbox:
         return self._contexts.create(name, language, cwd)
 
     def list_contexts(self) -> list[Context]:
-        """Those that were made, and the default ones that have run code."""
+        """List the contexts: created ones, and default ones that have run code."""
         return self._contexts.list()
 
     def restart_context(self, name: str = DEFAULT) -> None:
-        """End a context's process and what it started in its session; it starts anew without its state."""
+        """End a context's process and what it started in its session; it restarts without its state."""
         self._contexts.restart(name)
 
     def remove_context(self, name: str) -> None:
@@ -225,9 +227,9 @@ class Sandbox:
             self._worker.request("signal", key=f"context-{context}", signal=int(signal.SIGINT))
 
     def set_timeout(self, seconds: float | None) -> None:
-        """End the sandbox so many seconds from now, whatever runs in it; None for never."""
+        """End the sandbox this many seconds from now, even if something runs in it; None for never."""
         if seconds is not None and not seconds > 0:
-            raise UsageError(f"a sandbox lives for more than 0 seconds, got {seconds!r}; kill() ends it now")
+            raise UsageError(f"a sandbox's lifetime must be above 0 seconds, got {seconds!r}; kill() ends it now")
         self._lifetime.set(seconds)
 
     @property
@@ -255,13 +257,13 @@ class Sandbox:
     def pause(self) -> None:
         """Stop everything that runs; it stays in memory. No time limit but the sandbox's own lifetime counts the pause.
 
-        Until :meth:`resume`, whatever would run code or touch files raises :class:`SandboxPaused`.
+        Until :meth:`resume`, every method that runs code or touches files raises :class:`SandboxPaused`.
         """
         self._worker.paused = True  # nothing has to answer any more
         self._worker.request("pause")
 
     def resume(self) -> None:
-        """Let everything go on; without a pause, nothing happens."""
+        """Resume everything; without a pause, nothing happens."""
         self._worker.request("resume")
         self._worker.resumed_at, self._worker.paused = time.monotonic(), False
 

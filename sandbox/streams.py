@@ -1,4 +1,4 @@
-"""Bytes to and from a process in a sandbox, in pieces, no faster than whoever reads them takes them."""
+"""Bytes to and from a process in a sandbox, in pieces, no faster than the reader takes them."""
 
 from __future__ import annotations
 
@@ -56,14 +56,19 @@ class Stream:
         if "stream" in message:
             yield message["stream"], data
             number, _ = self._worker.start("ack", key=self.key, taken=len(data))
-            self._worker._waiting.pop(number, None)  # nobody waits for it
+            self._worker._waiting.pop(number, None)  # no one waits for it
         elif "done" in message:
             self.done = message["done"]
             if "failed" in message["done"]:
                 raise operation_error(message["done"]["failed"]["errno"], message["done"]["failed"]["message"])
 
     def send(self, data: bytes, last: bool = False) -> None:
-        """Write to its standard input; waits while it has a mebibyte to read."""
+        """Write to standard input; blocks while 1 MiB is unread.
+
+        Args:
+            data: to write.
+            last: whether to close standard input afterwards.
+        """
         self._worker.request("stdin", data=data, wait=None, key=self.key, last=last)
 
     def close(self) -> None:
@@ -71,5 +76,5 @@ class Stream:
         if self.done is None:
             with contextlib.suppress(NotFound, SandboxDied, SandboxError):
                 self._worker.request("signal", key=self.key, signal=int(signal.SIGKILL))
-            self._inbox.put(({"done": {}}, b""))  # for whoever still reads
+            self._inbox.put(({"done": {}}, b""))  # for a reader that is still waiting
         self._worker._waiting.pop(self._number, None)

@@ -39,7 +39,7 @@ class Terminal:
 
     @property
     def pid(self) -> int:
-        """The number inside of the process that carries the terminal's bytes."""
+        """The process id, in the sandbox, of the process that relays the terminal's bytes."""
         return int(self._sandbox._worker.request("pid", key=self._stream.key)["pid"])
 
     @property
@@ -52,27 +52,32 @@ class Terminal:
         return self._thread.is_alive()
 
     def send(self, data: str | bytes) -> None:
-        """Type."""
+        """Send input."""
         self._stream.send(data.encode() if isinstance(data, str) else data)
 
     def resize(self, rows: int, columns: int) -> None:
-        """Change its size; the program is told."""
+        """Change the size; the program gets a signal.
+
+        Args:
+            rows: height, in characters.
+            columns: width, in characters.
+        """
         self._sandbox._worker.request("resize", key=self._stream.key, size=[rows, columns])
 
     def kill(self) -> None:
-        """End the program; what it started gets the signal of a line that hangs up."""
+        """End the program; its children receive SIGHUP."""
         self._stream.close()
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Until the program ends; its exit code, as shells say it, or None if it was killed by :meth:`kill`.
+        """Wait until the program ends; return its exit code as in shells, or None if it was killed by :meth:`kill`.
 
         Raises:
-            SandboxTimeout: if it still runs after ``timeout`` seconds. It goes on.
+            SandboxTimeout: if it still runs after ``timeout`` seconds. It keeps running.
             NotFound: if there is no such program.
         """
         self._thread.join(timeout)
         if self._thread.is_alive():
-            raise SandboxTimeout(f"the terminal's program still runs after {timeout:g} s")
+            raise SandboxTimeout(f"the terminal's program is still running after {timeout:g} s")
         if self._failure is not None:
             raise self._failure
         done = self._stream.done or {}
@@ -96,11 +101,12 @@ class Terminals:
         timeout: float | None = None,
         on_data: OnData | None = None,
     ) -> Terminal:
-        """Run a program at a terminal of its own.
+        """Run a program in its own terminal.
 
         Args:
             command: its words.
-            rows, columns: the terminal's size.
+            rows: height, in characters.
+            columns: width, in characters.
             cwd: where it starts; a relative path starts in the scratch folder.
             env: environment variables on top of the sandbox's own.
             timeout: seconds; by default what the limits say.

@@ -1,4 +1,4 @@
-"""What running code means: limits, results, and the interface of every runner."""
+"""Types: limits, results, and the interface of every runner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Limits:
     """What one run may use."""
 
     seconds: float = 10.0
-    """Wall-clock time; a run asked for with a timeout of its own has that instead. What goes on between requests has as
+    """Wall-clock time; a run with its own timeout has that instead. Background work between requests has as
     much processor time."""
     memory_mb: int = 1024
     """Memory of all of a sandbox's processes and files together, and address space of each process that runs Python
@@ -33,14 +33,14 @@ class Limits:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             if not getattr(self, name) > 0:
-                raise UsageError(f"the limit {name} is above 0, got {getattr(self, name)!r}")
+                raise UsageError(f"the limit {name} must be above 0, got {getattr(self, name)!r}")
         if self.output_bytes > 32 << 20:
-            raise UsageError(f"the limit output_bytes is at most {32 << 20}, got {self.output_bytes}; write to a file")
+            raise UsageError(f"output_bytes must be at most {32 << 20}, got {self.output_bytes}; write to a file")
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run left behind."""
+    """The result of a run."""
 
     stdout: str
     stderr: str
@@ -59,7 +59,7 @@ class Runner(Protocol):
     """Runs Python programs, each in a fresh interpreter. Threads may share one."""
 
     def run(self, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
-        """Run a program to its end or its limits; what the program does is never an exception here.
+        """Run a program to its end or its limits; nothing the program does is an exception here.
 
         Args:
             code: the program; it runs as ``__main__``.
@@ -69,7 +69,7 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of every resource; calling it again does nothing."""
+        """Release every resource; calling it again does nothing."""
         ...
 
 
@@ -132,7 +132,7 @@ class Logs:
 @dataclass(frozen=True, slots=True)
 class ExecutionError:
     """How code failed: an exception, or ``Timeout``, ``OutputLimit``, ``MemoryLimit``, ``ProcessLimit``, ``Killed``,
-    ``Exit``, ``ReportViolation`` (it tampered with what is reported of it) or ``SandboxDied`` (it took the sandbox with
+    ``Exit``, ``ReportViolation`` (it tampered with its report) or ``SandboxDied`` (it took the sandbox with
     it)."""
 
     name: str
@@ -142,16 +142,16 @@ class ExecutionError:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What came of running code."""
+    """The result of running code."""
 
     results: list[Result]
     logs: Logs
     error: ExecutionError | None
     exit_code: int | None
-    """Of the process, if it ended: below zero for a signal. A context that goes on has none."""
+    """Of the process, if it ended: below zero for a signal. None for a context that keeps running."""
     seconds: float
     execution_count: int | None = None
-    """How many cells the context's process had been given, with this one; None for a program of its own."""
+    """How many cells the context's process has run, this one included; None for a standalone program."""
 
     @property
     def text(self) -> str | None:
@@ -161,7 +161,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A context: where cells keep their state."""
+    """A context, in which cells keep their state."""
 
     name: str
     language: str
@@ -171,7 +171,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What came of a command."""
+    """The result of a command."""
 
     stdout: str
     stderr: str
@@ -208,10 +208,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Something that was asked for and runs."""
+    """A running context or command."""
 
     pid: int
-    """Its number inside."""
+    """Its process id in the sandbox."""
     command: tuple[str, ...]
     """The first words of a command; empty for a context."""
     context: str | None

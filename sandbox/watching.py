@@ -23,7 +23,7 @@ class FileEvent:
 
     type: str
     """``create``, ``write``, ``remove``, ``rename`` (away; the new name is created), ``chmod``, or ``overflow``: more
-    happened than could be told."""
+    happened than could be reported."""
     name: str
     """Relative to the folder that is watched."""
 

@@ -1,6 +1,6 @@
-"""What a kernel says, checked by type, size and depth before anything believes it.
+"""Checks a kernel's messages by type, size and depth before they are used.
 
-The kernel is ours, but what it passes on was written by untrusted code.
+The kernel program is trusted, but what it forwards was written by untrusted code.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _FLAGS = ("timed_out", "truncated", "out_of_memory", "ended")
 
 
 class ProtocolError(ValueError):
-    """A message that no kernel of ours sends."""
+    """A message that a correct kernel never sends."""
 
 
 def checked_done(done: Any) -> Json:
-    """A request's end, as it was sent if it is in order.
+    """Check the final message of a request and return it.
 
     Raises:
         ProtocolError: if it is not.
@@ -42,7 +42,7 @@ def checked_done(done: Any) -> Json:
 
 def _need(condition: bool) -> None:
     if not condition:
-        raise ProtocolError("a message is not in order")
+        raise ProtocolError("a message is malformed")
 
 
 def _is_number(value: Any) -> bool:
@@ -61,7 +61,7 @@ def _is_error(value: Any) -> bool:
 
 
 def parsed_json(text: str) -> Any:
-    """A document that code wrote, or None if it is none, too large, too deep or of too many parts."""
+    """A JSON document written by code, or None if it is invalid, too large, too deep or has too many parts."""
     if len(text) > MAX_JSON or sum(map(text.count, "[{,")) > MAX_NODES:
         return None
     try:

@@ -33,10 +33,10 @@ class Channel(Protocol):
     """Bytes to and from the kernel."""
 
     def send(self, data: bytes) -> None:
-        """Send all of it, or raise OSError."""
+        """Send all bytes, or raise OSError."""
 
     def receive(self) -> bytes:
-        """What has come; empty at the end."""
+        """Return the bytes received; empty at the end."""
 
     def close(self) -> None:
         """End it, which ends the sandbox. Then wait until nothing is left of it."""
@@ -96,7 +96,7 @@ class Worker:
             op: the kernel's operation.
             data: input that goes with it. More than a piece follows as the process takes it.
             last: whether the input ends there.
-            wait: seconds without any answer until it is given up, and the sandbox with it; None waits for ever.
+            wait: seconds without an answer until the sandbox is ended; None waits forever.
             on_bytes: called with ("stdout" or "stderr", bytes) as output comes.
             on_result: called with representations as results come.
             fields: the operation's arguments.
@@ -136,9 +136,22 @@ class Worker:
         return True
 
     def start(self, op: str, data: bytes = b"", **fields: Any) -> tuple[int, Inbox]:
-        """Send a request; its answers will be in the queue."""
+        """Send a request; its answers arrive in a queue.
+
+        Args:
+            op: operation.
+            data: binary payload.
+            fields: JSON fields of the operation.
+
+        Returns:
+            The number of the request, and the queue of its answers.
+
+        Raises:
+            UsageError: the code is too long.
+            SandboxDied: the sandbox has ended.
+        """
         if len(fields.get("code") or "") > MAX_CODE:
-            raise UsageError(f"code has at most {MAX_CODE} characters; write the rest to a file")
+            raise UsageError(f"code can have at most {MAX_CODE} characters; write the rest to a file")
         number: int = next(self._numbers)
         inbox: Inbox = queue.SimpleQueue()
         self._waiting[number] = inbox
@@ -156,7 +169,17 @@ class Worker:
     def finish(
         self, inbox: Inbox, wait: float | None, on_bytes: OnBytes | None, on_result: OnResult | None = None
     ) -> Json:
-        """Take answers until the request is done."""
+        """Handle answers until the request is done, and return the last one.
+
+        Args:
+            inbox: from :meth:`start`.
+            wait: seconds to wait for each answer; None waits without limit.
+            on_bytes: called with the name of a stream and its next bytes.
+            on_result: called with each result.
+
+        Raises:
+            SandboxDied: the sandbox ended, or did not answer in time.
+        """
         while True:
             try:
                 message, data = inbox.get(timeout=None if wait is None else min(wait, threading.TIMEOUT_MAX))
@@ -180,7 +203,12 @@ class Worker:
                 return done
 
     def run_fields(self, timeout: float | None, env: dict[str, str] | None = None) -> Json:
-        """The limits of a run, as the kernel wants them."""
+        """The limits of a run, as fields of a request.
+
+        Args:
+            timeout: seconds; by default from the limits.
+            env: additional environment variables.
+        """
         limits, seconds = self.limits, self.limits.seconds if timeout is None else timeout
         return {
             "timeout": seconds,
@@ -206,7 +234,7 @@ class Worker:
                 head = self._take(_bounded(int.from_bytes(self._take(4), "big")))
                 message = json.loads(head)
                 self._deliver(message, self._take(_bounded(message.get("bytes", 0))))
-        except Exception:  # a channel that ends, or one that does not speak the protocol: the sandbox is over
+        except Exception:  # a channel that ends, or one that breaks the protocol: the sandbox has ended
             pass
         for inbox in list(self._waiting.values()):
             inbox.put(({"died": True}, b""))
@@ -226,14 +254,14 @@ class Worker:
         if "done" in message:
             message["done"] = checked_done(message["done"])
         elif "stream" in message and message["stream"] not in ("stdout", "stderr"):
-            raise ProtocolError("output of no known stream")
+            raise ProtocolError("output of an unknown stream")
         elif "result" in message and not is_result(message["result"]):
-            raise ProtocolError("a result is not in order")
+            raise ProtocolError("a result is malformed")
         if inbox := self._waiting.get(message["id"]):
             inbox.put((message, data))
 
 
 def _bounded(size: Any) -> int:
     if not isinstance(size, int) or not 0 <= size <= _MAX_MESSAGE:
-        raise ProtocolError("a message has no proper size")
+        raise ProtocolError("a message has an invalid size")
     return size

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import rollenv
-from rollenv.cli.check import is_available
 
 #: Suites with many ids of one kind: one in so many is checked in every run, the rest in the integration run.
 LARGE = {"code": 3, "eval": 3, "game": 3, "gym": 2, "math": 3, "rg": 10, "ta": 15, "webshop": 3}
@@ -17,7 +16,7 @@ SLOW = {"ta:RushHour-v0"}
 def _marks() -> list[object]:
     params, seen = [], dict.fromkeys(LARGE, 0)
     for each in rollenv.list_envs():
-        if not is_available(each):
+        if each.missing:
             continue
         marks = []
         if each.id in SLOW:

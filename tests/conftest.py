@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,8 +23,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What belongs to the integration run is slow too, so that a quick run leaves it out."""
+    """What needs a browser belongs to the integration run, and what belongs there is slow, so a quick run omits it."""
     for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.integration)
         if item.get_closest_marker("integration"):
             item.add_marker(pytest.mark.slow)
 
@@ -88,3 +91,18 @@ def retrieval_url():
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def guessing_endpoint():
+    """A chat endpoint that plays GuessTheNumber, one step up or down at a time."""
+    sys.path.append(str(ROOT / "tests" / "agents"))
+    from chat_server import ChatServer, Exchange, completion
+
+    async def behave(exchange: Exchange) -> None:
+        seen = re.findall(r"(lower|higher) than (\d+)", exchange.body["messages"][-1]["content"])
+        guess = int(seen[-1][1]) + (1 if seen[-1][0] == "higher" else -1) if seen else 5
+        await exchange.json(completion(f"\\boxed{{{guess}}}"))
+
+    with ChatServer(behave) as server:
+        yield server

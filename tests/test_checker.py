@@ -12,7 +12,9 @@ import pytest
 
 import rollenv
 from rollenv import Env, registry
-from rollenv.checker import CHECKS, Broken, TwinProcess, check_env, run_checks
+from rollenv.checker import CHECKS, check_env, run_checks
+from rollenv.checker.digests import TwinProcess
+from rollenv.errors import Broken
 from rollenv.registry import ABILITIES
 
 COUNTER = [0]
@@ -244,6 +246,8 @@ def twin():
         yield process
 
 
+@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("env_id", available.IDS)
 def test_every_registered_environment_keeps_its_promises(env_id, twin):
     findings = run_checks(env_id, episodes=20, twin_process=twin)
@@ -266,12 +270,14 @@ def spec_of(monkeypatch, tmp_path):
     return add
 
 
+@pytest.mark.slow
 def test_an_environment_that_keeps_every_promise(spec_of):
     findings = check_env(spec_of(Guess))
     assert [f.name for f in findings] == list(CHECKS)
     assert all(f.ok for f in findings if f.name != "indexed"), findings
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("cls", "property_name"), BROKEN, ids=lambda x: getattr(x, "__name__", x))
 def test_a_broken_promise_is_found_and_named(cls, property_name, spec_of):
     findings = {f.name: f for f in run_checks(spec_of(cls))}
@@ -310,6 +316,7 @@ def test_an_exception_in_the_environment_is_a_finding_not_a_crash():
     assert any("no such level" in f.detail for f in findings)
 
 
+@pytest.mark.slow
 def test_the_command_shows_a_table_and_exits_with_1_when_something_is_broken(rollenv_command):
     good = rollenv_command("check", "roll:FrozenLake-v0", "-n", "5")
     assert good.returncode == 0, good.stderr
@@ -328,6 +335,7 @@ class TypesWrong(rollenv.Wrapper):
         return 1.0, "no", 1, 0, None
 
 
+@pytest.mark.slow
 def test_a_wrapper_is_checked_and_not_what_it_wraps(spec_of):
     env = TypesWrong(spec_of(Guess).make())
     with pytest.raises(Broken, match="types"):
@@ -362,6 +370,7 @@ class PrintsElsewhere(Guess):
         return super()._reset(options)
 
 
+@pytest.mark.slow
 def test_an_environment_that_kills_or_holds_up_the_twin_process_harms_no_other(spec_of):
     with TwinProcess(timeout=20.0) as twin:
         broken = []
@@ -372,6 +381,8 @@ def test_an_environment_that_kills_or_holds_up_the_twin_process_harms_no_other(s
     assert broken == [("DiesElsewhere", "processes"), ("HangsElsewhere", "processes"), ("Salted", "processes")]
 
 
+@pytest.mark.slow
+@pytest.mark.integration
 def test_the_command_goes_on_after_an_environment_that_hangs_or_dies(tmp_path, rollenv_command):
     (tmp_path / "bad_pack.py").write_text(
         textwrap.dedent(
@@ -423,6 +434,7 @@ def test_an_environment_that_exits_is_a_finding(spec_of):
     assert "SystemExit" in found["types"]
 
 
+@pytest.mark.slow
 def test_a_twin_process_that_died_is_not_waited_for(spec_of):
     started = time.monotonic()
     findings = run_checks(spec_of(LeavesAChild), episodes=1)

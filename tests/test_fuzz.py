@@ -54,6 +54,8 @@ def episodes(env: rollenv.Env, rng: random.Random, actions: int) -> Iterator[tup
             env.reset(rng.randrange(3))  # few, since some suites take seconds to make a task
 
 
+@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("env_id", available.IDS)
 def test_hostile_actions(env_id):
     env = rollenv.make(env_id)

@@ -11,7 +11,7 @@ import pytest
 
 import rollenv
 from rollenv import MissingExtra, UnknownEnv, UsageError, registry
-from rollenv.envs.frozen_lake import FrozenLake
+from rollenv.envs.game.frozen_lake import FrozenLake
 from rollenv.wrappers import EpisodeTrackingWrapper
 
 
@@ -66,14 +66,14 @@ def test_the_seed_argument_starts_the_private_stream():
 
 
 def test_register_refuses_taken_and_malformed_ids_and_unknown_abilities(scratch_registry):
-    rollenv.register("test:Mine-v0", "rollenv.envs.sokoban:Sokoban", num_boxes=1)
+    rollenv.register("test:Mine-v0", "rollenv.envs.game.sokoban:Sokoban", num_boxes=1)
     assert rollenv.make("test:Mine-v0").num_boxes == 1
     with pytest.raises(UsageError, match="taken"):
-        rollenv.register("test:Mine-v0", "rollenv.envs.sokoban:Sokoban")
+        rollenv.register("test:Mine-v0", "rollenv.envs.game.sokoban:Sokoban")
     with pytest.raises(UsageError, match="namespace:Name"):
-        rollenv.register("NoNamespace", "rollenv.envs.sokoban:Sokoban")
+        rollenv.register("NoNamespace", "rollenv.envs.game.sokoban:Sokoban")
     with pytest.raises(UsageError, match="fly"):
-        rollenv.register("test:Other-v0", "rollenv.envs.sokoban:Sokoban", abilities=["fly"])
+        rollenv.register("test:Other-v0", "rollenv.envs.game.sokoban:Sokoban", abilities=["fly"])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_seeds_of_an_environment_may_be_numpy_integers(seed):
 
 @pytest.mark.parametrize("seed", ["3", -1, 1.5])
 def test_what_is_no_seed_is_refused(seed):
-    with pytest.raises(UsageError, match="a seed is"):
+    with pytest.raises(UsageError, match="a seed must be"):
         rollenv.make("game:GuessTheNumber-v0").reset(seed)
 
 
@@ -144,7 +144,7 @@ def test_another_package_adds_environments_through_its_entry_point(tmp_path):
             def leave():
                 sys.exit(3)
             def add():
-                rollenv.register("pack:Lake-v0", "rollenv.envs.frozen_lake:FrozenLake", size=3)
+                rollenv.register("pack:Lake-v0", "rollenv.envs.game.frozen_lake:FrozenLake", size=3)
             """
         )
     )
@@ -200,6 +200,7 @@ def in_a_new_process(code):
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["make('game:Sokoban-v0-easy')", "list_envs()", "register(f'test:E{i}-v0', Env)"])
 def test_sixteen_threads_may_use_it_first(first):
     in_a_new_process(
@@ -224,6 +225,7 @@ def test_sixteen_threads_may_use_it_first(first):
     )
 
 
+@pytest.mark.slow
 def test_an_own_id_that_is_taken_first_is_refused_and_harms_no_other():
     in_a_new_process(
         """
@@ -262,7 +264,7 @@ def lake(**kwargs):
 
 @pytest.mark.parametrize("how", ["factory", "names", "settings", "both"])
 def test_a_spec_may_be_wrapped(scratch_registry, how):
-    entry = f"{__name__}:lake" if how in ("factory", "both") else "rollenv.envs.frozen_lake:FrozenLake"
+    entry = f"{__name__}:lake" if how in ("factory", "both") else "rollenv.envs.game.frozen_lake:FrozenLake"
     settings = {"concat_with_action": {"max_history_length": 1}} if how == "settings" else "concat, episode_tracking"
     rollenv.register("test:Lake-v0", entry, abilities=["spawn"], wrappers=() if how == "factory" else settings, size=3)
     env = rollenv.make("test:Lake-v0", max_turns=4)
@@ -290,14 +292,14 @@ def test_a_spec_may_be_wrapped(scratch_registry, how):
     ],
 )
 def test_wrappers_of_a_spec_that_are_wrong_are_errors_when_it_is_made(scratch_registry, wrappers, says):
-    rollenv.register("test:Lake-v0", "rollenv.envs.frozen_lake:FrozenLake", wrappers=wrappers)
+    rollenv.register("test:Lake-v0", "rollenv.envs.game.frozen_lake:FrozenLake", wrappers=wrappers)
     with pytest.raises(UsageError, match=says):
         rollenv.make("test:Lake-v0")
 
 
 def test_a_spec_may_have_reset_options(scratch_registry):
     rows = [{"problem": f"{i}?", "answer": str(i)} for i in range(5)]
-    rollenv.register("test:Rows-v0", "rollenv.envs.data.math_env:MathEnv", options={"index": 3}, dataset=rows)
+    rollenv.register("test:Rows-v0", "rollenv.envs.math.env:MathEnv", options={"index": 3}, dataset=rows)
     env = rollenv.make("test:Rows-v0")
     assert {env.reset(seed)[1]["idx"] for seed in range(9)} == {3}
     assert env.reset(options={"index": 1})[1]["idx"] == 1

@@ -1,83 +1,704 @@
-"""The page of a run, in a real browser."""
+"""The page of runs, in a real browser, and the server of it."""
 
 from __future__ import annotations
 
+import http.client
 import json
+import math
+import re
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from playwright.sync_api import expect
 
+import rollenv
 from rollenv.agents.base import OracleAgent
-from rollenv.report import render_report
+from rollenv.core import UsageError
+from rollenv.envs.game.sokoban import Sokoban
+from rollenv.registry import ENV_REGISTRY
+from rollenv.report import SMALL, find_runs, make_server, open_run, write_report
+from rollenv.report.episodes import Shelf, shared_start
+from rollenv.report.plain import LONGEST, clip, dumps, plain
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.records.storage import JsonlWriter
+from rollenv.rollout.types import Task, Trajectory, Turn
+from rollenv.trainers.run_dir import RunDir, read_rows
 
-HOSTILE = '</script><script>document.title="stolen"</script><img src=x onerror="document.title=1">&amp;\u2028'
+HOSTILE = (
+    '</script><script>document.title="stolen"</script><img src=x onerror="document.title=1">&amp;\u2028\x1b[31m\u202e'
+    "<!-- <script> </title> javascript:alert(1) {{data}}"
+)
+Open = Callable[..., Any]
+
+
+class CrashingSokoban(Sokoban):
+    """Raises in some of its episodes."""
+
+    def _step(self, action: str) -> Any:
+        if self.np_random_seed % 3 == 0 and self.turn == 2:
+            raise RuntimeError("the floor gave way")
+        return super()._step(action)
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory) -> Iterator[Any]:
-    """A Chromium page showing an oracle's episodes, one of which carries hostile text."""
+def browser() -> Iterator[Any]:
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("Debian's chromium is not installed")
     from playwright.sync_api import sync_playwright
 
-    agent = OracleAgent()
-    played = evaluate(
-        agent, "game:Sokoban-v0-easy", {}, n=3, seed=0, manager=RolloutManager(agent, keep_views=True)
-    ).trajectories
-    episodes = [{"iteration": i, **t.to_dict()} for i, t in enumerate(played)]
-    episodes[0]["turns"][0]["text"] = HOSTILE
-    metrics = [
-        {"iteration": i, "success": i / 10, "eval/success": i / 10, "eval/low": 0.0, "eval/high": 1.0}
-        for i in range(10)
-    ]
-    file = tmp_path_factory.mktemp("page") / "report.html"
-    file.write_text(render_report(f"A run {HOSTILE}", metrics=metrics, episodes=episodes, settings={"x": HOSTILE}))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        tab = browser.new_page()
-        tab.problems = []
-        tab.on("pageerror", lambda error: tab.problems.append(str(error)))
-        tab.on("request", lambda request: tab.problems.append(request.url) if request.url != file.as_uri() else None)
-        tab.goto(file.as_uri())
-        yield tab
+        yield browser
         browser.close()
 
 
-def test_it_shows_curves_and_settings_and_loads_nothing(page):
-    assert page.locator("#curves svg polyline").count() >= 2
-    assert "90.0 %" in page.inner_text("#summary")
-    assert page.problems == []
+@pytest.fixture
+def show(browser: Any) -> Iterator[Open]:
+    """Opens a page; at the end, no page may have had an error, or asked for anything but itself and its shards."""
+    tabs = []
+
+    def open_page(file: Path, width: int = 1200, scheme: str = "light") -> Any:
+        tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        tab.problems, tab.loaded = [], []
+        tab.on("pageerror", lambda error: tab.problems.append(str(error)))
+        tab.on("console", lambda message: tab.problems.append(message.text))
+        tab.on("dialog", lambda dialog: tab.problems.append("a dialog"))
+        tab.on("request", lambda request: tab.loaded.append(request.url))
+        tab.goto(file.as_uri())
+        tab.wait_for_selector("h1")
+        tabs.append(tab)
+        return tab
+
+    yield open_page
+    for tab in tabs:
+        assert tab.problems == []
+        here = tab.loaded[0].rpartition("/")[0]
+        assert all(url.startswith(here) for url in tab.loaded)
+        tab.close()
 
 
-def test_text_from_an_episode_stays_text(page):
-    assert page.title() == f"A run {HOSTILE}"
-    page.locator(".list button").last.click()
-    page.get_by_text("▶").click()
-    page.get_by_text("◀").click()
-    assert HOSTILE.split("\u2028")[0] in page.inner_text("#episodes")
-    assert page.locator("img").count() == 0
+@pytest.fixture(scope="module")
+def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A noisy oracle's episodes: solved, truncated, and crashed ones."""
+    folder: Path = tmp_path_factory.mktemp("runs") / "crashing"
+    folder.mkdir()
+    rollenv.register("report:Crash-v0", CrashingSokoban, dim_room=(6, 6), num_boxes=2, max_turns=8)
+    agent = OracleAgent(0.4)
+    # In a thread, because Playwright has an event loop in this one.
+    with (
+        JsonlWriter(folder / "episodes.jsonl") as out,
+        RolloutManager(agent, keep_views=True) as manager,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        played = thread.submit(evaluate, agent, "report:Crash-v0", n=9, k=2, manager=manager, watch=out.write)
+        result = played.result()
+    about = {"env": "report:Crash-v0", "agent": "noisy:0.4", "n": 9, "k": 2, "seed": 0}
+    (folder / "eval.json").write_text(json.dumps(about))
+    (folder / "result.json").write_text(json.dumps(about | result.to_dict()))
+    write_report([folder], folder / "report.html")
+    yield folder
+    del ENV_REGISTRY["report:Crash-v0"]
 
 
-def test_an_episode_can_be_stepped_through_to_its_end(page):
-    page.locator(".list button").first.click()
-    first = page.inner_text("pre.view")
-    assert "P" in first
-    for _ in range(25):
-        page.keyboard.press("ArrowRight")
-    assert page.inner_text("pre.view") != first
-    assert "Solved" in page.inner_text("#episodes")
-    assert page.locator(".controls .dim").inner_text() == "end"
+@pytest.fixture(scope="module")
+def stored(evaluation: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (evaluation / "episodes.jsonl").read_text().splitlines()]
 
 
-def test_view_writes_the_page_of_a_run(tmp_path: Path, rollenv_command):
+def trajectory(seed: int = 0, *, member: int = 0, turns: int = 2, reward: float = 0.5, **changes: Any) -> Trajectory:
+    """An episode of Sokoban that nobody played."""
+    board = "# # # #\n# P X #\n# _ O #\n# # # #"
+    said = [Turn((5, 6), (7, 8), (-0.1, -2.0), reward, f"up{i}", f"seen {i}", view=board) for i in range(turns)]
+    whole = {"status": "terminated", "success": True, "final_observation": "the end", "final_view": board} | changes
+    return Trajectory(Task("game:Sokoban-v0-easy", seed), said, member=member, **whole)
+
+
+def keep(folder: Path, *trajectories: Trajectory, **iteration: int) -> Path:
+    folder.mkdir(exist_ok=True, parents=True)
+    with (folder / "episodes.jsonl").open("a") as out:
+        for each in trajectories:
+            out.write(json.dumps({**iteration, **each.to_dict()}) + "\n")
+    return folder
+
+
+def page_of(*folders: Path) -> Path:
+    return write_report(folders, folders[0] / "report.html")
+
+
+def names(tab: Any) -> list[str]:
+    """The episodes in the list, as far as it is in sight."""
+    return [item.inner_text() for item in tab.locator(".list .item").all()]
+
+
+def rows(tab: Any) -> int:
+    return int(tab.evaluate("state.rows.length"))
+
+
+# -- what is there -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_every_episode_that_failed_is_there_and_found_at_once(
+    show: Open, evaluation: Path, stored: list[dict[str, Any]]
+):
+    tab = show(evaluation / "report.html")
+    unsolved = [e for e in stored if not e["success"]]
+    crashed = [e for e in stored if e["status"] == "failed"]
+    assert len(crashed) == 6
+    assert {e["failure"] for e in crashed} == {"raised"}
+    tab.get_by_role("button", name="not solved").click()
+    assert rows(tab) == len(unsolved)
+    tab.get_by_role("button", name="error: raised").click()
+    assert rows(tab) == len(crashed)
+    assert "error: raised" in names(tab)[0]
+    assert "the floor gave way" in tab.inner_text(".fail")
+    assert tab.locator(".board svg").count() == 1, "the turns before the crash are there"
+
+
+@pytest.mark.slow
+def test_episodes_are_filtered_by_task_reward_and_length_and_sorted(
+    show: Open, evaluation: Path, stored: list[dict[str, Any]]
+):
+    tab = show(evaluation / "report.html")
+    tab.get_by_placeholder("seed").fill("seed 4")
+    assert rows(tab) == sum(e["task"]["seed"] == 4 for e in stored)
+    tab.get_by_placeholder("seed").fill("report:crash")
+    assert rows(tab) == len(stored)
+    tab.get_by_label("Turns, from").fill("3")
+    tab.get_by_label("Turns, to").fill("7")
+    lengths = [len(e["turns"]) for e in stored if 3 <= len(e["turns"]) <= 7]
+    assert rows(tab) == len(lengths)
+    tab.get_by_label("Sort by").select_option("Most turns")
+    assert tab.evaluate("state.rows.map(row => columns.turns[row])") == sorted(lengths, reverse=True)
+    tab.get_by_label("Turns, from").fill("")
+    tab.get_by_label("Turns, to").fill("")
+    tab.get_by_label("Reward, from").fill("0.9")
+    assert rows(tab) == sum(sum(t["reward"] for t in e["turns"]) >= 0.9 for e in stored)
+    tab.get_by_label("Reward, to").fill("-50")
+    assert rows(tab) == 0
+    assert "No episode passes" in tab.inner_text(".list")
+
+
+@pytest.mark.slow
+def test_the_map_has_a_cell_for_every_episode_and_leads_to_it(
+    show: Open, evaluation: Path, stored: list[dict[str, Any]]
+):
+    tab = show(evaluation / "report.html")
+    canvas = tab.locator(".mapbox canvas")
+    canvas.scroll_into_view_if_needed()
+    seen = set()
+    box = canvas.bounding_box()
+    for y in range(26, int(box["height"]), 8):
+        for x in range(60, min(int(box["width"]), 420), 8):
+            canvas.click(position={"x": x, "y": y})
+            seen.add(tab.evaluate("state.current"))
+        if len(seen) == len(stored):
+            break
+    assert len(seen) == len(stored)
+    canvas.focus()
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("state.current") in range(len(stored))
+
+
+@pytest.mark.slow
+def test_an_episode_is_played_by_keyboard_slider_and_buttons(
+    show: Open, evaluation: Path, stored: list[dict[str, Any]]
+):
+    tab = show(evaluation / "report.html")
+    tab.evaluate("select(columns.status.indexOf(0))")
+    episode = stored[tab.evaluate("state.current")]
+    tab.wait_for_selector(".controls")
+    where = tab.locator(".controls span.dim")
+    board = tab.locator(".board svg")
+    first = board.inner_html()
+    tab.locator(".list").focus()
+    tab.keyboard.press("ArrowRight")
+    assert where.inner_text() == f"turn 2 of {len(episode['turns'])}"
+    assert episode["turns"][1]["observation"] in tab.inner_text(".said")
+    tab.keyboard.press("End")
+    assert where.inner_text().startswith("end")
+    assert board.inner_html() != first
+    tab.keyboard.press("Home")
+    assert board.inner_html() == first
+    tab.get_by_label("Speed").select_option("5")
+    tab.locator(".list").focus()
+    tab.keyboard.press(" ")
+    expect(where).to_have_text(re.compile("^end"), timeout=20_000)
+    tab.get_by_label("Turn", exact=True).fill("1")
+    assert where.inner_text().startswith("turn 2")
+    tab.get_by_label("Previous turn").click()
+    assert where.inner_text().startswith("turn 1")
+    before = tab.evaluate("state.current")
+    tab.keyboard.press("ArrowDown")
+    assert tab.evaluate("state.current") != before
+
+
+@pytest.mark.slow
+def test_the_tabs_show_prompt_reply_tokens_and_tool_calls(show: Open, tmp_path: Path):
+    raw = '<think>hm</think>go\n<tool_call>{"name": "look", "arguments": {"far": true}}</tool_call>'
+    turn = Turn(
+        (), (3, 4, 5), (-0.5, -math.inf, 0.0), 1.0, "go", "a room", raw=raw,
+        messages=({"role": "system", "content": "be brief"}, {"role": "user", "content": "a room"}),
+    )  # fmt: skip
+    later = Turn((1,) * 9, (3,), (-0.5,), 1.0, "stop", "a wall", finish="length")
+    played = Trajectory(Task("game:GuessTheNumber-v0-easy", 1), [turn, later], "truncated", final_observation="out")
+    tab = show(page_of(keep(tmp_path / "run", played)))
+    panel = tab.locator("[role=tabpanel]")
+    tab.wait_for_selector("[role=tabpanel]")
+    assert raw in panel.inner_text()
+    tab.get_by_role("tab", name="Prompt").click()
+    assert "be brief" in panel.inner_text()
+    assert "<think>" not in panel.inner_text(), "the prompt is what came before the reply"
+    tab.get_by_role("tab", name="Tokens").click()
+    panel.locator(".tokens span").first.hover()
+    assert "probability 0.607, log-probability -0.500" in panel.inner_text()
+    panel.locator(".tokens span").nth(1).hover()
+    assert "-Infinity" in panel.inner_text()
+    tab.get_by_role("tab", name="Conversation").click()
+    assert '"far": true' in panel.locator(".msg.call").inner_text()
+    tab.get_by_label("Next turn").click()
+    tab.get_by_role("tab", name="Prompt").click()
+    assert "9 tokens" in panel.inner_text() or "a wall" in panel.inner_text()
+    tab.get_by_role("tab", name="Reply").click()
+    assert "ended at a limit" in panel.inner_text()
+
+
+@pytest.mark.slow
+def test_prompts_are_shown_as_the_model_read_them(show: Open, tmp_path: Path):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"<s>": 0, "one": 1, "two": 2, "three": 3}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "<s>"))
+    tokenizer.add_special_tokens(["<s>"])
+    run = tmp_path / "run"
+    (run / "checkpoints" / "step-1").mkdir(parents=True)
+    tokenizer.save(str(run / "checkpoints" / "step-1" / "tokenizer.json"))
+    (run / "metrics.jsonl").write_text('{"iteration": 0, "eval/success": 0.5}\n')
+    turns = [Turn(p, (3, 0), (-1.0, -0.1), 0.0, "three", "?") for p in ((0, 1), (0, 1, 3, 0, 2))]
+    keep(run, Trajectory(Task("game:GuessTheNumber-v0-easy", 1), turns, "terminated"), iteration=0)
+    tab = show(page_of(run))
+    tab.get_by_role("tab", name="Prompt").click()
+    panel = tab.locator("[role=tabpanel]")
+    assert panel.locator("pre").inner_text() == "<s> one"
+    tab.get_by_label("Next turn").click()
+    assert panel.locator("pre").inner_text() == "<s> one three <s> two"
+    tab.get_by_role("tab", name="Reply").click()
+    assert "three <s>" in panel.inner_text()
+    tab.get_by_role("tab", name="Tokens").click()
+    assert "<s>" in panel.locator(".tokens").inner_text()
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Path:
+    run = tmp_path / "early"
+    run.mkdir()
+    metrics = [
+        {
+            "iteration": i,
+            "success": i / 40,
+            "loss": math.sin(i) if i != 7 else 1e9,
+            "grad_norm": math.nan if i % 2 else 1.0,
+            "kl": math.inf,
+            "my/own": i,
+            "time/collect": 30.0,
+            **({"eval/success": i / 40, "eval/low": 0.0, "eval/high": 1.0} if i % 10 == 0 else {}),
+        }
+        for i in range(41)
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+    (run / "about.json").write_text('{"recipe": "sokoban"}')
+    (run / "config.json").write_text(json.dumps({"env": {"id": "game:Sokoban-v0-easy"}, "model": {"path": "tiny"}}))
+    for iteration in (0, 10, 20, 30, 40):
+        keep(run, *(trajectory(s, success=s * 10 < iteration) for s in range(4)), iteration=iteration)
+    return run
+
+
+@pytest.mark.slow
+def test_a_training_run_shows_before_after_time_model_recipe_and_environment(show: Open, training: Path):
+    tab = show(page_of(training))
+    tiles = {
+        t.locator(".label").inner_text().split("\n")[0]: t.locator(".value").inner_text()
+        for t in tab.locator(".tile").all()
+    }
+    assert tiles["Success before"].startswith("0.0 %")
+    assert tiles["Success after"].startswith("100.0 %")
+    assert tiles["Time"] == "20 min"
+    assert (tiles["Model"], tiles["Recipe"], tiles["Environment"]) == ("tiny", "sokoban", "game:Sokoban-v0-easy")
+
+
+@pytest.mark.slow
+def test_numbers_that_are_not_finite_blank_nothing(show: Open, training: Path):
+    tab = show(page_of(training))
+    assert tab.locator(".chart").count() >= 4
+    assert "No finite numbers" in tab.locator(".chart", has_text="KL").inner_text()
+    assert "NaN" not in tab.locator("svg").first.inner_html()
+
+
+@pytest.mark.slow
+def test_curves_have_round_ticks_smoothing_and_clipped_outliers(show: Open, training: Path):
+    tab = show(page_of(training))
+    loss = tab.locator(".chart", has_text="Loss")
+    assert "1 point beyond the scale" in loss.inner_text()
+    ticks = [t.text_content() for t in loss.locator("svg text").all()]
+    assert {"-1", "0", "1", "10", "20", "30", "40"} <= set(ticks)
+    assert loss.locator("polyline").count() == 2, "raw and smoothed"
+    tab.get_by_label("Smoothing").fill("0")
+    assert loss.locator("polyline").count() == 1
+    tab.get_by_label("Clip outliers").uncheck()
+    assert "beyond the scale" not in loss.inner_text()
+    loss.locator(".help").hover()
+    assert "policy-gradient" in tab.inner_text("#tip")
+    tab.get_by_text("More metrics").click()
+    expect(tab.locator(".chart", has_text="my/own")).to_have_count(1)
+
+
+@pytest.mark.slow
+def test_a_task_is_one_row_along_the_iterations(show: Open, training: Path):
+    tab = show(page_of(training))
+    assert rows(tab) == 20
+    tab.get_by_label("Iteration", exact=True).select_option("last")
+    assert rows(tab) == 4
+    tab.get_by_label("Iteration", exact=True).select_option("all")
+    tab.get_by_placeholder("seed").fill("seed 2")
+    assert tab.evaluate("state.rows.map(row => columns.iteration[row])") == [0, 10, 20, 30, 40]
+    assert tab.evaluate("state.rows.map(status)") == ["wrong", "wrong", "wrong", "solved", "solved"]
+
+
+def test_a_run_keeps_every_episode_of_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("rollenv.trainers.run_dir.MOST_PROMPT_IDS", 5)
+    run = RunDir(tmp_path)
+    played = [trajectory(0), trajectory(1, success=False), trajectory(2)]
+    run.keep_episodes(0, played)
+    run.keep_episodes(5, played)
+    kept = read_rows(run.episodes_file)
+    assert [(e["iteration"], e["task"]["seed"], e["success"]) for e in kept[:3]] == [
+        (0, 0, True),
+        (0, 1, False),
+        (0, 2, True),
+    ]
+    prompts = [[len(turn["prompt_ids"]) for turn in e["turns"]] for e in kept]
+    assert prompts[:3] == [[0, 0], [2, 2], [0, 0]], "the prompts of what went wrong are kept first"
+    assert [turn["text"] for turn in kept[0]["turns"]] == ["up0", "up1"]
+    assert [e["reward"] for e in kept[:3]] == [1.0] * 3
+    run.metrics_file.write_text('{"iteration": 0}\n{"iteration": 5}\n{"itera')
+    run.cut_back(0)
+    assert [e["iteration"] for e in read_rows(run.episodes_file)] == [0, 0, 0]
+    assert read_rows(run.metrics_file) == [{"iteration": 0}]
+
+
+# -- odd data ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_text_from_an_episode_stays_text(show: Open, tmp_path: Path):
+    turn = Turn(
+        (),
+        (1,),
+        (-1.0,),
+        1.0,
+        HOSTILE,
+        HOSTILE,
+        view=HOSTILE,
+        raw=HOSTILE + "!",
+        messages=({"role": HOSTILE, "content": HOSTILE},),
+    )
+    task = Task("game:Sokoban-v0-easy", 1, {HOSTILE: HOSTILE})
+    run = keep(
+        tmp_path / "run<b>&amp;",
+        Trajectory(task, [turn], "failed", error=HOSTILE, failure=HOSTILE, final_observation=HOSTILE),
+    )
+    (run / "metrics.jsonl").write_text(json.dumps({"iteration": 0, HOSTILE: 1.0, "eval/success": 0.5}) + "\n")
+    (run / "config.json").write_text(json.dumps({"env": {"id": HOSTILE}, "x": HOSTILE}))
+    tab = show(page_of(run))
+    tab.get_by_text("More metrics").click()
+    for name in ("Prompt", "Tokens", "Conversation", "Reply"):
+        tab.get_by_role("tab", name=name).click()
+        assert tab.locator("img").count() == 0
+    shown = tab.inner_text("[role=tabpanel]")
+    assert HOSTILE.split("\u2028")[0] in shown
+    assert "␛[31m" in shown
+    assert "\u202e" not in shown
+    assert tab.title().startswith("run<b>&amp;: </script>")
+    assert tab.locator("script").count() == 3, "data, one shard, the page's own"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["empty", "one", "nothing_played", "only_metrics", "damaged"])
+def test_runs_with_little_in_them_have_a_page(show: Open, tmp_path: Path, kind: str):
+    run = tmp_path / "run"
+    run.mkdir()
+    count = 0
+    if kind == "empty":
+        (run / "eval.json").write_text("{}")
+    elif kind == "only_metrics":
+        (run / "metrics.jsonl").write_text('{"iteration": 0}\n{"iteration": NaN, "loss": NaN}\n[]\n')
+    elif kind == "nothing_played":
+        keep(run, trajectory(turns=0, status="failed", success=False, error="it did not start"))
+        count = 1
+    else:
+        keep(run, trajectory())
+        count = 1
+    if kind == "damaged":
+        with (run / "episodes.jsonl").open("a") as out:
+            out.write(
+                '\x00\nnull\n{"task": 5}\n'
+                '{"task": {}, "turns": [null, 5, {}, {"reward": "x", "logprobs": 3}]}\n{"task": {"se'
+            )
+        (run / "eval.json").write_text("[1")
+        (run / "result.json").write_text('{"success": "x", "pass_at": {"1": 2}}')
+        count = 2
+    tab = show(page_of(run))
+    assert tab.evaluate("total") == count
+    tab.wait_for_timeout(100)
+    if count:
+        assert tab.locator(".controls").count() == 1
+    if kind == "damaged":
+        assert "4 damaged lines" in tab.inner_text("main")
+
+
+@pytest.mark.slow
+def test_huge_texts_and_numbers_are_cut_to_size(show: Open, tmp_path: Path):
+    turn = Turn((), (), (), math.nan, "x" * 3_000_000, "é\ud800 🙂" * 100_000, view="y" * 100_000)
+    played = Trajectory(Task("game:Sokoban-v0-easy", 2**80, {"n": 2**70}), [turn], "terminated")
+    played.turns += [Turn((), (), (), math.inf, "", "")]
+    page = page_of(keep(tmp_path / "run", played))
+    assert page.stat().st_size < 500_000
+    tab = show(page)
+    assert "characters are left out here" in tab.inner_text("[role=tabpanel]")
+    assert str(2**80) in tab.inner_text(".player")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_screen_needs_no_scrolling_sideways(show: Open, training: Path, scheme: str):
+    tab = show(page_of(training), 390, scheme)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    back = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, back[4:-1].split(","))) < 200) == (scheme == "dark")
+
+
+@pytest.mark.slow
+def test_ten_thousand_episodes_are_an_index_and_shards_that_are_loaded_when_looked_at(show: Open, tmp_path: Path):
+    turn = {
+        "text": "up " * 40,
+        "observation": "You moved. " * 10,
+        "reward": 0.0,
+        "response_ids": [1] * 20,
+        "view": "# P\n_ X",
+    }
+    run = tmp_path / "run"
+    run.mkdir()
+    with (run / "episodes.jsonl").open("w") as out:
+        for number in range(10_000):
+            task = {"env_id": "game:Sokoban-v0-easy", "seed": number // 4}
+            episode = {"task": task, "member": number % 4, "status": "terminated", "success": number % 3 == 0}
+            out.write(json.dumps(episode | {"turns": [turn] * 8, "reward": number / 1e4}) + "\n")
+    page = page_of(run)
+    assert page.stat().st_size < 1_500_000
+    shards = list((run / "report_files").iterdir())
+    assert len(shards) > 10
+    assert max(shard.stat().st_size for shard in shards) < 1_000_000
+    tab = show(page)
+    tab.wait_for_selector(".board svg")
+    assert len(tab.loaded) == 2, "the page and one shard"
+    assert tab.locator(".list .item").count() < 40, "the list holds what is in sight"
+    tab.get_by_role("button", name="not solved").click()
+    assert rows(tab) == 6666
+    tab.evaluate("select(9998)")
+    expect(tab.locator(".player h3")).to_contain_text("seed 2499")
+    assert len(tab.loaded) == 3
+    keep(run)
+    (run / "episodes.jsonl").write_text(json.dumps({"task": {"seed": 1}, "turns": []}) + "\n")
+    page_of(run)
+    assert not (run / "report_files").exists(), "a page that became small leaves nothing behind"
+
+
+@pytest.mark.slow
+def test_shards_that_are_gone_are_told(browser: Any, tmp_path: Path):
+    run = keep(tmp_path / "run", *(trajectory(i, error="x" * LONGEST, turns=10) for i in range(SMALL // LONGEST + 10)))
+    page = page_of(run)
+    shutil.rmtree(run / "report_files")
+    tab = browser.new_page()
+    tab.goto(page.as_uri())
+    tab.wait_for_selector(".player .fail")
+    assert "Keep that folder beside the page" in tab.inner_text(".player .fail")
+    tab.close()
+
+
+def test_an_episode_that_was_played_again_counts_once(tmp_path: Path):
+    lost = trajectory(1, success=False, status="failed", error="gone", failure="lost")
+    run = open_run(keep(tmp_path / "run", lost, trajectory(2), trajectory(1), trajectory(1, member=1)))
+    shelf = Shelf(lambda _: None)
+    shelf.add_run(run)
+    columns = shelf.finish()["columns"]
+    assert len(columns["run"]) == 3
+    assert columns["status"] == [0, 0, 0]
+    assert columns["at"] == [1, 2, 3]
+
+
+def test_plain_data_is_json_that_cannot_end_a_script():
+    odd = {"a": [math.nan, -math.inf, 2**60, True, None, "</script>&\u2028", b"?"], 5: {"deep": (1.5,)}}
+    text = dumps(plain(odd))
+    assert "<" not in text
+    assert "\u2028" not in text
+    back = json.loads(text)
+    assert back["a"][:5] == ["NaN", "-Infinity", str(2**60), True, None]
+    assert back["5"] == {"deep": [1.5]}
+    nested: Any = []
+    for _ in range(5000):
+        nested = [nested]
+    dumps(plain(nested))
+    assert len(clip("x" * 10**6)) < LONGEST + 100
+
+
+def test_shared_start_is_the_longest_common_beginning():
+    for a, b, n in (("", "", 0), ("abc", "abd", 2), ("abc", "abc", 3), ("abc", "abcdef", 3), ("x", "y", 0)):
+        assert shared_start(a, b) == shared_start(b, a) == n
+
+
+# -- several runs, the command, the server -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_runs_are_compared_by_curve_and_task(show: Open, tmp_path: Path, training: Path):
+    other = tmp_path / "other" / "early"
+    shutil.copytree(training, other)
+    (other / "episodes.jsonl").unlink()
+    keep(other, trajectory(0), trajectory(1, success=False), trajectory(9), iteration=40)
+    tab = show(page_of(training, other))
+    assert tab.inner_text("h1") == "early (1) against early (2)"
+    assert tab.locator(".chart", has_text="Success").locator("polyline").count() >= 4
+    pairs = tab.locator("section", has_text="Task by task").first
+    assert "2 tasks that more than one run played" in pairs.inner_text()
+    assert "early (1) better 1" in pairs.inner_text()
+    assert "-100 %" in pairs.inner_text()
+    pairs.get_by_role("button", name="wrong").click()
+    expect(tab.locator(".player h3")).to_contain_text("early (2): seed 1")
+    tab.get_by_label("Run", exact=True).select_option("early (2)")
+    assert rows(tab) == 3
+
+
+@pytest.mark.slow
+def test_view_writes_pages_of_training_evaluation_and_several(tmp_path: Path, rollenv_command: Any):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps({"iteration": 0, "eval/success": 0.5}) + "\n")
-    done = rollenv_command("view", "run")
-    assert done.stdout.strip() == "run/report.html"
+    keep(tmp_path / "eval", trajectory())
+    assert rollenv_command("view", "run").stdout.strip() == "run/report.html"
     assert "eval/success" in (tmp_path / "run" / "report.html").read_text()
+    assert rollenv_command("view", "eval", "-o", "x.html").stdout.strip() == "x.html"
+    assert rollenv_command("view", "run", "eval").stdout.strip() == "compare.html"
+    wrong = rollenv_command("view", "run", "nowhere")
+    assert wrong.returncode == 2
+    assert "nowhere holds no run" in wrong.stderr
+    assert "no folder" in rollenv_command("view", "--serve", "nowhere").stderr
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Any]:
+    keep(tmp_path / "runs" / "a <b>&'\"", trajectory(), trajectory(1, success=False))
+    keep(tmp_path / "runs" / "deep" / "er", trajectory())
+    keep(tmp_path / "outside", trajectory())
+    (tmp_path / "runs" / "link").symlink_to(tmp_path / "outside")
+    (tmp_path / "secret.js").write_text("secret")
+    with make_server(tmp_path / "runs") as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def get(server: Any, path: str, **headers: str) -> tuple[int, str]:
+    link = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=30)
+    link.request("GET", path, headers=headers)
+    answer = link.getresponse()
+    text = answer.read().decode()
+    link.close()
+    return answer.status, text
+
+
+def test_the_server_has_an_index_and_a_page_for_every_run(server: Any):
+    assert list(find_runs(server.root)) == ["a <b>&'\"", "deep/er"]
+    status, index = get(server, "/")
+    assert status == 200
+    assert "a &lt;b&gt;&amp;" in index
+    assert "<b>" not in index
+    name = quote("a <b>&'\"", safe="")
+    assert name in index
+    status, page = get(server, f"/runs/{name}/page")
+    assert status == 200
+    assert "seen 1" in page
+    assert get(server, f"/compare?run={name}&run=deep%2Fer")[0] == 303
+    assert "against" in get(server, f"/runs/{name}/deep%2Fer/page")[1]
+
+
+def test_the_server_makes_a_page_anew_when_its_run_has_changed(server: Any):
+    before = get(server, "/runs/deep%2Fer/page")[1]
+    assert get(server, "/runs/deep%2Fer/page")[1] == before
+    keep(server.root / "deep" / "er", trajectory(77))
+    assert '"seed":77' in get(server, "/runs/deep%2Fer/page")[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../secret.js",
+        "/runs/../page",
+        "/runs/..%2F..%2Foutside/page",
+        "/runs/link/page",
+        "/runs/deep/page",
+        "/runs/page",
+        "/runs/deep%2Fer/1_files/..%2F..%2Fsecret.js",
+        "/runs/deep%2Fer/../../secret.js",
+        "/runs/%00/page",
+        "/runs//page",
+        "/runs/deep%2Fer/%2e%2e_files/0.js",
+        "//etc/passwd",
+        "/runs/deep%2Fer/1_files/٣.js",
+        "/compare",
+    ],
+)
+def test_the_server_gives_nothing_but_runs(server: Any, path: str):
+    get(server, "/runs/deep%2Fer/page")
+    status, text = get(server, quote(path, safe="/%?"))
+    assert status in (404, 303)
+    assert "secret" not in text
+
+
+def test_the_server_answers_to_its_own_name_only(server: Any):
+    assert get(server, "/", Host="evil.example:80")[0] == 403
+    assert get(server, "/", Host=f"localhost:{server.server_address[1]}")[0] == 200
+    assert server.is_private
+    assert server.url.startswith("http://127.0.0.1:")
+    with pytest.raises(UsageError, match="cannot serve at"):
+        make_server(server.root, "127.0.0.1", server.server_address[1])
+
+
+@pytest.mark.slow
+def test_a_large_run_is_served_with_its_shards(browser: Any, tmp_path: Path):
+    keep(tmp_path / "big", *(trajectory(i, error="x" * LONGEST, turns=10) for i in range(SMALL // LONGEST + 10)))
+    with make_server(tmp_path) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        tab = browser.new_page()
+        problems: list[str] = []
+        tab.on("console", lambda message: problems.append(message.text))
+        tab.goto(server.url)
+        tab.get_by_role("link", name="big").click()
+        tab.wait_for_selector(".board svg")
+        tab.close()
+        server.shutdown()
+        thread.join()
+    assert problems == []

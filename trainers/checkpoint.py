@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ MANIFEST = "MANIFEST.json"
 
 
 class Stateful(Protocol):
-    """What has a state to be saved."""
+    """Something with a state to save."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state, as plain data and tensors."""
@@ -45,16 +46,24 @@ def save(
     root: Path,
     iteration: int,
     agent: LocalAgent,
-    optimizer: Stateful,
+    states: Mapping[str, Stateful],
     keep: int,
     more: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a checkpoint in Hugging Face format, with the optimizer and ``more`` (JSON) beside it.
+    """Write a checkpoint in Hugging Face format, with the states of its optimizers and of the run.
 
-    All but the last ``keep`` checkpoints are dropped.
+    Older checkpoints beyond the last ``keep`` are deleted.
+
+    Args:
+        root: folder of the checkpoints.
+        iteration: number of the iteration, part of the name.
+        agent: model, tokenizer and prompt format.
+        states: whose states are saved, by name.
+        keep: number of checkpoints to keep.
+        more: JSON data saved with the checkpoint.
 
     Raises:
-        CheckpointError: if it cannot be written. Earlier checkpoints stay as they are.
+        CheckpointError: it cannot be written. Earlier checkpoints stay as they are.
     """
     final = root / folder_name(iteration)
     partial = root / f"partial-{final.name}"
@@ -62,7 +71,7 @@ def save(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         agent.save(partial)
-        torch.save(optimizer.state_dict(), partial / "optimizer.pt")
+        torch.save({name: state.state_dict() for name, state in states.items()}, partial / "optimizer.pt")
         about = {"iteration": iteration, "version": agent.version, **(more or {})}
         (partial / "trainer.json").write_text(json.dumps(about) + "\n")
         _write_manifest(partial)
@@ -75,7 +84,7 @@ def save(
         raise CheckpointError(
             f"cannot write the checkpoint {final}: {error} ({_mib_free(root)} MiB are free there). "
             + (f"The last good one is {good[-1]}. " if good else "")
-            + "Make room or permissions, then continue with --resume"
+            + "Free some space or fix the permissions, then continue with --resume"
         ) from error
     for old in checkpoints(root)[:-keep]:
         shutil.rmtree(old)
@@ -83,9 +92,9 @@ def save(
 
 
 def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
-    """``(agent, state of the optimizer, the iteration and what else was saved)`` of a checkpoint.
+    """``(agent, states by name, the iteration and what else was saved)`` of a checkpoint.
 
-    The agent goes on counting versions where it was. The optimizer's tensors are on the CPU, wherever they came from.
+    The agent continues counting versions where it was. The optimizer's tensors are on the CPU, wherever they came from.
 
     Raises:
         CheckpointError: if a file is missing, cut short or altered.
@@ -135,7 +144,12 @@ def _check_manifest(folder: Path) -> None:
 
 
 def damaged(folder: Path, why: str) -> CheckpointError:
-    """The error for a checkpoint that training cannot go on from."""
+    """The error for a checkpoint that training cannot resume from.
+
+    Args:
+        folder: of the checkpoint.
+        why: what is wrong with it.
+    """
     return CheckpointError(_damaged(folder, why))
 
 

@@ -1,15 +1,27 @@
-"""A run's folder: config.json, metrics.jsonl, episodes.jsonl, checkpoints/, report.html."""
+"""A run's folder: about.json, config.json, metrics.jsonl, episodes.jsonl, checkpoints/, report.html."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rollenv.core import RollenvError, UsageError
+from rollenv.rollout.records.plain import to_plain
+from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig, changed_keys, parse_config
+
+logger = logging.getLogger(__name__)
+
+#: Prompt tokens that are kept of one evaluation's episodes: a line of JSON has about 5 bytes for each.
+MOST_PROMPT_IDS = 1_000_000
+
+#: How the keys begin that a resumed run may change, since they train nothing; iterations may only be raised.
+MAY_CHANGE = ("iterations:", "checkpoint_every:", "keep_checkpoints:", "threads:", "eval.", "trackers.")
 
 
 class RunDirError(RollenvError, OSError):
@@ -23,6 +35,7 @@ class RunDir:
 
     def __init__(self, path: Path):
         self.path = path
+        self.about_file = path / "about.json"
         self.config_file = path / "config.json"
         self.metrics_file = path / "metrics.jsonl"
         self.episodes_file = path / "episodes.jsonl"
@@ -31,18 +44,23 @@ class RunDir:
 
     @classmethod
     def create(cls, config: TrainConfig, recipe: str) -> RunDir:
-        """A new folder, ``config.run_dir`` or the next free ``runs/RECIPE-N``.
+        """Create a folder: ``config.run_dir``, or the next free ``runs/RECIPE-N``.
+
+        Args:
+            config: settings, saved in the folder.
+            recipe: name of the recipe.
 
         Raises:
-            UsageError: if the folder exists.
-            RunDirError: if it cannot be made.
+            UsageError: the folder exists.
+            RunDirError: it cannot be created.
         """
         path = Path(config.run_dir) if config.run_dir else next_free(Path("runs"), Path(recipe).stem)
         run = cls(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir()
-            run.config_file.write_text(json.dumps(config.model_dump(mode="json"), indent=2) + "\n")
+            run.about_file.write_text(json.dumps({"recipe": recipe}) + "\n")
+            run._write_config(config)
         except FileExistsError as error:
             raise UsageError(
                 f"the run directory {path} exists; continue it with --resume, or choose another with run_dir=PATH"
@@ -65,60 +83,137 @@ class RunDir:
             raise UsageError(f"cannot resume {path}: its config.json cannot be read: {error}") from error
         return run, parse_config(data)
 
-    def check_same(self, started: TrainConfig, wanted: TrainConfig) -> None:
-        """Refuse to continue with settings that differ from those the run was started with.
+    def extend(self, started: TrainConfig, wanted: TrainConfig) -> TrainConfig:
+        """The settings to continue with: those that the run was started with, apart from those that train nothing.
+
+        Args:
+            started: settings of the run.
+            wanted: settings to continue with.
 
         Raises:
-            UsageError: with every changed key.
+            UsageError: with a changed key that is not :data:`MAY_CHANGE`, or with fewer iterations.
+            RunDirError: the new settings cannot be written.
         """
         wanted = wanted.model_copy(update={"run_dir": started.run_dir})
-        if changes := changed_keys(started, wanted):
+        changes = changed_keys(started, wanted)
+        refused = [change for change in changes if not change.startswith(MAY_CHANGE)]
+        if wanted.iterations < started.iterations:
+            refused += [change for change in changes if change.startswith("iterations:")]
+        if refused:
             raise UsageError(
-                f"cannot resume {self.path} with another configuration ({'; '.join(changes)}); "
-                f"leave the changes out, or start a new run without --resume"
+                f"cannot resume {self.path} with another configuration ({'; '.join(refused)}); iterations may be "
+                "raised, and eval, trackers, checkpoints and threads be changed. Leave the others out, or start a new "
+                "run without --resume"
             )
+        if changes:
+            self._write_config(wanted)
+        return wanted
 
-    def append(self, file: Path, row: dict[str, Any]) -> None:
-        """Add one line of JSON, on disk when this returns.
+    def discard_unless_begun(self) -> None:
+        """Delete the folder of a run that ended before its first numbers and checkpoints."""
+        if not read_rows(self.metrics_file) and not self.checkpoints.exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def _write_config(self, config: TrainConfig) -> None:
+        partial = self.config_file.with_suffix(".partial")
+        try:
+            partial.write_text(json.dumps(config.model_dump(mode="json"), indent=2) + "\n")
+            partial.replace(self.config_file)
+        except OSError as error:
+            raise RunDirError(f"cannot write {self.config_file}: {error.strerror or error}") from error
+
+    def append(self, file: Path, *rows: dict[str, Any]) -> None:
+        """Append lines of JSON and flush them to disk.
+
+        Args:
+            file: to append to.
+            rows: one per line.
 
         Raises:
-            RunDirError: if it cannot be written.
+            RunDirError: they cannot be written.
         """
         try:
             with file.open("a", encoding="utf-8") as out:
-                out.write(json.dumps(row) + "\n")
+                out.writelines(json.dumps(row) + "\n" for row in rows)
                 out.flush()
                 os.fsync(out.fileno())
         except OSError as error:
             raise RunDirError(f"cannot write {file}: {error.strerror or error}") from error
 
+    def keep_episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
+        """Save all episodes of an evaluation, for inspection.
+
+        Prompts repeat much of each other; beyond :data:`MOST_PROMPT_IDS` they are left out, those of successful
+        episodes first.
+
+        Args:
+            iteration: at which they were played.
+            trajectories: to save.
+
+        Raises:
+            RunDirError: they cannot be written.
+        """
+        left, full = MOST_PROMPT_IDS, set()
+        for number in sorted(range(len(trajectories)), key=lambda i: trajectories[i].success):
+            left -= sum(len(turn.prompt_ids) for turn in trajectories[number].turns)
+            if left >= 0:
+                full.add(number)
+        self.append(self.episodes_file, *(_row(iteration, t, i in full) for i, t in enumerate(trajectories)))
+
     def cut_back(self, iteration: int) -> None:
-        """Drop what was logged after ``iteration``, and a last line that a kill cut short."""
+        """Drop what was logged after ``iteration``, and lines that cannot be read, as an incomplete last one."""
         for file in (self.metrics_file, self.episodes_file):
-            rows = [row for row in read_rows(file) if row["iteration"] <= iteration]
             partial = file.with_suffix(".partial")
-            partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            with partial.open("w", encoding="utf-8") as out:
+                out.writelines(json.dumps(row) + "\n" for row in _rows(file) if row["iteration"] <= iteration)
             partial.replace(file)
 
 
+def _row(iteration: int, trajectory: Trajectory, prompts: bool) -> dict[str, Any]:
+    plain: dict[str, Any] = to_plain(trajectory)
+    if not prompts:
+        for turn in plain["turns"]:
+            turn["prompt_ids"] = []
+    return {"iteration": iteration, **plain, "reward": trajectory.reward}
+
+
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """The complete lines of a JSONL file; none if there is no file."""
-    rows = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
-    return rows
+    """The lines of a JSONL file that hold a row of an iteration; none if there is no file."""
+    return list(_rows(file))
+
+
+def _rows(file: Path) -> Iterator[dict[str, Any]]:
+    if not file.exists():
+        return
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            if isinstance(row, dict) and type(row.get("iteration")) is int:
+                yield row
+            else:
+                logger.warning("line %d of %s holds no row and is left out", number, file)
 
 
 def next_free(root: Path, name: str) -> Path:
-    """``root/name-N`` with the smallest N after all that exist."""
+    """The path ``root/name-N`` with the smallest N above all that exist.
+
+    Args:
+        root: folder of the runs.
+        name: of the recipe.
+    """
     return root / f"{name}-{max(_numbers(root, name), default=0) + 1}"
 
 
 def latest(root: Path, name: str) -> Path | None:
-    """The ``root/name-N`` with the largest N."""
+    """The existing ``root/name-N`` with the largest N, or None.
+
+    Args:
+        root: folder of the runs.
+        name: of the recipe.
+    """
     numbers = _numbers(root, name)
     return root / f"{name}-{max(numbers)}" if numbers else None
 

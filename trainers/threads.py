@@ -1,21 +1,59 @@
-"""How many CPU threads a run should use."""
+"""How many CPU threads a run should use, at its start and while other work comes and goes."""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
 
+import torch
+
 _STAT = Path("/proc/stat")
 
+#: Seconds between two measurements of the machine's other load.
+_LOOK_EVERY = 2.0
 
-def idle_cores(seconds: float = 0.3) -> int:
-    """How many of the cores that this process may use have no other work, measured for a moment; at least 1.
+logger = logging.getLogger(__name__)
+
+
+class Threads:
+    """Sets torch's CPU threads: a fixed number, or as many as there are cores without other work.
 
     Threads of a small model wait for each other after every operation. One that another process keeps from its core
     holds up all of them: with a busy neighbour, two threads on two cores were ten times slower than one.
+
+    Args:
+        fixed: the number of threads; 0 to follow the machine.
     """
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+    def __init__(self, fixed: int = 0):
+        self.fixed = fixed
+        self._set(fixed or idle_cores())
+        logger.info("%d CPU threads%s", self.count, "" if fixed else ": as many cores as were idle")
+        self._seen = _snapshot()
+
+    def adapt(self) -> None:
+        """Measure the load of other processes since the last call, and use as many threads as there are idle cores."""
+        now = _snapshot()
+        seconds = now[0] - self._seen[0]
+        if self.fixed or seconds < _LOOK_EVERY or not _STAT.exists():
+            return
+        others = (now[1] - self._seen[1] - (now[2] - self._seen[2])) / seconds
+        self._seen = now
+        count = max(1, len(_cores()) - round(max(0.0, others)))
+        if count != self.count:
+            logger.info("%d CPU threads: other processes keep %.1f cores busy", count, others)
+            self._set(count)
+
+    def _set(self, count: int) -> None:
+        self.count = count
+        torch.set_num_threads(count)
+
+
+def idle_cores(seconds: float = 0.3) -> int:
+    """How many of the cores that this process may use have no other work, measured for a moment; at least 1."""
+    cores = _cores()
     if not _STAT.exists():
         return len(cores)
     before = _busy()
@@ -23,6 +61,18 @@ def idle_cores(seconds: float = 0.3) -> int:
     after = _busy()
     work = sum(min(1.0, (after[core] - before[core]) / seconds) for core in cores if core in before and core in after)
     return max(1, len(cores) - round(work))
+
+
+def _cores() -> list[int]:
+    """The cores that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def _snapshot() -> tuple[float, float, float]:
+    """Now, the seconds of work that those cores have done, and how many of them were this process's."""
+    busy = _busy() if _STAT.exists() else {}
+    own = os.times()
+    return time.monotonic(), sum(busy.get(core, 0.0) for core in _cores()), sum(own[:4])
 
 
 def _busy() -> dict[int, float]:

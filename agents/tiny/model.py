@@ -15,26 +15,52 @@ from rollenv.agents.tiny.settings import TinySize
 END = "<|endoftext|>"
 
 
-def build_tokenizer(corpus: Iterable[str], vocabulary: int) -> Qwen2Tokenizer:
-    """A byte-level BPE trained on ``corpus`` with Qwen2's splitting of text into words.
+#: Tokens that begin what somebody says in a chat; END closes it.
+_ROLES = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool"))
 
-    That splitting is kept because transformers and vLLM rebuild it from the model type when they load a folder.
+_TEMPLATE = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '"
+    + END
+    + "' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def build_tokenizer(corpus: Iterable[str], vocabulary: int, *, chat: bool = False) -> Qwen2Tokenizer:
+    """Train a byte-level BPE tokenizer with Qwen2's pre-tokenizer.
+
+    The pre-tokenizer is kept because transformers and vLLM rebuild it from the model type when they load a folder.
+
+    Args:
+        corpus: texts to train on.
+        vocabulary: number of tokens.
+        chat: whether it gets a chat template, and the tokens for that.
     """
+    roles = _ROLES if chat else ()
     tokenizer = Qwen2Tokenizer().backend_tokenizer
     trainer = BpeTrainer(
         vocab_size=vocabulary,
-        special_tokens=[END],
+        special_tokens=[END, *roles],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(corpus, trainer)
     learned = json.loads(tokenizer.to_str())["model"]
     merges = [tuple(pair) for pair in learned["merges"]]
-    return Qwen2Tokenizer(vocab=learned["vocab"], merges=merges, padding_side="left")
+    made = Qwen2Tokenizer(vocab=learned["vocab"], merges=merges, padding_side="left")
+    if chat:
+        made.add_special_tokens({"additional_special_tokens": list(roles)})
+        made.chat_template = _TEMPLATE
+    return made
 
 
 def build_model(size: TinySize, tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
-    """A model with random weights that follow ``seed`` alone."""
+    """Build a model with random weights, a function of the seed alone.
+
+    Args:
+        size: of the model.
+        tokenizer: whose vocabulary it gets.
+        seed: of the weights.
+    """
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=size.hidden,

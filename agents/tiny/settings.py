@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class TinySize(BaseModel):
     """The shape of the model; the default has about 0.7 million parameters."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    hidden: int = 128
-    layers: int = 3
-    heads: int = 4
-    intermediate: int = 384
-    context: int = 512
-    vocabulary: int = 1024
+    hidden: int = Field(128, ge=1)
+    layers: int = Field(3, ge=1)
+    heads: int = Field(4, ge=1)
+    intermediate: int = Field(384, ge=1)
+    context: int = Field(512, ge=1)
+    vocabulary: int = Field(1024, ge=1)
     """The most tokens; fewer if the corpus has no more to merge."""
 
 
 class WarmUp(BaseModel):
     """How the tiny model imitates the noisy expert."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    noise: float = 0.75
-    """The share of the expert's actions that are replaced by random ones."""
-    episodes: int = 14_000
-    steps: int = 700
-    batch_size: int = 256
-    lr: float = 1.5e-3
+    noise: float = Field(0.75, ge=0, le=1)
+    """The share of random actions in the distribution that is imitated."""
+    wandering: float | None = Field(None, ge=0, le=1)
+    """The share of random actions while the demonstrations are played, by default ``noise``. More leads to more
+    different states; what is learned there stays the same."""
+    episodes: int = Field(14_000, ge=1)
+    """Of all environments together, distributed like training's tasks."""
+    turns: int = Field(0, ge=0)
+    """Turns that are shown of an episode; 0 for all. The last one is not played: with 1 no answer is judged,
+    which saves the time that it would take."""
+    steps: int = Field(700, ge=0)
+    batch_size: int = Field(256, ge=1)
+    lr: float = Field(1.5e-3, gt=0, allow_inf_nan=False)

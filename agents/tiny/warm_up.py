@@ -1,73 +1,106 @@
 """Warming up the tiny model: it imitates a noisy expert, so that reinforcement learning has a hill to climb.
 
 With no weights to download, the model first has to learn to read the environment's text. It is shown episodes in which
-an expert's actions are mostly replaced by random ones, and learns to act as that noisy expert did: sampled, it succeeds
-about as seldom, while what the expert meant can be found by reinforcement.
+a share of an expert's actions is replaced by random ones, and learns the distribution of that noisy expert's actions:
+sampled, it succeeds about as seldom, while what the expert meant can be found by reinforcement.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rollenv.agents.base import noisy_expert
-from rollenv.agents.generation import Ids, Sampling
+from rollenv.agents.base import ContextFull
+from rollenv.agents.engines.base import Ids, Sampling
+from rollenv.agents.engines.scoring import score
 from rollenv.agents.local import LocalAgent
-from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.scoring import score
+from rollenv.agents.prompts import ChatPrompt, StepPrompt
+from rollenv.agents.tiny.demonstrations import Chat, Lesson, Shown, demonstrate
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize, WarmUp
-from rollenv.core import Env
-from rollenv.registry import Wrappers, spec
+from rollenv.env_spec import Wrappers
+from rollenv.errors import UsageError
+from rollenv.registry import spec
 
 #: ``report(stage, done, total, numbers)``, called often.
 Report = Callable[[str, int, int, dict[str, float]], None]
 
 #: Goes into the cache's key: raise it when a change here changes the result.
-_RECIPE_VERSION = 1
+_RECIPE_VERSION = 4
+
+#: The tokenizer learns from so many demonstrations.
+_CORPUS = 20_000
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An environment that the model is shown."""
+
+    env_id: str
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Constructor arguments."""
+    wrappers: Wrappers = field(default_factory=dict)
+    """Around the environment."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of every reset."""
+    share: float = 1.0
+    """Of the episodes; shares need not add up to 1."""
 
 
 def tiny_agent(
-    env_id: str,
-    env_kwargs: dict[str, Any],
-    prompt: StepPrompt,
+    scenes: Sequence[Scene],
+    prompt: StepPrompt | ChatPrompt,
     sampling: Sampling,
     *,
     size: TinySize,
     warm_up: WarmUp,
     seed: int,
     report: Report = lambda *_: None,
-    wrappers: Wrappers | None = None,
 ) -> LocalAgent:
-    """The warmed-up tiny model, from the cache (``$ROLLENV_CACHE`` or ``~/.cache/rollenv``) if it was made before."""
-    about = [
-        env_id,
-        sorted(env_kwargs.items()),
-        prompt,
-        sampling,
-        size,
-        warm_up,
-        seed,
-        *([wrappers] if wrappers else []),
-    ]
-    key = repr((_RECIPE_VERSION, torch.__version__, *about))
+    """Build the tiny model and train it on demonstrations, or load it from the cache.
+
+    The cache is ``$ROLLENV_CACHE`` or ``~/.cache/rollenv``.
+
+    Args:
+        scenes: the environments.
+        prompt: format of the prompt.
+        sampling: of the agent.
+        size: of the model.
+        warm_up: settings of the supervised training.
+        seed: of the weights, demonstrations and batches.
+        report: called with progress.
+    """
+    key = repr((_RECIPE_VERSION, torch.__version__, scenes, prompt, sampling, size, warm_up, seed))
     root = Path(os.environ.get("ROLLENV_CACHE") or Path.home() / ".cache" / "rollenv")
     folder = root / "tiny" / hashlib.sha256(key.encode()).hexdigest()[:16]
     if not folder.exists():
-        env_spec = spec(env_id)
-        env = replace(env_spec, wrappers={**env_spec.wrappers, **(wrappers or {})}).make(**env_kwargs)
-        agent = _imitate(env, prompt, sampling, size, warm_up, seed, report)
+        agent = _imitate(_lessons(scenes, prompt, warm_up, seed), sampling, size, warm_up, report)
         _save_whole(agent, folder)
     return LocalAgent.load(folder)
+
+
+def _lessons(scenes: Sequence[Scene], prompt: StepPrompt | ChatPrompt, warm_up: WarmUp, seed: int) -> list[Lesson]:
+    """A lesson for each scene, with its share of the episodes."""
+    wandering = warm_up.noise if warm_up.wandering is None else warm_up.wandering
+    whole = sum(scene.share for scene in scenes)
+    lessons = []
+    for scene in scenes:
+        env_spec = spec(scene.env_id)
+        wrapped = replace(env_spec, wrappers={**env_spec.wrappers, **scene.wrappers})
+        episodes = max(1, round(warm_up.episodes * scene.share / whole))
+        lessons.append(Lesson(wrapped, scene.kwargs, prompt, wandering, seed, episodes, warm_up.turns, scene.options))
+    return lessons
 
 
 def _save_whole(agent: LocalAgent, folder: Path) -> None:
@@ -85,65 +118,113 @@ def _save_whole(agent: LocalAgent, folder: Path) -> None:
 
 
 def _imitate(
-    env: Env,
-    prompt: StepPrompt,
-    sampling: Sampling,
-    size: TinySize,
-    warm_up: WarmUp,
-    seed: int,
-    report: Report,
+    lessons: Sequence[Lesson], sampling: Sampling, size: TinySize, warm_up: WarmUp, report: Report
 ) -> LocalAgent:
-    rng = random.Random(seed)
-    texts, actions = demonstrations(env, prompt, warm_up, rng, report)
-    tokenizer = build_tokenizer(texts[:20_000] + actions[:20_000], size.vocabulary)
+    shown = [turn for lesson in lessons for turn in _demonstrations(lesson, report)]
+    prompt, seed = lessons[0].prompt, lessons[0].seed
+    if len(lessons) > 1:
+        random.Random(seed).shuffle(shown)  # the tokenizer learns from the first of them
+    tokenizer = build_tokenizer(_corpus(shown[:_CORPUS]), size.vocabulary, chat=isinstance(prompt, ChatPrompt))
     agent = LocalAgent(build_model(size, tokenizer, seed), tokenizer, prompt, sampling)
-    end = (tokenizer.eos_token_id,) if sampling.max_new_tokens > 1 else ()
-    answers = {action: tuple(tokenizer.encode(action)) + end for action in set(actions)}
-    rows = [(agent.encode(text), answers[action]) for text, action in zip(texts, actions, strict=True)]
-    _fit(agent, rows, warm_up, rng, report)
+    _fit(agent, shown, warm_up, random.Random(seed), report)
     return agent
 
 
-def demonstrations(
-    env: Env, prompt: StepPrompt, warm_up: WarmUp, rng: random.Random, report: Report
-) -> tuple[list[str], list[str]]:
-    """Prompts and the noisy expert's answers to them. An episode that the expert can no longer finish is cut there."""
-    texts, actions = [], []
-    for episode in range(warm_up.episodes):
-        instructions, info = env.reset(rng.getrandbits(32))
-        observation = instructions
-        turns: list[tuple[str, str]] = []
-        over = False
-        while not over:
-            action = noisy_expert(env, warm_up.noise, rng)
-            if action is None:
-                break
-            texts.append(prompt.render(instructions, turns, observation, info))
-            actions.append(action)
-            turns.append((observation, action))
-            observation, _, terminated, truncated, info = env.step(action)
-            over = terminated or truncated
-        if episode % 100 == 99:
-            report("demonstrations", episode + 1, warm_up.episodes, {})
-    env.close()
-    return texts, actions
+def _demonstrations(lesson: Lesson, report: Report) -> list[Shown]:
+    """What a lesson shows.
+
+    Raises:
+        UsageError: nothing, or what cannot be imitated.
+    """
+    shown = demonstrate(lesson, lambda done, total: report("demonstrations", done, total, {}))
+    if not shown:
+        raise UsageError(f"there is nothing to imitate: the expert of {lesson.spec.id} could finish no episode")
+    if not all(_told(turn.prompt) and turn.expert and all(turn.random) for turn in shown):
+        raise UsageError(f"{lesson.spec.id} cannot be imitated: a prompt or an action of the demonstrations is empty")
+    return shown
 
 
-def _fit(
-    agent: LocalAgent, rows: Sequence[tuple[Ids, Ids]], warm_up: WarmUp, rng: random.Random, report: Report
-) -> None:
-    """Maximise the likelihood of the answers."""
-    optimizer = torch.optim.AdamW(agent.model.parameters(), lr=warm_up.lr, betas=(0.9, 0.95), weight_decay=0.01)
-    for step in range(warm_up.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = warm_up.lr * min(1.0, (step + 1) / 30) * (1 - 0.95 * step / warm_up.steps)
-        batch = [rows[rng.randrange(len(rows))] for _ in range(warm_up.batch_size)]
-        scores = score(agent.model, [p for p, _ in batch], [r for _, r in batch])
-        loss = -scores.logprobs.sum() / scores.mask.sum()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(agent.model.parameters(), 1.0)
-        optimizer.step()
-        if step % 10 == 9:
-            report("imitation", step + 1, warm_up.steps, {"loss": loss.item()})
+def _told(prompt: str | Chat) -> bool:
+    return bool(prompt if isinstance(prompt, str) else prompt[-1][1])
+
+
+def _corpus(shown: Sequence[Shown]) -> list[str]:
+    """Texts of the demonstrations; of a conversation what was said last, the rest having been said before."""
+    prompts = [turn.prompt if isinstance(turn.prompt, str) else turn.prompt[-1][1] for turn in shown]
+    return prompts + [action for turn in shown for action in (turn.expert, *turn.random)]
+
+
+def _fit(agent: LocalAgent, shown: Sequence[Shown], warm_up: WarmUp, rng: random.Random, report: Report) -> None:
+    """Minimise the cross-entropy with the noisy expert's distribution over actions."""
+    with _coarse_products():
+        encode = _encoder(agent)
+        optimizer = torch.optim.AdamW(agent.model.parameters(), lr=warm_up.lr, betas=(0.9, 0.95), weight_decay=0.01)
+        for step in range(warm_up.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = warm_up.lr * min(1.0, (step + 1) / 30) * (1 - 0.95 * step / warm_up.steps)
+            batch = [row for _ in range(warm_up.batch_size) for row in encode(rng.choice(shown), warm_up.noise, rng)]
+            scores = score(agent.model, [prompt for prompt, _, _ in batch], [answer for _, answer, _ in batch])
+            weights = scores.mask * torch.tensor([[weight] for _, _, weight in batch])
+            loss = -(scores.logprobs * weights).sum() / weights.sum()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(agent.model.parameters(), 1.0)
+            optimizer.step()
+            if step % 10 == 9:
+                report("imitation", step + 1, warm_up.steps, {"loss": loss.item()})
     agent.model.eval()
+
+
+def _encoder(agent: LocalAgent) -> Callable[[Shown, float, random.Random], list[tuple[Ids, Ids, float]]]:
+    """What turns of a demonstration teach, as (prompt, answer, weight)."""
+    one_token = agent.sampling.max_new_tokens == 1
+    end = () if one_token else (agent.tokenizer.eos_token_id,)
+    answer_ids = functools.cache(lambda answer: (*agent.tokenizer.encode(answer), *end))
+    prompt_ids = functools.cache(
+        lambda prompt: agent.encode(prompt) if isinstance(prompt, str) else _chat_ids(agent, prompt, answer_ids)
+    )
+
+    def encode(turn: Shown, noise: float, rng: random.Random) -> list[tuple[Ids, Ids, float]]:
+        if (
+            one_token
+        ):  # all answers to a prompt cost one pass; longer ones each their own, which is no gain over drawing
+            answers = [(turn.expert, 1 - noise), *((action, noise / len(turn.random)) for action in turn.random)]
+        else:
+            answers = [(rng.choice(turn.random) if rng.random() < noise else turn.expert, 1.0)]
+        prompt = prompt_ids(turn.prompt)
+        return [(prompt, answer_ids(answer), weight) for answer, weight in answers]
+
+    return encode
+
+
+def _chat_ids(agent: LocalAgent, chat: Chat, answer_ids: Callable[[str], Ids]) -> Ids:
+    """The prompt of a conversation's next answer, as an episode would have it.
+
+    Raises:
+        UsageError: it is longer than the model's context.
+    """
+    talk = agent.conversation()
+    try:
+        for role, text in chat:
+            if role == "assistant":
+                talk.prompt()
+                talk.answer(answer_ids(text))
+            else:
+                talk.add("tool" if role == "tool" else "user", text)
+        return talk.prompt()
+    except ContextFull as error:
+        raise UsageError(
+            f"a demonstrated conversation is longer than model.size.context: {error}. Raise that, or show fewer turns "
+            "(model.warm_up.turns)"
+        ) from error
+
+
+@contextlib.contextmanager
+def _coarse_products() -> Iterator[None]:
+    """While inside, matrices may be multiplied in bfloat16, where the processor has instructions for that."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,26 +1,23 @@
-"""What tasks that are made up on the spot share: the drawing of numbers, splits, action formats."""
+"""What generated tasks share: the drawing of numbers, splits, action formats."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rollenv.core import UsageError
-from rollenv.envs.data.answer_env import AnswerEnv
-from rollenv.envs.grid_game import ACTION_FORMATS
-from rollenv.parsing import last_code_block
+from rollenv.envs.data.task import AnswerEnv
+from rollenv.envs.splits import check_split, in_split
+from rollenv.parsing import ACTION_FORMATS, last_code_block
 
 Format = tuple[Callable[[str], str | None], str]
 
-#: Where an answer stands in the text, and how to write one.
+#: Where an answer is in the text, and how to write one.
 FORMATS: dict[str, Format] = {**ACTION_FORMATS, "code": (last_code_block, "```python\n%s\n```")}
-
-SPLITS = ("all", "train", "test")
 
 #: One task in so many is a test task.
 _TEST_SHARE = 5
-_LARGEST = 10**12
+LARGEST = 10**12
 
 
 class ProceduralEnv(AnswerEnv):
@@ -29,7 +26,7 @@ class ProceduralEnv(AnswerEnv):
     Args:
         split: ``train`` and ``test`` never share a task; ``all`` is both.
         action_format: ``boxed``, ``answer`` (tags), ``code`` (a fenced block) or ``bare`` (nothing but the answer).
-        max_turns, format_reward: see :class:`~rollenv.envs.data.answer_env.AnswerEnv`.
+        max_turns, format_reward: see :class:`~rollenv.envs.data.task.AnswerEnv`.
     """
 
     #: Attributes that hold the task and what has happened in it: numbers, texts and tuples of those.
@@ -37,22 +34,19 @@ class ProceduralEnv(AnswerEnv):
 
     def __init__(self, *, split: str, action_format: str, max_turns: int, format_reward: float):
         super().__init__(max_turns=max_turns, format_reward=format_reward)
-        if split not in SPLITS:
-            raise UsageError(f"split {split!r} is unknown; there are {', '.join(SPLITS)}")
+        check_split(split)
         if action_format not in FORMATS:
-            raise UsageError(f"action_format {action_format!r} is unknown; there are {', '.join(FORMATS)}")
+            raise UsageError(f"action_format {action_format!r} is unknown; choose from {', '.join(FORMATS)}")
         self.split, self.action_format = split, action_format
         self._extract, self._template = FORMATS[action_format]
 
     def _draw(self) -> str:
         """Draw a task, and name it: equal tasks have equal names."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no _draw()")
 
     def _new_task(self, options: dict[str, Any]) -> None:
         for _ in range(1000):
-            name = self._draw()
-            is_test = zlib.crc32(name.encode()) % _TEST_SHARE == 0
-            if self.split == "all" or is_test == (self.split == "test"):
+            if in_split(self._draw(), self.split, _TEST_SHARE):
                 return
         raise UsageError(f"{self}: its settings leave no tasks in the split {self.split!r}")
 
@@ -79,12 +73,20 @@ def _tuples(value: Any) -> Any:
 
 
 def span(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
-    """A number, or the lowest and highest of a range, as a range.
+    """Turn a number, or the lowest and highest of a range, into a range.
+
+    Args:
+        name: of the setting, for the error message.
+        value: one number or two.
+        least: the lowest number allowed.
+
+    Returns:
+        The lowest and the highest, both included.
 
     Raises:
         UsageError: it is neither, or out of bounds.
     """
     ends = (value, value) if isinstance(value, int) else tuple(value)
-    if len(ends) != 2 or not least <= ends[0] <= ends[1] <= _LARGEST:
-        raise UsageError(f"{name} is a number or (lowest, highest) from {least} to {_LARGEST}, got {value!r}")
+    if len(ends) != 2 or not least <= ends[0] <= ends[1] <= LARGEST:
+        raise UsageError(f"{name} must be a number or (lowest, highest) from {least} to {LARGEST}, got {value!r}")
     return ends[0], ends[1]

@@ -8,11 +8,10 @@ Program 14(3), 1980, with the two changes that Porter's own later programs make 
 from __future__ import annotations
 
 import functools
-import importlib
 import re
 from typing import Any
 
-from rollenv.core import MissingExtra
+from rollenv.needs import require_extra
 
 #: Lucene cuts longer tokens into pieces of this many characters.
 MAX_TOKEN = 255
@@ -60,26 +59,19 @@ _LATER = (("bl", "ble"), ("log", "log"))
 _SYLLABLE = re.compile(r"[aeiouy].*?[^aeiouy]")
 
 
-def extra(module: str, package: str) -> Any:
-    """A module of the extra ``webshop``.
-
-    Raises:
-        MissingExtra: with the line that installs it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingExtra(f"WebShop needs {package}: pip install 'rollenv[webshop]' ({error})") from error
+def package(module: str) -> Any:
+    """A module of the extra ``webshop``."""
+    return require_extra(module, "webshop", "WebShop")
 
 
 @functools.cache
 def _unicode_pattern() -> Any:
-    return extra("regex", "regex").compile(_UNICODE)
+    return package("regex").compile(_UNICODE)
 
 
 @functools.cache
 def _stemmer() -> Any:
-    return extra("Stemmer", "PyStemmer").Stemmer("porter")
+    return package("Stemmer").Stemmer("porter")
 
 
 def tokens(text: str) -> list[str]:

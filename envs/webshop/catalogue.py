@@ -53,7 +53,7 @@ class Catalogue:
         try:
             meta = json.loads((folder / "catalogue.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise UsageError(f"{folder} holds no catalogue ({error}); delete it, it will be made again") from error
+            raise UsageError(f"{folder} holds no catalogue ({error}); delete it and it will be rebuilt") from error
         if meta["format"] != FORMAT:
             raise UsageError(f"{folder} holds a catalogue of format {meta['format']}, not {FORMAT}; delete it")
         self.size: int = meta["size"]
@@ -83,7 +83,7 @@ class Catalogue:
         return map(self._product, range(self.size))
 
     def find(self, asin: str) -> int | None:
-        """The number of a product, whatever the case of its ASIN."""
+        """The number of a product; the case of its ASIN does not matter."""
         name = asin.upper().encode("ascii", "replace")
         place = bisect.bisect_left(self.by_asin, name, key=self._asins.__getitem__)
         if place < self.size and self._asins[self.by_asin[place]] == name:
@@ -95,7 +95,15 @@ class Catalogue:
         return _load(self.folder, f"{kind}_order")  # type: ignore[no-any-return]
 
     def listed(self, what: str, name: str) -> Ints:
-        """The products of a ``category``, ``query`` or ``attribute``, in the files' order."""
+        """Look up the products of a category, query or attribute.
+
+        Args:
+            what: ``category``, ``query`` or ``attribute``.
+            name: which one; an unknown name has no products.
+
+        Returns:
+            Numbers of the products, int32 of shape (n,), in the order of the files.
+        """
         names, starts, members = self._lists(what)
         place = names.get(name)
         found: Ints = members[starts[place] : starts[place + 1]] if place is not None else members[:0]
@@ -118,13 +126,21 @@ def _load(folder: Path, name: str) -> Any:
 
 
 def write_catalogue(found: Iterable[Product], folder: Path) -> None:
-    """Write the compact form of products, one after the other, into a folder that exists."""
+    """Write products in the compact form.
+
+    Args:
+        found: the products, read one at a time.
+        folder: where to write; it has to exist.
+
+    Raises:
+        UsageError: there is no product.
+    """
     writer = _Writer()
     with (folder / "records.bin").open("wb") as records:
         for number, product in enumerate(found):
             writer.add(number, product, records)
     if not writer.size:
-        raise UsageError("a shop has at least one product; its files have none")
+        raise UsageError("the shop's files contain no product")
     writer.save(folder)
 
 
@@ -209,10 +225,14 @@ def cache_folder() -> Path:
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder ``name`` of the cache. ``make`` fills it where there is none; others see it whole or not at all.
+    """Return a folder of the cache; other processes see it whole or not at all.
+
+    Args:
+        name: of the folder.
+        make: fills the new folder if there is none of that name.
 
     Raises:
-        UsageError: if it cannot be written.
+        UsageError: the cache cannot be written.
     """
     folder = cache_folder() / name
     if folder.exists():
@@ -225,7 +245,7 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
         partial.rename(folder)
     except OSError as error:
         if not folder.exists():  # else another process was faster
-            raise UsageError(f"cannot write {folder}: {error}; set ROLLENV_CACHE to a folder with room") from error
+            raise UsageError(f"cannot write {folder}: {error}; set ROLLENV_CACHE to a folder with space") from error
     finally:
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
@@ -250,10 +270,14 @@ def digest(files: ShopFiles) -> str:
 
 
 def build_catalogue(files: ShopFiles, num_products: int | None = None) -> Path:
-    """The folder of the compact form of WebShop's files, from the cache if it was made before.
+    """Return the folder of the compact form of WebShop's files, made on first use.
+
+    Args:
+        files: the published files.
+        num_products: how many products to read; None reads all.
 
     Raises:
-        BadFile: if a file is broken.
+        BadFile: a file is broken.
     """
     name = f"{digest(files)}-{'all' if num_products is None else num_products}"
     return cached(name, lambda folder: write_catalogue(products(files, num_products), folder))

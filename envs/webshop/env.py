@@ -28,7 +28,7 @@ HOW_TO_ACT = (
     "for, then click[buy now]; that ends the episode.\n"
 )
 _ACTION = re.compile(r"(search|click)\[(.+)\]", re.DOTALL)
-#: Draws of a goal before it is given up that one of them can be reached.
+#: Draws of a goal before it is an error that none can be reached.
 _MAX_DRAWS = 10_000
 
 
@@ -41,7 +41,8 @@ class WebShopEnv(Env):
     original returns them, ``nouns`` (the source of the reward's nouns), and after a purchase ``reward_details``.
 
     Args:
-        split: ``train``, ``eval``, ``test`` (the published ones, which share no goal) or ``all``.
+        split: ``train``, ``eval``, ``test`` (the published ones, which share no goal), ``rest`` (all that is not in
+            ``test``) or ``all``.
         observation: ``text``, ``text_rich`` or ``html``.
         num_products: only the first of the products.
         goals: ``synthetic`` or ``human``.
@@ -51,7 +52,7 @@ class WebShopEnv(Env):
         history: how many past turns are shown before the observation.
         show_selected: mark the chosen options in ``text``; the original does not show them there.
         show_actions: list the available actions in ``info["suffix"]``.
-        separator: what stands between the parts of a page in ``text``, and between past turns.
+        separator: between the parts of a page in ``text``, and between past turns.
         keep_unreachable_goals: draw goals too that cannot pay 1 (see :meth:`Goals.unreachable`).
         weighted: draw goals by the original's weights instead of evenly.
         rules: how purchases are scored, as :class:`RewardRules` or its fields.
@@ -91,11 +92,11 @@ class WebShopEnv(Env):
             ("goals", goals, KINDS),
         ):
             if value not in known:
-                raise UsageError(f"{name} {value!r} is unknown; there are {', '.join(known)}")
+                raise UsageError(f"{name} {value!r} is unknown; choose from {', '.join(known)}")
         if max_steps < 1 or history < 0 or (num_products is not None and num_products < 1):
             raise UsageError(
-                f"max_steps and num_products are at least 1 and history at least 0, got {max_steps}, {num_products}, "
-                f"{history}"
+                f"max_steps and num_products must be at least 1 and history at least 0, "
+                f"got {max_steps}, {num_products}, {history}"
             )
         self.split, self.observation, self.max_steps, self.history = split, observation, max_steps, history
         self.invalid_action_penalty, self.error_tolerance = invalid_action_penalty, error_tolerance
@@ -119,6 +120,7 @@ class WebShopEnv(Env):
     # -- the episode -------------------------------------------------------------------------------------------------
 
     reset_options = frozenset({"index"})
+    _changed_in_place = ("view",)
 
     def num_tasks(self) -> int:
         """The goals of the split, reachable or not."""
@@ -149,7 +151,7 @@ class WebShopEnv(Env):
             if self.keep_unreachable_goals or self.goals.reachable(number):
                 return number
         raise UsageError(
-            f"{self}: of the {len(chosen)} goals of the split {self.split!r} none can be reached; take another split, "
+            f"{self}: none of the {len(chosen)} goals of split {self.split!r} can be reached; use another split, "
             "or pass keep_unreachable_goals=True"
         )
 
@@ -227,7 +229,7 @@ class WebShopEnv(Env):
     # -- what is seen ------------------------------------------------------------------------------------------------
 
     def _show(self) -> None:
-        """Make the page anew."""
+        """Rebuild the page."""
         self._page = page_nodes(self.view, self.shop.content(self.view, self.goal.instruction, self.reward))
         self._clickable = clickables(self._page)
 
@@ -310,15 +312,6 @@ class WebShopEnv(Env):
                 return f"click[{value}]"
         return f"click[{BUY.lower()}]"
 
-    def _twin(self) -> Env:
-        twin = copy.copy(self)
-        twin.view = copy.copy(self.view)
-        twin.view.options, twin.view.visited = dict(self.view.options), list(self.view.visited)
-        twin._np_random = np.random.Generator(np.random.PCG64(0))
-        twin._np_random.bit_generator.state = self.np_random.bit_generator.state
-        twin._random_actions = copy.copy(self._random_actions)
-        return twin
-
     def _get_state(self) -> dict[str, Any]:
         return {
             "goal": self.goal.number if self._page else None,
@@ -342,7 +335,7 @@ class WebShopEnv(Env):
 def parse_action(text: str) -> tuple[str, str] | None:
     """``search`` or ``click`` and its argument in lower case, or None.
 
-    The action stands in ``\\boxed{}``, in ``<action>`` or ``<answer>`` tags, or on the last line.
+    The action is in ``\\boxed{}``, in ``<action>`` or ``<answer>`` tags, or on the last line.
     """
     found = None
     if "box" in text:

@@ -1,7 +1,7 @@
 """WebShop's published files: read piece by piece, checked, and made into products.
 
 ``items_shuffle*.json`` is a list of products, ``items_ins_v2*.json`` maps an ASIN to its attributes and instruction,
-and ``items_human_ins*.json`` an ASIN to instructions that people wrote. The first has 5 GB, so none is held whole.
+and ``items_human_ins*.json`` an ASIN to instructions that people wrote. The first has 5 GB, so files are read in parts.
 """
 
 from __future__ import annotations
@@ -9,18 +9,16 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rollenv.core import UsageError
-from rollenv.envs.data.datasets import MissingData
+from rollenv.envs.webshop.analysis import package
 from rollenv.envs.webshop.product import HumanInstruction, Product
+from rollenv.errors import MissingData
 
-_CHUNK = 1 << 22
-#: A record longer than this many characters is taken for a broken file.
-_LONGEST = 1 << 26
 _NOT_PRICE = re.compile(r"[^\d.]")
 #: What the original shows for a product without a price.
 NO_PRICE = ("$100.0", (100.0,))
@@ -42,10 +40,14 @@ class ShopFiles:
 
     @classmethod
     def find(cls, folder: Path, num_products: int | None = None) -> ShopFiles:
-        """The files in a folder: the full set, or the one of 1,000 where it is enough or there is no other.
+        """Find the files in a folder: the full set, or the set of 1,000 products if it is enough or the only one there.
+
+        Args:
+            folder: where to look.
+            num_products: how many products are wanted; None for all.
 
         Raises:
-            MissingData: if a file that is needed is not there.
+            MissingData: a required file is missing.
         """
         small = num_products is not None and num_products <= 1000
         order = ("_1000", "") if small else ("", "_1000")
@@ -64,91 +66,13 @@ class ShopFiles:
         return (self.items, self.instructions) if self.human is None else (self.items, self.instructions, self.human)
 
 
-class _Scanner:
-    """JSON values of one file, one after the other, with a window of a few megabytes."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.record = 0
-        self._file = path.open("rb")
-        self._decode = codecs.getincrementaldecoder("utf-8-sig")()
-        self._json = json.JSONDecoder()
-        self._text, self._at, self._ended = "", 0, False
-
-    def close(self) -> None:
-        self._file.close()
-
-    def fail(self, what: str) -> BadFile:
-        return BadFile(f"{self.path}, record {self.record}: {what}")
-
-    def _more(self) -> bool:
-        """Read on; False at the end of the file."""
-        if self._ended:
-            return False
-        chunk = self._file.read(_CHUNK)
-        self._ended = not chunk
-        try:
-            new = self._decode.decode(chunk, self._ended)
-        except UnicodeDecodeError as error:
-            raise self.fail(f"this is not UTF-8: {error.reason}") from error
-        self._text, self._at = self._text[self._at :] + new, 0
-        return True
-
-    def peek(self) -> str:
-        """The next character that is not space; empty at the end."""
-        while True:
-            while self._at < len(self._text) and self._text[self._at] in " \t\r\n":
-                self._at += 1
-            if self._at < len(self._text):
-                return self._text[self._at]
-            if not self._more():
-                return ""
-
-    def take(self, allowed: str) -> str:
-        """The next character, which is one of ``allowed``."""
-        found = self.peek()
-        if not found:
-            raise self.fail("the file ends here, before its closing bracket: it is truncated; get it anew")
-        if found not in allowed:
-            raise self.fail(f"there is {found!r} where one of {' '.join(allowed)} belongs; the file is damaged")
-        self._at += 1
-        return found
-
-    def value(self) -> Any:
-        """The next JSON value."""
-        self.peek()
-        while True:
-            try:
-                found, end = self._json.raw_decode(self._text, self._at)
-            except ValueError as error:
-                if len(self._text) - self._at > _LONGEST or not self._more():
-                    raise self.fail(
-                        f"the file ends inside this record or it is damaged ({error}); get it anew"
-                    ) from error
-                continue
-            if end == len(self._text) and self._more():
-                continue  # a number might go on
-            self._at = end
-            return found
-
-
 def records(path: Path) -> Iterator[tuple[int, Any]]:
     """The values of a JSON list with their numbers, from 1.
 
     Raises:
         BadFile: if it is truncated, damaged or no list.
     """
-    scanner = _Scanner(path)
-    try:
-        scanner.take("[")
-        while scanner.peek() != "]":
-            scanner.record += 1
-            yield scanner.record, scanner.value()
-            if scanner.take(",]") == "]":
-                return
-        scanner.take("]")
-    finally:
-        scanner.close()
+    return _read(path, "[", lambda library, file: library.items(file, "item", use_float=True))
 
 
 def entries(path: Path) -> Iterator[tuple[int, str, Any]]:
@@ -157,28 +81,37 @@ def entries(path: Path) -> Iterator[tuple[int, str, Any]]:
     Raises:
         BadFile: if it is truncated, damaged or no object.
     """
-    scanner = _Scanner(path)
-    try:
-        scanner.take("{")
-        while scanner.peek() != "}":
-            scanner.record += 1
-            key = scanner.value()
-            if not isinstance(key, str):
-                raise scanner.fail("a key is not text")
-            scanner.take(":")
-            yield scanner.record, key, scanner.value()
-            if scanner.take(",}") == "}":
-                return
-        scanner.take("}")
-    finally:
-        scanner.close()
+    pairs = _read(path, "{", lambda library, file: library.kvitems(file, "", use_float=True))
+    return ((number, key, value) for number, (key, value) in pairs)
+
+
+def _read(path: Path, opening: str, parse: Callable[[Any, BinaryIO], Iterator[Any]]) -> Iterator[tuple[int, Any]]:
+    library: Any = package("ijson")
+    number = 0
+    with path.open("rb") as file:
+        head = file.read(1024)
+        start = head.removeprefix(codecs.BOM_UTF8).lstrip()
+        if start and start[:1] != opening.encode():
+            raise BadFile(f"{path}: there is {start[:1].decode('ascii', 'replace')!r} where {opening} belongs")
+        file.seek(3 if head.startswith(codecs.BOM_UTF8) else 0)
+        try:
+            for number, value in enumerate(parse(library, file), 1):
+                yield number, value
+        except library.IncompleteJSONError as error:
+            raise BadFile(f"{path}: the file ends or is damaged after {number} records; download it again") from error
+        except (library.JSONError, ValueError) as error:
+            raise BadFile(f"{path}: the file is damaged after {number} records ({error}); download it again") from error
 
 
 def products(files: ShopFiles, limit: int | None = None) -> Iterator[Product]:
-    """The products in the order of the file; of those with the same ASIN, the first.
+    """Read the products in the order of the file; of several with the same ASIN, the first counts.
+
+    Args:
+        files: the published files.
+        limit: the most products to read; None reads all.
 
     Raises:
-        BadFile: naming the file and the record.
+        BadFile: a record is broken; the message names the file and the record.
     """
     notes = _packed(files.instructions)
     human = _packed(files.human) if files.human else {}
@@ -188,7 +121,7 @@ def products(files: ShopFiles, limit: int | None = None) -> Iterator[Product]:
             return
         where = f"{files.items}, record {number}"
         if not isinstance(record, dict):
-            raise BadFile(f"{where}: a product is an object, not {type(record).__name__}")
+            raise BadFile(f"{where}: a product must be an object, not {type(record).__name__}")
         asin = record.get("asin")
         if not isinstance(asin, str) or not asin.isascii() or not asin:
             raise BadFile(f"{where}: a product needs an asin of ASCII letters, got {asin!r}")
@@ -210,7 +143,7 @@ def _noted(
     """What the other two files say about a product."""
     note = json.loads(notes.get(asin, b"{}"))
     if not isinstance(note, dict):
-        raise BadFile(f"{files.instructions}, {asin}: the entry is an object, not {type(note).__name__}")
+        raise BadFile(f"{files.instructions}, {asin}: the entry must be an object, not {type(note).__name__}")
     for name in ("attributes", "instruction_attributes"):
         _texts(note.get(name) or [], f"{files.instructions}, {asin}: {name}")
     where = f"{files.human}, {asin}"
@@ -223,7 +156,7 @@ def _noted(
 def _human(record: dict[str, Any], where: str) -> HumanInstruction:
     text = record.get("instruction")
     if not isinstance(text, str):
-        raise BadFile(f"{where}: an instruction is text, not {text!r}")
+        raise BadFile(f"{where}: an instruction must be text, not {text!r}")
     attributes = _texts(record.get("instruction_attributes") or [], f"{where}: instruction_attributes")
     options = _texts(record.get("instruction_options") or [], f"{where}: instruction_options")
     return HumanInstruction(text, attributes, options)
@@ -231,7 +164,7 @@ def _human(record: dict[str, Any], where: str) -> HumanInstruction:
 
 def _texts(values: Any, where: str) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise BadFile(f"{where} is a list of texts, got {str(values)[:80]!r}")
+        raise BadFile(f"{where} must be a list of texts, got {str(values)[:80]!r}")
     return tuple(values)
 
 
@@ -240,7 +173,7 @@ def _product(record: dict[str, Any], where: str, note: dict[str, Any], human: tu
     texts["category"] = record.get("category") or ""
     for name, text in texts.items():
         if not isinstance(text, str):
-            raise BadFile(f"{where}: {name} is text, got {str(text)[:80]!r}")
+            raise BadFile(f"{where}: {name} must be text, got {str(text)[:80]!r}")
     bullets = record.get("small_description") or []
     tag, prices = _prices(record.get("pricing"), where)
     return Product(
@@ -270,7 +203,7 @@ def _prices(pricing: Any, where: str) -> tuple[str, tuple[float, ...]]:
     except (ValueError, AttributeError):
         prices = []
     if not prices:
-        raise BadFile(f"{where}: pricing reads '$a' or '$a - $b', or is empty; got {str(pricing)[:80]!r}")
+        raise BadFile(f"{where}: pricing must be '$a' or '$a - $b', or empty; got {str(pricing)[:80]!r}")
     if len(prices) == 1:
         return f"${prices[0]}", (prices[0],)
     return f"${prices[0]} to ${prices[1]}", (prices[0], prices[1])
@@ -281,13 +214,13 @@ def _options(found: Any, where: str) -> dict[str, tuple[str, ...]]:
     if not found:
         return {}
     if not isinstance(found, dict):
-        raise BadFile(f"{where}: customization_options is an object, got {str(found)[:80]!r}")
+        raise BadFile(f"{where}: customization_options must be an object, got {str(found)[:80]!r}")
     options = {}
     for name, choices in found.items():
         if choices is None:
             continue
         if not isinstance(choices, list):
-            raise BadFile(f"{where}: the option {name!r} is a list of choices, got {str(choices)[:80]!r}")
+            raise BadFile(f"{where}: the option {name!r} must be a list of choices, got {str(choices)[:80]!r}")
         options[name.lower()] = tuple(_option_value(choice, f"{where}: the option {name!r}") for choice in choices)
     return options
 

@@ -1,4 +1,4 @@
-"""Shops made up by rule: from four dozen products with short pages to the size of the real one, from one generator.
+"""Generated shops: from 48 products with short pages to the size of the real catalogue.
 
 A product is a kind of thing (*mug*), made of or known for qualities (*steel*), with options to choose from. Products
 that share kind and qualities differ in their prices and in the values of their options. Every product follows from
@@ -23,7 +23,7 @@ from rollenv.envs.webshop.product import Product
 #: Raise it when the same style and seed give other products.
 GENERATOR = 1
 
-#: Department, aisle, and what stands there.
+#: Department, aisle, and its products.
 _AISLES = {
     ("fashion", "Clothing"): "shirt jacket dress sweater skirt coat sock glove scarf hat",
     ("fashion", "Shoes"): "boot sandal slipper sneaker loafer clog",
@@ -93,7 +93,7 @@ class Style:
             ("brands", self.brands, 0, 10**6),
         ):
             if not low <= value <= high:
-                raise UsageError(f"a generated shop has from {low} to {high} {name}, got {value}")
+                raise UsageError(f"a generated shop must have from {low} to {high} {name}, got {value}")
 
 
 #: What the ids are made with.
@@ -107,7 +107,12 @@ REALISTIC = Style(products=1_181_436, kinds=54, qualities=30, qualities_each=3, 
 
 
 def generated(style: Style, seed: int = 0) -> Iterator[Product]:
-    """The products of a style, one after the other."""
+    """Generate the products of a style, one at a time.
+
+    Args:
+        style: what the products are like.
+        seed: of the random draws.
+    """
     return (_product(style, seed, number) for number in range(style.products))
 
 
@@ -119,7 +124,7 @@ def _product(style: Style, seed: int, number: int) -> Product:
     chosen = [first % style.qualities, *sorted(rng.sample(rest, style.qualities_each - 1))]
     qualities = tuple(QUALITIES[q] for q in chosen)
     department, aisle = _AISLE_OF[kind]
-    brand = f"{word(rng.randrange(style.brands), 'brand').capitalize()} " if style.brands else ""
+    brand = f"{_word(rng.randrange(style.brands), 'brand').capitalize()} " if style.brands else ""
     title = f"{brand}{' '.join(qualities)} {kind}"
     return Product(
         asin=_asin(style, number),
@@ -143,7 +148,7 @@ def _asin(style: Style, number: int) -> str:
 
 
 def _options(style: Style, rng: random.Random) -> dict[str, tuple[str, ...]]:
-    """Values in the order of the lists, so that equal choices look alike."""
+    """Values in the order of the lists, so that equal choices look the same."""
     options = {}
     for name in OPTION_NAMES[: style.options]:
         values = _VALUES[name].split()
@@ -152,7 +157,7 @@ def _options(style: Style, rng: random.Random) -> dict[str, tuple[str, ...]]:
 
 
 @functools.lru_cache(maxsize=1 << 17)
-def word(number: int, salt: str = "") -> str:
+def _word(number: int, salt: str = "") -> str:
     """A made-up word of two to four syllables; the lower the number, the shorter."""
     rng = random.Random(f"{salt} {number}")
     syllables = 2 + (number > 300) + (number > 20_000)
@@ -161,9 +166,9 @@ def word(number: int, salt: str = "") -> str:
 
 @functools.cache
 def _prose() -> list[str]:
-    """A long text of made-up words, a few of them often, most seldom, as in language."""
+    """A long text of made-up words: a few are frequent and most are rare, as in natural language."""
     rng = random.Random(0)
-    return [word(int(200_000 ** rng.random()) - 1) for _ in range(1 << 18)]
+    return [_word(int(200_000 ** rng.random()) - 1) for _ in range(1 << 18)]
 
 
 def _words(rng: random.Random, n: int) -> str:
@@ -173,7 +178,12 @@ def _words(rng: random.Random, n: int) -> str:
 
 
 def generate_catalogue(style: Style, seed: int = 0) -> Path:
-    """The folder of a generated catalogue in its compact form, from the cache if it was made before."""
+    """Return the folder of a generated catalogue in its compact form, made on first use.
+
+    Args:
+        style: what the products are like.
+        seed: of the random draws.
+    """
     name = "-".join(str(int(value)) for value in asdict(style).values())
     return cached(
         f"generated{FORMAT}.{GENERATOR}-{seed}-{name}", lambda folder: write_catalogue(generated(style, seed), folder)
@@ -181,7 +191,13 @@ def generate_catalogue(style: Style, seed: int = 0) -> Path:
 
 
 def write_webshop_files(style: Style, folder: Path, seed: int = 0) -> None:
-    """Write a generated shop as ``items_shuffle.json`` and ``items_ins_v2.json``, as WebShop publishes its own."""
+    """Write a generated shop as ``items_shuffle.json`` and ``items_ins_v2.json``, in WebShop's published format.
+
+    Args:
+        style: what the products are like.
+        folder: where to write; it is created if needed.
+        seed: of the random draws.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "items_shuffle.json").open("w") as items, (folder / "items_ins_v2.json").open("w") as notes:
         for number, product in enumerate(generated(style, seed)):

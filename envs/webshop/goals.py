@@ -1,4 +1,4 @@
-"""What is to be bought: synthetic and human goals, their splits, and which of them can be reached at all."""
+"""Goals: synthetic and human ones, their splits, and which of them can be reached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollenv.envs.webshop.reward import PUBLISHED, RewardRules, normalize_colour
 
 KINDS = ("synthetic", "human")
 #: The published splits, as places in the shuffled order.
-SPLITS = {"test": (0, 500), "eval": (500, 1500), "train": (1500, None), "all": (0, None)}
+SPLITS = {"test": (0, 500), "eval": (500, 1500), "train": (1500, None), "rest": (500, None), "all": (0, None)}
 #: The limit of goals that name none.
 NO_LIMIT = 1_000_000.0
 _PRICES = tuple(10.0 * i for i in range(1, 100))
@@ -25,7 +25,7 @@ _PRICES = tuple(10.0 * i for i in range(1, 100))
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """An instruction and what fulfils it."""
+    """An instruction and what satisfies it."""
 
     number: int
     product: int
@@ -47,7 +47,7 @@ class Goal:
 
 
 class Goals:
-    """All goals of a catalogue, made when asked for. Numbers follow the order before the shuffle.
+    """All goals of a catalogue, built on demand. Numbers follow the order before the shuffle.
 
     Args:
         catalogue: the products.
@@ -70,7 +70,7 @@ class Goals:
         limits: bool = True,
     ):
         if kind not in KINDS:
-            raise UsageError(f"goals {kind!r} is unknown; there are {', '.join(KINDS)}")
+            raise UsageError(f"goals {kind!r} is unknown; choose from {', '.join(KINDS)}")
         self.catalogue, self.kind, self.price_seed, self.rules = catalogue, kind, price_seed, rules
         self.limits = limits
         self.order = catalogue.order(kind)
@@ -140,23 +140,24 @@ class Goals:
     def split(self, name: str) -> Any:
         """The numbers of a split's goals, in their shuffled order.
 
-        ``test`` is the first 500 of the published order, ``eval`` the next 1,000, ``train`` the rest. Left out is what
-        an earlier split asks for too: from ``eval`` the same of the same product, from ``train`` whatever reads the
-        same (but for the price limit), be it of another product. A shop with up to 1,500 goals is cut in the same
-        proportions as far as there are goals: a fifth for test, two fifths for eval.
+        ``test`` is the first 500 of the published order, ``eval`` the next 1,000, ``train`` those after them, and
+        ``rest`` all behind ``test``. Left out is what an earlier split asks for too: from ``eval`` the same of the same
+        product, from ``train`` and ``rest`` whatever reads the same (but for the price limit), be it of another
+        product. A shop with up to 1,500 goals is cut in the same proportions as far as there are enough goals: a fifth
+        for test, two fifths for eval.
 
         Raises:
             UsageError: for another name.
         """
         if name not in SPLITS:
-            raise UsageError(f"split {name!r} is unknown; there are {', '.join(SPLITS)}")
+            raise UsageError(f"split {name!r} is unknown; choose from {', '.join(SPLITS)}")
         first, last = self._cut(name)
         chosen = np.asarray(self.order[first:last])
         twins = self._twins
         if name == "all" or not twins:
             return chosen
         earlier = np.asarray(self.order[:first])
-        part = slice(1, 2) if name == "train" else slice(2)
+        part = slice(1, 2) if name in ("train", "rest") else slice(2)
         seen = {twins[n][part] for n in map(int, earlier[np.isin(earlier, list(twins))])}
         again = [n for n, twin in twins.items() if twin[part] in seen]
         return chosen[~np.isin(chosen, again)]
@@ -166,7 +167,7 @@ class Goals:
         if name == "all" or len(self) > 1500:
             return first, last
         test, evaluate = max(1, len(self) // 5), len(self) // 5 * 3
-        return {"test": (0, test), "eval": (test, evaluate), "train": (evaluate, None)}[name]
+        return {"test": (0, test), "eval": (test, evaluate), "train": (evaluate, None), "rest": (test, None)}[name]
 
     @functools.cached_property
     def _twins(self) -> dict[int, tuple[str, str]]:
@@ -226,7 +227,15 @@ def _said(product: Product, options: Mapping[str, str]) -> str:
 
 
 def combination(product: Product, which: int) -> dict[str, str]:
-    """One of the ways to choose a product's options, names in alphabetical order, the last varying fastest."""
+    """Choose a value for each of a product's options.
+
+    Args:
+        product: whose options to choose.
+        which: index of the combination, from 0. Names are in alphabetical order, and the last one varies fastest.
+
+    Returns:
+        The values by the name of the option.
+    """
     chosen = {}
     for name in sorted(product.options, reverse=True):
         which, place = divmod(which, len(product.options[name]))
@@ -235,7 +244,15 @@ def combination(product: Product, which: int) -> dict[str, str]:
 
 
 def price_limit(price: float, key: str) -> float | None:
-    """The higher of two different picks among the next four multiples of 10 above a price; None from 980 on."""
+    """Draw a price limit: the higher of two different picks among the next four multiples of 10 above the price.
+
+    Args:
+        price: of the product, in dollars.
+        key: text that seeds the draw.
+
+    Returns:
+        The limit in dollars; None from 980 on.
+    """
     above = [limit for limit in _PRICES if limit > price][:4]
     if len(above) < 2:
         return None
@@ -248,7 +265,7 @@ def price_limit(price: float, key: str) -> float | None:
 # -- the best purchase -----------------------------------------------------------------------------------------------
 
 
-def clickable_options(product: Product, buttons: frozenset[str]) -> dict[str, str]:
+def _clickable_options(product: Product, buttons: frozenset[str]) -> dict[str, str]:
     """The name of the option that a click on a value sets: the last that has it; none where a button has the name."""
     names = {value: name for name, values in product.options.items() for value in values}
     return {value: name for value, name in names.items() if value not in buttons}
@@ -261,7 +278,7 @@ ITEM_BUTTONS = frozenset(("back to search", "< prev", "description", "features",
 def _plan(product: Product, goal: Goal, price_seed: int, rules: RewardRules) -> tuple[tuple[str, ...], float]:
     """The best clicks found, and what they pay."""
     price = product.price(price_seed)
-    names = clickable_options(product, ITEM_BUTTONS)
+    names = _clickable_options(product, ITEM_BUTTONS)
 
     def pays(clicks: tuple[str, ...]) -> float:
         chosen = {names[value]: value for value in clicks if value in names}

@@ -1,4 +1,4 @@
-"""A small made-up shop with short pages: WebShop's actions, pages and reward for models that are tiny."""
+"""A small generated shop with short pages: WebShop's actions, pages and reward for tiny models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rollenv.envs.webshop.shop import Shop, shop_from
 #: Titles are plain nouns, so the simple rule is right, and pays the same with and without spaCy. Options are compared
 #: by their values, so that every goal can be reached.
 MINI_RULES = RewardRules(nouns="simple", pair_options=False)
-#: Of the goals, told by a hash of what is asked for, this share is for tests, and again for evaluation.
+#: The share of goals for tests, and the same share again for evaluation; a hash of the goal decides.
 _HELD_OUT = 0.15
 
 
@@ -31,17 +31,22 @@ class MiniGoals(Goals):
     @functools.cache  # noqa: B019 (goals live as long as the process)
     def split(self, name: str) -> Any:
         if name not in SPLITS:
-            raise UsageError(f"split {name!r} is unknown; there are {', '.join(SPLITS)}")
+            raise UsageError(f"split {name!r} is unknown; choose from {', '.join(SPLITS)}")
         order = np.asarray(self.order)
         if name == "all":
             return order
-        low, high = {"test": (0.0, _HELD_OUT), "eval": (_HELD_OUT, 2 * _HELD_OUT), "train": (2 * _HELD_OUT, 1.0)}[name]
+        low, high = {
+            "test": (0.0, _HELD_OUT),
+            "eval": (_HELD_OUT, 2 * _HELD_OUT),
+            "train": (2 * _HELD_OUT, 1.0),
+            "rest": (_HELD_OUT, 1.0),
+        }[name]
         places = self._places[order]
         return order[(places >= low) & (places < high)]
 
     @functools.cached_property
     def _places(self) -> Any:
-        """For each goal a number from 0 to 1, the same for goals that ask for the same (whatever their price limit)."""
+        """For each goal a number from 0 to 1, equal for goals that differ only in the price limit."""
         found: list[float] = []
         for number, ways in zip(self.catalogue.instructed, map(int, self.catalogue.combinations), strict=True):
             product = self.catalogue.product(int(number))
@@ -60,7 +65,7 @@ class MiniShop(Shop):
 
 
 @functools.lru_cache(maxsize=8)
-def mini_shop(style: Style, seed: int, window: int) -> MiniShop:
+def _mini_shop(style: Style, seed: int, window: int) -> MiniShop:
     """The generated shop of a style, one for all environments of a process."""
     shop = shop_from(generate_catalogue(style, seed), window, MiniShop)
     shop.limits = style.limits
@@ -102,7 +107,7 @@ class MiniShopEnv(WebShopEnv):
         **kwargs: Any,
     ):
         if isinstance(size, str) and size not in STYLES:
-            raise UsageError(f"size {size!r} is unknown; there are {', '.join(STYLES)}")
+            raise UsageError(f"size {size!r} is unknown; choose from {', '.join(STYLES)}")
         style = STYLES[size] if isinstance(size, str) else replace(STYLES["medium"], **size)
         self._built_from = style, shop_seed, window
         super().__init__(
@@ -119,4 +124,4 @@ class MiniShopEnv(WebShopEnv):
     def _open(self, data: str | Path | None, num_products: int | None) -> Shop:
         if data is not None or num_products is not None:
             raise UsageError("a generated shop takes neither data nor num_products; pass size={'products': ...}")
-        return mini_shop(*self._built_from)
+        return _mini_shop(*self._built_from)

@@ -1,4 +1,4 @@
-"""The nouns of a product's title: by a simple rule, or from spaCy's small English model, as the one who asks chooses.
+"""The nouns of a product's title: by a simple rule, or from spaCy's small English model, as the caller chooses.
 
 The rule takes every word of letters for a noun but function words, words of size, colour and praise, and words with the
 endings of adjectives, adverbs and participles. Titles are mostly nouns, so this errs towards taking too many.
@@ -67,14 +67,14 @@ def has_spacy() -> bool:
 
 @functools.cache
 def nouns_from(source: str) -> Nouns:
-    """The function that finds nouns: ``simple`` or ``spacy``. What is installed does not choose.
+    """The function that finds nouns: ``simple`` or ``spacy``. Installed packages do not change the choice.
 
     Raises:
         UsageError: for another name.
         MissingExtra: for ``spacy`` where it is not installed.
     """
     if source not in SOURCES:
-        raise UsageError(f"nouns {source!r} is unknown; there are {', '.join(SOURCES)}")
+        raise UsageError(f"nouns {source!r} is unknown; choose from {', '.join(SOURCES)}")
     if source == "spacy" and not has_spacy():
         raise MissingExtra(f"nouns='spacy' needs spaCy: pip install spacy && python -m spacy download {MODEL}")
     return _spacy_nouns if source == "spacy" else simple_nouns

@@ -57,7 +57,12 @@ class Content(NamedTuple):
 
 
 def nodes(view: View, content: Content) -> list[Node]:
-    """What is on a page, from top to bottom."""
+    """List what is on a page, from top to bottom.
+
+    Args:
+        view: which page, and what was chosen on it.
+        content: what the page shows.
+    """
     if view.page == "done":
         return _done(view, content)
     head = [Node("heading", "Instruction:"), Node("text", content.instruction)]
@@ -137,7 +142,7 @@ def render(page: Sequence[Node], view: View, mode: str, show_selected: bool = Fa
         view: for what was chosen and visited.
         mode: ``text`` (what is visible, joined by ``[SEP]``), ``text_rich`` (a line each, buttons marked) or ``html``.
         show_selected: mark the chosen options in ``text`` too, where the original does not show them.
-        separator: what stands between the parts in ``text``.
+        separator: between the parts in ``text``.
     """
     if mode == "text":
         return _text(page, view if show_selected else None, separator)

@@ -1,4 +1,4 @@
-"""What a shop sells: :class:`Product`, and its compact form on disk."""
+"""Products: :class:`Product`, and its compact form on disk."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Product:
     human: tuple[HumanInstruction, ...] = ()
 
     def price(self, seed: int = 0) -> float:
-        """What it costs: where there is a range, a draw that depends on the seed and the ASIN alone."""
+        """The price: for a range, a draw that depends only on the seed and the ASIN."""
         if len(self.prices) == 1:
             return self.prices[0]
         low, high = self.prices
@@ -81,6 +81,11 @@ _TUPLES = ("bullets", "prices", "attributes", "instruction_attributes")
 
 
 def draws(key: str, n: int) -> list[float]:
-    """``n`` (up to 4) numbers from 0 to 1 that depend on a text alone."""
+    """Draw numbers in [0, 1) that depend only on a text.
+
+    Args:
+        key: the text.
+        n: how many, at most 4.
+    """
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=32).digest()
     return [int.from_bytes(digest[8 * i : 8 * i + 8], "big") / 2**64 for i in range(n)]

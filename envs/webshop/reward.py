@@ -1,4 +1,4 @@
-"""What a purchase is worth: WebShop's reward (arXiv 2207.01206, section 3.2), as the published code computes it.
+"""The reward of a purchase: WebShop's reward (arXiv 2207.01206, section 3.2), as the published code computes it.
 
     reward = r_type * (matched attributes + matched options + price is low enough) / (attributes + options + 1)
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rollenv.envs.webshop.analysis import extra
+from rollenv.envs.webshop.analysis import package
 from rollenv.envs.webshop.colours import COLOURS, first_colour
 from rollenv.envs.webshop.nouns import nouns_from
 from rollenv.envs.webshop.product import Product
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RewardRules:
-    """How purchases are scored; the defaults are the published code's, but for the source of nouns."""
+    """How purchases are scored; the defaults are the published code's, except for the source of nouns."""
 
     threshold: int = 85
     """Two texts match if their token-set ratio, rounded to a whole number, is above this."""
@@ -48,12 +48,20 @@ PUBLISHED = RewardRules()
 
 @functools.cache
 def _ratio() -> tuple[Any, Any]:
-    return extra("rapidfuzz.fuzz", "rapidfuzz").token_set_ratio, extra("rapidfuzz.utils", "rapidfuzz").default_process
+    return package("rapidfuzz.fuzz").token_set_ratio, package("rapidfuzz.utils").default_process
 
 
 @functools.lru_cache(maxsize=1 << 15)
 def similarity(one: str, other: str) -> int:
-    """The token-set ratio of two texts, 0 to 100, as thefuzz has it: ASCII alone, letters and digits, lower case."""
+    """Compare two texts by their token-set ratio, as thefuzz does: ASCII letters and digits only, in lower case.
+
+    Args:
+        one: the first text.
+        other: the second text.
+
+    Returns:
+        A whole number from 0 to 100.
+    """
     ratio, process = _ratio()
     found: int = round(ratio(_ascii(one), _ascii(other), processor=process))
     return found
@@ -78,7 +86,7 @@ def _wanted(option: str | tuple[str, str], rules: RewardRules) -> str:
     return next((colour for colour in COLOURS if colour in option), None) or repr(option)
 
 
-def matched_options(
+def _matched_options(
     purchased: Iterable[str], wanted: Iterable[str | tuple[str, str]], rules: RewardRules = PUBLISHED
 ) -> int:
     """How many wanted options a purchased one matches."""
@@ -89,7 +97,7 @@ def matched_options(
     )
 
 
-def matched_attributes(product: Product, wanted: Sequence[str], rules: RewardRules = PUBLISHED) -> int:
+def _matched_attributes(product: Product, wanted: Sequence[str], rules: RewardRules = PUBLISHED) -> int:
     """How many wanted attributes the product has, in its list or as a part of its texts."""
     texts: list[str] = []
     found = 0
@@ -102,8 +110,8 @@ def matched_attributes(product: Product, wanted: Sequence[str], rules: RewardRul
     return found
 
 
-def type_reward(product: Product, goal: Goal, rules: RewardRules = PUBLISHED) -> dict[str, Any]:
-    """How far the product is of the wanted kind: ``r_type``, and what it is made of."""
+def _type_reward(product: Product, goal: Goal, rules: RewardRules = PUBLISHED) -> dict[str, Any]:
+    """How well the kind of product matches: ``r_type`` and its parts."""
     nouns = nouns_from(rules.nouns)
     had, wanted = nouns(product.title), nouns(goal.name)
     shared = len(set(had) & set(wanted))
@@ -125,7 +133,7 @@ def _levels(category: str) -> set[str]:
 def purchase_reward(
     product: Product, goal: Goal, price: float, options: Mapping[str, str], rules: RewardRules = PUBLISHED
 ) -> tuple[float, dict[str, Any]]:
-    """The reward of a purchase, from 0 to 1, and its parts under the published names, with the source of nouns.
+    """Score a purchase.
 
     Args:
         product: what was bought.
@@ -133,11 +141,14 @@ def purchase_reward(
         price: of the product, in dollars.
         options: the chosen values by the name of the option.
         rules: how to score.
+
+    Returns:
+        The reward in [0, 1], and its parts under the published names, with the source of the nouns as ``nouns``.
     """
-    kind = type_reward(product, goal, rules)
-    attributes = matched_attributes(product, goal.attributes, rules)
+    kind = _type_reward(product, goal, rules)
+    attributes = _matched_attributes(product, goal.attributes, rules)
     wanted = goal.wanted_options
-    chosen = matched_options(options.values(), wanted, rules)
+    chosen = _matched_options(options.values(), wanted, rules)
     cheap = price <= goal.price_upper
     parts = len(goal.attributes) + len(wanted) + 1
     details = {

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rollenv.envs.webshop.analysis import extra, term, tokens
+from rollenv.envs.webshop.analysis import package, term, tokens
 from rollenv.envs.webshop.catalogue import Catalogue
 
 #: Numbers of products, best first.
@@ -44,7 +44,7 @@ class SearchEngine:
 
     def __init__(self, catalogue: Catalogue, folder: Path):
         self.catalogue = catalogue
-        self._bm25 = extra("bm25s", "bm25s").BM25.load(folder, mmap=True, load_vocab=False, show_progress=False)
+        self._bm25 = package("bm25s").BM25.load(folder, mmap=True, load_vocab=False, show_progress=False)
         for name in ("data", "indices", "indptr"):  # as plain arrays, which are much faster to slice than mapped ones
             self._bm25.scores[name] = self._bm25.scores[name].view(np.ndarray)
         self._words = np.memmap(folder / "words.bin", np.uint8, "r").view(np.ndarray)
@@ -77,7 +77,15 @@ class SearchEngine:
         return scores
 
     def ranked(self, query: str, k: int = MAX_RESULTS) -> list[tuple[int, float]]:
-        """The best ``k`` products (their numbers) and their scores."""
+        """Rank the products for a query.
+
+        Args:
+            query: keywords.
+            k: the most products to return.
+
+        Returns:
+            (number of the product, score) pairs, best first; products with score 0 are left out.
+        """
         scores = self.scores(query)
         best = _best(scores, k)
         return list(zip(self._by_asin[best].tolist(), scores[best].tolist(), strict=True))
@@ -100,7 +108,15 @@ class SearchEngine:
 
 
 def place_in(results: Results, number: int) -> int | None:
-    """Where in the results a product is, from 0; None if it is not."""
+    """Find a product in search results.
+
+    Args:
+        results: numbers of the products, shape (n,).
+        number: of the product to find.
+
+    Returns:
+        Its index, or None if it is not there.
+    """
     places = np.flatnonzero(results == number)
     return int(places[0]) if len(places) else None
 
@@ -136,7 +152,12 @@ def _to_four_bits(number: int) -> int:
 
 
 def write_index(catalogue: Catalogue, folder: Path) -> None:
-    """Write the index of a catalogue into a folder that exists."""
+    """Write the search index of a catalogue.
+
+    Args:
+        catalogue: the products to index.
+        folder: where to write; it has to exist.
+    """
     counts = _count(catalogue, folder / "postings.bin")
     _save_words(counts.words, folder)
     _save_scores(counts, len(catalogue), folder)

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from rollenv.envs.data.datasets import MissingData
 from rollenv.envs.webshop.catalogue import Catalogue, build_catalogue, cached
 from rollenv.envs.webshop.files import ShopFiles
 from rollenv.envs.webshop.goals import Goals
@@ -17,6 +16,7 @@ from rollenv.envs.webshop.pages import Content, View
 from rollenv.envs.webshop.product import Product
 from rollenv.envs.webshop.reward import RewardRules
 from rollenv.envs.webshop.search import INDEX_FORMAT, SearchEngine, place_in, write_index
+from rollenv.errors import MissingData
 
 _NONE = np.zeros(0, np.int32)
 AnyShop = TypeVar("AnyShop", bound="Shop")
@@ -41,12 +41,18 @@ class Shop:
         return Goals(self.catalogue, kind, price_seed, rules)
 
     def content(self, view: View, instruction: str, reward: float = 0.0) -> Content:
-        """What the nodes of a page are made from."""
+        """Collect what a page shows.
+
+        Args:
+            view: which page.
+            instruction: the goal in words.
+            reward: shown on the last page, in [0, 1].
+        """
         results = self.engine.search(view.keywords) if view.page == "results" else _NONE
         return Content(instruction, results, self.catalogue.product, self.window, reward)
 
     def _best_search(self, number: int) -> str | None:
-        """The keywords that bring a product to the front, as far as an expert can tell; None if none finds it."""
+        """The expert's best keywords for a product; None if no search finds it."""
         product = self.catalogue.product(number)
         best: tuple[int, str] | None = None
         for keywords in _searches(product):
@@ -107,7 +113,13 @@ def _open(files: ShopFiles, num_products: int | None, stamps: tuple[tuple[Path, 
 
 
 def shop_from(folder: Path, window: int = 10, kind: type[AnyShop] = Shop) -> AnyShop:  # type: ignore[assignment]
-    """The shop of a catalogue in the cache; its index is made beside it where there is none."""
+    """Open the shop of a cached catalogue; its search index is built on first use.
+
+    Args:
+        folder: of the catalogue.
+        window: products on a page of results.
+        kind: the class of the shop.
+    """
     catalogue = Catalogue(folder)
     index = cached(f"{folder.name}-index{INDEX_FORMAT}", lambda new: write_index(catalogue, new))
     return kind(catalogue, index, window)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import pickle
+import string
 
 import typer
+from rich.columns import Columns
 from rich.progress import track
 from rich.table import Table
 
 from rollenv.checker import CHECKS, Finding, run_checks
-from rollenv.cli.common import console
+from rollenv.checker.digests import HelperProcess
+from rollenv.cli import completion
+from rollenv.cli.common import Ticker, console, progress_console
 from rollenv.core import UsageError
-from rollenv.envs.data.datasets import is_local
-from rollenv.envs.webshop import files_are_here
-from rollenv.registry import EnvSpec, list_envs, spec
-from rollenv.traces import Broken, HelperProcess
+from rollenv.errors import Broken
+from rollenv.registry import list_envs, spec
 
+#: The heads of the table's columns.
+_LETTERS = dict(zip(CHECKS, string.ascii_letters, strict=False))
 _MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "[dim]·[/]"}
 
 
 def command(
-    env: list[str] = typer.Argument(None, help="Ids to check."),
+    env: list[str] = typer.Argument(None, help="Ids to check.", autocompletion=completion.ids),
     every: bool = typer.Option(False, "--all", help="Check every id that can be made here."),
     episodes: int = typer.Option(20, "--episodes", "-n", min=1, help="Episodes for the oracle and for random actions."),
     timeout: float = typer.Option(900.0, "--timeout", min=1.0, help="Seconds for the checks of one id."),
@@ -29,13 +33,18 @@ def command(
 
     Each environment is checked in another process, which is ended where the environment hangs or brings it down.
     """
-    ids = [s.id for s in list_envs() if is_available(s)] if every else [spec(name).id for name in env or ()]
+    ids = [s.id for s in list_envs() if not s.missing] if every else [spec(name).id for name in env or ()]
     if not ids:
         raise UsageError("name the ids to check, or pass --all")
     findings: dict[str, list[Finding]] = {}
+    ticker = Ticker("checked", len(ids))
+    bar = track(ids, "checking", console=progress_console, transient=True, disable=not progress_console.is_terminal)
     with HelperProcess(timeout) as process:
-        for env_id in track(ids, "checking", console=console, transient=True, disable=not console.is_terminal):
+        for env_id in bar:
             findings[env_id] = _findings(process, env_id, episodes)
+            ticker.tick(len(findings), f"the last: {env_id}")
+    console.print(Columns([f"[bold]{letter}[/] {name}" for name, letter in _LETTERS.items()], padding=(0, 2)))
+    console.print()
     console.print(_table(findings))
     broken = [(env_id, f) for env_id, found in findings.items() for f in found if f.ok is False]
     for env_id, finding in broken:
@@ -52,24 +61,18 @@ def _findings(process: HelperProcess, env_id: str, episodes: int) -> list[Findin
     except Exception:  # no other process can build it
         return run_checks(env_id, None, episodes)
     try:
-        found: list[Finding] = process.call("rollenv.checker:checks_in_helper", env_spec, episodes)
+        found: list[Finding] = process.call("rollenv.checker.checks:checks_in_helper", env_spec, episodes)
         return found
     except Broken as error:
         return [Finding(name, False if name == "types" else None, str(error)) for name in CHECKS]
 
 
-def is_available(env_spec: EnvSpec) -> bool:
-    """Whether it can be made here: it needs nothing special, or only data that is here."""
-    if env_spec.namespace == "webshop":
-        return all(need == "data: webshop" and files_are_here() for need in env_spec.needs)
-    return not env_spec.needs or is_local(env_spec.kwargs.get("dataset_name", ""), env_spec.kwargs.get("split", ""))
-
-
 def _table(findings: dict[str, list[Finding]]) -> Table:
+    """A letter for each property, so that all of them fit beside an id in 80 columns."""
     table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("id", no_wrap=True, vertical="bottom")
-    for name in CHECKS:
-        table.add_column(name.replace(" ", "\n"), justify="center", vertical="bottom")
+    table.add_column("id", no_wrap=True, overflow="ellipsis")
+    for letter in _LETTERS.values():
+        table.add_column(letter, min_width=1)
     for env_id, found in findings.items():
         table.add_row(env_id, *(_MARKS[f.ok] for f in found))
     return table

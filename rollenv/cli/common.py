@@ -2,23 +2,80 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
+import time
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 
+from rollenv import hub
 from rollenv.core import UsageError
 
 if TYPE_CHECKING:
     from rollenv.agents.base import Agent
+    from rollenv.agents.chat import Prices
 
 #: Pipes and files have no width of their own; tables should not be squeezed into 80 columns there.
 _WIDE = 180
-console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
-error_console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _WIDE)
+
+
+#: A process may begin without standard streams, as daemons do.
+for _name, _mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    if getattr(sys, _name) is None:
+        setattr(sys, _name, open(os.devnull, _mode))  # noqa: SIM115 - for as long as the process lives
+
+
+def _console(file: TextIO, **how: Any) -> Console:
+    return Console(highlight=False, width=None if file.isatty() or "COLUMNS" in os.environ else _WIDE, **how)
+
+
+console = _console(sys.stdout)
+error_console = _console(sys.stderr, stderr=True)
+#: Progress and remarks, which -q silences.
+progress_console = _console(sys.stderr, stderr=True)
+
+#: Seconds between two lines of progress where there is no terminal for a bar.
+TICK = 10.0
+
+
+class Ticker:
+    """Progress as a plain line now and then, for logs and pipes; a terminal gets a bar instead.
+
+    Args:
+        what: is counted, as the beginning of the line.
+        total: how much there is.
+        every: seconds between two lines.
+        now: the clock.
+    """
+
+    def __init__(self, what: str, total: int, every: float = TICK, now: Callable[[], float] = time.monotonic):
+        self.what, self.total, self.every, self._now = what, total, every, now
+        self._started = self._last = now()
+
+    def tick(self, done: int, more: str = "") -> None:
+        """So much is done; says so if it is time."""
+        now = self._now()
+        if progress_console.is_terminal or now - self._last < self.every:
+            return
+        self._last = now
+        line = f"{self.what} {done}/{self.total} after {now - self._started:.0f} s{more and f'  {more}'}"
+        progress_console.print(line, markup=False, soft_wrap=True)
+
+
+def set_loudness(verbose: int, quiet: bool) -> None:
+    """What -v and -q do: log messages on standard error, no progress."""
+    progress_console.quiet = quiet
+    if verbose:
+        level = logging.INFO if verbose == 1 else logging.DEBUG
+        logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
+        logging.getLogger("rollenv").setLevel(level)
+
 
 AGENT_HELP = (
     "random, oracle, noisy:SHARE (an oracle, that share of its actions replaced), local:FOLDER (a model or a run), "
@@ -40,45 +97,118 @@ def key_values(pairs: Iterable[str]) -> dict[str, Any]:
     return out
 
 
-def make_agent(name: str, temperature: float | None = None, base_url: str = "") -> Agent:
+@dataclass(frozen=True)
+class AgentOptions:
+    """What the command line says about an agent; None and "" leave a thing as the agent has it."""
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    base_url: str = ""
+    system: str | None = None
+    concurrency: int | None = None
+    rate: float | None = None
+    budget: float | None = None
+    token_budget: int | None = None
+    prices: str = ""
+
+    def check(self, name: str) -> None:
+        """Raise UsageError if the agent takes no option that was given."""
+        kind = name.partition(":")[0]
+        takes = {"chat": set(vars(self)), "local": {"temperature", "max_tokens"}, "vllm": {"temperature", "max_tokens"}}
+        for option, value in vars(self).items():
+            if value not in (None, "") and option not in takes.get(kind, {"temperature", "base_url"}):
+                who = "a chat agent" if option not in takes["local"] else "a model"
+                raise UsageError(f"--{option.replace('_', '-')} is for {who}, not for {name}")
+
+
+def make_agent(name: str, options: AgentOptions | None = None) -> Agent:
     """The agent that a name on the command line stands for.
 
     Raises:
-        UsageError: for an unknown name.
+        UsageError: for an unknown name, or an option that it does not take.
     """
     from rollenv.agents.base import OracleAgent, RandomAgent
 
+    options = options or AgentOptions()
     kind, _, argument = name.partition(":")
     if name == "random":
-        return RandomAgent()
-    if name == "oracle":
-        return OracleAgent()
-    if kind == "noisy":
-        try:
-            noise = float(argument)
-        except ValueError:
-            noise = -1.0
-        if not 0 <= noise <= 1:
-            raise UsageError(f"noisy:SHARE needs a share between 0 and 1, got {argument!r}")
-        return OracleAgent(noise)
-    if kind == "chat" and argument:
-        from rollenv.agents.chat import ChatAgent
+        agent: Agent = RandomAgent()
+    elif name == "oracle":
+        agent = OracleAgent()
+    elif kind == "noisy":
+        agent = OracleAgent(_share(argument))
+    elif kind in ("chat", "local", "vllm") and argument:
+        options.check(name)
+        return _chat_agent(name, options) if kind == "chat" else _model_agent(kind, argument, options)
+    else:
+        raise UsageError(f"there is no agent {name!r}; it is one of {AGENT_HELP}")
+    options.check(name)
+    return agent
 
-        if not base_url:
-            raise UsageError(f"{name} needs --base-url, such as https://api.openai.com/v1 or http://127.0.0.1:8000/v1")
-        return ChatAgent(argument, base_url, temperature=temperature)
-    override = {} if temperature is None else {"temperature": temperature}
-    if kind == "vllm" and argument:
-        from rollenv.agents.token_session import saved_format
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise UsageError(f"noisy:SHARE needs a share between 0 and 1, got {text!r}")
+    return share
+
+
+def _chat_agent(name: str, options: AgentOptions) -> Agent:
+    from rollenv.agents.chat import Budget, ChatAgent
+
+    if not options.base_url:
+        raise UsageError(f"{name} needs --base-url, such as https://api.openai.com/v1 or http://127.0.0.1:8000/v1")
+    if options.budget is not None and not options.prices:
+        raise UsageError("--budget needs --prices, to know what an answer costs; --token-budget needs none")
+    return ChatAgent(
+        name.partition(":")[2],
+        options.base_url,
+        temperature=options.temperature,
+        max_tokens=options.max_tokens,
+        system=options.system,
+        concurrency=options.concurrency or 32,
+        requests_per_minute=options.rate,
+        prices=_prices(options.prices),
+        budget=Budget(options.budget, options.token_budget),
+    )
+
+
+def _prices(text: str) -> Prices | None:
+    from rollenv.agents.chat import Prices
+
+    if not text:
+        return None
+    try:
+        prompt, completion, *cached = (float(part) for part in text.split(","))
+        return Prices(prompt, completion, *cached)
+    except (ValueError, TypeError):
+        raise UsageError(
+            f"--prices are for a million tokens, PROMPT,COMPLETION or PROMPT,COMPLETION,CACHED, not {text!r}"
+        ) from None
+
+
+def _model_agent(kind: str, argument: str, options: AgentOptions) -> Agent:
+    named = {"temperature": options.temperature, "max_new_tokens": options.max_tokens}
+    override = {name: value for name, value in named.items() if value is not None}
+    folder = model_folder(Path(argument))
+    hub.loading(str(folder))  # before anything large is imported
+    if kind == "vllm":
+        from rollenv.agents.prompts import ChatPrompt
+        from rollenv.agents.prompts.session import saved_format
         from rollenv.agents.vllm import VLLMAgent
 
-        folder = model_folder(Path(argument))
-        return VLLMAgent.load(folder, *saved_format(folder, **override))
-    if kind == "local" and argument:
-        from rollenv.agents.local import LocalAgent
+        prompt, sampling = saved_format(folder, **override)
+        if isinstance(prompt, ChatPrompt):
+            return VLLMAgent.load(
+                folder, None, sampling, chat={"system": prompt.system or None, **prompt.template_args}
+            )
+        return VLLMAgent.load(folder, prompt, sampling)
+    from rollenv.agents.local import LocalAgent
 
-        return LocalAgent.load(model_folder(Path(argument)), **override)
-    raise UsageError(f"there is no agent {name!r}; it is one of {AGENT_HELP}")
+    return LocalAgent.load(folder, **override)
 
 
 def model_folder(path: Path) -> Path:

@@ -7,17 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
 from rich.table import Table
 
 from rollenv.agents.prompts import StepPrompt
+from rollenv.agents.prompts.session import shown
 from rollenv.cli.common import console
 from rollenv.core import Env, UsageError
+from rollenv.hub import check_model
 from rollenv.registry import make
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from rollenv.trainers.config import TrainConfig
+    from rollenv.trainers.config.run import AnyPrompt
 
 #: What weights are saved as: one file, or an index of several.
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
@@ -31,6 +35,8 @@ class ModelPlan:
     context: int | None = None
     """The most tokens of prompt and response together, where that is known."""
     tokenizer: PreTrainedTokenizerBase | None = None
+    settings: Any = None
+    """The model's configuration."""
 
 
 def dry_run(config: TrainConfig) -> None:
@@ -40,27 +46,89 @@ def dry_run(config: TrainConfig) -> None:
         UsageError: the environment cannot be made with these settings, or there is no such model.
         MissingData, MissingExtra: what the environment needs is not there.
     """
-    plan = model_plan(config)
-    env = make(config.env.id, **config.env.kwargs)
-    make(config.env.id, **config.eval.kwargs).close()
+    plan, teacher = model_plan(config), teacher_plan(config)
+    for one in config.environments():
+        make(one.id, **one.kwargs).close()
+    trained = config.environments()[0]
+    env = make(trained.id, **trained.kwargs)
     prompt = first_prompt(env, config)
     turns = most_turns(env)
     env.close()
     console.print_json(json.dumps(config.model_dump(mode="json")))
+    console.print("\n[bold]what differs from the defaults[/]")
+    for line in differences(config):
+        console.print(line, markup=False, soft_wrap=True)
     console.print("\n[bold]the first prompt[/]")
     console.print(prompt, markup=False, soft_wrap=True)
     table = Table(box=None, show_header=False)
+    if teacher:
+        table.add_row("teacher", teacher.about)
     for name, value in demand(config, plan, prompt, turns).items():
         table.add_row(name, f"{value:,}" if isinstance(value, int) else value)
     console.print("\n[bold]what the run needs[/]")
     console.print(table)
+    if plan.settings is not None:
+        console.print("\n[bold]memory of an update on its device[/] (besides caches while playing)")
+        table = Table(box=None, show_header=False)
+        for name, value in memory_rows(config, plan, teacher):
+            table.add_row(name, value)
+        console.print(table)
     console.print("nothing was started")
+
+
+def differences(config: TrainConfig) -> list[str]:
+    """Every setting that is not the default, as ``key = value``; a section's variant has its own defaults."""
+    lines: list[str] = []
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        lines += _differences(name, value, type(config).model_fields[name].get_default(call_default_factory=True))
+    return lines
+
+
+def _differences(key: str, value: Any, default: Any) -> list[str]:
+    from rollenv.trainers.config.section import union_of
+
+    if not isinstance(value, BaseModel):
+        return [] if value == default else [f"{key} = {json.dumps(_plain(value), ensure_ascii=False)}"]
+    same = type(value) is type(default)
+    lines = []
+    for name, field in type(value).model_fields.items():
+        own = field.get_default(call_default_factory=True)
+        known = getattr(default, name) if same else own
+        if not same and (union := union_of(key)) and name == union.tag:
+            known = None  # the choice itself is shown
+        lines += _differences(f"{key}.{name}", getattr(value, name), known)
+    return lines
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+
+
+def memory_rows(config: TrainConfig, plan: ModelPlan, teacher: ModelPlan | None = None) -> list[tuple[str, str]]:
+    """What an update holds, by :mod:`rollenv.trainers.memory`."""
+    from rollenv.trainers import memory
+
+    rollout = config.rollout
+    longest = rollout.max_prompt_tokens + rollout.max_new_tokens if rollout.max_prompt_tokens else 0
+    dtype = getattr(plan.settings, "dtype", None)
+    width = dtype.itemsize if dtype is not None else 4
+    teaching = memory.shape_of(teacher.settings).parameters if teacher and teacher.settings is not None else 0
+    update = memory.update_of(config, longest, player=width, teacher=teaching)
+    return memory.table(memory.update_memory(memory.shape_of(plan.settings), update))
 
 
 def first_prompt(env: Env, config: TrainConfig) -> str:
     """What the model reads first in a training task, before a chat template; the task follows the run's seed."""
     observation, info = env.reset(config.seed)
-    return StepPrompt(**config.prompt.model_dump()).render(observation, [], observation, info)
+    settings = config.prompt
+    if settings.kind == "conversation":
+        return "\n\n".join(filter(None, (settings.system, shown(observation, info))))
+    return StepPrompt(settings.template, settings.history_length, settings.chat).render(
+        observation, [], observation, info
+    )
 
 
 def most_turns(env: Env) -> int | None:
@@ -82,7 +150,7 @@ def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None)
         "response tokens an iteration, at most": trajectories * turns * rollout.max_new_tokens if turns else unknown,
     }
     if plan.tokenizer is not None:
-        out["tokens of the first prompt"] = prompt_length(plan.tokenizer, prompt, config.prompt.chat)
+        out["tokens of the first prompt"] = prompt_length(plan.tokenizer, prompt, config.prompt)
     else:
         out["characters of the first prompt"] = len(prompt)
     if plan.context and turns:
@@ -90,15 +158,17 @@ def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None)
     out["iterations"] = config.iterations
     out["trajectories in all"] = config.iterations * trajectories
     evaluations = 1 + -(-config.iterations // config.eval.every)
-    out["evaluation episodes in all"] = evaluations * config.eval.episodes
+    episodes = config.eval.episodes + sum(part.episodes for part in config.eval.parts)
+    out["evaluation episodes in all"] = evaluations * episodes
     return out
 
 
-def prompt_length(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: bool) -> int:
+def prompt_length(tokenizer: PreTrainedTokenizerBase, prompt: str, settings: AnyPrompt) -> int:
     """Tokens of a prompt, with the chat template if there is one."""
-    if chat and tokenizer.chat_template:
-        message = [{"role": "user", "content": prompt}]
-        prompt = str(tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True))
+    from rollenv.agents.prompts.chat_format import ChatFormat
+
+    if getattr(settings, "chat", True) and (tokenizer.chat_template or settings.template_args):
+        return len(ChatFormat.asked(tokenizer, settings.template_args).prompt(prompt))
     return len(tokenizer.encode(prompt, add_special_tokens=False))
 
 
@@ -113,14 +183,24 @@ def model_plan(config: TrainConfig) -> ModelPlan:
         return ModelPlan("tiny: built and warmed up on the spot", config.model.size.context)
     if Path(path).is_dir():
         return _folder_plan(path, Path(path))
-    if path.count("/") != 1 or path.startswith((".", "/")) or path.endswith("/"):
-        raise UsageError(f"cannot load a model: there is no folder {path!r}, and a hub name reads OWNER/NAME")
+    check_model(path)
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(path, "config.json")
     if not isinstance(found, str):
         return ModelPlan(f"{path}: not in the hub's cache here; the run would download it")
     return _folder_plan(path, Path(found).parent)
+
+
+def teacher_plan(config: TrainConfig) -> ModelPlan | None:
+    """What ``distill.path`` stands for; None where no other model teaches.
+
+    Raises:
+        UsageError: as :func:`model_plan`.
+    """
+    path = getattr(config.distill, "path", None)
+    own = config.model.model_copy(update={"path": path})
+    return model_plan(config.model_copy(update={"model": own})) if path else None
 
 
 def _folder_plan(name: str, folder: Path) -> ModelPlan:
@@ -135,4 +215,4 @@ def _folder_plan(name: str, folder: Path) -> ModelPlan:
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot load a model from {name!r}: {error}") from error
     context = getattr(settings, "max_position_embeddings", None)
-    return ModelPlan(f"{name}: {settings.model_type}, context {context or 'unknown'}", context, tokenizer)
+    return ModelPlan(f"{name}: {settings.model_type}, context {context or 'unknown'}", context, tokenizer, settings)

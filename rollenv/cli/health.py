@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rollenv.core import RollenvError, UsageError
 
 #: Older records than this are said to be old.
 _OLD_SECONDS = 10.0
+_QUANTILES = ("p50", "p95", "p99")
 
 
 def command(
@@ -46,7 +48,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _fetch(url: str) -> dict[str, Any]:
     address = url.rstrip("/") + "/health"
     try:
-        answer = httpx.get(address, timeout=10.0)
+        token = os.environ.get("ROLLENV_TOKEN", "")
+        answer = httpx.get(address, timeout=10.0, headers={"Authorization": f"Bearer {token}"} if token else {})
         answer.raise_for_status()
         health: dict[str, Any] = answer.json()
     except (httpx.HTTPError, ValueError) as error:
@@ -58,41 +61,44 @@ def _print(health: dict[str, Any]) -> None:
     age = time.time() - health["time"]
     written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(health["time"]))
     console.print(f"written {written}" + (f", {_span(age)} ago" if age > _OLD_SECONDS else ""))
-    envs = Table("environment", "state", "completed", "failed", "cancelled", "step p50/p95/p99", "reset p99", box=None)
+    envs = _table("environment", "state", "completed", "failed", "cancelled")
     for record in health["envs"]:
-        envs.add_row(record["name"], _state(record["state"]), *_numbers(record))
-    console.print(envs)
-    names = ("worker", "state", "envs", "deaths", "steps", "raised", "hung", "lost", "step p50/p95/p99")
-    workers = Table(*names, box=None)
+        numbers = [str(record["counts"].get(name, 0)) for name in ("completed", "failed", "cancelled")]
+        envs.add_row(record["name"], _state(record["state"]), *numbers)
+    workers = _table("worker", "state", "envs", "deaths", "steps", "raised", "hung", "lost")
     for record in health["workers"]:
         counts = record.get("counts", {})
-        numbers = [counts.get(name, 0) for name in ("step", "raised", "hung", "lost")]
-        workers.add_row(
-            record["name"] if "name" in record else record["worker"],
-            _state(record["state"]),
-            *map(str, [record.get("envs", "-"), record.get("deaths", "-"), *numbers]),
-            _latency(record, "step"),
+        numbers = [str(counts.get(name, 0)) for name in ("step", "raised", "hung", "lost")]
+        places = [str(record.get("envs", "-")), str(record.get("deaths", "-"))]
+        workers.add_row(_name(record), _state(record["state"]), *places, *numbers)
+    times = _table("time", "step p50", "p95", "p99", "reset p99")
+    for record in [*health["envs"], *health["workers"]]:
+        times.add_row(
+            _name(record), *(_latency(record, "step", q) for q in _QUANTILES), _latency(record, "reset", "p99")
         )
-    console.print(workers)
+    for table in (envs, workers, times):
+        console.print(table)
     for record in health["envs"]:
         for reason, number in record["reasons"].items():
             since = time.strftime("%H:%M:%S", time.localtime(record["failing_since"]))
             console.print(f"{record['name']} since {since}: {number} times {reason}", markup=False)
 
 
-def _numbers(record: dict[str, Any]) -> list[str]:
-    counts = record["counts"]
-    reset = record["latency"].get("reset", {}).get("p99")
-    return [
-        *(str(counts.get(name, 0)) for name in ("completed", "failed", "cancelled")),
-        _latency(record, "step"),
-        "-" if reset is None else _seconds(reset),
-    ]
+def _table(first: str, *heads: str) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column(first, no_wrap=True)
+    for head in heads:
+        table.add_column(head)
+    return table
 
 
-def _latency(record: dict[str, Any], operation: str) -> str:
-    quantiles = record.get("latency", {}).get(operation)
-    return "/".join(_seconds(quantiles[q]) for q in ("p50", "p95", "p99")) if quantiles else "-"
+def _name(record: dict[str, Any]) -> str:
+    return str(record["name"] if "name" in record else record["worker"])
+
+
+def _latency(record: dict[str, Any], operation: str, quantile: str) -> str:
+    quantiles = record.get("latency", {}).get(operation) or {}
+    return _seconds(quantiles[quantile]) if quantile in quantiles else "-"
 
 
 def _seconds(value: float) -> str:

@@ -3,27 +3,123 @@
 from __future__ import annotations
 
 import json as json_module
+import re
+from collections.abc import Sequence
+from itertools import groupby
 
 import typer
-from rich.table import Table
+from rich.markup import escape
+from rich.padding import Padding
+from rich.text import Text
 
+from rollenv import cards
+from rollenv.cli import completion
 from rollenv.cli.common import console
-from rollenv.registry import ABILITIES, list_envs
+from rollenv.core import UsageError
+from rollenv.env_spec import EnvSpec
+from rollenv.needs import DataFiles, Need
+from rollenv.registry import list_envs
 
 
 def command(
-    pattern: str = typer.Argument("", help="Show only ids that contain this."),
+    pattern: str = typer.Argument(
+        "", help="Show only ids that contain this, as in sokoban or rg:.", autocompletion=completion.ids
+    ),
+    every: bool = typer.Option(False, "--all", "-a", help="Show every id, not just the groups."),
+    here: bool = typer.Option(False, "--here", help="Show only what works on this machine."),
     json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
-    """List the registered environments and what each can do."""
-    specs = list_envs(pattern)
+    """List environments: what they are, and what the ones that do not work here need."""
+    specs = [s for s in list_envs(pattern) if not (here and s.missing)]
     if json:
-        rows = [{"id": s.id, "kwargs": s.kwargs, "abilities": sorted(s.abilities), "needs": s.needs} for s in specs]
-        console.print_json(json_module.dumps(rows, default=str))
+        console.print_json(json_module.dumps([_row(s) for s in specs], default=str))
         return
-    names = sorted(ABILITIES)
-    table = Table("id", *(n.replace("_", " ") for n in names), "needs", box=None, header_style="bold")
+    if not specs:
+        raise UsageError(
+            f"no id contains {pattern!r}{' and works here' if here else ''}; `rollenv list` shows the groups"
+        )
+    if pattern or every or here:
+        _print_ids(specs)
+    else:
+        _print_groups(specs)
+
+
+def _row(s: EnvSpec) -> dict[str, object]:
+    return {
+        "id": s.id,
+        "summary": cards.summary(s),
+        "kwargs": s.kwargs,
+        "abilities": sorted(s.abilities),
+        "needs": [str(need) for need in s.needs],
+        "missing": [str(need) for need in s.missing],
+    }
+
+
+def _groups(specs: Sequence[EnvSpec]) -> list[tuple[str, list[EnvSpec]]]:
+    return [(name, list(group)) for name, group in groupby(specs, key=lambda s: s.namespace)]
+
+
+def _print_groups(specs: Sequence[EnvSpec]) -> None:
+    rows = [("group", "ids", "here", "what it is")]
+    for name, group in _groups(specs):
+        works = sum(not s.missing for s in group)
+        here = "all" if works == len(group) else str(works)
+        rows.append((f"{name}:", str(len(group)), here, _line(cards.family(name))))
+    _print_rows(rows, right=(1, 2))
+    if any(s.missing for s in specs):
+        console.print("\n[bold]what the others need[/]")
+        for name, group in _groups(specs):
+            for text in _brief_needs([need for s in group for need in s.missing]):
+                console.print(Padding(Text(f"{name}: {text}"), (0, 0, 0, 2)))
+        console.print("  which file goes where: rollenv list math:")
+    works = sum(not s.missing for s in specs)
+    console.print(f"\n{len(specs)} environments, {works} work here")
+    console.print("ids of a group: rollenv list game:    all ids: rollenv list --all")
+    console.print("one id: rollenv info game:Sokoban-v0-easy")
+
+
+def _brief_needs(missing: Sequence[Need]) -> list[str]:
+    """A line for each way to get what a group lacks; data files share one."""
+    folders = list(dict.fromkeys(need.folder for need in missing if isinstance(need, DataFiles)))
+    rest = cards.needed(need for need in missing if not isinstance(need, DataFiles))
+    lines = [f"{', '.join(names)}" + (f": {hint}" if hint else "") for hint, names in rest.items()]
+    if folders:
+        lines.append(f"data below $ROLLENV_DATA: {', '.join(folders)}")
+    return lines
+
+
+def _print_ids(specs: Sequence[EnvSpec]) -> None:
+    works = sum(not s.missing for s in specs)
+    for name, group in _groups(specs):
+        console.print(f"[bold]{name}:[/] {escape(_line(cards.family(name)))}", no_wrap=True, overflow="ellipsis")
+        _print_rows([("-" if s.missing else "✓", s.id, text) for s, text in zip(group, _told_once(group), strict=True)])
+        for hint, names in cards.needed(need for s in group for need in s.missing).items():
+            console.print(f"  needs {', '.join(names)}" + (f": {hint}" if hint else ""), markup=False, soft_wrap=True)
+    console.print(f"{len(specs)} environments, {works} work here (✓)")
+
+
+def _told_once(specs: Sequence[EnvSpec]) -> list[str]:
+    """A line for each; where the one before has the same, the arguments that make the difference."""
+    lines, before = [], ""
     for s in specs:
-        table.add_row(s.id, *("✓" if n in s.abilities else "" for n in names), ", ".join(s.needs))
-    console.print(table)
-    console.print(f"{len(specs)} environments")
+        text = _line(cards.summary(s))
+        arguments = ", ".join(f"{name}={value}" for name, value in s.kwargs.items())
+        lines.append(f"same: {arguments}" if text == before and arguments else text)
+        before = text
+    return lines
+
+
+def _print_rows(rows: Sequence[tuple[str, ...]], *, right: Sequence[int] = ()) -> None:
+    """Columns that keep their width, apart from the last, which is cut where the terminal ends."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        padded = zip(row, widths, range(len(row)), strict=True)
+        cells = [f"{cell:>{width}}" if i in right else f"{cell:<{width}}" for cell, width, i in padded]
+        line = Text(" ".join(cells).rstrip())
+        line.truncate(console.width, overflow="ellipsis")
+        console.print(line, no_wrap=True)
+
+
+def _line(text: str) -> str:
+    """Without addresses, which take a line's room."""
+    return re.sub(r" \((https?:|arXiv)[^)]*\)", "", text)

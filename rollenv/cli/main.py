@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,35 +12,51 @@ import typer
 from rich.markup import escape
 
 from rollenv import __version__
-from rollenv.cli import check, eval, health, list, new, play, train, view
-from rollenv.cli.common import console, error_console
+from rollenv.cli import check, completion, eval, health, info, list, new, play, serve, train, view
+from rollenv.cli.common import console, error_console, set_loudness
 from rollenv.core import RollenvError
 
 app = typer.Typer(
     name="rollenv",
     help="The hub where language-model agents meet environments.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _with_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn rollenv's own errors and Ctrl-C into a message and an exit code."""
+_VERBOSE = typer.Option(0, "--verbose", "-v", count=True, help="Show log messages; twice for more.", show_default=False)
+_QUIET = typer.Option(False, "--quiet", "-q", help="Show no progress, only results and errors.")
+
+
+def _prepared(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command -v and -q, and turn rollenv's own errors and Ctrl-C into a message and an exit code."""
 
     @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(*args: Any, verbose: int, quiet: bool, **kwargs: Any) -> None:
+        set_loudness(verbose, quiet)
         try:
             command(*args, **kwargs)
         except RollenvError as error:
-            error_console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+            _print_error(str(error))
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             error_console.print("stopped")
             raise typer.Exit(130) from None
 
+    signature = inspect.signature(command, eval_str=True)
+    more = [
+        inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=_VERBOSE, annotation=int),
+        inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=_QUIET, annotation=bool),
+    ]
+    parameters = [*signature.parameters.values(), *more]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
+
+
+def _print_error(text: str) -> None:
+    error_console.print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True)
 
 
 _COMMANDS = {
@@ -46,13 +64,15 @@ _COMMANDS = {
     "eval": eval,
     "health": health,
     "play": play,
+    "serve": serve,
     "list": list,
+    "info": info,
     "check": check,
     "view": view,
     "new": new,
 }
 for _name, _module in _COMMANDS.items():
-    app.command(_name)(_with_exit_codes(_module.command))
+    app.command(_name)(_prepared(_module.command))
 
 
 @app.callback(invoke_without_command=True)
@@ -64,4 +84,27 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 to 5 as the errors say, 130 Ctrl-C."""
-    app()
+    completion.run(_main)
+
+
+def _main() -> None:
+    try:
+        code = app(standalone_mode=False)
+    except Exception as error:
+        if type(error).__name__ == "Abort":  # Ctrl-C outside a command
+            sys.exit(130)
+        if not hasattr(error, "format_message"):  # typer's errors about what was typed have it, whichever click it uses
+            raise
+        _explain(error)
+        code = error.exit_code  # type: ignore[attr-defined]
+    sys.exit(code)
+
+
+def _explain(error: Any) -> None:
+    """What was wrong with the words of a command, in a line, and where its words are told."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return
+    text = " ".join(error.format_message().split()).removesuffix(".")
+    context = getattr(error, "ctx", None)
+    _print_error(f"{text}; see `{context.command_path if context else 'rollenv'} --help`")

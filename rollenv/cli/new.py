@@ -138,6 +138,10 @@ def command(
     }
     for path, text in files.items():
         target = root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text.format(name=name, package=package, title=title), encoding="utf-8")
-    console.print(f"wrote {root}; next: cd {root} && pip install -e . && rollenv check {package}:{title}-v0")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text.format(name=name, package=package, title=title), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+    done = f"wrote {root}; next: cd {root} && pip install -e . && rollenv check {package}:{title}-v0"
+    console.print(done, markup=False)

@@ -2,65 +2,75 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import typer
+from rich.text import Text
 
+from rollenv.cli import completion
 from rollenv.cli.common import console, key_values
+from rollenv.cli.typed import Reader, reader
 from rollenv.core import Env, Unsolvable
+from rollenv.drawing import Drawing, ansi, draw
 from rollenv.registry import make
 
-HELP = "Type an action, or :hint for the oracle's, :random for a random one, :again for a new episode, :quit to leave."
+COMMANDS = {
+    ":hint": "play the expert's action",
+    ":random": "play a random action",
+    ":undo": "take the last action back",
+    ":restart": "start this episode again",
+    ":new": "start another episode",
+    ":say TEXT": "send TEXT exactly as it is",
+    ":help": "show this",
+    ":quit": "leave (or Ctrl-D)",
+}
+#: Other words for commands.
+_SAME = {":again": ":new", ":q": ":quit", ":exit": ":quit", ":h": ":help", ":u": ":undo", ":?": ":help"}
+#: The last seed that is drawn where none is given.
+_SEEDS = 10_000
 
 
 def command(
-    env: str = typer.Argument(help="An id; `rollenv list` shows them."),
+    env: str = typer.Argument(help="An id; `rollenv list` shows them.", autocompletion=completion.ids),
     settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Constructor arguments."),
-    seed: int | None = typer.Option(None, help="Seed of the first episode."),
+    seed: int | None = typer.Option(None, min=0, help="Seed of the first episode; a random one by default."),
 ) -> None:
-    """Play an environment yourself, in the terminal."""
+    """Play an environment yourself, in the terminal.
+
+    Type an answer; what an agent would have to write around it is added. Arrow keys and h j k l move in grids.
+    :help shows the commands.
+    """
     game = make(env, **key_values(settings or ()))
-    console.print(f"[dim]{HELP}[/]")
-    try:
-        going = True
-        while going:
-            going = _episode(game, seed)
+    with contextlib.closing(game), _asker() as ask:
+        while Player(game, random.randrange(_SEEDS) if seed is None else seed, ask).play():
             seed = None
-    finally:
-        game.close()
 
 
-def _episode(game: Env, seed: int | None) -> bool:
-    """Play one episode; whether to play another."""
-    observation, info = game.reset(seed)
-    total, over = 0.0, False
-    while not over:
-        _show(observation, info)
-        typed = _ask("> ")
-        if typed is None or typed == ":quit":
-            return False
-        if typed == ":again":
-            return True
-        action = _translate(game, typed)
-        if action is None:
-            continue
-        observation, reward, terminated, truncated, info = game.step(action)
-        total += reward
-        over = terminated or truncated
-    _show(observation, info)
-    verdict = "solved" if info.get("success") else "over"
-    console.print(f"[bold]The episode is {verdict}[/], total reward {total:g}. Enter for another one, :quit to leave.")
-    return _ask("> ") not in (None, ":quit")
+Ask = Callable[[str, Reader], str | None]
 
 
-def _show(observation: str, info: dict[str, Any]) -> None:
-    for text in (observation, info.get("suffix", "")):
-        if text:
-            console.print(text, markup=False)
+@contextlib.contextmanager
+def _asker() -> Iterator[Ask]:
+    """Keys and lines from a terminal, lines from anything else."""
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        try:
+            from rollenv.cli.keys import Keyboard
+        except ImportError:  # no Unix
+            pass
+        else:
+            with Keyboard(sys.stdin.fileno()).held() as keyboard:
+                yield lambda prompt, reader: keyboard.ask(prompt, reader.moves)
+            return
+    yield _line
 
 
-def _ask(prompt: str) -> str | None:
-    """A line from the terminal, None at its end."""
+def _line(prompt: str, reader: Reader) -> str | None:
+    """A line, None at the end of the input."""
     try:
         return console.input(prompt, markup=False).strip()
     except EOFError:
@@ -68,29 +78,165 @@ def _ask(prompt: str) -> str | None:
         return None
 
 
-def _translate(game: Env, typed: str) -> str | None:
-    """What was typed as an action of the game; None if there is nothing to play."""
-    try:
-        if typed == ":hint":
-            action = game.oracle_action()
-        elif typed == ":random":
-            action = game.sample_random_action()
+@dataclass
+class Moment:
+    """Where an episode was."""
+
+    observation: str
+    info: dict[str, Any]
+    total: float
+    state: dict[str, Any] | None
+    """To go back to; None where the environment cannot."""
+
+
+@dataclass
+class Player:
+    """One episode, played by a person.
+
+    Args:
+        game: the environment.
+        seed: of the episode.
+        ask: what is typed.
+    """
+
+    game: Env
+    seed: int
+    ask: Ask
+    past: list[Moment] = field(default_factory=list)
+    actions: list[str] = field(default_factory=list)
+    over: bool = False
+
+    def play(self) -> bool:
+        """Play until the person leaves or wants another episode; whether it is the latter."""
+        self.restart()
+        self.reader = reader(self.game, self.past[0].observation)
+        console.print(self._introduction(), style="dim", markup=False)
+        self.show()
+        while True:
+            typed = self.ask("play again? Enter, or :quit > " if self.over else "> ", self.reader)
+            typed = typed.strip() if typed is not None else ":quit"
+            name = _SAME.get(typed, typed)
+            if name == ":quit":
+                return False
+            if name == ":new" or (self.over and not name.startswith(":")):
+                return True
+            self._do(name)
+
+    def _do(self, typed: str) -> None:
+        """A command, or an action."""
+        if typed == ":restart":
+            self.restart()
+            self.show()
+        elif typed == ":undo":
+            self.undo()
+        elif typed in (":hint", ":random"):
+            self._help_out("oracle_action" if typed == ":hint" else "sample_random_action")
+        elif typed.startswith(":say "):
+            self.step(typed.removeprefix(":say "))
         elif typed.startswith(":"):
-            console.print(HELP, style="yellow")
-            return None
+            self._print_help(typed)
+        elif typed:
+            action = self.reader.action(typed)
+            if action != typed:
+                console.print(action, markup=False, style="dim")
+            self.step(action)
+
+    def restart(self) -> None:
+        """Begin the episode with its seed."""
+        observation, info = self.game.reset(self.seed)
+        self.past, self.actions, self.over = [], [], False
+        self._note(observation, info, 0.0)
+
+    def step(self, action: str) -> None:
+        """Play an action and show what comes of it."""
+        if self.over:
+            console.print("the episode is over: :undo, :restart or Enter", style="yellow")
+            return
+        observation, reward, terminated, truncated, info = self.game.step(action)
+        self.actions.append(action)
+        self.over = terminated or truncated
+        self._note(observation, info, self.past[-1].total + reward)
+        self.show()
+        if self.over:
+            verdict = "solved" if info.get("success") else "over"
+            console.print(f"[bold]The episode is {verdict}[/], total reward {self.past[-1].total:g}.")
+
+    def undo(self) -> None:
+        """Go back by one action: to the state before, or by playing the others again."""
+        if not self.actions:
+            console.print("there is nothing to undo", style="yellow")
+            return
+        self.actions.pop()
+        self.past.pop()
+        before = self.past[-1]
+        if before.state is not None:
+            self.game.set_state(before.state)
         else:
-            return _full_form(game, typed)
-    except (NotImplementedError, Unsolvable) as reason:
-        console.print(str(reason), markup=False, style="yellow")
-        return None
-    console.print(action, markup=False, style="dim")
-    return action
+            self.game.reset(self.seed)
+            for action in self.actions:
+                self.game.step(action)
+        self.over = False
+        self.show()
+
+    def _note(self, observation: str, info: dict[str, Any], total: float) -> None:
+        state = self.game.get_state() if hasattr(self.game, "get_state") and hasattr(self.game, "set_state") else None
+        self.past.append(Moment(observation, info, total, state))
+
+    def _help_out(self, method: str) -> None:
+        """Play what the environment's oracle or its random actions say."""
+        if self.over:
+            console.print("the episode is over: :undo, :restart or Enter", style="yellow")
+            return
+        try:
+            action = str(getattr(self.game, method)())
+        except (NotImplementedError, Unsolvable) as reason:
+            console.print(str(reason), markup=False, style="yellow")
+            return
+        console.print(action, markup=False, style="dim")
+        self.step(action)
+
+    # -- what is shown -----------------------------------------------------------------------------------------------
+
+    def show(self) -> None:
+        """The last observation, and the board as a drawing where a terminal can show it."""
+        now = self.past[-1]
+        suffix, board = str(now.info.get("suffix", "")), self.game.render()
+        drawing = draw(self.game.picture, board) if console.is_terminal else None
+        console.print(now.observation, markup=False)
+        if drawing is None:
+            if suffix and not now.observation.endswith(suffix):
+                console.print(suffix, markup=False)
+            return
+        console.print(Text.from_ansi(ansi(drawing)))
+        if "".join(board.split()) not in "".join(suffix.split()):
+            console.print(f"an agent reads: {' / '.join(suffix.split())}", markup=False, style="dim")
+
+    def _introduction(self) -> str:
+        lines = [f"seed {self.seed}. {self._how()}  :help shows the commands."]
+        drawing = draw(self.game.picture, self.game.render()) if console.is_terminal else None
+        lines += [text for text in (drawing and _legend(drawing), getattr(self.game.unwrapped, "legend", "")) if text]
+        return "\n".join(lines)
+
+    def _how(self) -> str:
+        reader = self.reader
+        if reader.moves:
+            keys = "Arrow keys or h j k l move." if self.ask is not _line else "A first letter is enough."
+            return f"Type {', '.join(reader.moves)}. {keys}"
+        return "Type an answer." + (f" {reader.template % '...'} is added." if reader.template != "%s" else "")
+
+    def _print_help(self, typed: str) -> None:
+        if typed != ":help":
+            console.print(f"there is no command {typed}", markup=False, style="yellow")
+        console.print(self._how(), markup=False)
+        for name, text in COMMANDS.items():
+            console.print(f"  {name:<10} {text}", markup=False)
+        if legend := getattr(self.game.unwrapped, "legend", ""):
+            console.print(legend, markup=False)
 
 
-def _full_form(game: Env, typed: str) -> str:
-    """Directions may be typed bare or by their first letter."""
-    directions = getattr(game, "directions", ())
-    meant = [d for d in directions if typed and d.startswith(typed.lower())]
-    if len(meant) == 1 and hasattr(game, "format_action"):
-        return str(game.format_action(meant[0]))
-    return typed
+def _legend(drawing: Drawing) -> str:
+    """What the signs of a board mean."""
+    from rollenv.drawing import PIECES
+
+    pieces = dict.fromkeys(piece for row in drawing.rows for cell in row for piece in cell.pieces)
+    return "   ".join(f"{PIECES[piece][1]} {piece}" for piece in pieces)

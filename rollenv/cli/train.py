@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
-import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,10 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from rollenv.cli import completion
 from rollenv.cli.common import console, error_console, percent
 from rollenv.core import MissingExtra, UsageError
+from rollenv.needs import Package
 
 if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 
 def command(
-    recipe: str = typer.Argument(help="A bundled recipe (sokoban, webshop) or a TOML file."),
+    recipe: str = typer.Argument(
+        help="A bundled recipe (sokoban, webshop) or a TOML file.", autocompletion=completion.recipes
+    ),
     overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, as in algorithm.name=gigpo."),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in run_dir, or the recipe's latest."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Show settings, first prompt and needs; start nothing."),
@@ -32,8 +35,6 @@ def command(
     """Train an agent; everything is written to one run directory."""
     started = time.perf_counter()
     _need_train_extra()
-    # A thread that waits for another one must not spin while a third process wants its core; read when torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from rollenv.trainers.config import load_config
 
     config = load_config(recipe, overrides or ())
@@ -42,9 +43,14 @@ def command(
 
         dry.dry_run(config)
         return
-    run, config = _resume(recipe, config, bool(overrides)) if resume else _create(recipe, config)
+    _need_everything(config)
+    run, config = _resume(recipe, config, overrides or ()) if resume else _create(recipe, config)
     try:
         result = _train(config, run)
+    except Exception:
+        if not resume:
+            run.discard_unless_begun()
+        raise
     except KeyboardInterrupt:
         error_console.print(
             f"stopped; continue with: rollenv train {recipe} run_dir={run.path} --resume", soft_wrap=True
@@ -54,9 +60,32 @@ def command(
 
 
 def _need_train_extra() -> None:
-    for module in ("torch", "transformers"):
-        if (module in sys.modules and sys.modules[module] is None) or not importlib.util.find_spec(module):
-            raise MissingExtra(f"training needs {module}, which is not installed: pip install 'rollenv[train]'")
+    for package in (Package("torch", "train"), Package("transformers", "train")):
+        if not package.here:
+            raise MissingExtra(f"training needs {package}, which is not installed: {package.hint}")
+
+
+def _need_everything(config: TrainConfig) -> None:
+    """Say what the environments and the model need, all of it at once, before anything is written or loaded.
+
+    Raises:
+        MissingExtra: a package is not installed.
+        MissingData: the data is not here.
+        UsageError: the settings are wrong, or there is no such model.
+        HubUnreachable: the model is not here, and the hub does not answer.
+    """
+    from rollenv import cards, hub
+    from rollenv.registry import make, spec
+
+    for env_id in dict.fromkeys(env.id for env in config.environments()):
+        lacking = [need for need in spec(env_id).missing if isinstance(need, Package)]
+        if lacking:
+            told = "; ".join(f"{', '.join(names)}: {hint}" for hint, names in cards.needed(lacking).items())
+            raise MissingExtra(f"{env_id} needs what is not installed. {told}")
+    for env in config.environments():
+        make(env.id, **env.kwargs).close()
+    if config.model.path != "tiny":
+        hub.loading(config.model.path)
 
 
 def _create(recipe: str, config: TrainConfig) -> tuple[RunDir, TrainConfig]:
@@ -65,24 +94,16 @@ def _create(recipe: str, config: TrainConfig) -> tuple[RunDir, TrainConfig]:
     return RunDir.create(config, recipe), config
 
 
-def _resume(recipe: str, wanted: TrainConfig, overridden: bool) -> tuple[RunDir, TrainConfig]:
-    """The run to go on with. Settings given again must be the ones it was started with."""
+def _resume(recipe: str, wanted: TrainConfig, overrides: Sequence[str]) -> tuple[RunDir, TrainConfig]:
+    """The run to go on with. Settings given again must be the ones it was started with, but for more iterations."""
+    from rollenv.trainers.config import with_settings
     from rollenv.trainers.run_dir import RunDir, latest
 
     path = Path(wanted.run_dir) if wanted.run_dir else latest(Path("runs"), Path(recipe).stem)
     if path is None:
         raise UsageError(f"there is no run of {recipe!r} below runs/ to resume; name one with run_dir=PATH")
     run, started = RunDir.resume(path)
-    only_place = wanted.run_dir and overridden
-    if overridden and not (only_place and _is_default_but_place(recipe, wanted)):
-        run.check_same(started, wanted)
-    return run, started
-
-
-def _is_default_but_place(recipe: str, wanted: TrainConfig) -> bool:
-    from rollenv.trainers.config import load_config
-
-    return wanted == load_config(recipe).model_copy(update={"run_dir": wanted.run_dir})
+    return run, run.extend(started, with_settings(started, overrides))
 
 
 def _train(config: TrainConfig, run: RunDir) -> Result:
@@ -91,7 +112,7 @@ def _train(config: TrainConfig, run: RunDir) -> Result:
     from rollenv.trainers.trainer import Trainer
 
     transformers.utils.logging.disable_progress_bar()
-    console.print(f"writing to [bold]{run.path}[/]", soft_wrap=True)
+    console.print(f"writing to {run.path}", soft_wrap=True, markup=False)
     gc.collect()
     gc.freeze()  # torch's objects stay; without this, every full collection would walk over them again
     gc.set_threshold(100_000, 20, 20)  # a batch makes a million small objects that are all in use until it is done
@@ -131,7 +152,7 @@ class _Display:
         text = self._numbers(stage)
         if not self.live:
             if done == total or "eval/success" in numbers:
-                error_console.print(f"{stage} {done}/{total} {text}", soft_wrap=True)
+                error_console.print(f"{stage} {done}/{total} {text}", soft_wrap=True, markup=False)
             return
         if stage not in self.tasks:
             for finished in self.tasks.values():
@@ -152,14 +173,18 @@ class _Display:
 
 def _conclude(run: RunDir, result: Result, seconds: float) -> None:
     from rollenv.cli.view import write_report
+    from rollenv.report.summary import domains
 
     report = write_report(run.path)
     table = Table("", "before", "after", box=None, header_style="bold")
 
-    def interval(row: dict[str, float]) -> str:
-        return percent(row["eval/success"], row["eval/low"], row["eval/high"])
+    def add_success(label: str, prefix: str = "eval/") -> None:
+        rows = (result.before, result.after)
+        table.add_row(label, *(percent(*(row[prefix + key] for key in ("success", "low", "high"))) for row in rows))
 
-    table.add_row("success on unseen episodes (95 %)", interval(result.before), interval(result.after))
+    add_success("success on unseen episodes (95 %)")
+    for name in domains(result.after)[0]:
+        add_success(f"the same, of {name}", f"eval/{name}/")
     for name in ("reward", "turns"):
         table.add_row(
             f"{name} per episode", f"{result.before[f'eval/{name}']:.2f}", f"{result.after[f'eval/{name}']:.2f}"
@@ -167,5 +192,5 @@ def _conclude(run: RunDir, result: Result, seconds: float) -> None:
     console.print(table)
     console.print(f"trained in {result.seconds:.0f} s, {seconds:.0f} s with everything before it")
     for label, path in (("model", result.checkpoint), ("metrics", run.metrics_file), ("page to look at", report)):
-        console.print(f"{label}: {path}", soft_wrap=True)
+        console.print(f"{label}: {path}", soft_wrap=True, markup=False)
     sys.stdout.flush()

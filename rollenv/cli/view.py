@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import webbrowser
 from pathlib import Path
 
@@ -13,33 +12,57 @@ from rollenv.core import UsageError
 
 
 def command(
-    run: Path = typer.Argument(help="A run's folder."),
+    runs: list[Path] = typer.Argument(metavar="FOLDER...", help="A run's folder; several are compared."),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", help="The page to write; report.html in the folder, compare.html here for several."
+    ),
     show: bool = typer.Option(False, "--open", help="Open the page in a browser."),
+    serve: bool = typer.Option(False, "--serve", help="Serve all runs in a folder as pages until Ctrl-C."),
+    host: str = typer.Option("127.0.0.1", help="Address to serve at; other machines reach it unless it is loopback."),
+    port: int = typer.Option(8765, min=0, max=65535, help="Port to serve at; 0 takes a free one."),
 ) -> None:
-    """Write a run's curves and episodes as one self-contained HTML page."""
-    page = write_report(run)
-    console.print(str(page), soft_wrap=True)
+    """Look at runs: curves, and every stored episode, of training runs and evaluations."""
+    if serve:
+        if len(runs) != 1 or out is not None:
+            raise UsageError("--serve takes one folder, and no --out: `rollenv view --serve runs/`")
+        _serve(runs[0], host, port, show)
+        return
+    page = write_report(*runs, out=out)
+    console.print(str(page), soft_wrap=True, markup=False)
     if show:
         webbrowser.open(page.resolve().as_uri())
 
 
-def write_report(path: Path) -> Path:
-    """Write ``report.html`` into a run's folder and return its path.
+def write_report(*runs: Path, out: Path | None = None) -> Path:
+    """Write the page of a run, or the comparison of several, and return its path.
+
+    Args:
+        runs: folders.
+        out: the page; by default ``report.html`` in the folder of the run, ``compare.html`` here for several.
 
     Raises:
-        UsageError: if the folder holds no metrics.
+        UsageError: if a folder holds no run, or the page cannot be written there.
     """
-    from rollenv.report import render_report
-    from rollenv.trainers.run_dir import RunDir, read_rows
+    from rollenv.report import write_report as write
 
-    run = RunDir(path)
-    metrics = read_rows(run.metrics_file)
-    if not metrics:
-        raise UsageError(f"{path} holds no metrics.jsonl with results; pass the folder of a training run")
-    settings = json.loads(run.config_file.read_text()) if run.config_file.exists() else {}
-    name = settings.get("env", {}).get("id", "")
-    algorithm = settings.get("algorithm", {}).get("name", "")
-    title = f"{path.resolve().name}: {algorithm} on {name}" if name else path.resolve().name
-    page = render_report(title, metrics=metrics, episodes=read_rows(run.episodes_file), settings=settings)
-    run.report_file.write_text(page, encoding="utf-8")
-    return run.report_file
+    target = out or (runs[0] / "report.html" if len(runs) == 1 else Path("compare.html"))
+    if target.suffix != ".html":
+        raise UsageError(f"the page is an .html file, not {str(target)!r}")
+    try:
+        return write(runs, target)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {target}: {error.strerror or error}; choose another place with --out"
+        ) from error
+
+
+def _serve(root: Path, host: str, port: int, show: bool) -> None:
+    from rollenv.report import make_server
+
+    with make_server(root, host, port) as server:
+        console.print(f"serving {root} at {server.url} until Ctrl-C", soft_wrap=True, markup=False)
+        if not server.is_private:
+            console.print("anyone who reaches this address can read these runs", style="yellow")
+        if show:
+            webbrowser.open(server.url)
+        server.serve_forever()

@@ -1,1 +1,1 @@
-"""Names of other projects that lead here."""
+"""Compatibility with other projects' interfaces."""

@@ -4,9 +4,9 @@ from rollenv.rollout.clock import Clock
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.processes import ProcessWorkers
 from rollenv.rollout.stream import RolloutStream, TailBatches
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
+from rollenv.rollout.workers.processes import ProcessWorkers
 
 __all__ = [
     "Clock",

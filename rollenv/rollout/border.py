@@ -1,8 +1,9 @@
 """The border: every value that an environment or an agent hands over is checked here, once, by type, size and
-finiteness. What is wrong is an error of its episode; what is right is plain Python afterwards."""
+finiteness. A wrong value is an error of its episode; a valid one is plain Python afterwards."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +31,7 @@ _TO_FLOAT: tuple[tuple[Any, Callable[[Any], float]], ...] = (
 
 
 class BadValue(RollenvError):
-    """A value is not what it has to be; the text says what it is of, its kind, and what was wanted."""
+    """A value has the wrong type or range; the text names it, its type, and what is expected."""
 
 
 def kind(value: Any) -> str:
@@ -39,49 +40,73 @@ def kind(value: Any) -> str:
 
 
 def text(value: Any, what: str) -> str:
-    """A text of bearable length, as an exact ``str``."""
+    """Check a text and convert it to an exact ``str``.
+
+    Args:
+        value: as the environment returned it.
+        what: name of the value in error messages.
+
+    Raises:
+        BadValue: not a ``str``, too long, or with lone surrogates.
+    """
     if type(value) is not str:
         if not isinstance(value, str):
-            raise BadValue(f"{what} is a str, not {kind(value)}")
+            raise BadValue(f"{what} must be a str, not {kind(value)}")
         value = "".join((value,))
     if len(value) > LARGEST_TEXT:
-        raise BadValue(f"{what} has {len(value)} characters; at most {LARGEST_TEXT} are taken")
+        raise BadValue(f"{what} has {len(value)} characters; at most {LARGEST_TEXT} are allowed")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise BadValue(f"{what} holds half of a surrogate pair at {error.start}, which is no text") from None
+            raise BadValue(f"{what} has a lone surrogate at {error.start}, which is not valid text") from None
     return value  # type: ignore[no-any-return]
 
 
 def number(value: Any, what: str) -> float:
-    """A finite number. Scalars of NumPy are converted; arrays, complex numbers and times are none."""
+    """Check a number and convert it to a finite ``float``.
+
+    Args:
+        value: a number of Python, or a scalar of NumPy.
+        what: name of the value in error messages.
+
+    Raises:
+        BadValue: not a real number, or not finite.
+    """
     if type(value) is not float:
         convert = next((convert for kinds, convert in _TO_FLOAT if isinstance(value, kinds)), None)
         if convert is None or isinstance(value, np.timedelta64):
-            raise BadValue(f"{what} is a number, not {kind(value)}")
+            raise BadValue(f"{what} must be a number, not {kind(value)}")
         try:
             value = convert(value)
         except OverflowError:
-            raise BadValue(f"{what} is a finite number, not an int of {int.bit_length(value)} bits") from None
+            raise BadValue(f"{what} must be a finite number, not an int of {int.bit_length(value)} bits") from None
     if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
-        raise BadValue(f"{what} is a finite number of at most {LARGEST_NUMBER:g}, not {value!r}")
+        raise BadValue(f"{what} must be a finite number of at most {LARGEST_NUMBER:g}, not {value!r}")
     return value  # type: ignore[no-any-return]
 
 
 def flag(value: Any, what: str) -> bool:
-    """True or False, of Python or NumPy."""
+    """Check a boolean of Python or NumPy.
+
+    Args:
+        value: as the environment returned it.
+        what: name of the value in error messages.
+
+    Raises:
+        BadValue: not a boolean.
+    """
     if value is True or value is False:
         return value
     if not isinstance(value, np.bool_):
-        raise BadValue(f"{what} is a bool, not {kind(value)}")
+        raise BadValue(f"{what} must be a bool, not {kind(value)}")
     return bool(value)
 
 
 def info(value: Any) -> dict[str, Any]:
-    """A dictionary whose keys that mean something to rollenv hold what they have to."""
+    """Check an info dictionary: the keys that rollenv reads must have the right types."""
     if not isinstance(value, dict):
-        raise BadValue(f"info is a dict, not {kind(value)}")
+        raise BadValue(f"info must be a dict, not {kind(value)}")
     checked: dict[str, Any] = dict(value)
     for name in ("prefix", "suffix"):
         if name in checked:
@@ -96,24 +121,33 @@ def _yes_or_no(value: Any, what: str) -> bool:
     """True or False, also as 1 or 0."""
     found = number(value, what)
     if found not in (0.0, 1.0):
-        raise BadValue(f"{what} is True or False, not {found!r}; a score belongs into the reward")
+        raise BadValue(f"{what} must be True or False, not {found!r}; put a score into the reward")
     return bool(found)
 
 
 def parts(value: Any, n: int, what: str) -> Sequence[Any]:
-    """A tuple of ``n`` values."""
+    """Check that a value is a tuple of the right length.
+
+    Args:
+        value: as the environment returned it.
+        n: number of items.
+        what: name of the value in error messages.
+
+    Raises:
+        BadValue: not a tuple of ``n`` items.
+    """
     if not isinstance(value, tuple | list):
-        raise BadValue(f"{what} is a tuple of {n} values, not {kind(value)}")
+        raise BadValue(f"{what} must be a tuple of {n} values, not {kind(value)}")
     found = _sequence(value, what)
     if len(found) != n:
-        raise BadValue(f"{what} is a tuple of {n} values, not {kind(value)} of {len(found)}")
+        raise BadValue(f"{what} must be a tuple of {n} values, not {kind(value)} of {len(found)}")
     return found
 
 
 def action(value: Any) -> Action:
-    """An action with its tokens, if it has any; a new one, that nobody else can change."""
+    """An action with its tokens, if it has any; a new one, which nothing else can change."""
     if not isinstance(value, Action):
-        raise BadValue(f"an answer is an Action, not {kind(value)}")
+        raise BadValue(f"an answer must be an Action, not {kind(value)}")
     try:
         return _action(value)
     except (BadValue, KeyboardInterrupt):
@@ -125,7 +159,7 @@ def action(value: Any) -> Action:
 def _action(value: Action) -> Action:
     finish = text(value.finish, "an action's finish")
     if finish not in _FINISHES:
-        raise BadValue(f"an action's finish is one of {_FINISHES}, not {finish[:40]!r}")
+        raise BadValue(f"an action's finish must be one of {_FINISHES}, not {finish[:40]!r}")
     version = whole(value.policy_version, "an action's policy_version")
     response_ids = _integers(value.response_ids, "response_ids")
     checked = Action(
@@ -136,11 +170,24 @@ def _action(value: Action) -> Action:
         version,
         _integers(value.versions, "versions"),
         finish,
+        text(value.raw, "an action's raw response"),
+        _messages(value.messages),
     )
     for name, n in (("logprobs", len(checked.logprobs)), ("versions", len(checked.versions))):
         if n not in (0, len(response_ids)):
             raise BadValue(f"{name} has {n} values for {len(response_ids)} response tokens")
     return checked
+
+
+def _messages(values: Any) -> tuple[dict[str, Any], ...]:
+    """Plain data for JSON; copies, so that later changes do not reach the record."""
+    found = _sequence(values, "messages")
+    if not all(isinstance(message, dict) for message in found):
+        raise BadValue("an action's messages are dicts with a role and a content")
+    try:
+        return tuple(json.loads(json.dumps(found))) if found else ()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadValue(f"an action's messages are not JSON data: {error}") from error
 
 
 def _integers(values: Any, what: str) -> tuple[int, ...]:
@@ -158,7 +205,12 @@ def _integers(values: Any, what: str) -> tuple[int, ...]:
 
 
 def whole(value: Any, what: str) -> int:
-    """A whole number from 0 on that fits 32 bits."""
+    """Check a non-negative integer that fits 32 bits.
+
+    Args:
+        value: as the environment returned it.
+        what: name of the value in error messages.
+    """
     return _integers((value,), what)[0]
 
 
@@ -184,4 +236,4 @@ def _sequence(values: Any, what: str) -> tuple[Any, ...]:
         return tuple.__getitem__(values, slice(None))
     if isinstance(values, list):
         return tuple(list.copy(values))
-    raise BadValue(f"{what} is a tuple, not {kind(values)}")
+    raise BadValue(f"{what} must be a tuple, not {kind(values)}")

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Clock(Enum):
-    """Whose seconds count. Virtual time suits coroutines alone: other processes and threads do not follow it."""
+    """Real or virtual time. Virtual time works only for coroutines: other processes and threads do not follow it."""
 
     REAL = "real"
     VIRTUAL = "virtual"
@@ -28,7 +28,7 @@ class Deadlock(RuntimeError):
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Waits for nothing; tells the loop how far to jump."""
+    """Never waits; records how far the loop has to jump."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class _JumpingSelector(selectors.SelectSelector):
         ready = super().select(0)
         if not ready:
             if timeout is None:
-                raise Deadlock("in virtual time every coroutine waits and nothing is scheduled to wake one")
+                raise Deadlock("deadlock in virtual time: every coroutine waits and nothing is scheduled")
             self.now += timeout
         return ready
 
@@ -55,4 +55,4 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
     def run_in_executor(self, *args: Any) -> Any:  # type: ignore[override]
-        raise RuntimeError("threads do not follow virtual time")
+        raise RuntimeError("threads cannot run in virtual time")

@@ -1,4 +1,4 @@
-"""The end of coroutines that others wrote: one that is told to end does so, whatever it catches."""
+"""Ending coroutines of other authors: a cancelled one ends, whatever it catches."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ GRACE = 5.0
 
 
 class Ending(Generic[T]):
-    """Awaits something that may catch its cancellation. When its task is cancelled again, it is left where it is.
+    """Awaits something that may catch its cancellation. It is closed when its task is cancelled again.
 
     Args:
         awaitable: what is awaited.
-        meant: whether a cancellation is the rollout's; others are the awaitable's own affair.
+        meant: whether a cancellation is the rollout's; others belong to the awaitable.
     """
 
     def __init__(self, awaitable: Awaitable[T], meant: Callable[[], bool]):
@@ -51,7 +51,7 @@ async def _awaited(awaitable: Awaitable[T]) -> T:
 
 
 def insist(task: asyncio.Task[Any]) -> None:
-    """Cancel a task, and again while it has not ended."""
+    """Cancel a task, again and again until it ends."""
     if not task.done():
         task.cancel()
         task.get_loop().call_later(GRACE, insist, task)

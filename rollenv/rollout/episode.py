@@ -1,4 +1,4 @@
-"""One episode, played to its end whatever its environment does."""
+"""One episode, played to its end even if its environment fails."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session
-from rollenv.agents.failures import EngineFailed
+from rollenv.agents.engines.base import EngineFailed
 from rollenv.core import RollenvError, UsageError
 from rollenv.rollout import border
 from rollenv.rollout.border import BadValue
 from rollenv.rollout.ending import GRACE, Ending
-from rollenv.rollout.health import Health, Record
+from rollenv.rollout.records.health import Health, Record
 from rollenv.rollout.types import Trajectory, Turn
-from rollenv.rollout.workers import EnvFailure, Seen, WorkerEnv, Workers, failed, says, told
+from rollenv.rollout.workers.base import EnvFailure, Seen, WorkerEnv, Workers, failed, says, told
 
 logger = logging.getLogger(__name__)
 
-#: Workers that an episode may lose by no fault of its own before it plays alone, where nobody else can harm it.
+#: Workers that an episode may lose without its fault before it plays alone, where no other episode can harm it.
 _UNLUCKY = 5
 
-#: Workers of its own that an episode may lose.
+#: Workers that an episode may lose while it plays alone.
 _LOST_ALONE = 2
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Deadlines in seconds, and how much failure is borne. Deadlines of environments need interruptible workers."""
+    """Deadlines in seconds, and how many failures are tolerated. Environments' deadlines need interruptible workers."""
 
     reset: float | None = 300.0
     """For building and resetting an environment."""
@@ -48,23 +48,23 @@ class Limits:
     max_replays: int = 3
     """How often an episode may be continued after its environment raised or hung."""
     max_losses: int = 20
-    """How often it may be continued after its worker was lost, which is mostly the fault of others."""
+    """How often it may be continued after its worker was lost, which is mostly the fault of other environments."""
     max_backoff: float = 10.0
-    """The longest that attempts at an environment, and new work for a worker, rest after failures in a row."""
+    """The longest pause, in seconds, before the next attempt at an environment or worker after failures in a row."""
     max_replacements: int = 2
-    """How many further members may take the places of failed ones, for each that a group needs."""
+    """How many extra members may replace failed ones, for each member that a group needs."""
 
     def __post_init__(self) -> None:
         for name in ("reset", "step", "agent", "reward", "episode"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise UsageError(f"the deadline {name!r} is a number of seconds above 0 or None, not {value!r}")
+                raise UsageError(f"the deadline {name!r} must be a number of seconds above 0 or None, not {value!r}")
         for name in ("max_replays", "max_losses", "max_backoff", "max_replacements"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
 
 
-#: Seconds by which the event loop may be late before that is taken for a standstill.
+#: Seconds that the event loop may be late before it counts as blocked.
 _LATE = 0.5
 
 #: A call that the environment answered: method, arguments, fingerprint. Enough to make it again and to see whether the
@@ -73,7 +73,7 @@ _Done = tuple[str, tuple[Any, ...], int]
 
 
 class _Watchdog:
-    """Deadlines of one task, for a call and for the whole episode: one timer, which is seldom moved."""
+    """Deadlines of one task, for a call and for the whole episode: one timer, which is rarely moved."""
 
     __slots__ = ("_loop", "_task", "_timer", "cancels", "due", "end", "expired")
 
@@ -99,7 +99,7 @@ class _Watchdog:
         self.due = math.inf
 
     def go_on(self, due: float) -> None:
-        """A call that another one interrupted goes on, due when it was."""
+        """Resume a call that another one interrupted, with its old deadline."""
         self.due = due
         self._set()
 
@@ -120,7 +120,7 @@ class _Watchdog:
         return True
 
     def stray(self) -> bool:
-        """Whether somebody who may not has cancelled the task, which is to be felt at its next pause."""
+        """Whether someone without the right to do so has cancelled the task; it takes effect at its next pause."""
         return bool(self._task and self._task.cancelling() and getattr(self._task, "_must_cancel", False))
 
     async def absorb(self) -> None:
@@ -142,7 +142,7 @@ class _Watchdog:
         now = self._loop.time()
         late = now - self._timer.when()
         self._timer = None
-        if late > _LATE:  # the event loop stood still: what came meanwhile is heard first
+        if late > _LATE:  # the event loop stood still: handle the messages that arrived meanwhile first
             self.due, self.end = (max(when, now + min(late, GRACE)) for when in (self.due, self.end))
         if min(self.due, self.end) > now:
             self._set()
@@ -154,7 +154,7 @@ class _Watchdog:
 
 
 def never() -> bool:
-    """Nobody asked for it."""
+    """Never requested."""
     return False
 
 
@@ -163,8 +163,8 @@ class Episode:
     """Plays one trajectory.
 
     What the environment was asked is kept. When it crashes, hangs or is lost with its worker, a new one is asked the
-    same again, which by the contract gives the same answers, and the episode goes on; the agent does not notice. An
-    environment that ended its worker gets one for itself then, so that it ends nobody else's.
+    same again, which by the contract gives the same answers, and the episode continues; the agent does not notice. An
+    environment that ended its worker then gets one for itself, so that it cannot end others'.
     """
 
     trajectory: Trajectory
@@ -214,19 +214,21 @@ class Episode:
         try:
             await self._play()
         except AgentFailed as failure:
-            self._fail(says(failure) or told(failure))
+            self._fail(says(failure) or told(failure), "agent")
             self.outcome = "agent_failed"
         except EnvFailure as failure:
-            self._fail_here(str(failure))
+            self._fail_here(str(failure), failure.kind)
         except BaseException as error:
             if self.watchdog.expired == "episode" and not self.asked():
-                self._fail_here(f"the episode took longer than {self.limits.episode} s; its phase was {self.phase!r}")
+                self._fail_here(
+                    f"the episode took longer than {self.limits.episode} s; its phase was {self.phase!r}", "episode"
+                )
             elif isinstance(error, Exception) or self.wanted(error):
                 if isinstance(error, asyncio.CancelledError):
                     self.trajectory.status = self.outcome = "cancelled"
                 raise
             else:
-                self._fail_here(f"{told(error)} was raised in phase {self.phase!r}, by nobody who may")
+                self._fail_here(f"{told(error)} was raised in phase {self.phase!r}, where it is not allowed", "raised")
         finally:
             self.watchdog.stop()
             self.trajectory.seconds = self.clock() - started
@@ -236,15 +238,16 @@ class Episode:
             await self.watchdog.absorb()
         return self.trajectory
 
-    def _fail(self, text: str) -> None:
+    def _fail(self, text: str, kind: str) -> None:
         self.trajectory.status, self.trajectory.error, self.outcome = "failed", text, "failed"
+        self.trajectory.failure = kind
 
-    def _fail_here(self, text: str) -> None:
-        """The failure is one of the environment, and says of which."""
-        self._fail(text if self.env_id in text else f"{self.env_id}: {text}")
+    def _fail_here(self, text: str, kind: str) -> None:
+        """The environment failed; the failure names it."""
+        self._fail(text if self.env_id in text else f"{self.env_id}: {text}", kind)
 
     def wanted(self, error: BaseException) -> bool:
-        """Whether an exception that is no Exception is the user's or the rollout's, and so ends more than this."""
+        """Whether a BaseException comes from the user or the rollout, and so ends more than this episode."""
         if isinstance(error, asyncio.CancelledError):
             return self.asked()
         return isinstance(error, KeyboardInterrupt) and self.interrupted()
@@ -260,7 +263,7 @@ class Episode:
                     seen.truncated = True
                     break
                 before, seen = seen, await self._robust("step", action.text)
-                trajectory.turns.append(turn_of(before, action, seen.reward))
+                trajectory.turns.append(turn_of(before, action, seen))
         finally:
             self._end_session(session)
         trajectory.status = "terminated" if seen.terminated else "truncated"
@@ -337,7 +340,12 @@ class Episode:
         return self.wanted(error) or bool(self.watchdog.expired)
 
     async def call(self, method: str, *args: Any) -> Any:
-        """For the agent: any method of the environment."""
+        """Call a method of the environment; for agents.
+
+        Args:
+            method: name of the method.
+            args: its arguments.
+        """
         before, due = self.phase, self.watchdog.due
         answer = await self._robust("call", method, *args)
         self.watchdog.go_on(due)
@@ -358,7 +366,7 @@ class Episode:
     # -- asking the environment --------------------------------------------------------------------------------------
 
     async def _robust(self, method: str, *args: Any) -> Any:
-        """Ask the environment; where it fails, ask another one that was brought to the same point."""
+        """Ask the environment; if it fails, ask another one, replayed to the same point."""
         while True:
             try:
                 if self.env is None:
@@ -393,7 +401,7 @@ class Episode:
             answer = await self._ask(method, args, "replay") if number else first
             if fingerprint(answer) != expected:
                 text = f"{self.env_id}: replayed with the same seed and actions, call {number} gave another answer"
-                raise EnvFailure("differs", f"{text}; `rollenv check {self.env_id}` tells what it depends on")
+                raise EnvFailure("differs", f"{text}; `rollenv check {self.env_id}` shows what it depends on")
         return first
 
     async def _ask(self, method: str, args: tuple[Any, ...], phase: str = "") -> Any:
@@ -438,7 +446,7 @@ class Episode:
         return worker in self.failed_in or self.health.shuns(worker)
 
     def _count(self, failure: EnvFailure) -> None:
-        """Note a failure and let go of the environment that had it."""
+        """Record a failure and release the environment that had it."""
         self.health.failed(self.env_id, self.env.worker if self.env else "", failure.kind, str(failure))
         self.failures[failure.kind] += 1
         if self.env is not None:
@@ -453,7 +461,7 @@ class Episode:
         self._release()
 
     async def add_reward(self, reward: Callable[[Trajectory], Awaitable[float]]) -> None:
-        """Ask the reward function; what it gives is added to the last turn. Where it fails, the trajectory has."""
+        """Ask the reward function; its reward is added to the last turn. If it fails, so does the trajectory."""
         self.enter("reward")
         last = self.trajectory.turns[-1]
         self.watchdog = _Watchdog(None)
@@ -468,7 +476,7 @@ class Episode:
                 raise
             late = isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired()
             why = f"it did not answer within {self.limits.reward} s" if late else told(error)
-            self._fail(f"its reward could not be computed: {why}")
+            self._fail(f"its reward could not be computed: {why}", "reward")
             self.outcome = "reward_failed"
         finally:
             self.watchdog.stop()
@@ -487,14 +495,14 @@ class Episode:
             logger.warning("%s could not be closed: %s", self.env_id, told(error))
 
     def enter(self, phase: str) -> float:
-        """Enter a phase; the time."""
+        """Enter a phase and return the time."""
         self.phase = phase
         self.since = self.clock()
         return self.since
 
     @property
     def seconds_in_phase(self) -> float:
-        """How long it has been doing what it does."""
+        """Seconds in the current phase."""
         return self.clock() - self.since
 
 
@@ -507,13 +515,19 @@ def _check_version(answer: Action, oldest: int, newest: int) -> None:
         )
 
 
-def turn_of(before: Seen, action: Action, reward: float) -> Turn:
-    """The turn in which the agent answered ``before`` with ``action``."""
+def turn_of(before: Seen, action: Action, after: Seen) -> Turn:
+    """Build the turn in which the agent took an action.
+
+    Args:
+        before: what the environment returned last.
+        action: the agent's answer to it.
+        after: what the environment returned to it.
+    """
     return Turn(
         action.prompt_ids,
         action.response_ids,
         action.logprobs,
-        reward,
+        after.reward,
         action.text,
         before.observation,
         before.state_key,
@@ -521,6 +535,9 @@ def turn_of(before: Seen, action: Action, reward: float) -> Turn:
         action.versions,
         action.finish,
         before.view,
+        action.raw,
+        action.messages,
+        after.info.get("valid") is not False,
     )
 
 

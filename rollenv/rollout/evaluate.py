@@ -1,10 +1,11 @@
-"""How well an agent does: success, pass@k and pass^k with their 95 % intervals over seeded tasks."""
+"""How well an agent performs: success, pass@k and pass^k with their 95 % intervals over seeded tasks."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from rollenv.agents.base import Agent
 from rollenv.core import UsageError
 from rollenv.registry import spec
-from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.manager import RolloutManager, refuse_running_loop
 from rollenv.rollout.types import Task, Trajectory
 
 #: Tasks of an evaluation of what has no end of them.
@@ -35,12 +36,20 @@ class Evaluation:
     reward: float
     turns: float
     failed: int
+    failures: dict[str, int]
+    """How many failed in which way: the values of :attr:`Trajectory.failure`."""
     seconds: float
+    """Of this evaluation, with those that it continues."""
     pass_at: dict[int, Interval]
     """For each j up to k: the chance that one of j episodes of a task succeeds."""
     pass_all: dict[int, Interval]
     """For each j up to k: the chance that all of j episodes of a task succeed (tau-bench's pass^k)."""
     trajectories: list[Trajectory] = field(repr=False)
+
+    @property
+    def wrong(self) -> int:
+        """Episodes that came to an end and were not successful."""
+        return sum(t.complete and not t.success for t in self.trajectories)
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, without the trajectories."""
@@ -59,6 +68,7 @@ def evaluate(
     options: dict[str, Any] | None = None,
     manager: RolloutManager | None = None,
     played: Iterable[Trajectory] = (),
+    seconds: float = 0.0,
     watch: Callable[[Trajectory], None] | None = None,
 ) -> Evaluation:
     """Play the tasks with the seeds ``seed`` .. ``seed + n - 1``, ``k`` times each.
@@ -71,16 +81,22 @@ def evaluate(
         kwargs: constructor arguments of the environment.
         n: tasks; by default all of a data set, and 100 of what is generated.
         k: episodes of each task; they start in the same state and differ in the agent's draws.
+        seed: of the first task.
         wrappers: put around the environment; see :class:`Task`.
         options: of every reset.
-        seed: of the first task.
         manager: plays; a plain one by default.
         played: episodes of an earlier, unfinished evaluation, which are not played again. Failed ones are.
+        seconds: that the episodes in ``played`` took; the time of the others is added.
         watch: called with every trajectory that ends.
+
+    Raises:
+        UsageError: ``k`` or ``n`` is below 1, ``n`` is above the number of tasks in the data set, the id or an argument
+            is wrong, or an event loop is running here, as in a notebook.
     """
+    refuse_running_loop("await asyncio.to_thread(evaluate, ...)")
     started = time.perf_counter()
     if k < 1:
-        raise UsageError(f"k is at least 1, got {k}")
+        raise UsageError(f"k must be at least 1, got {k}")
     tasks = tasks_of(env_id, kwargs, n, seed, wrappers, options)
     known = {(t.task.seed, t.member): t for t in played if t.complete}
     trajectories = [
@@ -94,7 +110,8 @@ def evaluate(
             plain.play(to_play, watch)
     else:
         manager.play(to_play, watch)
-    return summarise(env_id, trajectories, k, time.perf_counter() - started)
+    seconds += time.perf_counter() - started if to_play or not seconds else 0.0
+    return summarise(env_id, trajectories, k, seconds)
 
 
 def tasks_of(
@@ -105,10 +122,18 @@ def tasks_of(
     wrappers: dict[str, dict[str, Any]] | None = None,
     options: dict[str, Any] | None = None,
 ) -> list[Task]:
-    """The tasks of an evaluation; see :func:`evaluate`.
+    """Build the tasks of an evaluation.
+
+    Args:
+        env_id: the environment.
+        kwargs: its constructor arguments.
+        n: number of tasks; by default all of a data set, and 100 of generated tasks.
+        seed: of the first task; the others count up.
+        wrappers: around the environment; see :class:`Task`.
+        options: of every reset.
 
     Raises:
-        UsageError: there are fewer numbered tasks than asked for, or none are asked for.
+        UsageError: ``n`` is below 1, or above the number of tasks in the data set.
     """
     env_spec, kwargs, options = spec(env_id), kwargs or {}, options or {}
     numbered = env_spec.indexed and "index" not in options
@@ -117,9 +142,9 @@ def tasks_of(
             there = env.num_tasks()
         n = there if n is None else n
         if n > there:
-            raise UsageError(f"{env_id} has {there} tasks, which is fewer than the {n} asked for")
+            raise UsageError(f"{env_id} has {there} tasks, fewer than the {n} requested")
     if n is not None and n < 1:
-        raise UsageError(f"an evaluation has at least 1 task, got n={n}")
+        raise UsageError(f"an evaluation needs at least 1 task, got n={n}")
     return [
         Task(env_id, seed + i, kwargs, wrappers or {}, {**options, **({"index": i} if numbered else {})})
         for i in range(DEFAULT_TASKS if n is None else n)
@@ -127,7 +152,14 @@ def tasks_of(
 
 
 def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: float) -> Evaluation:
-    """The numbers of an evaluation; ``trajectories`` are ``k`` of each task, next to each other."""
+    """Compute the metrics of an evaluation.
+
+    Args:
+        env_id: the environment.
+        trajectories: all episodes; the ``k`` of a task are next to each other.
+        k: episodes per task.
+        seconds: wall-clock time of the evaluation.
+    """
     n = len(trajectories) // k
     wins = [sum(t.success and t.complete for t in trajectories[i * k : (i + 1) * k]) for i in range(n)]
     success, low, high = mean_interval([c / k for c in wins])
@@ -141,6 +173,7 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
         reward=sum(t.reward for t in trajectories) / len(trajectories),
         turns=sum(len(t.turns) for t in trajectories) / len(trajectories),
         failed=sum(t.status == "failed" for t in trajectories),
+        failures=dict(Counter(t.failure or "unknown" for t in trajectories if t.status == "failed")),
         seconds=seconds,
         pass_at={j: mean_interval([pass_at(k, c, j) for c in wins]) for j in range(1, k + 1)},
         pass_all={j: mean_interval([pass_all(k, c, j) for c in wins]) for j in range(1, k + 1)},
@@ -149,20 +182,31 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
 
 
 def pass_at(n: int, c: int, k: int) -> float:
-    """The chance that one of ``k`` out of ``n`` episodes with ``c`` successes is a success: 1 - C(n-c, k) / C(n, k).
+    """The probability that one of ``k`` out of ``n`` episodes with ``c`` successes succeeds: 1 - C(n-c, k) / C(n, k).
 
     The unbiased estimator of Chen et al. 2021 (arXiv 2107.03374, equation 1).
+
+    Args:
+        n: episodes.
+        c: successes among them.
+        k: episodes drawn without replacement.
     """
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
 def pass_all(n: int, c: int, k: int) -> float:
-    """The chance that ``k`` out of ``n`` episodes with ``c`` successes all are: C(c, k) / C(n, k) (tau-bench)."""
+    """The probability that ``k`` of ``n`` episodes are all successes: C(c, k) / C(n, k) (tau-bench, arXiv 2406.12045).
+
+    Args:
+        n: episodes.
+        c: successes among them.
+        k: episodes drawn without replacement.
+    """
     return math.comb(c, k) / math.comb(n, k)
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """The mean of values in 0 .. 1, and bounds that hold it with at least 95 %.
+    """The mean of values in 0 .. 1, and bounds that contain it with at least 95 % confidence.
 
     Wilson's interval for as many coin tosses: no distribution within 0 .. 1 varies more than the coin of its mean.
     """
@@ -171,7 +215,16 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def wilson_interval(wins: float, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's score interval for a share of ``wins`` in ``n``; z = 1.96 gives 95 %."""
+    """Wilson's score interval for a proportion.
+
+    Args:
+        wins: successes, which may be fractional.
+        n: trials.
+        z: quantile of the normal distribution; 1.96 gives 95 %.
+
+    Returns:
+        The lower and upper bound, 0 to 1.
+    """
     share = wins / n
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections.abc import Callable
 
@@ -9,6 +10,8 @@ from rollenv.core import UsageError
 from rollenv.rollout.types import Group
 
 Filter = Callable[[Group], bool]
+
+logger = logging.getLogger(__name__)
 
 
 def varied(threshold: float = 0.0) -> Filter:
@@ -22,7 +25,15 @@ def varied(threshold: float = 0.0) -> Filter:
 
 
 def mean_between(low: float, high: float) -> Filter:
-    """Keep groups with ``low`` < mean reward < ``high``: DAPO's dynamic sampling (arXiv 2503.14476, equation 11)."""
+    """Keep groups with ``low`` < mean reward < ``high``: DAPO's dynamic sampling (arXiv 2503.14476, equation 11).
+
+    Args:
+        low: exclusive lower bound.
+        high: exclusive upper bound.
+
+    Raises:
+        UsageError: ``low`` is not below ``high``.
+    """
     if not low < high:
         raise UsageError(f"mean_between needs low < high, got {low} and {high}")
 
@@ -31,3 +42,50 @@ def mean_between(low: float, high: float) -> Filter:
         return bool(rewards) and low < statistics.fmean(rewards) < high
 
     return keep
+
+
+class Bounded:
+    """Another filter that drops no more than so many groups for every batch, and then keeps all.
+
+    DAPO's dynamic sampling draws until a batch is full; where nearly all groups are equal, that never ends. With this,
+    the batch goes on with what is there.
+
+    Args:
+        keep: which groups count.
+        drops: the most that are dropped for a batch.
+        groups: the size of a batch: after so many kept groups, counting begins anew.
+
+    Raises:
+        UsageError: ``drops`` is negative, or ``groups`` below 1.
+    """
+
+    def __init__(self, keep: Filter, drops: int, groups: int):
+        if drops < 0 or groups < 1:
+            raise UsageError(f"drops must be at least 0 and groups at least 1, got drops={drops}, groups={groups}")
+        self.keep, self.drops, self.groups = keep, drops, groups
+        #: Over all batches: groups that were dropped, and that were kept only because the bound was reached.
+        self.dropped, self.let_through = 0, 0
+        self._dropped = self._kept = 0
+
+    def __call__(self, group: Group) -> bool:
+        kept = self.keep(group)
+        if not kept and self._dropped < self.drops:
+            self._dropped += 1
+            self.dropped += 1
+            return False
+        if not kept:
+            self._pass_anyway()
+        self._kept += 1
+        if self._kept == self.groups:
+            self._dropped = self._kept = 0
+        return True
+
+    def _pass_anyway(self) -> None:
+        self.let_through += 1
+        if self._dropped == self.drops:
+            self._dropped += 1  # so that it is said once a batch
+            logger.warning(
+                "%d groups were dropped for one batch, the most that are; it is filled with groups that give no "
+                "learning signal. Try easier tasks, larger groups, or more drops",
+                self.drops,
+            )

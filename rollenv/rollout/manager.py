@@ -1,4 +1,4 @@
-"""Plays tasks in groups, with redundancy, through failures: a coroutine for every trajectory."""
+"""Plays tasks in groups, with redundancy and recovery from failures: a coroutine for every trajectory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rollenv.rollout.clock import Clock, Deadlock
 from rollenv.rollout.ending import GRACE
 from rollenv.rollout.episode import Episode, Limits
 from rollenv.rollout.filters import Filter
-from rollenv.rollout.flight import FlightRecorder
-from rollenv.rollout.health import Health
 from rollenv.rollout.race import Race
-from rollenv.rollout.stats import RolloutStats
+from rollenv.rollout.records.flight import FlightRecorder
+from rollenv.rollout.records.health import Health
+from rollenv.rollout.records.stats import RolloutStats
 from rollenv.rollout.types import Group, Task, Trajectory
 from rollenv.rollout.workers import InlineWorkers, Workers
 
@@ -40,15 +40,15 @@ class RolloutManager:
 
     Args:
         agent: who plays.
-        workers: where the environments live; in this process by default. The caller closes a pool that it brings.
+        workers: where the environments run; by default in this process. The caller closes a pool that it passes.
         limits: deadlines, replays, replacements.
         max_concurrent: episodes that are played at the same time; the others wait in the order of their groups.
-        reward: asked for what to add to the last turn's reward as soon as a trajectory ends, while others still play.
+        reward: returns an addition to the last turn's reward; called when a trajectory ends, while others still play.
         on_trajectory: called with every trajectory that ends (not with those that are cancelled).
         keep_views: store a drawing of the state with every turn.
         unhealthy_after: episodes of one environment id that may fail in a row before the rollout stops.
-        run_dir: a folder that ``health.json`` is kept up to date in; SIGUSR1 adds a flight record.
-        clock: virtual time is for workers and agents that only wait for timers.
+        run_dir: a folder for ``health.json``, which is kept up to date; SIGUSR1 adds a flight record.
+        clock: virtual time works for workers and agents that only wait for timers.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RolloutManager:
         clock: Clock = Clock.REAL,
     ):
         if max_concurrent is not None and max_concurrent < 1:
-            raise UsageError(f"max_concurrent is at least 1, got {max_concurrent}")
+            raise UsageError(f"max_concurrent must be at least 1, got {max_concurrent}")
         self.agent, self.workers = agent, workers or InlineWorkers()
         self.limits = limits or Limits()
         self.max_concurrent = max_concurrent
@@ -86,16 +86,21 @@ class RolloutManager:
     def collect(self, tasks: Iterable[Task], group_size: int = 1, *, extra_members: int = 0) -> list[Group]:
         """Play every task ``group_size`` times and return the groups in the order of the tasks.
 
-        All members of a group start in the same state. A member whose environment fails for good is replaced; if there
-        are too many of them, the group has trajectories with the status "failed".
+        All members of a group start in the same state. A member whose environment fails permanently is replaced; if
+        there are too many of them, the group has trajectories with the status "failed".
+
+        Args:
+            tasks: the tasks to play.
+            group_size: episodes per task.
+            extra_members: more episodes to start per task; the slowest are cancelled.
 
         Raises:
             UsageError: a task's id or arguments are wrong.
-            EnvUnhealthy: an environment fails again and again.
+            EnvUnhealthy: an environment fails repeatedly.
             AgentUnhealthy: the agent does.
-            Exception: whatever the agent raises, apart from ``AgentFailed`` and ``EngineFailed``.
+            Exception: any exception of the agent except ``AgentFailed`` and ``EngineFailed``.
         """
-        return self.run(self.collect_async(list(tasks), group_size, extra_members=extra_members))
+        return self.run(self.collect_async(list(tasks), group_size, extra_members=extra_members), "collect")
 
     def batch(
         self,
@@ -113,14 +118,15 @@ class RolloutManager:
             source: tasks; taken as needed, so it may be endless.
             groups: how many are wanted. Fewer come back only if the source ends.
             group_size: trajectories in each.
-            extra_groups: groups that are started besides, so that slow ones need not be waited for.
-            extra_members: trajectories that are started besides in each group.
-            keep: a group for which this is false is dropped, and another one is started at once.
+            extra_groups: more groups to start, so that slow ones need not be awaited.
+            extra_members: more trajectories to start in each group.
+            keep: a group for which this is false is dropped, and another one is started.
         """
         return self.run(
             self.batch_async(
                 source, groups, group_size, extra_groups=extra_groups, extra_members=extra_members, keep=keep
-            )
+            ),
+            "batch",
         )
 
     def play(
@@ -132,19 +138,27 @@ class RolloutManager:
             trajectories: filled in place.
             watch: called with each as it ends.
         """
-        return self.run(self.play_async(trajectories, watch))
+        return self.run(self.play_async(trajectories, watch), "play")
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the manager's event loop, which it keeps, so that agents and workers may bind to it."""
+    def run(self, coroutine: Coroutine[Any, Any, T], name: str = "") -> T:
+        """Run a coroutine on the manager's event loop, which it keeps, so that agents and workers may bind to it.
+
+        Args:
+            coroutine: to run.
+            name: of the method that has an ``_async`` twin to await instead.
+
+        Raises:
+            UsageError: an event loop is running here, as in a notebook.
+        """
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return self._loop.runner.run(coroutine)
-        coroutine.close()
-        raise UsageError("an event loop is running here: await collect_async() or batch_async() instead")
+            refuse_running_loop(f"await manager.{name}_async(...)" if name else "await")
+        except UsageError:
+            coroutine.close()
+            raise
+        return self._loop.runner.run(coroutine)
 
     def close(self) -> None:
-        """Let go of the event loop. Not needed, but earlier than the garbage collector."""
+        """Close the event loop. Optional: otherwise the garbage collector does it later."""
         self._finalizer()
 
     def __enter__(self) -> RolloutManager:
@@ -156,7 +170,13 @@ class RolloutManager:
     # -- inside an event loop ----------------------------------------------------------------------------------------
 
     async def collect_async(self, tasks: Sequence[Task], group_size: int = 1, *, extra_members: int = 0) -> list[Group]:
-        """:meth:`collect` inside a running event loop."""
+        """:meth:`collect` inside a running event loop.
+
+        Args:
+            tasks: the tasks to play.
+            group_size: episodes per task.
+            extra_members: more episodes to start per task; the slowest are cancelled.
+        """
         return await self.batch_async(tasks, len(tasks), group_size, extra_members=extra_members)
 
     async def batch_async(
@@ -169,7 +189,16 @@ class RolloutManager:
         extra_members: int = 0,
         keep: Filter | None = None,
     ) -> list[Group]:
-        """:meth:`batch` inside a running event loop."""
+        """:meth:`batch` inside a running event loop.
+
+        Args:
+            source: of tasks; only as many are taken as needed.
+            groups: number of groups to return.
+            group_size: episodes per task.
+            extra_groups: more groups to start; the slowest are cancelled.
+            extra_members: more episodes to start per task; the slowest are cancelled.
+            keep: which groups count.
+        """
         check_sizes(groups, group_size, extra_groups, extra_members)
         tasks = iter(source)
         self.stats = stats = RolloutStats()
@@ -206,21 +235,34 @@ class RolloutManager:
     async def play_async(
         self, trajectories: Sequence[Trajectory], watch: Callable[[Trajectory], None] | None = None
     ) -> Sequence[Trajectory]:
-        """:meth:`play` inside a running event loop."""
+        """:meth:`play` inside a running event loop.
+
+        Args:
+            trajectories: not yet played; they are filled in place.
+            watch: called with each trajectory when it ends.
+        """
         self.stats = RolloutStats()
         async with self.watching(), Race[Trajectory]() as race:
-            for trajectory in trajectories:
+            following = iter(trajectories)
+            for trajectory in itertools.islice(following, self.max_concurrent):
                 race.start(self._play(trajectory, race))
             while race.running:
                 trajectory = await race.next()
+                for another in itertools.islice(following, 1):
+                    race.start(self._play(another, race))
                 if watch:
                     watch(trajectory)
         return trajectories
 
     async def play_group(self, group: Group, size: int, extra_members: int = 0) -> Group:
-        """Fill ``group`` with the first ``size`` of ``size + extra_members`` trajectories that are complete.
+        """Fill a group with the first ``size`` trajectories that complete.
 
-        While it plays, the group holds every trajectory that was begun.
+        While it is played, the group holds every trajectory that was started.
+
+        Args:
+            group: with its task, and no trajectories yet.
+            size: trajectories to keep.
+            extra_members: more episodes to start; the slowest are cancelled.
         """
         spare = self.limits.max_replacements * size
         complete: list[Trajectory] = []
@@ -304,12 +346,12 @@ class RolloutManager:
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             self.health.save(self.run_dir / "health.json", self.workers.report())
-        except OSError as error:  # a full disk is no reason to end what is played
+        except OSError as error:  # a full disk must not end the rollout
             logger.warning("health.json cannot be written: %s", error)
 
 
 class Interrupts:
-    """Tells a KeyboardInterrupt of the user's from one that an environment or an agent raised."""
+    """Distinguishes the user's KeyboardInterrupt from one that an environment or an agent raised."""
 
     def __init__(self) -> None:
         self._waiting = 0
@@ -320,7 +362,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """While inside, SIGINT is noted before it does what it did."""
+        """While inside, record each SIGINT before the previous handler runs."""
         before = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is not threading.main_thread() or not callable(before):
             yield
@@ -364,7 +406,7 @@ class _Loop:
 
 
 async def _end_tasks() -> None:
-    """End what agents and callbacks left running; what does not heed it is left where it is."""
+    """Cancel what agents and callbacks left running; a task that ignores it is abandoned."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
@@ -372,10 +414,29 @@ async def _end_tasks() -> None:
         await asyncio.wait(left, timeout=GRACE)
 
 
+def refuse_running_loop(instead: str) -> None:
+    """Raise UsageError, with what to write instead, where an event loop is running: it would stand still."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(f"an event loop is running here, as in a notebook; use `{instead}`")
+
+
 def check_sizes(groups: int, group_size: int, extra_groups: int, extra_members: int) -> None:
-    """Raise UsageError for sizes that make no sense."""
+    """Check the sizes of a batch.
+
+    Args:
+        groups: number of groups.
+        group_size: episodes per group.
+        extra_groups: more groups to start.
+        extra_members: more episodes to start per group.
+
+    Raises:
+        UsageError: a size is negative, or ``group_size`` is 0.
+    """
     if groups < 0 or group_size < 1 or extra_groups < 0 or extra_members < 0:
         raise UsageError(
-            "groups, extra_groups and extra_members cannot be negative and group_size is at least 1, got "
+            "groups, extra_groups and extra_members cannot be negative and group_size must be at least 1, got "
             f"groups={groups}, group_size={group_size}, extra_groups={extra_groups}, extra_members={extra_members}"
         )

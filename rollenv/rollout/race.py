@@ -1,4 +1,4 @@
-"""Coroutines of which the first to finish come first."""
+"""Coroutines, yielded in the order in which they finish."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class RolloutBroken(RollenvError):
-    """The rollout cannot go on; the text says why."""
+    """The rollout cannot continue; the text says why."""
 
 
 class Race(Generic[T]):
-    """Runs coroutines side by side. Those that still run when the block is left are cancelled and waited for."""
+    """Runs coroutines concurrently. Those still running at the end of the block are cancelled and awaited."""
 
     def __init__(self) -> None:
         self.running: set[asyncio.Task[T]] = set()
@@ -26,14 +26,14 @@ class Race(Generic[T]):
         self._cancelled: set[asyncio.Task[T]] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Let another one run."""
+        """Start another coroutine."""
         task = asyncio.create_task(coroutine)
         self.running.add(task)
         task.add_done_callback(self._finished.put_nowait)
         return task
 
     async def next(self) -> T:
-        """The result of the next one to finish; what it raised is raised here.
+        """The result of the next one to finish; its exception is raised here.
 
         Raises:
             RolloutBroken: it was cancelled, though not by this race.
@@ -44,11 +44,11 @@ class Race(Generic[T]):
             if not task.cancelled():
                 return task.result()
             if task not in self._cancelled:
-                raise RolloutBroken("a part of the rollout was cancelled by nobody who may: a callback raised so?")
+                raise RolloutBroken("the rollout was cancelled from inside; did a callback raise CancelledError?")
             self._cancelled.discard(task)
 
     def cancel(self, task: asyncio.Task[T]) -> None:
-        """End one of them; :meth:`next` passes over it."""
+        """Cancel one of them; :meth:`next` skips it."""
         self._cancelled.add(task)
         insist(task)
 

@@ -17,7 +17,7 @@ from rollenv.rollout.types import Group, Task
 
 
 class RolloutStream:
-    """Plays on while the trainer trains; ``async with`` it.
+    """Keeps playing while the trainer trains; use it with ``async with``.
 
     Groups are admitted as in AReaL (arXiv 2505.24298, equation 3): with ``v`` updates done, at most
     ``(v + max_staleness + 1) * groups`` groups are begun, besides those that were dropped. What became staler all the
@@ -102,7 +102,7 @@ class RolloutStream:
         return batch
 
     async def update_weights(self, weights: Any = None) -> None:
-        """Give the agent new weights between two tokens; what is being said goes on after the tokens it has."""
+        """Give the agent new weights, between two tokens; unfinished responses continue after the tokens they have."""
         agent: Any = self.manager.agent
         if not hasattr(agent, "update_weights"):
             raise UsageError(f"{type(agent).__name__} has no update_weights(): there is nothing to train in it")
@@ -145,7 +145,7 @@ class RolloutStream:
         self._changed.set()
 
     def _next_task(self) -> bool:
-        """Have the next task at hand, if there is one."""
+        """Fetch the next task, if there is one."""
         if not self._again:
             self._again.extend(itertools.islice(self._source, 1))
         return bool(self._again)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from rollenv import notebook
 from rollenv.core import UsageError
 
 #: "terminated": the task ended. "truncated": a limit did, the environment's or the model's context. "failed": see
@@ -33,21 +34,21 @@ class Task:
         for name in ("kwargs", "wrappers", "options"):
             value = getattr(self, name)
             if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-                raise UsageError(f"a task's {name} are a dict with names as keys, not {value!r:.80}")
+                raise UsageError(f"a task's {name} must be a dict with names as keys, not {value!r:.80}")
 
     def _convert(self) -> None:
         """Names and seeds of other kinds, as NumPy's, become plain ones."""
         if not isinstance(self.env_id, str):
-            raise UsageError(f"a task's env_id is a str, not {self.env_id!r:.80}")
+            raise UsageError(f"a task's env_id must be a str, not {self.env_id!r:.80}")
         if isinstance(self.seed, bool) or not hasattr(type(self.seed), "__index__"):
-            raise UsageError(f"a task's seed is a whole number, not {self.seed!r:.80}")
+            raise UsageError(f"a task's seed must be a whole number, not {self.seed!r:.80}")
         object.__setattr__(self, "env_id", "".join((self.env_id,)))
         object.__setattr__(self, "seed", operator.index(self.seed))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Turn:
-    """One prompt, one response, and what the environment made of it."""
+    """One prompt, one response, and the environment's reaction."""
 
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
@@ -68,14 +69,23 @@ class Turn:
     """Why the response ended: "stop" or "length"."""
     view: str = ""
     """The state as drawn for people, where that was asked for."""
+    raw: str = ""
+    """The response as the model gave it, thoughts and tool calls with it; empty where that is ``text``."""
+    messages: tuple[dict[str, Any], ...] = ()
+    """What a chat had before it for the first time in this turn; empty where ``prompt_ids`` tell."""
+    valid: bool = True
+    """Whether the environment understood the action, where it tells (``info["valid"]``)."""
 
     @property
     def oldest_version(self) -> int:
         """The oldest weights that a response token was drawn with."""
         return min(self.versions, default=self.policy_version)
 
+    def __repr__(self) -> str:
+        return notebook.turn_line(self)
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, repr=False)
 class Trajectory:
     """One episode. Times are in seconds of the manager's clock and do not count when trajectories are compared."""
 
@@ -84,6 +94,9 @@ class Trajectory:
     status: Status = "failed"
     success: bool = False
     error: str = ""
+    failure: str = ""
+    """What kind of failure ``error`` tells of: "agent", "reward", "episode" (its deadline passed), or what the
+    environment did: "raised", "wrong", "hung", "lost" or "differs". Empty where nothing failed."""
     final_observation: str = ""
     final_view: str = ""
     group: int = 0
@@ -116,8 +129,14 @@ class Trajectory:
         """Plain data for JSON."""
         return asdict(self) | {"reward": self.reward}
 
+    def __repr__(self) -> str:
+        return notebook.trajectory_line(self)
 
-@dataclass(slots=True)
+    def _repr_html_(self) -> str:
+        return notebook.trajectory_html(self)
+
+
+@dataclass(slots=True, repr=False)
 class Group:
     """Trajectories of one task, in the order of their member numbers."""
 
@@ -137,3 +156,9 @@ class Group:
     def oldest_version(self) -> int | None:
         """The oldest weights that any token was drawn with; None where no turn was played."""
         return min((v for t in self.trajectories if (v := t.oldest_version) is not None), default=None)
+
+    def __repr__(self) -> str:
+        return notebook.group_line(self)
+
+    def _repr_html_(self) -> str:
+        return notebook.group_html(self)

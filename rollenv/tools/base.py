@@ -10,7 +10,7 @@ _COUNTING = threading.Lock()
 
 
 class ToolResult(NamedTuple):
-    """What came of an action; unpacks in this order."""
+    """The result of an action; unpacks in this order."""
 
     is_valid: bool
     """Whether the action calls this tool at all."""
@@ -33,7 +33,7 @@ class BaseTool:
     """
 
     tool_type = "tool"
-    #: How many environments have it; the last one that lets go of it closes it.
+    #: How many environments use it; the last one to release it closes it.
     _users = 0
 
     def __init__(self, num_workers: int = 1):
@@ -41,17 +41,17 @@ class BaseTool:
 
     @functools.cached_property
     def name(self) -> str:
-        """What it is called; an author may set another name."""
+        """The tool's name; an author may set another."""
         return self.tool_type
 
     def instruction_string(self) -> str:
-        """How to call it, for the prompt."""
+        """Instructions for the prompt on how to call it."""
         raise NotImplementedError(f"{type(self).__name__} has no instructions")
 
     def execute_action(self, action: str) -> ToolResult:
         """Answer the first call in the action; :data:`NOT_CALLED` if there is none.
 
-        What the agent did wrong is in the answer. Only what the user has to mend is raised, as in :meth:`check`.
+        What the agent did wrong is in the answer. Only what the user has to fix is raised, as in :meth:`check`.
         """
         raise NotImplementedError(f"{type(self).__name__} does nothing")
 
@@ -67,10 +67,10 @@ class BaseTool:
         """An episode begins: forget the one before."""
 
     def spawn(self, same_state: bool = False) -> BaseTool:
-        """The tool for a copy of the environment; itself where it remembers nothing.
+        """The tool for a copy of the environment; itself if it has no state.
 
         Args:
-            same_state: go on from where this one is, instead of from the start.
+            same_state: continue from where this one is, instead of from the start.
 
         Raises:
             UsageError: ``same_state`` is asked for and the state cannot be copied.
@@ -78,16 +78,16 @@ class BaseTool:
         return self
 
     def close(self) -> None:
-        """Let go of every resource; calling it again does nothing. A call after it starts anew."""
+        """Release every resource; calling it again does nothing. A later call of the tool starts over."""
 
     def acquire(self) -> BaseTool:
-        """Count one more environment that has it."""
+        """Count one more environment that uses it."""
         with _COUNTING:
             self._users += 1
         return self
 
     def release(self) -> None:
-        """One environment has let go of it; the last one closes it."""
+        """One environment has released it; the last one closes it."""
         with _COUNTING:
             self._users -= 1
             last = self._users == 0

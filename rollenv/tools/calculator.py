@@ -1,4 +1,4 @@
-"""Arithmetic in text, evaluated by walking its syntax tree: nothing is run, and every size is bounded."""
+"""Arithmetic in text, evaluated by walking its syntax tree: no code is run, and every size is bounded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from rollenv.tools.function import FunctionTool
 
-#: What an expression may be, at most.
+#: Limits on an expression.
 MAX_CHARACTERS = 1000
 MAX_DEPTH = 100
 MAX_BITS = 4096
@@ -38,13 +38,17 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Number, Number], bool]] = {
 
 
 def evaluate(expression: str, names: Mapping[str, int] | None = None) -> Number:
-    """The value of an expression of numbers, ``names``, ``+ - * / // % **``, comparisons and parentheses.
+    """Evaluate an expression of numbers, names, ``+ - * / // % **``, comparisons and parentheses.
 
-    Takes microseconds whatever the expression: its length, depth and every intermediate value are bounded, so
-    ``9**9**9`` is refused before it is computed.
+    Takes microseconds for any input: length, depth and every intermediate value are bounded, so ``9**9**9`` is refused
+    before it is computed.
+
+    Args:
+        expression: in Python syntax.
+        names: values of variables.
 
     Raises:
-        ValueError: in words for whoever wrote the expression.
+        ValueError: the expression is not valid; the message is meant for its author.
     """
     return evaluate_tree(parse(expression), names or {})
 
@@ -71,7 +75,11 @@ def _parse(expression: str) -> ast.expr:
 
 
 def evaluate_tree(tree: ast.expr, names: Mapping[str, int]) -> Number:
-    """The value of a tree that :func:`parse` returned.
+    """Evaluate a parsed expression.
+
+    Args:
+        tree: from :func:`parse`.
+        names: values of variables.
 
     Raises:
         ValueError: see :func:`evaluate`.

@@ -22,7 +22,7 @@ class CallableTool(BaseTool):
         raise NotImplementedError(f"{type(self).__name__} has no schemas")
 
     def call(self, call: ToolCall) -> tuple[bool, str]:
-        """Carry out a well-formed call of a function that is known: (failed, what the agent reads)."""
+        """Carry out a well-formed call of a known function; return (failed, text for the agent)."""
         raise NotImplementedError(f"{type(self).__name__} calls nothing")
 
     def names(self) -> list[str]:
@@ -46,7 +46,7 @@ class CallableTool(BaseTool):
 
 
 class FunctionTool(CallableTool):
-    """Lets an agent call Python functions of yours.
+    """Lets an agent call your Python functions.
 
     Args:
         functions: with type hints; the first paragraph of the docstring says what each does.

@@ -11,24 +11,28 @@ from pathlib import Path
 from typing import Any, Self
 
 from rollenv.core import MissingExtra, RollenvError, UsageError
+from rollenv.needs import extra
 from rollenv.tools.calls import ToolCall
 from rollenv.tools.function import CallableTool
 
+#: Seconds that a server may take to start.
+_START = 30.0
+
 
 class MCPError(RollenvError):
-    """An MCP server cannot be reached, or broke off."""
+    """An MCP server cannot be reached, or closed the connection."""
 
 
 class MCPTool(CallableTool):
     """Lets an agent call the tools of one or more MCP servers. One object may serve many threads.
 
-    One session to each server stays open, in a thread of its own. With several servers, tools whose names collide are
+    One session to each server stays open, in its own thread. With several servers, tools whose names collide are
     called ``SERVER_TOOL``.
 
     Args:
         config: a URL (streamable HTTP), a path of a JSON file, or ``{"mcpServers": {name: SERVER}}``, where a server is
             ``{"url": ..., "headers": {...}}`` or ``{"command": ..., "args": [...], "env": {...}, "cwd": ...}``.
-        execution_timeout: seconds for a call; it holds.
+        execution_timeout: seconds for a call; it holds. A server may take 30 to start.
         max_retries: how often a call is tried again when the connection breaks.
         validate_on_init: connect now, and raise if that fails; else when first used.
 
@@ -61,22 +65,43 @@ class MCPTool(CallableTool):
 
     @classmethod
     def from_url(cls, url: str, **kwargs: Any) -> Self:
-        """The server at a URL."""
+        """Connect to a server at a URL.
+
+        Args:
+            url: of the server.
+            kwargs: of the constructor.
+        """
         return cls(url, **kwargs)
 
     @classmethod
     def from_config_file(cls, path: str | Path, **kwargs: Any) -> Self:
-        """The servers that a JSON file names."""
+        """Connect to the servers listed in a JSON file.
+
+        Args:
+            path: of the file.
+            kwargs: of the constructor.
+        """
         return cls(Path(path), **kwargs)
 
     @classmethod
     def from_local_command(cls, command: str, args: Sequence[str] = (), **kwargs: Any) -> Self:
-        """A server that is started as a process and ends with this object."""
+        """Start a server as a process that ends with this object.
+
+        Args:
+            command: the program.
+            args: its arguments.
+            kwargs: of the constructor.
+        """
         return cls({"mcpServers": {"local": {"command": command, "args": list(args)}}}, **kwargs)
 
     @classmethod
     def from_multi_server(cls, servers: Mapping[str, Any], **kwargs: Any) -> Self:
-        """Several servers by name."""
+        """Connect to several servers.
+
+        Args:
+            servers: configuration of each server, by name.
+            kwargs: of the constructor.
+        """
         return cls({"mcpServers": dict(servers)}, **kwargs)
 
     def get_available_tools(self) -> list[dict[str, Any]]:
@@ -102,7 +127,7 @@ class MCPTool(CallableTool):
                 result = self._run(client.call_tool(tool.name, call.arguments), self.execution_timeout)
             except TimeoutError:
                 return True, f"The call of {call.name} failed: it took longer than {self.execution_timeout:g} s."
-            except (MissingExtra, UsageError):  # the user's to mend, not the agent's
+            except (MissingExtra, UsageError):  # for the user to fix, not the agent
                 raise
             except Exception as error:
                 if attempt < self.max_retries and _broken(error):
@@ -147,12 +172,10 @@ class MCPTool(CallableTool):
             up.set()
 
     async def _sessions(self, up: threading.Event) -> None:
-        try:
+        with extra("tools", "Calling MCP tools"):
             import httpx2
             from mcp import Client, StdioServerParameters
             from mcp.client.streamable_http import streamable_http_client
-        except ImportError as error:
-            raise MissingExtra(f"MCP tools need the MCP SDK: pip install 'rollenv[tools]' ({error})") from error
         async with contextlib.AsyncExitStack() as stack:
             found: dict[str, list[Any]] = {}
             for name, server in self._servers.items():
@@ -162,7 +185,7 @@ class MCPTool(CallableTool):
                     http = httpx2.AsyncClient(headers=server["headers"], timeout=patience)
                     await stack.enter_async_context(http)
                     target = streamable_http_client(server["url"], http_client=http)
-                async with asyncio.timeout(self.execution_timeout):
+                async with asyncio.timeout(max(self.execution_timeout, _START)):
                     self._clients[name] = client = await stack.enter_async_context(Client(target))
                     found[name] = (await client.list_tools()).tools
             self._tools = _named(found)
@@ -196,17 +219,17 @@ def _servers(config: str | Path | Mapping[str, Any]) -> dict[str, dict[str, Any]
         raise UsageError('an MCP configuration is a URL or {"mcpServers": {NAME: {"url": ...} or {"command": ...}}}')
     for name, server in servers.items():
         if not isinstance(server, Mapping) or len({"url", "command"} & server.keys()) != 1:
-            raise UsageError(f"the MCP server {name!r} has to have a url or a command, and not both")
+            raise UsageError(f"the MCP server {name!r} needs either a url or a command")
         known = _OF_A_URL if "url" in server else _OF_A_COMMAND
         if unknown := sorted(server.keys() - known - _SAID_ANYWAY):
             raise UsageError(
-                f"the MCP server {name!r} has the key {unknown[0]!r}; known are {', '.join(sorted(known))}"
+                f"the MCP server {name!r} has the unknown key {unknown[0]!r}; known keys: {', '.join(sorted(known))}"
             )
     return {name: {k: v for k, v in s.items() if k not in _SAID_ANYWAY} for name, s in servers.items()}
 
 
 _OF_A_URL, _OF_A_COMMAND = {"url", "headers"}, {"command", "args", "env", "cwd"}
-#: What other programs' files say besides, and the other keys tell.
+#: Keys of other programs' files that the other keys imply.
 _SAID_ANYWAY = {"type", "transport"}
 
 

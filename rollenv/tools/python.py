@@ -23,7 +23,7 @@ class PythonCodeTool(BaseTool):
             since untrusted code is never run in the open.
         keep_error_last_line: show only the last line of an error.
         runner: runs the code instead; closing it stays with its owner.
-        common_imports: run a program that fails for want of a usual import (``math``, ``np``, ``Counter``) once
+        common_imports: run a program that fails because of a missing import (``math``, ``np``, ``Counter``) once
             more with it in place. What is wrong with it besides is still shown.
         stateful: keep variables from call to call, in a sandbox that belongs to this tool and ends with it.
     """
@@ -43,7 +43,7 @@ class PythonCodeTool(BaseTool):
         super().__init__(num_workers)
         self.common_imports = common_imports
         if sandbox_type not in ("local", "none", "bwrap"):
-            raise UsageError(f"sandbox_type {sandbox_type!r} is unknown; there is 'local', or pass runner=")
+            raise UsageError(f"sandbox_type {sandbox_type!r} is unknown; use 'local' or pass runner=")
         self.timeout, self.keep_error_last_line = timeout, keep_error_last_line
         self.stateful, self._runner = stateful, runner
         self._sandbox: Sandbox | None = None
@@ -56,7 +56,12 @@ class PythonCodeTool(BaseTool):
         return NOT_CALLED if block is None else self.answer(block.content, action[: block.end])
 
     def answer(self, code: str, parsed: str) -> ToolResult:
-        """What comes of a program that was found in an action."""
+        """Run a program found in an action.
+
+        Args:
+            code: the program.
+            parsed: the part of the action that contained it.
+        """
         output, errors = self._in_sandbox(code) if self.stateful else self._fresh(code)
         if errors and self.keep_error_last_line:
             errors = errors.splitlines()[-1]
@@ -82,13 +87,13 @@ class PythonCodeTool(BaseTool):
             self._sandbox = Sandbox.create()
         try:
             done = self._sandbox.run_code(code, timeout=self.timeout)
-        except SandboxDied:  # code of an earlier call may have seen to that: it is no failure of the environment
+        except SandboxDied:  # code of an earlier call may have caused this; the environment is fine
             return "", "The sandbox had ended; its variables are lost."
         output = "".join(done.logs.stdout) + (f"{done.text}\n" if done.text is not None else "")
         return output, "" if done.error is None else done.error.traceback.strip() or done.error.value
 
     def reset(self) -> None:
-        """An episode begins with no variables of the one before."""
+        """Start an episode without the variables of the previous one."""
         self.close()
 
     def spawn(self, same_state: bool = False) -> PythonCodeTool:
@@ -127,18 +132,17 @@ _COMMON = {
     "re": "",
     "statistics": "mean median stdev",
     "string": "ascii_lowercase ascii_uppercase",
-    "sys": "exit",
+    "sys": "",
     "time": "",
     "typing": "Any Callable Deque Dict Generator Iterable Iterator List Optional Set Tuple Union",
 }
-#: Packages, with their usual short names; one that is not installed is left out.
+#: Packages with their usual short names; those not installed are skipped.
 _PACKAGES = {"numpy": "np", "pandas": "pd", "sympy": "sp"}
 
 
 def _statements() -> dict[str, str]:
     """What brings each name."""
     given = {name: f"from {module} import {name}" for module, names in _COMMON.items() for name in names.split()}
-    given["quit"] = "from sys import exit as quit"
     given |= {module: f"import {module}" for module in _COMMON if "." not in module}
     for package, short in _PACKAGES.items():
         for name in (package, short):
@@ -147,18 +151,18 @@ def _statements() -> dict[str, str]:
 
 
 _GIVEN = _statements()
-#: Modules with a function of the same name, which is meant where it is called.
+#: Modules with a function of the same name, which a call refers to.
 _ALSO_FUNCTIONS = ("bisect", "copy", "time")
 _UNDEFINED = re.compile(r"^NameError: name '(\w+)' is not defined", re.MULTILINE)
 
 
 def lacks_an_import(errors: str) -> bool:
-    """Whether a program failed for want of a usual import."""
+    """Whether a program failed because a common import is missing."""
     return any(name in _GIVEN for name in _UNDEFINED.findall(errors))
 
 
 def with_common_imports(code: str) -> str:
-    """The program after the imports of the usual names in it; its own lines keep their numbers."""
+    """The program with common imports added for the names it uses; its own lines keep their numbers."""
     words = [word for word in dict.fromkeys(re.findall(r"\w+", code)) if word in _GIVEN]
     called = {word for word in _ALSO_FUNCTIONS if re.search(rf"(?<![\w.]){word}\(", code)}
     imports = "\n".join(f"from {word} import {word}" if word in called else _GIVEN[word] for word in words)
@@ -173,7 +177,7 @@ def first_program(action: str) -> Element | None:
 
 
 def shortened(text: str) -> str:
-    """The beginning and the end of a text that is too long for an agent."""
+    """A text for an agent, shortened in the middle if it is too long."""
     if len(text) <= MAX_CHARACTERS:
         return text
     half = MAX_CHARACTERS // 2

@@ -13,7 +13,8 @@ from typing import Any
 
 import httpx
 
-from rollenv.core import MissingExtra, RollenvError, UsageError
+from rollenv.core import RollenvError, UsageError
+from rollenv.needs import extra
 from rollenv.parsing import first_tagged
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
 
@@ -40,9 +41,9 @@ class _Search(BaseTool):
             return ToolResult(True, True, "The query is empty: write it between <search> and </search>.", parsed)
         try:
             documents = self._retrieve(query)
-        except RollenvError:  # the user's to mend, not the agent's
+        except RollenvError:  # for the user to fix, not the agent
             raise
-        except Exception as error:  # whatever a server says or does not say, the agent reads it
+        except Exception as error:  # every answer of a server, or its failure, goes to the agent
             return ToolResult(True, True, f"The search failed: {type(error).__name__}: {str(error)[:300]}", parsed)
         return ToolResult(True, False, self.shown(documents), parsed)
 
@@ -52,11 +53,11 @@ class _Search(BaseTool):
 
     def _retrieve(self, query: str) -> list[str]:
         """The best documents, best first."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no _retrieve()")
 
 
 class SearchTool(_Search):
-    """Sends the first ``<search>`` element of an action to a retrieval server that speaks GEM's protocol.
+    """Sends the first ``<search>`` element of an action to a retrieval server with GEM's protocol.
 
     The request is a MessagePack map ``{query, topk, return_scores}``, the answer (MessagePack or JSON)
     ``{"result": [{"document": {"contents": ...}}, ...]}``.
@@ -73,22 +74,20 @@ class SearchTool(_Search):
     def __init__(self, num_workers: int = 1, search_url: str | None = None, topk: int = 3, timeout: float = 5):
         super().__init__(num_workers)
         if topk < 1:
-            raise UsageError(f"topk is at least 1, got {topk}")
+            raise UsageError(f"topk must be at least 1, got {topk}")
         self.search_url, self.topk, self.timeout = search_url, topk, timeout
 
     def check(self) -> None:
         self._settings()
 
     def _settings(self) -> tuple[Any, str]:
-        try:
+        with extra("tools", "Searching with a retrieval server"):
             import msgpack
-        except ImportError as error:
-            raise MissingExtra(f"searching needs msgpack: pip install 'rollenv[tools]' ({error})") from error
         url = self.search_url or os.environ.get("SEARCH_URL")
         if not url:
-            raise UsageError("no retrieval server is known; pass search_url= or set SEARCH_URL")
+            raise UsageError("no retrieval server is set; pass search_url= or set SEARCH_URL")
         if not re.match(r"https?://[^/\s]", url):
-            raise UsageError(f"the retrieval server {url!r} has to be an http:// or https:// address")
+            raise UsageError(f"the retrieval server {url!r} must be an http:// or https:// address")
         return msgpack, url
 
     def _retrieve(self, query: str) -> list[str]:
@@ -131,14 +130,12 @@ class CorpusSearchTool(_Search):
 
     def __init__(self, documents: Sequence[str] | str | Path, topk: int = 3, num_workers: int = 1):
         super().__init__(num_workers)
-        try:
+        with extra("tools", "Searching a corpus"):
             import bm25s
-        except ImportError as error:
-            raise MissingExtra(f"searching a corpus needs bm25s: pip install 'rollenv[tools]' ({error})") from error
         self.documents = _load(documents)
         if not self.documents or topk < 1:
             raise UsageError(
-                f"a corpus has at least one document and topk is at least 1, got {len(self.documents)}, {topk}"
+                f"a corpus needs at least one document, and topk must be at least 1, got {len(self.documents)}, {topk}"
             )
         self.topk = min(topk, len(self.documents))
         self._tokenize = partial(bm25s.tokenize, stopwords="en", show_progress=False)

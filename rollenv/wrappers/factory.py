@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from rollenv.core import Env, MissingExtra, UsageError
-from rollenv.registry import Wrappers
+from rollenv.core import Env, UsageError
+from rollenv.env_spec import Wrappers
+from rollenv.hub import loading
+from rollenv.needs import extra
 from rollenv.tools.base import BaseTool
 from rollenv.wrappers.observation import ObservationWrapper, Tokenizer
 from rollenv.wrappers.tool_env import ToolEnvWrapper
@@ -32,7 +34,7 @@ def _search_tool(**settings: Any) -> BaseTool:
 
 
 def _with_tool(env: Env, *, tool: Callable[..., BaseTool], **settings: Any) -> ToolEnvWrapper:
-    """Each environment gets a tool of its own, made when it is wrapped; settings are the wrapper's or the tool's."""
+    """Each environment gets its own tool, made when it is wrapped; settings are the wrapper's or the tool's."""
     about = {"max_tool_uses": 5} | {name: settings.pop(name) for name in _OF_THE_WRAPPER & settings.keys()}
     return ToolEnvWrapper(env, [tool(**settings)], **about)
 
@@ -86,9 +88,9 @@ def _one(env: Env, name: str, settings: dict[str, Any]) -> Env:
     try:
         wrapped: Any = function(env, **settings)
     except TypeError as error:
-        raise UsageError(f"the wrapper {name!r} cannot be put around {env} with {settings}: {error}") from error
+        raise UsageError(f"the wrapper {name!r} cannot wrap {env} with {settings}: {error}") from error
     if not isinstance(wrapped, Env):
-        raise UsageError(f"the wrapper {name!r} returned {type(wrapped).__name__}, which is no environment")
+        raise UsageError(f"the wrapper {name!r} returned {type(wrapped).__name__}, which is not an environment")
     return wrapped
 
 
@@ -108,19 +110,23 @@ def _found(name: str) -> WrapperFn:
 
 @functools.lru_cache(maxsize=8)
 def _tokenizer(path: str) -> Tokenizer:
-    try:
+    with extra("train", "A tokenizer"):
         from transformers import AutoTokenizer
-    except ImportError as error:
-        raise MissingExtra(f"a tokenizer needs the train extra: pip install 'rollenv[train]' ({error})") from error
+    how = loading(path)
     try:
-        found: Tokenizer = AutoTokenizer.from_pretrained(path)
+        found: Tokenizer = AutoTokenizer.from_pretrained(path, **how)
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot load a tokenizer from {path!r}: {error}") from error
     return found
 
 
 def with_tokenizer(wrappers: Wrappers, tokenizer: str) -> dict[str, dict[str, Any]]:
-    """The same wrappers; those that need a tokenizer and have none get this one (a path)."""
+    """Set the tokenizer of the wrappers that need one and have none.
+
+    Args:
+        wrappers: by name, with their arguments.
+        tokenizer: path of a model folder.
+    """
     return {
         name: {**({"tokenizer": tokenizer} if tokenizer and name in TOKENIZER_REQUIRED else {}), **settings}
         for name, settings in wrappers.items()
@@ -128,10 +134,14 @@ def with_tokenizer(wrappers: Wrappers, tokenizer: str) -> dict[str, dict[str, An
 
 
 def get_wrapper_fns(wrappers: str, tokenizer: Tokenizer | None = None) -> list[WrapperFn]:
-    """The wrappers named in a comma-separated string, to be applied in this order.
+    """Parse a comma-separated list of wrappers.
+
+    Args:
+        wrappers: names; the first is the innermost.
+        tokenizer: for chat wrappers.
 
     Raises:
-        UsageError: for an unknown name, or a chat wrapper without a tokenizer.
+        UsageError: a name is unknown, or a chat wrapper has no tokenizer.
     """
     found: list[WrapperFn] = []
     for name in filter(None, (part.strip() for part in wrappers.split(","))):

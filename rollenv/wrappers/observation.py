@@ -8,10 +8,15 @@ from rollenv.core import Env, ResetResult, StepResult, UsageError, Wrapper
 
 
 class Tokenizer(Protocol):
-    """What is needed of a Hugging Face tokenizer."""
+    """The part of a Hugging Face tokenizer that is used."""
 
     def apply_chat_template(self, conversation: list[dict[str, str]], **kwargs: Any) -> Any:
-        """The conversation as the model expects it."""
+        """Render a conversation with the model's chat template.
+
+        Args:
+            conversation: messages with ``role`` and ``content``.
+            kwargs: of the template.
+        """
 
 
 class ObservationWrapper(Wrapper):
@@ -22,7 +27,7 @@ class ObservationWrapper(Wrapper):
 
     Args:
         env: what to wrap.
-        include_action: show the actions too. ``info["parsed_action"]`` stands for the raw action where there is one.
+        include_action: show the actions too. ``info["parsed_action"]`` replaces the raw action if there is one.
         include_chat_template: render turns with the tokenizer's chat template (roles user, tool, assistant); by default
             if a tokenizer is given and ``apply_chat_template_on_reset`` is not set.
         apply_chat_template_on_reset: render only the first observation, and append the rest as text.
@@ -46,13 +51,13 @@ class ObservationWrapper(Wrapper):
         if include_chat_template is None:
             include_chat_template = tokenizer is not None and include_action and not apply_chat_template_on_reset
         if include_chat_template and apply_chat_template_on_reset:
-            raise UsageError("the chat template is applied to every turn or on reset alone, not both")
+            raise UsageError("apply the chat template to every turn or only on reset, not both")
         if (include_chat_template or apply_chat_template_on_reset) and tokenizer is None:
             raise UsageError("a chat template needs a tokenizer; pass tokenizer=")
         if include_chat_template and not include_action:
             raise UsageError("a chat template needs the actions (include_action=True): they are the assistant's turns")
         if max_history_length is not None and max_history_length < 0:
-            raise UsageError(f"max_history_length is None or at least 0, got {max_history_length}")
+            raise UsageError(f"max_history_length must be None or at least 0, got {max_history_length}")
         self.include_action, self.include_chat_template = include_action, include_chat_template
         self.apply_chat_template_on_reset, self.max_history_length = apply_chat_template_on_reset, max_history_length
         self.tokenizer = tokenizer

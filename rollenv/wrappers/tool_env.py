@@ -1,4 +1,4 @@
-"""Tools beside an environment: an action that calls one is answered by it and costs the environment no turn."""
+"""Tools around an environment: an action that calls one is answered by it and takes no turn of the environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ToolEnvWrapper(Wrapper):
 
     The first tool that recognises the action answers it, also where the call is malformed or fails: the agent reads
     what was wrong. Anything that no tool recognises is a step of the environment. The tools are reset with the
-    environment and closed with it; a spawned copy has tools of its own.
+    environment and closed with it; a spawned copy has its own tools.
 
     Args:
         env: what to wrap.
@@ -43,7 +43,7 @@ class ToolEnvWrapper(Wrapper):
     ):
         super().__init__(env)
         if max_tool_uses is not None and max_tool_uses < 0:
-            raise UsageError(f"max_tool_uses is None or at least 0, got {max_tool_uses}")
+            raise UsageError(f"max_tool_uses must be None or at least 0, got {max_tool_uses}")
         for tool in tools:
             tool.check()
         self.tools = [tool.acquire() for tool in tools]
@@ -126,7 +126,7 @@ class ToolEnvWrapper(Wrapper):
         return twin
 
     def close(self) -> None:
-        """Close the environment and let go of the tools; the last environment that has a tool closes it."""
+        """Close the environment and release the tools; the last environment that uses a tool closes it."""
         with contextlib.ExitStack() as stack:
             stack.callback(super().close)
             if not self._closed:

@@ -8,7 +8,7 @@ from rollenv.core import Env, ResetResult, StepResult, Wrapper
 
 
 class EpisodeTrackingWrapper(Wrapper):
-    """Adds ``step_counter`` and ``cumulative_rewards`` to ``info``, and on reset those of the episode before."""
+    """Adds ``step_counter`` and ``cumulative_rewards`` to ``info``, and on reset those of the previous episode."""
 
     def __init__(self, env: Env):
         super().__init__(env)

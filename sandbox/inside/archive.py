@@ -24,7 +24,7 @@ def pack(_: dict[str, Any]) -> None:
 
 
 def _mounts() -> set[str]:
-    """Where something is mounted: the host's Python lies below its temporary folder, say, and is no file of code's."""
+    """Mount points, which are not the code's files: the host's Python may lie below its temporary folder."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
             return {line.split()[4].encode().decode("unicode_escape") for line in lines}

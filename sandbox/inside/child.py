@@ -1,6 +1,6 @@
-"""What a fork does: it takes its place, gives up every right, reads its terms from a pipe of its own, and begins.
+"""What a fork does: it enters its namespaces, drops all privileges, reads its limits from its own pipe, and begins.
 
-Its terms and its code come straight from the kernel to it. The process that it was forked from never sees them.
+Its limits and its code come directly from the kernel. The process that it was forked from never sees them.
 """
 
 from __future__ import annotations

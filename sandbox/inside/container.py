@@ -147,7 +147,7 @@ def _reset_times() -> None:
 
 
 def _wipe() -> None:
-    """Remove everything that was written, however deep and whatever its permissions."""
+    """Remove everything that was written, at any depth and with any permissions."""
     for folder in WRITABLE:
         with contextlib.suppress(PermissionError):  # /dev/shm is root's
             os.chmod(folder, 0o700)

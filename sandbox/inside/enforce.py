@@ -13,13 +13,13 @@ else:
     from processes import Child, Job, Room  # type: ignore[import-not-found,no-redef]
     from watch import Watch  # type: ignore[import-not-found,no-redef]
 
-#: Seconds between looks at what is running, and at what stays between requests.
+#: Seconds between checks of running requests, and of background work.
 WATCH_INTERVAL, IDLE_INTERVAL = 0.02, 1.0
 #: Seconds after which a run yields to younger ones.
 YIELD_AFTER = 0.1
 #: Seconds that code has to react to an interrupt before it is killed.
 GRACE = 0.5
-#: Seconds after a request from which on what goes on counts, and the part of a processor that it may have for ever.
+#: Seconds after a request until background work counts, and the share of a processor it may have after that.
 IDLE_BEGINS, _IDLE_SHARE = 0.05, 0.1
 
 
@@ -44,7 +44,7 @@ class Enforcer:
         raise NotImplementedError
 
     def _rested(self) -> None:
-        """A request is done. If nothing else is to do, what goes on counts from now."""
+        """A request is done. If no other request is running, background work counts from now."""
         if not self._busy():
             self.watch.refresh()
             self._look_at = min(self._look_at, time.monotonic() + IDLE_BEGINS)
@@ -112,7 +112,7 @@ class Enforcer:
         self._look_at, self._looked = time.monotonic() + wait, now
 
     def _hold_idle(self, now: float) -> None:
-        """What goes on between requests has as much processor time as a request, and a tenth of what passes."""
+        """Work between requests has as much processor time as a request, and a tenth of the time that passes."""
         seconds, before = self.watch.cpu_seconds(), self._idle_at
         self._idle_at = (now, seconds)
         if before is not None:

@@ -51,13 +51,13 @@ def _write(request: Json) -> None:
 
 
 def _write_many(request: Json) -> None:
-    """Several files, whose contents come one after the other."""
+    """Several files, with their contents one after another."""
     for path, size in request["parts"]:
         _put(path, size)
 
 
 def _put(path: str, size: int | None) -> None:
-    """Write what comes on standard input: so many bytes of it, or all."""
+    """Write standard input to a file: so many bytes of it, or all."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
     fd = open_without_magic(path, flags, 0o644)
@@ -70,7 +70,7 @@ def _put(path: str, size: int | None) -> None:
             left = None if left is None else left - len(piece)
     except OSError:
         with contextlib.suppress(OSError):
-            os.ftruncate(fd, 0)  # half a file is worth nothing, and the room may be needed
+            os.ftruncate(fd, 0)  # half a file is useless, and the space may be needed
         raise
     finally:
         os.close(fd)
@@ -95,7 +95,7 @@ def _device(path: str) -> int | None:
 def _list(request: Json) -> None:
     base = request["path"]
     for name in sorted(os.listdir(base)):
-        with contextlib.suppress(FileNotFoundError):  # it went meanwhile
+        with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
             _describe(os.path.join(base, name))
 
 
@@ -104,7 +104,7 @@ def _info(request: Json) -> None:
 
 
 def _describe(path: str) -> None:
-    """A line about what is there; a link is not followed."""
+    """A description of a path; a link is not followed."""
     info = os.lstat(path)
     kind = "dir" if stat.S_ISDIR(info.st_mode) else "link" if stat.S_ISLNK(info.st_mode) else "file"
     line: Json = {"name": _shown(os.path.basename(path.rstrip("/"))), "type": kind, "size": info.st_size}

@@ -120,7 +120,7 @@ def _table(value: Any, found: dict[str, Any]) -> None:
 
 
 class ShowFigures:
-    """Makes ``pyplot.show()`` call back as soon as pyplot is there, which may be at any time or never."""
+    """Makes ``pyplot.show()`` call back as soon as pyplot is imported, which may be at any time or never."""
 
     def __init__(self, show: Callable[[], None]):
         self.show = show
@@ -133,7 +133,7 @@ class ShowFigures:
         pyplot.show = lambda *args, **kwargs: self.show()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find pyplot, once; whatever else is imported is not its business."""
+        """Find pyplot, once; other imports are not affected."""
         if name != "matplotlib.pyplot":
             return None
         with contextlib.suppress(ValueError):

@@ -62,7 +62,7 @@ class Interpreter:
         ShowFigures(self._figures)
 
     def run(self, code: str) -> int:
-        """Execute one cell and report what came of it; its exit status."""
+        """Execute one cell and report the result; return its exit status."""
         self._size, self._frames, status = 0, 0, 0
         self._running = True
         try:
@@ -71,7 +71,7 @@ class Interpreter:
             status, said = _exit_of(leave.code)
             if status:
                 self._failed("SystemExit", said, "")
-        except BaseException as caught:  # whatever the code raised is its result
+        except BaseException as caught:  # an exception of the code is its result
             status = 1
             self._failed(*_describe(caught))
         if self.reporting:
@@ -124,7 +124,7 @@ class Interpreter:
         return value
 
     def _wait_for(self, coroutine: Any) -> Any:
-        """Run a cell that awaits. One loop serves all cells; tasks that they leave go on in later ones that await."""
+        """Run a cell that awaits. One loop serves all cells; tasks left over continue when a later cell awaits."""
         import asyncio
 
         if self._loop is None or self._loop.is_closed():
@@ -159,7 +159,7 @@ class Interpreter:
             self._write(report.frame(report.ERROR, name, value.replace("\0", "\\0"), trace))
 
     def _report(self, shown: dict[str, str], main: bool = False) -> None:
-        """Say what is shown, after all that was printed before it."""
+        """Report what is displayed, after everything printed before it."""
         flush()
         if not self.reporting or self._size > _MAX_BYTES:
             return
@@ -196,7 +196,7 @@ _OWN = {Interpreter.run.__code__.co_filename, magics.changed.__code__.co_filenam
 
 
 def _exit_of(code: object) -> tuple[int, str]:
-    """The status that a SystemExit means, and what it says; Python prints what is no number."""
+    """The status that a SystemExit means, and what it says; Python prints what is not a number."""
     if code is None:
         return 0, ""
     if isinstance(code, int):

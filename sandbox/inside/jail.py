@@ -6,7 +6,7 @@ own and a scratch folder in memory with limits on size and number of files; with
 seccomp; started by root, also under another user than the kernel's, whom no other sandbox has.
 
 Started by root, the file system is built first (as root, who can reach Python wherever it is installed), then all of it
-moves into a user namespace in which nobody is root outside. An ordinary user is in the namespace from the beginning.
+moves into a user namespace that maps no one to root outside. An ordinary user is in the namespace from the beginning.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _USER_LIMITS = {"max_user_namespaces": 0, "max_inotify_instances": 32, "max_inot
 def main(channel: int) -> None:
     """Read the settings (one line of JSON) from the channel, and serve it from inside the jail."""
     settings = json.loads(_read_line(channel))
-    os.umask(0o022)  # whatever it is outside: code has to reach what is built here
+    os.umask(0o022)  # independent of the caller's: code has to reach what is built here
     try:
         privileged = _may_be_others()
         proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
@@ -207,7 +207,7 @@ def _build_root(settings: dict[str, Any]) -> bool:
 
 
 def _make_device(name: str, target: str) -> None:
-    """A device file of the jail's own, else the machine's, whose locks and watches everyone on it shares."""
+    """The jail's own device file, else the machine's, with locks and watches shared by everyone on it."""
     try:
         os.mknod(target, stat.S_IFCHR, os.stat(f"/dev/{name}").st_rdev)
         os.chmod(target, 0o666)
@@ -324,7 +324,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
 
 
 def _own_network() -> None:
-    """Closed connections, ports that are still taken and counters stay in a network, so each run has one of its own.
+    """Closed connections, ports that are still taken and counters stay in a network, so each run has its own.
 
     Where no control group counts memory, all runs share the kernel's, which looks there for what waits in sockets.
     """
@@ -350,7 +350,7 @@ def _asker(connection: socket.socket) -> Callable[[], processes.Room]:
         with theirs:
             socket.send_fds(connection, [b"room"], [theirs.fileno()])
         if not (said := connection.recv(4096)):
-            raise EOFError("what makes rooms is gone, and so is the sandbox")
+            raise EOFError("the process that creates rooms has ended, and the sandbox with it")
         answer = json.loads(said)
         if "error" in answer:
             ours.close()
@@ -360,7 +360,7 @@ def _asker(connection: socket.socket) -> Callable[[], processes.Room]:
         except OSError:
             said, descriptors = b"", []
         if not descriptors:
-            raise OSError(errno.EAGAIN, said.decode() or "there is no room for another room")
+            raise OSError(errno.EAGAIN, said.decode() or "no more rooms can be created")
         return processes.Room(ours, answer["pid"], descriptors[0])
 
     return ask

@@ -1,6 +1,6 @@
 """The program inside a sandbox: it has processes forked, carries bytes to and from them, and holds them to limits.
 
-It is process 1 of its pid namespace: when it ends, everything in the sandbox ends. It needs the standard library alone.
+It is process 1 of its pid namespace: when it ends, everything in the sandbox ends. It needs only the standard library.
 :mod:`jail` and ``container`` put it where it works. It never forks what runs code, because it has seen code: that is
 done in :mod:`room`.
 
@@ -50,7 +50,7 @@ class Kernel(Enforcer):
 
     Args:
         inward: a file descriptor that requests come from.
-        outward: one that answers go to; may be the same.
+        outward: the channel for answers; may be the same.
         new_room: makes a room; None where there is only ``common``.
         common: the one room of a container.
         watch: looks at memory and time.
@@ -84,7 +84,7 @@ class Kernel(Enforcer):
             while True:
                 for key, _ in self.selector.select(self._patience()):
                     now = self.selector.get_map().get(key.fd)
-                    if now is not None and now.data is key.data:  # the number may be another's by now
+                    if now is not None and now.data is key.data:  # the number may belong to another process by now
                         key.data()
                 self._enforce()
         for room in self.rooms:
@@ -183,7 +183,7 @@ class Kernel(Enforcer):
         return [room.scratch for room in self.rooms if room.scratch is not None]
 
     def _op_run(self, request: Json, payload: bytes) -> None:
-        """One program in a room that nobody used before, and nobody will use again."""
+        """One program in a room that was never used before and will never be used again."""
         if self.new_room is None:
             room = self._the_home()
             child, room.waiting = room.waiting or self._fork(room), None
@@ -223,7 +223,7 @@ class Kernel(Enforcer):
         return {}
 
     def _op_pause(self, _: Json, __: bytes) -> Json:
-        """Stop everything; time does not count until it goes on."""
+        """Stop everything; time does not count until it resumes."""
         if self._paused_at is None:
             self._paused_at = time.monotonic()
             self._the_home().order(signal_all=int(signal.SIGSTOP))
@@ -470,14 +470,14 @@ class Kernel(Enforcer):
             self.send({"id": job.id, "stream": name}, data)
 
     def _drain(self, child: Child) -> None:
-        """What was written before the end; others may hold the pipes open and go on writing."""
+        """What was written before the end; others may hold the pipes open and keep writing."""
         for fd in [fd for fd in child.fds if child.fds[fd] != "reports" or child.status is not None]:
             for _ in range(1 << 10):
                 if fd not in child.fds or not self._on_output(child, fd):
                     break
 
     def _finish(self, child: Child) -> None:
-        """A process is over: answer what it was doing, and let go of it."""
+        """A process has ended: answer its request and release it."""
         job = child.job
         self._drain(child)
         for fd in list(child.fds):

@@ -1,6 +1,6 @@
 """The Linux calls that isolate a process, through libc: namespaces, mounts, capabilities, Landlock.
 
-See namespaces(7), capabilities(7), landlock(7); seccomp has a file of its own.
+See namespaces(7), capabilities(7), landlock(7); seccomp has its own file.
 Every function raises OSError when the kernel refuses.
 """
 
@@ -47,7 +47,7 @@ def mount(source: str, target: str, kind: str | None, flags: int = 0, data: str 
 
 
 def unmount(target: str) -> None:
-    """Detach a mount at once, whoever uses it."""
+    """Detach a mount immediately, even while it is in use."""
     check(libc.umount2(target.encode(), MNT_DETACH), f"unmount {target}")
 
 
@@ -65,7 +65,7 @@ def bind_read_only(source: str, target: str) -> None:
 
 
 def overlay_read_only(source: str, empty: str, target: str) -> bool:
-    """Show a folder like :func:`bind_read_only`, but with files of its own: locks and watches on them are not shared.
+    """Show a folder like :func:`bind_read_only`, but with its own files: locks and watches on them are not shared.
 
     Returns:
         Whether it could be done: not before Linux 5.11 in a user namespace, nor where something is mounted below it.
@@ -131,7 +131,7 @@ def enter_pid_namespace(fd: int) -> None:
 
 
 def pivot_root(new_root: str) -> None:
-    """Make ``new_root`` the root, and let go of the old one."""
+    """Make ``new_root`` the root, and detach the old one."""
     os.chdir(new_root)
     check(libc.syscall({"x86_64": 155, "aarch64": 41}[platform.machine()], b".", b"."), "pivot_root")
     unmount(".")

@@ -1,6 +1,6 @@
 """What notebooks add to Python: ``!command`` and ``%magic`` lines, and ``%%magic`` cells.
 
-A cell is changed only if it is no Python as it stands. Lines inside texts and brackets are left alone.
+A cell is changed only if it is not valid Python. Lines inside strings and brackets are not changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHOWN |= {"javascript": "javascript", "js": "javascript"}
 
 
 class UsageError(Exception):
-    """A magic that there is not, or one that was used wrongly."""
+    """An unknown magic, or one that was used incorrectly."""
 
 
 def changed(code: str) -> str:
@@ -136,7 +136,7 @@ class Magics:
         method = getattr(self, f"_{kind}_{name}", None)
         if method is None:
             mark = "%" if kind == "line" else "%%"
-            raise UsageError(f"there is no magic {mark}{name} here; there are {', '.join(self._names(kind))}")
+            raise UsageError(f"there is no magic {mark}{name} here; choose from {', '.join(self._names(kind))}")
         return method  # type: ignore[no-any-return]
 
     def _names(self, kind: str) -> list[str]:
@@ -158,7 +158,7 @@ class Magics:
         return data.decode(errors="replace").splitlines()
 
     def _expand(self, text: str) -> str:
-        """Put in ``{expression}`` and ``$name`` of the namespace; what is neither is left as it is."""
+        """Substitute ``{expression}`` and ``$name`` from the namespace; leave the rest as it is."""
 
         def value(match: re.Match[str]) -> str:
             expression = match[1] or match[2]
@@ -180,7 +180,7 @@ class Magics:
 
     @staticmethod
     def _program(command: list[str], data: bytes = b"", taken: bool = False) -> tuple[int, bytes]:
-        """Run a program in a group of its own, which ends if the cell is interrupted."""
+        """Run a program in its own group, which ends if the cell is interrupted."""
         import subprocess
 
         pipe, out = subprocess.PIPE, subprocess.PIPE if taken else None

@@ -37,7 +37,7 @@ def watch(request: dict[str, Any]) -> None:
     """Watch a folder, and what is below it if the request says so. Returns when the folder is gone.
 
     Raises:
-        OSError: if it is no folder.
+        OSError: if it is not a folder.
     """
     fd = check(libc.inotify_init1(os.O_CLOEXEC), "inotify_init1")
     watching = _Watching(fd, request["path"], bool(request.get("recursive")))
@@ -64,7 +64,7 @@ class _Watching:
         number = libc.inotify_add_watch(self.fd, os.fsencode(os.path.join(self.path, folder)), ctypes.c_uint32(flags))
         if number < 0:
             if folder:
-                return  # it went meanwhile
+                return  # it was removed meanwhile
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), self.path)
         self.folders[number] = folder
         if self.recursive and len(self.folders) < _MAX_FOLDERS:

@@ -19,7 +19,7 @@ else:
 
 Json = dict[str, Any]
 
-#: Bytes that may wait for a process to read them before whoever sends more has to wait.
+#: Bytes that may wait for a process to read them before a sender has to wait.
 HIGH_WATER = 1 << 20
 
 
@@ -168,7 +168,7 @@ class Room:
             self.order(kill_all=True)
 
     def close(self) -> None:
-        """Let go of what is held of a room that is gone."""
+        """Release everything held for a room that has ended."""
         self.connection.close()
         for fd in (self.pidfd, self.scratch):
             if fd is not None:

@@ -32,11 +32,11 @@ def is_name(name: str) -> bool:
 
 
 class Violation(Exception):
-    """A report that is not in order."""
+    """A malformed report."""
 
 
 def frame(kind: bytes, *parts: str) -> bytes:
-    """A frame; parts are told apart by null characters, which only the last may hold."""
+    """A frame; parts are separated by null characters, which only the last may hold."""
     data = "\0".join(parts).encode("utf-8", "backslashreplace")
     return kind + len(data).to_bytes(4, "big") + data
 
@@ -99,7 +99,7 @@ class Report:
         elif kind == FIELD and self.results:
             name, _, value = text.partition("\0")
             if not is_name(name):
-                raise Violation("a representation has no proper name")
+                raise Violation("a representation has an invalid name")
             self.results[-1][name] = value
         elif kind == SHOWN:
             self.whole = len(self.results)
@@ -109,7 +109,7 @@ class Report:
         elif kind == DONE:
             self.done = _number(text)
         else:
-            raise Violation("a frame is of no known kind")
+            raise Violation("a frame has an unknown kind")
 
 
 def _number(text: str) -> int:

@@ -41,7 +41,7 @@ def nursery(
         connection: to the kernel.
         own: a descriptor of this process's pid namespace.
         build: finishes a room from inside: (its ``harden``, its scratch).
-        part: called in a room for one run alone, to part it from what all others share.
+        part: called in a room for a single run, to separate it from what the others share.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.collect()
@@ -170,7 +170,7 @@ class Room:
             self._say(number=number, pid=pid)
 
     def _reap(self, options: int) -> None:
-        """Collect ended processes, also those that nobody asked for: orphans become children of this one."""
+        """Collect ended processes, also those without a request: orphans become children of this one."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, options))[0]:
                 pid, status = ended
@@ -207,6 +207,6 @@ def _end_session(leader: int, number: int) -> None:
 
 
 def _kill_all(number: int) -> None:
-    """Everything in the namespace but its first process. A fork cannot outrun it: it fails once the signal is there."""
+    """Everything in the namespace but its first process. A fork cannot escape: it fails once the signal is pending."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, number)

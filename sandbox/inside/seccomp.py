@@ -135,7 +135,7 @@ def filter_program(memfd: bool = True, affinity: bool = True) -> bytes:
     """The filter: classic BPF over ``struct seccomp_data``.
 
     ``clone3`` does not exist under it, because a filter cannot read its flags; libc falls back to ``clone``. Limits can
-    be set for the caller alone. ``sync`` does nothing: the scratch folder is in memory.
+    be set only for the caller. ``sync`` does nothing: the scratch folder is in memory.
 
     Args:
         memfd: whether files that only a descriptor names may be made. Where no control group counts memory, they may

@@ -1,4 +1,4 @@
-"""Cells of other languages: a program that stays is told one cell after the other, and keeps what they leave."""
+"""Cells of other languages: a persistent program receives one cell after another and keeps its state."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Session:
         return os.getpid() == self.pid
 
     def run(self, code: str, env: Mapping[str, str] | None = None) -> int:
-        """Run one cell and report what came of it."""
+        """Run one cell and report the result."""
         if "\0" in code:
             return self._failed("ValueError", "the code has a null character", "")
         if self._process is None:
@@ -200,7 +200,7 @@ class Session:
         status = self._process.wait()
         self._let_go()
         how = f"it exited with {status}" if status >= 0 else f"a signal ended it: {-status}"
-        self._failed("Exit", f"{how}; the next cell starts anew, without its state", "")
+        self._failed("Exit", f"{how}; the next cell starts again without the state", "")
         return status
 
     def _said(self, line: str) -> int:

@@ -21,7 +21,7 @@ def waiting(read: Callable[[str], bytes]) -> int:
     """
     lines = [line.split() for line in read("self/net/protocols").splitlines()]
     count = sum(int(line[2]) for line in lines if len(line) > 2 and line[0].startswith((b"UNIX", b"TCP", b"UDP")))
-    if count <= 4:  # a look at each is dear, and a few hold little
+    if count <= 4:  # inspecting each is expensive, and a few hold little
         return 0
     total = 0
     with contextlib.suppress(OSError, struct.error):
@@ -50,7 +50,7 @@ def _in_unix() -> int:
 
 
 def _sent(attributes: bytes) -> int:
-    """What a socket has sent that nobody has read yet, with its overhead."""
+    """What a socket has sent and no one has read yet, with its overhead."""
     while len(attributes) >= 4:
         size, kind = struct.unpack_from("=HH", attributes)
         if kind == _QUEUES:

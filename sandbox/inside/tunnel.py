@@ -17,7 +17,7 @@ def connect(request: dict[str, Any]) -> None:
     """Carry bytes until the server ends the connection.
 
     Raises:
-        OSError: if nobody listens at the port.
+        OSError: if nothing listens on the port.
     """
     with socket.create_connection(("127.0.0.1", request["port"])) as server:
         sources: list[Any] = [0, server]

@@ -110,7 +110,7 @@ class Watch:
         return self._statm(pid)[1]
 
     def _shared(self, pids: Iterable[str]) -> int:
-        """Shared anonymous mappings, whoever has them mapped and whatever of them was touched."""
+        """Shared anonymous mappings, whichever process maps them and whatever part was touched."""
         sizes: dict[bytes, int] = {}
         for pid in pids:
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -167,7 +167,7 @@ class Watch:
         return b""
 
     def _pin(self, pids: Iterable[str], cores: list[int]) -> None:
-        """Every session has a share of its own, so many sessions have some processors only."""
+        """Every session has its own share, so many sessions together get only some of the processors."""
         if self.tree:
             return
         for pid in pids:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from rollenv.agents.base import AgentFailed, ContextFull
 from rollenv.agents.chat import ChatAgent
-from rollenv.agents.endpoint import Patience, Prices
-from rollenv.agents.limits import Window
+from rollenv.agents.chat.endpoint import Patience, Prices
+from rollenv.agents.chat.limits import Window
 from rollenv.agents.prompts import StepPrompt
 from rollenv.core import UsageError
 from rollenv.tools.calls import first_call
@@ -99,7 +99,7 @@ PASSING = {
     "choices of another kind": (answer({"choices": {"0": "up"}}), "no choices"),
     "an error with status 200": (answer({"error": {"message": "lost upstream"}}), "lost upstream"),
     "no message": (answer({"choices": [{"text": "up"}]}), "no message"),
-    "null content": (answer(completion(None, finish_reason="length")), "no content .*'length'"),
+    "null content": (answer(completion(None, finish_reason="content_filter")), "no content .*'content_filter'"),
     "a refusal": (answer(completion(None, message={"refusal": "I cannot"})), "no content .I cannot"),
     "a tool without a name": (answer(completion(None, message={"tool_calls": [{"id": 1}]})), "without a name"),
     "closed socket": (lambda exchange: exchange.hang_up(), "RemoteProtocolError"),
@@ -119,6 +119,7 @@ PASSING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("name", PASSING)
 def test_what_goes_wrong_for_good_is_said_and_what_passes_is_not_noticed(name, streaming):
@@ -160,7 +161,7 @@ def test_an_endpoint_that_is_not_there():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         agent = ChatAgent("tiny", f"http://127.0.0.1:{free.getsockname()[1]}/v1", patience=SOON)
-        with pytest.raises(AgentFailed, match=r"ConnectError.*See whether the server is up"):
+        with pytest.raises(AgentFailed, match=r"ConnectError.*Check that the server is up"):
             ask(agent)
     assert agent.totals.failures == 1
 
@@ -317,6 +318,7 @@ def test_arguments_that_are_no_json_are_for_the_environment_to_refuse():
         assert "not valid JSON" in first_call(one(server).text).problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 64, 10_000])
 @pytest.mark.parametrize("text", ["", "up", "naïve 日本 🙂\n\n\u2028 end", "data: [DONE]\n\ndata: {}"])
 def test_a_streamed_answer_is_the_same_answer(text, size):
@@ -393,6 +395,7 @@ def test_no_more_requests_at_once_than_allowed():
     assert most == 3
 
 
+@pytest.mark.slow
 def test_a_request_that_waits_for_its_turn_is_not_late():
     async def behave(exchange):
         await asyncio.sleep(0.15)
@@ -579,3 +582,30 @@ def test_a_server_of_the_usual_kind():
                 await serving
 
     asyncio.run(play())
+
+
+def test_an_action_keeps_the_reply_as_it_came_and_what_was_new_to_the_model():
+    """Thoughts, whether apart or in the text, and each message once over the whole chat."""
+    said = iter(["<think>left or up</think>up", "down"])
+
+    async def thinks(exchange):
+        data = completion(next(said))
+        data["choices"][0]["message"]["reasoning_content"] = "apart"
+        await exchange.json(data)
+
+    with ChatServer(thinks) as server:
+        first, second = ask(ChatAgent("tiny", server.url, patience=SOON, system="brief"), [("a", {}), ("b", {})])
+    assert (first.text, second.text) == ("up", "down")
+    assert first.raw == "<think>apart</think>\n<think>left or up</think>up"
+    assert second.raw == "<think>apart</think>\ndown"
+    assert [m["role"] for m in first.messages] == ["system", "user"]
+    assert second.messages == ({"role": "user", "content": "b"},)
+
+
+def test_a_streamed_reply_keeps_its_thoughts():
+    async def thinks(exchange):
+        thought = b'data: {"choices": [{"delta": {"reasoning": "hm"}}]}\n\n'
+        await exchange.chunks([thought + events(completion("up"))])
+
+    with ChatServer(thinks) as server:
+        assert one(server, stream=True).raw == "<think>hm</think>\nup"

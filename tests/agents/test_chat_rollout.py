@@ -9,7 +9,7 @@ from chat_server import ChatServer, completion
 from test_chat import PASSING
 
 from rollenv.agents.chat import ChatAgent
-from rollenv.agents.endpoint import Patience
+from rollenv.agents.chat.endpoint import Patience
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
@@ -102,6 +102,7 @@ def test_losers_of_a_race_stop_asking():
     assert manager.workers.open_now == 0
 
 
+@pytest.mark.slow
 def test_the_command_plays_through_an_endpoint_and_counts(rollenv_command):
     with ChatServer(lambda exchange: exchange.json(completion("\\boxed{5}"))) as server:
         done = rollenv_command("eval", ENV, "-a", "chat:tiny", "--base-url", server.url, "-n", "5", "--json")
@@ -109,3 +110,28 @@ def test_the_command_plays_through_an_endpoint_and_counts(rollenv_command):
         assert result["requests"] == len(server.requests) >= 5
         assert result["prompt_tokens"] == 90 * len(server.requests)
         assert result["n"] == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("refused", "code"), [(0, 0), (1, 1), (40, 1)])
+def test_the_exit_code_tells_whether_the_endpoint_failed(rollenv_command, refused, code):
+    numbers = itertools.count()
+
+    async def answer(exchange):
+        if next(numbers) < refused:
+            await exchange.json({"error": {"message": "no such seed"}}, "400 Bad Request")
+        else:
+            await exchange.json(completion("\\boxed{5}"))
+
+    with ChatServer(answer) as server:
+        done = rollenv_command("eval", ENV, "-a", "chat:tiny", "--base-url", server.url, "-n", "4")
+    assert done.returncode == code
+    assert ("no such seed" in done.stderr) == bool(refused)
+
+
+def test_a_model_that_spends_all_its_tokens_on_thoughts_answers_nothing(rollenv_command):
+    with ChatServer(lambda exchange: exchange.json(completion(None, finish_reason="length"))) as server:
+        done = rollenv_command("eval", ENV, "-a", "chat:tiny", "--base-url", server.url, "-n", "1", "--json")
+    result = json.loads(done.stdout)
+    assert (done.returncode, result["failed"], result["success"]) == (0, 0, 0.0)
+    assert len(server.requests) == result["turns"], "an answer is not asked for twice"

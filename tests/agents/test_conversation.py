@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollenv.agents.base import ContextFull
-from rollenv.agents.chat_format import ChatFormat
-from rollenv.agents.conversation import Conversation
+from rollenv.agents.prompts.chat_format import ChatFormat
+from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.tiny.model import build_tokenizer
 from rollenv.core import UsageError
 
@@ -50,6 +50,7 @@ def responses(shape: Shape) -> st.SearchStrategy[tuple[int, ...]]:
     return st.tuples(st.lists(drawn, max_size=8).map(tuple), end).map(lambda parts: parts[0] + parts[1])
 
 
+@pytest.mark.slow
 @every_shape
 @quick
 @given(data=st.data())
@@ -99,6 +100,7 @@ plain = st.text(st.characters(exclude_categories=["Cs", "Co"]), min_size=1, max_
 thoughts = st.sampled_from(["", "", "<think>\nwell\n</think>\n\n", "so be it</think>", "<think>"])
 
 
+@pytest.mark.slow
 @every_shape
 @quick
 @given(data=st.data())
@@ -123,6 +125,7 @@ def test_it_reads_as_the_templates_own_rendering(shape, data):
     assert len(said) == len(messages) - 1
 
 
+@pytest.mark.slow
 @every_shape
 @quick
 @given(said=st.lists(texts, min_size=3, max_size=3))
@@ -234,7 +237,7 @@ def test_tools_are_shown_once_and_where_they_move_the_history_is_split(name, spl
 
 @pytest.mark.parametrize("shape", [s for s in SHAPES if not s.takes_tools], ids=lambda s: s.name)
 def test_tools_that_a_template_would_drop_are_refused(shape):
-    with pytest.raises(UsageError, match="no place for tools"):
+    with pytest.raises(UsageError, match="does not support tools"):
         Conversation(tokenizer_for(shape), tools=TOOLS)
 
 

@@ -11,10 +11,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from rollenv import UsageError
 from rollenv.agents.base import ContextFull
-from rollenv.agents.engine import LocalEngine, context_length
-from rollenv.agents.failures import EngineFailed
-from rollenv.agents.generation import Sampling
-from rollenv.agents.scoring import score
+from rollenv.agents.engines.base import EngineFailed, Sampling
+from rollenv.agents.engines.local import LocalEngine, context_length
+from rollenv.agents.engines.scoring import score
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 
@@ -96,6 +95,7 @@ def play_turns(engine, numbers, turns, sampling, **more):
     return asyncio.run(all_at_once())
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=7),
@@ -148,6 +148,7 @@ def test_greedy_responses_equal_transformers_generate(build):
     assert [r.ids for r in responses] == [generated(other, p, 10) for p in prompts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [0, 3])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_kept_caches_change_nothing_but_the_work(model, temperature, cut):
@@ -193,7 +194,7 @@ def test_the_prompt_of_a_group_is_computed_once(model):
 def test_long_prompts_go_through_the_model_in_pieces(model, monkeypatch):
     prompts = [prompt(n, n) for n in (100, 70, 61)]
     whole = play(LocalEngine(model, STOP), prompts, Sampling(1.0, 6))
-    monkeypatch.setattr("rollenv.agents.kv_cache._CHUNK_TOKENS", 16)
+    monkeypatch.setattr("rollenv.agents.engines.kv_cache._CHUNK_TOKENS", 16)
     pieces = play(LocalEngine(model, STOP), prompts, Sampling(1.0, 6))
     assert [r.ids for r in whole] == [r.ids for r in pieces]
 

@@ -9,12 +9,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rollenv
 from rollenv import UsageError
-from rollenv.agents.engine import LocalEngine
-from rollenv.agents.failures import EngineFailed
-from rollenv.agents.generation import Sampling
+from rollenv.agents.engines.base import EngineFailed, Sampling
+from rollenv.agents.engines.local import LocalEngine
+from rollenv.agents.engines.scoring import score
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.scoring import score
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 

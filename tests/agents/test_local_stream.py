@@ -6,14 +6,14 @@ import random
 import pytest
 import torch
 
-from rollenv.agents.generation import Sampling
+from rollenv.agents.engines.base import Sampling
+from rollenv.agents.engines.scoring import score
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.scoring import score
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.rollout import RolloutManager, RolloutStream, Task
-from rollenv.rollout.samples import drift, trajectory_samples
+from rollenv.rollout.records.samples import drift, trajectory_samples
 
 ENV = "game:GuessTheNumber-v0-easy"
 TEXT = ["Guess a number between 1 and 50, as in \\boxed{5}. higher lower\n" * 5]

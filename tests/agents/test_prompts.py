@@ -4,7 +4,7 @@ import pytest
 
 import rollenv
 from rollenv import UsageError
-from rollenv.agents.prompts import DEFAULT_TEMPLATE, StepPrompt
+from rollenv.agents.prompts.step import DEFAULT_TEMPLATE, StepPrompt
 
 INFO = {"suffix": "BOARD"}
 
@@ -23,6 +23,14 @@ def test_history_is_bounded_and_ends_with_the_last_turn():
     text = StepPrompt("{history}", history_length=2).render("RULES", turns, "now", INFO)
     assert "did 2" not in text
     assert text.index("seen 3") < text.index("did 3") < text.index("did 4")
+
+
+def test_a_history_that_is_not_full_yet_is_shown_whole():
+    turns = [(f"seen {i}", f"did {i}") for i in range(5)]
+    for length in range(1, 8):
+        for played in range(6):
+            text = StepPrompt("{history}", history_length=length).render("RULES", turns[:played], "now", INFO)
+            assert text.count("seen") == text.count("did") == min(length, played)
 
 
 def test_without_a_suffix_the_observation_is_the_state():

@@ -6,8 +6,8 @@ import pytest
 from available import IDS
 
 import rollenv
-from rollenv.agents.prompts import DEFAULT_TEMPLATE, StepPrompt
-from rollenv.agents.token_session import shown
+from rollenv.agents.prompts.session import shown
+from rollenv.agents.prompts.step import DEFAULT_TEMPLATE, StepPrompt
 from rollenv.wrappers.observation import ObservationWrapper
 
 TEMPLATES = ("{state}", "{observation}\n{state}", "{instructions}\n{state}", DEFAULT_TEMPLATE)
@@ -20,6 +20,7 @@ def doubled(prompt: str, *texts: str) -> list[str]:
     return [piece for piece in pieces if prompt.count(piece) > max(text.count(piece) for text in texts)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
 def test_no_prompt_shows_a_text_twice_or_loses_it(env_id):
     env = rollenv.make(env_id)

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from rollenv import UsageError
 from rollenv.agents.base import ContextFull
-from rollenv.agents.engine import LocalEngine
-from rollenv.agents.failures import EngineFailed
-from rollenv.agents.generation import Sampling
-from rollenv.agents.router import Router
+from rollenv.agents.engines.base import EngineFailed, Sampling
+from rollenv.agents.engines.local import LocalEngine
+from rollenv.agents.engines.router import Router
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 
@@ -98,6 +97,7 @@ def test_sessions_stay_and_their_caches_serve_them():
     assert router.replica_of(0) is None
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(groups=st.lists(st.integers(1, 9), min_size=1, max_size=8), n=st.integers(1, 4))
 def test_members_of_a_group_meet_unless_their_replica_is_too_busy(groups, n):
@@ -220,6 +220,7 @@ def test_cancelling_reaches_the_replica():
     assert router.alive == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_replica_that_never_finishes_an_update_is_left_out():
     made, _ = replicas(2)
     router = Router([r.engine for r in made], patience=0.2)

@@ -23,13 +23,12 @@ from transformers import (
 )
 
 from rollenv import UsageError
-from rollenv.agents.caches import Remembered
-from rollenv.agents.engine import LocalEngine, context_length
-from rollenv.agents.failures import EngineFailed
-from rollenv.agents.generation import Sampling
+from rollenv.agents.engines.base import EngineFailed, Sampling
+from rollenv.agents.engines.local import LocalEngine, context_length
+from rollenv.agents.engines.remembered import Remembered
+from rollenv.agents.engines.router import Router
+from rollenv.agents.engines.sampling import distributions, draw
 from rollenv.agents.local import LocalAgent
-from rollenv.agents.router import Router
-from rollenv.agents.sampling import distributions, draw
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 
@@ -190,7 +189,7 @@ def test_logits_that_are_no_numbers_fail_the_request_that_has_them(model, tokens
 
     failed, good = asyncio.run(both())
     assert isinstance(failed, EngineFailed)
-    assert "no numbers" in str(failed)
+    assert "not numbers" in str(failed)
     assert len(good.ids) == tokens
     assert engine.active == 0
 
@@ -230,7 +229,7 @@ def test_what_is_remembered_is_right_and_within_its_bytes(texts, bound):
 
 def test_a_replica_that_failed_rests_and_is_taken_back(model, caplog, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("rollenv.agents.router.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("rollenv.agents.engines.router.time", SimpleNamespace(monotonic=lambda: now[0]))
     fails = {"now": True}
 
     def maybe(*_):
@@ -270,4 +269,4 @@ def test_a_replica_that_failed_rests_and_is_taken_back(model, caplog, monkeypatc
         assert router.alive == [1], "its weights are old"
 
     asyncio.run(play())
-    assert "taken back" in caplog.text
+    assert "back in use" in caplog.text

@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 import rollenv
 from rollenv.agents.base import OracleAgent, RandomAgent, noisy_expert
 from rollenv.rollout.evaluate import evaluate
@@ -22,5 +24,7 @@ def test_more_noise_wins_less():
     assert success == sorted(success, reverse=True)
 
 
+@pytest.mark.slow
+@pytest.mark.integration
 def test_a_stuck_expert_plays_on_at_random():
     assert evaluate(OracleAgent(0.7), "game:Sokoban-v0-hard", n=20).failed == 0

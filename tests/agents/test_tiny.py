@@ -6,13 +6,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import rollenv
+from rollenv import UsageError, registry
 from rollenv.agents.base import OracleAgent
-from rollenv.agents.generation import Sampling
+from rollenv.agents.engines.base import Sampling
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize, WarmUp
-from rollenv.agents.tiny.warm_up import tiny_agent
+from rollenv.agents.tiny.warm_up import Scene, tiny_agent
+from rollenv.errors import Unsolvable
 from rollenv.rollout.evaluate import evaluate
 
 ENV, KWARGS = "game:Sokoban-v0-tiny", {"min_moves": 1, "split": "train"}
@@ -45,8 +48,7 @@ def test_weights_follow_the_seed_alone():
 def warm(reports: list[str], **changes) -> LocalAgent:
     settings = {"steps": 500, "episodes": 1500, "batch_size": 128} | changes
     return tiny_agent(
-        ENV,
-        KWARGS,
+        [Scene(ENV, KWARGS)],
         StepPrompt("{state}", chat=False),
         Sampling(1.0, 1),
         size=TinySize(hidden=48, layers=2, heads=2, intermediate=96),
@@ -77,3 +79,58 @@ def test_it_imitates_the_noisy_expert_and_is_cached(tmp_path, monkeypatch):
     assert sum(
         turn.text in ("up", "down", "left", "right") for t in played.trajectories for turn in t.turns
     ) > 0.95 * sum(len(t.turns) for t in played.trajectories)
+
+
+class Bare(rollenv.Env):
+    """Over at once; its expert and its texts are what a test makes them."""
+
+    observation, expert, random = "here", "go", "go"
+
+    def _reset(self, options):
+        return self.observation, {}
+
+    def _step(self, action):
+        return self.observation, 1.0, True, False, {}
+
+    def oracle_action(self):
+        if self.expert is None:
+            raise Unsolvable("no way")
+        return self.expert
+
+    def sample_random_action(self):
+        return self.random
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [({"expert": None}, "finish no episode"), ({"observation": ""}, "is empty"), ({"expert": ""}, "is empty")],
+)
+def test_what_cannot_be_imitated_is_said(changes, says):
+    made = type("Made", (Bare,), changes)
+    with pytest.raises(UsageError, match=says):
+        demonstrated(made)
+
+
+def test_an_episode_of_one_turn_can_be_imitated():
+    assert demonstrated(Bare) is not None
+
+
+def demonstrated(env_class: type[rollenv.Env]) -> LocalAgent:
+    rollenv.register("test:bare", env_class)
+    try:
+        return tiny_agent(
+            [Scene("test:bare")],
+            StepPrompt("{observation}", chat=False),
+            Sampling(1.0, 1),
+            size=TinySize(hidden=16, layers=1, heads=1, intermediate=16),
+            warm_up=WarmUp(steps=2, episodes=3, batch_size=2),
+            seed=len(env_class.observation),
+        )
+    finally:
+        registry.ENV_REGISTRY.pop("test:bare", None)
+
+
+@pytest.mark.parametrize("name", ["episodes", "batch_size", "lr", "steps", "noise"])
+def test_settings_of_the_warm_up_have_bounds(name):
+    with pytest.raises(ValueError, match=name):
+        WarmUp(**{name: -1})

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollenv.agents.base import ContextFull
-from rollenv.agents.generation import Response, Sampling
+from rollenv.agents.engines.base import Response, Sampling
 from rollenv.agents.prompts import StepPrompt
+from rollenv.agents.prompts.session import TokenAgent, TokenizerCodec
 from rollenv.agents.tiny.model import build_tokenizer
-from rollenv.agents.token_session import TokenAgent, TokenizerCodec
-from rollenv.rollout.samples import drift, trajectory_samples
+from rollenv.rollout.records.samples import drift, trajectory_samples
 from rollenv.rollout.types import Task, Trajectory, Turn
 
 BY_NAME = {shape.name: shape for shape in SHAPES}
@@ -59,6 +59,7 @@ def play(agent, says, seed=0):
         session.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: s.name)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
@@ -145,6 +146,50 @@ def test_a_prompt_and_its_answer_fit_the_context(prompt):
     with pytest.raises(ContextFull, match=f"{size} tokens"):
         play(TokenAgent(engine, tokenizer, prompt), [("hello", {})])
     assert engine.asked == []
+
+
+def test_a_prompt_drops_its_oldest_history_to_keep_within_its_limit():
+    tokenizer = tokenizer_for(BY_NAME["chatml"])
+    says = [(f"room {i} " + "x " * 20, {}) for i in range(6)]
+
+    def asked(most):
+        engine = ScriptEngine([encoded(tokenizer, f"go {i}") for i in range(6)])
+        prompt = StepPrompt("{history}{state}", history_length=4, max_tokens=most)
+        play(TokenAgent(engine, tokenizer, prompt), says)
+        return [ids for ids, *_ in engine.asked]
+
+    free = asked(0)
+    limit = len(free[2])  # two turns of history
+    held = asked(limit)
+    assert held[:3] == free[:3]
+    for number, ids in enumerate(held[3:], 3):
+        text = tokenizer.decode(ids)
+        assert len(ids) <= limit < len(free[number])
+        assert f"go {number - 1}" in text, "the newest stays"
+        assert f"go {number - 3}" not in text
+    with pytest.raises(ContextFull, match=f"more than max_tokens={len(free[0]) - 1}"):
+        asked(len(free[0]) - 1)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_local_agent_heeds_the_limit_of_its_prompts_in_chats_too(fits):
+    from rollenv.agents.local import LocalAgent
+    from rollenv.agents.prompts import ChatPrompt
+    from rollenv.agents.tiny.model import build_model
+    from rollenv.agents.tiny.settings import TinySize
+
+    tokenizer = tokenizer_for(BY_NAME["chatml"])
+    size = TinySize(hidden=16, layers=1, heads=2, intermediate=16, context=256, vocabulary=300)
+    model = build_model(size, tokenizer, 0)
+    for prompt in (ChatPrompt("be brief", 200 if fits else 3), StepPrompt(max_tokens=200 if fits else 3)):
+        agent = LocalAgent(model, tokenizer, prompt, Sampling(max_new_tokens=2))
+        session = agent.start(None, 0)
+        if fits:
+            assert asyncio.run(session.act("hello", {})).response_ids
+        else:
+            with pytest.raises(ContextFull, match="max_tokens=3"):
+                asyncio.run(session.act("hello", {}))
+        session.close()
 
 
 def test_versions_numbers_and_draws_belong_to_the_session():

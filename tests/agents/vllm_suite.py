@@ -13,11 +13,10 @@ from transformers import AutoModelForCausalLM
 import rollenv
 from rollenv import UsageError
 from rollenv.agents.base import ContextFull
-from rollenv.agents.failures import EngineFailed
-from rollenv.agents.generation import Sampling
+from rollenv.agents.engines.base import EngineFailed, Sampling
+from rollenv.agents.engines.scoring import score
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.scoring import score
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.agents.vllm import VLLMAgent
@@ -225,7 +224,7 @@ def test_what_cannot_be_done_is_said(engine):
 
 
 def test_a_model_that_is_none_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="cannot load a tokenizer"):
+    with pytest.raises(UsageError, match="cannot load a model"):
         VLLMAgent.load(tmp_path / "nothing")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -10,15 +11,47 @@ import pytest
 
 import rollenv
 
+NARROW = {**os.environ, "COLUMNS": "80"}
 
+
+@pytest.mark.slow
+def test_a_card_tells_the_contract_and_an_example(rollenv_command):
+    shown = rollenv_command("info", "game:Sokoban-v0-easy", "max_turns=7", env=NARROW).stdout
+    for text in ("Push every box", "at most 7", "reward", "oracle", "a base install", "\\boxed{up}", "env.Sokoban"):
+        assert text in shown
+    card = json.loads(rollenv_command("info", "webshop:mini", "--json").stdout)
+    assert card["prompt"].startswith("WebShop")
+    shown = rollenv_command("info", "webshop:mini", env=NARROW).stdout
+    assert "'rollenv[webshop]'" in shown  # square brackets are no markup
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.slow
+def test_groups_fit_a_terminal_and_say_what_is_missing(rollenv_command):
+    done = rollenv_command("list", env={k: v for k, v in NARROW.items() if k != "ROLLENV_DATA"})
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "data below $ROLLENV_DATA: hotpotqa" in done.stdout
+    here = rollenv_command("list", "--here").stdout.splitlines()
+    assert here
+    assert not any(line.startswith("-") for line in here)
+
+
+@pytest.mark.slow
+def test_the_module_is_the_command(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "rollenv", "--version"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.strip() == rollenv.__version__
+
+
+@pytest.mark.slow
 def test_list_and_version(rollenv_command):
     listed = json.loads(rollenv_command("list", "sokoban", "--json").stdout)
     assert {"game:Sokoban-v0-easy", "game:Sokoban-v0-hard"} <= {row["id"] for row in listed}
-    shown = rollenv_command("list").stdout
+    shown = rollenv_command("list", "--all").stdout
     assert all(s.id in shown for s in rollenv.list_envs())
     assert rollenv_command("--version").stdout.strip() == rollenv.__version__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code", "says"),
     [
@@ -39,6 +72,14 @@ def test_list_and_version(rollenv_command):
         (("train", "sokoban", "algorithm.nme=gigpo"), 2, "did you mean 'algorithm.name'"),
         (("train", "sokoban", "seed=x"), 2, "seed: "),
         (("train", "sokoban", "run_dir=/proc/none/run"), 4, "cannot write the run directory"),
+        (("train", "sokoban", "lr=1e-4"), 2, "did you mean 'optimizer.lr'"),
+        (("eval", "game:Sokoban-v0-easy", "-n", "all"), 2, "without end; say how many with -n"),
+        (("eval", "game:Sokoban-v0-easy", "-o", "/etc/passwd"), 2, "is a file"),
+        (("eval", "game:Sokoban-v0-easy", "--system", "hi"), 2, "--system is for a chat agent"),
+        (("play", "game:Sokoban-v0-easy", "--seed", "-1"), 2, "greater than or equal to 0"),
+        (("play", "game:Sokoban-v0-easy", "--seed", "x"), 2, "valid integer"),
+        (("info", "game:Sokoban-v0-eas"), 2, "did you mean game:Sokoban-v0-easy"),
+        (("list", "nothing-like-it"), 2, "no id contains 'nothing-like-it'"),
         (("frobnicate",), 2, "frobnicate"),
     ],
 )
@@ -47,6 +88,7 @@ def test_bad_input_is_explained(rollenv_command, command, code, says):
     assert says in " ".join(done.stderr.split())
     assert done.returncode == code
     assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_missing_extra_names_the_install_command(tmp_path):
@@ -61,6 +103,7 @@ def test_missing_extra_names_the_install_command(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("agent", "low", "high"), [("oracle", 1.0, 1.0), ("random", 0.0, 0.5)])
 def test_eval_reports_success(rollenv_command, agent, low, high):
     done = rollenv_command("eval", "game:Sokoban-v0-easy", "-a", agent, "-n", "40", "-s", "7", "--json")
@@ -92,6 +135,7 @@ def test_play_accepts_first_letters(rollenv_command):
     assert "not a valid action" not in done.stdout
 
 
+@pytest.mark.slow
 def test_check_is_green_for_what_comes_with_rollenv_and_red_for_what_is_broken(rollenv_command, tmp_path):
     done = rollenv_command("check", "game:Sokoban-v0-tiny", "ragen:FrozenLake-v0", "-n", "5")
     assert done.returncode == 0, done.stdout + done.stderr

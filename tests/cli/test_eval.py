@@ -1,16 +1,21 @@
 """``rollenv eval`` and ``rollenv health``: folders, resuming, workers, what is printed."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
 from rollenv import UsageError
-from rollenv.cli.eval import _begin
-from rollenv.rollout.storage import read
+from rollenv.cli.eval_folder import EvalFolder
+from rollenv.rollout.records.storage import read
 
 ENV = "game:Sokoban-v0-easy"
 
 
+@pytest.mark.slow
 def test_repeats_give_pass_at_and_pass_all(rollenv_command):
     done = json.loads(rollenv_command("eval", ENV, "-a", "noisy:0.4", "-n", "30", "-k", "3", "--json").stdout)
     at = [done["pass_at"][str(j)][0] for j in (1, 2, 3)]
@@ -25,6 +30,7 @@ def test_repeats_give_pass_at_and_pass_all(rollenv_command):
     assert "30 × 3" in table
 
 
+@pytest.mark.slow
 def test_a_folder_holds_everything_and_an_evaluation_goes_on_where_it_was(rollenv_command, tmp_path):
     args = ("eval", ENV, "-a", "noisy:0.4", "-n", "20", "-k", "2", "--json")
     whole = json.loads(rollenv_command(*args).stdout)
@@ -46,12 +52,14 @@ def test_a_folder_holds_everything_and_an_evaluation_goes_on_where_it_was(rollen
     assert len({(t.task.seed, t.member) for t in played}) == len(played) == 40
 
 
+@pytest.mark.slow
 def test_a_folder_is_not_overwritten_and_not_continued_with_other_settings(rollenv_command, tmp_path):
     out = str(tmp_path / "run")
     assert rollenv_command("eval", ENV, "-n", "2", "-o", out).returncode == 0
     for args, says in (
         (("-n", "2", "-o", out), "--resume"),
-        (("-n", "3", "-o", out, "--resume"), "n=2, not 3"),
+        (("-n", "1", "-o", out, "--resume"), "n=2; n can grow, and 1 is less"),
+        (("-n", "2", "-s", "5", "-o", out, "--resume"), "seed=0, not 5"),
         (("-n", "2", "--resume"), "needs --out"),
     ):
         done = rollenv_command("eval", ENV, *args)
@@ -59,12 +67,14 @@ def test_a_folder_is_not_overwritten_and_not_continued_with_other_settings(rolle
         assert says in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_an_evaluation_in_processes_gives_the_same(rollenv_command):
     args = ("eval", ENV, "-a", "noisy:0.4", "-n", "20", "--json")
     one, two = (json.loads(rollenv_command(*args, "-w", where).stdout) for where in ("inline", "2"))
     assert {**one, "seconds": 0} == {**two, "seconds": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -80,6 +90,7 @@ def test_bad_input_is_explained(rollenv_command, args, says):
     assert done.returncode == 2
 
 
+@pytest.mark.slow
 def test_health_shows_a_run(rollenv_command, tmp_path):
     out = tmp_path / "run"
     rollenv_command("eval", ENV, "-n", "5", "-o", str(out))
@@ -98,6 +109,7 @@ def test_health_shows_a_run(rollenv_command, tmp_path):
     assert "damaged" in rollenv_command("health", str(out)).stderr
 
 
+@pytest.mark.slow
 def test_health_asks_a_server(rollenv_command, tmp_path):
     done = rollenv_command("health", "http://127.0.0.1:9")
     assert done.returncode == 1
@@ -108,4 +120,27 @@ def test_health_asks_a_server(rollenv_command, tmp_path):
 def test_settings_that_were_cut_short_are_an_error_that_says_what_to_do(tmp_path, text):
     (tmp_path / "eval.json").write_text(text)
     with pytest.raises(UsageError, match=r"eval\.json is damaged .* name another folder"):
-        _begin(tmp_path, {"env": "game:Sokoban-v0-easy"}, True)
+        EvalFolder.begin(tmp_path, {"env": "game:Sokoban-v0-easy"}, True)
+
+
+def test_ctrl_c_is_quick_however_many_tasks_wait(rollenv_command, tmp_path):
+    command = [sys.executable, "-c", "from rollenv.cli.main import main; main()", "eval", "game:Sokoban-v0-tiny"]
+    command += ["-n", "50000", "-o", "out"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        while (
+            not (tmp_path / "out" / "episodes.jsonl").exists() or not (tmp_path / "out" / "episodes.jsonl").read_bytes()
+        ):
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Task" not in said
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_standard_streams_may_be_missing(tmp_path, closed):
+    python = f"{sys.executable} -c 'from rollenv.cli.main import main; main()'"
+    done = subprocess.run(["sh", "-c", f"{python} eval {ENV} -n 1 -o {tmp_path}/out {closed}"], capture_output=True)
+    assert done.returncode == 0
+    assert (tmp_path / "out" / "result.json").exists()

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_the_package_works_once_installed(tmp_path, rollenv_command):
     assert rollenv_command("new", "my-game").returncode == 0
     site = tmp_path / "site"
@@ -41,6 +41,7 @@ def test_the_package_works_once_installed(tmp_path, rollenv_command):
     assert "2 passed" in tests.stdout, tests.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Bad Name", "1st", "class", "rollenv", "../up"])
 def test_bad_names_are_refused(name, rollenv_command, tmp_path):
     done = rollenv_command("new", name)
@@ -54,3 +55,11 @@ def test_nothing_is_overwritten(rollenv_command, tmp_path):
     done = rollenv_command("new", "mine")
     assert done.returncode == 2
     assert "mine exists" in done.stderr
+
+
+def test_a_place_that_cannot_be_written_is_one_line(rollenv_command, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = rollenv_command("new", "my-game", "--in", "file")
+    assert done.returncode == 2
+    assert "cannot write" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

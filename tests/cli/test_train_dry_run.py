@@ -19,9 +19,12 @@ def parts(text: str) -> tuple[dict, str, dict[str, str]]:
     return settings, prompt.partition("the first prompt")[2].strip(), {r[0]: r[1] for r in rows if len(r) == 2}
 
 
+@pytest.mark.slow
 def test_it_counts_what_an_iteration_needs_and_leaves_nothing_behind(rollenv_command, tmp_path):
     changes = ["rollout.groups_per_batch=3", "rollout.group_size=4", "iterations=50", "eval.every=20"]
-    done = rollenv_command("train", "sokoban", "--dry-run", "env.kwargs.max_turns=7", "eval.episodes=10", *changes)
+    done = rollenv_command(
+        "train", "sokoban", "--dry-run", "env.kwargs={ max_turns = 7 }", "eval.episodes=10", *changes
+    )
     assert done.returncode == 0, done.stderr
     settings, prompt, needs = parts(done.stdout)
     assert settings["rollout"]["groups_per_batch"] == 3
@@ -35,6 +38,7 @@ def test_it_counts_what_an_iteration_needs_and_leaves_nothing_behind(rollenv_com
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_prompt_is_the_template_filled_by_a_task_that_follows_the_seed(rollenv_command):
     pytest.importorskip("bm25s")
     shown = [
@@ -46,6 +50,7 @@ def test_the_prompt_is_the_template_filled_by_a_task_that_follows_the_seed(rolle
     assert prompts[0] == prompts[1] != prompts[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "code", "says"),
     [
@@ -65,6 +70,7 @@ def test_what_would_stop_the_run_stops_the_dry_run(rollenv_command, tmp_path, ov
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_model_folder_is_checked_and_its_tokens_counted_without_its_weights(rollenv_command, tmp_path):
     from rollenv.agents.local import LocalAgent
     from rollenv.agents.tiny.model import build_model, build_tokenizer
@@ -76,7 +82,7 @@ def test_a_model_folder_is_checked_and_its_tokens_counted_without_its_weights(ro
     LocalAgent(build_model(size, tokenizer, 0), tokenizer).save(folder)
     weights = folder / "model.safetensors"
     weights.write_bytes(b"not weights")  # whoever reads them fails
-    done = rollenv_command("train", "sokoban", "--dry-run", f"model.path={folder}", "env.kwargs.max_turns=5")
+    done = rollenv_command("train", "sokoban", "--dry-run", f"model.path={folder}", "env.kwargs={ max_turns = 5 }")
     assert done.returncode == 0, done.stderr
     settings, prompt, needs = parts(done.stdout)
     assert needs["tokens of the first prompt"] == str(len(tokenizer.encode(prompt)))
@@ -89,6 +95,7 @@ def test_a_model_folder_is_checked_and_its_tokens_counted_without_its_weights(ro
     assert "holds no weights" in " ".join(bare.stderr.split())
 
 
+@pytest.mark.slow
 def test_the_published_setting(rollenv_command, data):
     data("webshop")
     done = rollenv_command("train", "webshop_published", "--dry-run")
@@ -99,3 +106,26 @@ def test_the_published_setting(rollenv_command, data):
     assert needs["turns an iteration, at most"] == f"{128 * 15:,}"
     assert needs["response tokens an iteration, at most"] == f"{128 * 15 * 512:,}"
     assert "search[words]" in prompt
+
+
+def test_what_differs_from_the_defaults_is_all_that_differs():
+    from rollenv.cli.dry_run import differences
+    from rollenv.trainers.config import load_config
+
+    base = differences(load_config("sokoban"))
+    changes = ["algorithm.name=gigpo", "algorithm.gamma=0.5", "kl.name=reward", "rollout.top_k=3", "seed=0"]
+    lines = differences(load_config("sokoban", changes))
+    new = {'algorithm.name = "gigpo"', "algorithm.gamma = 0.5", 'kl.name = "reward"', "rollout.top_k = 3"}
+    assert set(lines) - set(base) == new
+    assert 'env.id = "game:Sokoban-v0-tiny"' in lines
+    assert not [line for line in lines if line.startswith(("seed", "kl.kind", "loss.clip", "algorithm.step_weight"))]
+
+
+@pytest.mark.slow
+def test_the_recipe_of_roll(rollenv_command):
+    done = rollenv_command("train", "roll_sokoban", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    settings, prompt, needs = parts(done.stdout)
+    assert settings["algorithm"]["statistics"] == "rows"
+    assert needs["trajectories an iteration"] == "1,024"
+    assert "P is you" in prompt

@@ -1,6 +1,6 @@
-"""Where the games differ from GEM's on purpose, as data: checked against GEM itself, and told in docs/gem_games.md.
+"""Where the games differ from GEM's on purpose, as data: checked against GEM itself, and told in docs/gem/games.md.
 
-``python tests/compat/gem_differences.py > docs/gem_games.md`` writes the page.
+``python tests/compat/gem_differences.py > docs/gem/games.md`` writes the page.
 """
 
 from __future__ import annotations
@@ -332,9 +332,9 @@ def _table(head: list[str], rows: Iterable[Iterable[str]]) -> str:
 def page() -> str:
     """The page about them, in Markdown."""
     parts = [
-        "# Games beside GEM's",
-        "Made by `python tests/compat/gem_differences.py`; a test against GEM 0.1.0 keeps it true. With the same "
-        "hidden state and the same actions, rewards and ends are GEM's, except for these rows.",
+        "# Games compared with GEM's",
+        "With the same hidden state and the same actions, rewards and ends are GEM's, except for these rows. "
+        "`python tests/compat/gem_differences.py` writes this page, and a test against GEM 0.1.0 proves it.",
     ]
     for layer, what in ((GEM, "code written for GEM"), (ROLLENV, "`rollenv.make`")):
         rows = [(d.games, d.condition, d.gem, d.here, d.reason) for d in DIFFERENCES if d.layer == layer]

@@ -87,7 +87,7 @@ def test_programs(tmp_path):
     assert_equal(CASES, *both)
 
 
-#: Class, arguments, right answer, action, GEM's reward (or what it raises) and ours. docs/gem.md has the reasons.
+#: Class, arguments, right answer, action, GEM's reward (or what it raises) and ours. docs/gem/index.md has the reasons.
 BY_INTENT = {
     "a box that is never closed hides none": ("math", "5", "\\boxed{5} and \\boxed{6", 0.0, 1.0),
     "spellings of a box": ("math", "5", "\\boxed {5}", 0.0, 1.0),
@@ -137,7 +137,7 @@ RG_BY_INTENT = {
 
 
 def test_reasoning_gym(tmp_path):
-    rg = pytest.importorskip("rollenv.envs.adapters.rg")
+    rg = pytest.importorskip("rollenv.envs.rg")
     names = [name for name in rg.NAMES if not any(name in group for group in LEFT_OUT.values())]
     by_gem, by_us = run_both("programs/reasoning_gym_scores.py", names, folder=tmp_path)
     assert sum(len(rewards) for _, rewards in by_us.values()) >= 300

@@ -13,7 +13,7 @@ from gem_differences import page
 
 import rollenv
 from rollenv.compat.gem import constants, core, games
-from rollenv.envs.sokoban.env import RANDOM_SIZES
+from rollenv.envs.game.sokoban.env import RANDOM_SIZES
 
 PAIRS = [(importlib.import_module(where.partition(":")[0]), where, name) for where, name in games.CLASSES.items()]
 ENVS = [getattr(games, name) for _, _, name in PAIRS]
@@ -230,7 +230,7 @@ def test_rewards_that_a_user_changes_are_paid(monkeypatch):
 
 @pytest.mark.parametrize("cls", ENVS)
 def test_every_piece_of_the_state_can_be_set_to_what_it_is(cls):
-    derived = {"action_rng", "greatest_num", "move_limit", "np_random", "np_random_seed", "page", "unwrapped"}
+    derived = {"action_rng", "greatest_num", "legend", "move_limit", "np_random", "np_random_seed", "page", "unwrapped"}
     env = cls()
     env.reset(4)
     told = env.get_task_suffix()
@@ -358,10 +358,11 @@ def test_sokoban_draws_gem_s_random_sizes():
 
 
 def test_the_page_about_the_differences_is_up_to_date():
-    path = Path(__file__).parents[2] / "docs" / "gem_games.md"
-    assert path.read_text(encoding="utf-8") == page(), "run: python tests/compat/gem_differences.py > docs/gem_games.md"
+    path = Path(__file__).parents[2] / "docs" / "gem" / "games.md"
+    assert path.read_text(encoding="utf-8") == page(), "run: python tests/compat/gem_differences.py > docs/gem/games.md"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", ENVS)
 @pytest.mark.parametrize(
     "piece",

@@ -1,4 +1,4 @@
-"""Where GEM's manners and rollenv's contract differ, each has its own; the table is in docs/gem.md."""
+"""Where GEM's manners and rollenv's contract differ, each has its own; the table is in docs/gem/index.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollenv import wrappers
 from rollenv.compat.gem import MODULES, core, multiagent, registration, tools, vector
 from rollenv.compat.gem import wrappers as gem_wrappers
 from rollenv.core import EpisodeOver, UsageError
-from rollenv.envs.multiagent import MultiAgentEnv
+from rollenv.envs.multi import MultiAgentEnv
 from rollenv.registry import ENV_REGISTRY
 from rollenv.tools.python import PythonCodeTool
 

@@ -31,7 +31,7 @@ def outcome(python: str, *flags: str) -> dict:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("name", NAMES)
 def test_rollenv_runs_what_gems_users_write(name):
     found = outcome(sys.executable, "--shim")

@@ -105,8 +105,8 @@ for name, value, says in [
 ]:  # fmt: skip
     returns(f"reward-{name}", step_with(1, value), says=says)
 for name, at, value, says in [
-    ("text", 2, "no", "terminated is a bool, not str"), ("number", 2, 0, "terminated is a bool, not int"),
-    ("none", 3, None, "truncated is a bool, not None"), ("array", 3, np.array([True, False]), "ndarray"),
+    ("text", 2, "no", "terminated must be a bool, not str"), ("number", 2, 0, "terminated must be a bool, not int"),
+    ("none", 3, None, "truncated must be a bool, not None"), ("array", 3, np.array([True, False]), "ndarray"),
 ]:  # fmt: skip
     returns(f"end-{name}", step_with(at, value), says=says)
 for name, value, says in [
@@ -120,8 +120,8 @@ returns("text", "abcde", says="not str")
 returns("observation-alone", "seen", where="reset", says="not str")
 returns("info-none", ("seen", None), where="reset", says="None")
 returns("three", ("seen", {}, 1), where="reset", says="tuple of 3")
-returns("none", None, where="state_key", says="state_key() is a str, not None")
-returns("number", 3, where="state_key", says="state_key() is a str, not int")
+returns("none", None, where="state_key", says="state_key() must be a str, not None")
+returns("number", 3, where="state_key", says="state_key() must be a str, not int")
 returns("none", None, where="sample_random_action", says="not None")
 # Scalars of NumPy and subclasses are values like others, and plain ones afterwards.
 returns("numpy-reward", step_with(1, np.float32(1.0)), status="terminated")

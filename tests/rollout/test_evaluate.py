@@ -12,7 +12,7 @@ from rollenv.agents.base import Action, OracleAgent, RandomAgent
 from rollenv.agents.tiny.model import build_tokenizer
 from rollenv.rollout.evaluate import evaluate, mean_interval, pass_all, pass_at, wilson_interval
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.processes import ProcessWorkers
+from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.wrappers import TOKENIZER_REQUIRED, WRAPPER_FACTORY
 
 
@@ -93,7 +93,7 @@ def rows_id(monkeypatch):
     rollenv.list_envs()
     monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
     rows = [{"problem": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(60)]
-    entry = "rollenv.envs.data.math_env:MathEnv"
+    entry = "rollenv.envs.math.env:MathEnv"
     rollenv.register("test:Rows-v0", entry, abilities=["oracle", "spawn"], indexed=True, dataset=rows)
     return "test:Rows-v0"
 
@@ -106,7 +106,7 @@ def test_a_data_set_is_visited_once_and_in_order(rows_id, seed):
     few = evaluate(OracleAgent(), rows_id, n=3, k=2, seed=seed)
     assert [t.task.options["index"] for t in few.trajectories] == [0, 0, 1, 1, 2, 2]
     assert evaluate(OracleAgent(), rows_id, n=4, options={"index": 5}).trajectories[3].turns[0].text == "\\boxed{6}"
-    with pytest.raises(UsageError, match="60 tasks, which is fewer than the 61"):
+    with pytest.raises(UsageError, match="60 tasks, fewer than the 61"):
         evaluate(OracleAgent(), rows_id, n=61)
 
 
@@ -153,6 +153,7 @@ class Calls:
         pass
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("workers", ["inline", "processes"])
 @pytest.mark.parametrize("name", WRAPPER_FACTORY)
 def test_every_wrapper_and_tool_of_the_factory_works_in_an_evaluation(

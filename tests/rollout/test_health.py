@@ -12,10 +12,10 @@ from troubled import ID, Echo, register
 
 from rollenv.registry import spec
 from rollenv.rollout.episode import Limits
-from rollenv.rollout.health import EnvUnhealthy, Health
 from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.records.health import EnvUnhealthy, Health
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers import EnvFailure, HostedEnv, InlineWorkers
+from rollenv.rollout.workers.base import EnvFailure, HostedEnv, InlineWorkers
 
 
 def test_failures_in_a_row_bring_rest_and_a_completed_episode_ends_it():

@@ -15,8 +15,8 @@ from rollenv import UnknownEnv, UsageError
 from rollenv.agents.base import Action, AgentFailed, ContextFull, OracleAgent, RandomAgent, Session
 from rollenv.rollout import filters
 from rollenv.rollout.episode import Limits
-from rollenv.rollout.health import EnvUnhealthy
 from rollenv.rollout.manager import RolloutManager as AnyManager
+from rollenv.rollout.records.health import EnvUnhealthy
 from rollenv.rollout.types import Task
 
 
@@ -387,5 +387,5 @@ def test_inside_an_event_loop_the_plain_call_says_what_to_do():
     async def wrong():
         RolloutManager(Echo()).collect([Task(ID, 0)])
 
-    with pytest.raises(UsageError, match="await collect_async"):
+    with pytest.raises(UsageError, match=r"await manager\.collect_async"):
         asyncio.run(wrong())

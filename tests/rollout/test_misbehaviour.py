@@ -10,10 +10,10 @@ import pytest
 from misbehaving import ID, KINDS, TURNS, alive, task
 
 from rollenv.agents.base import RandomAgent
-from rollenv.rollout.descendants import below
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.processes import ProcessWorkers
+from rollenv.rollout.workers.descendants import below
+from rollenv.rollout.workers.processes import ProcessWorkers
 
 LIMITS = Limits(reset=1.0, step=1.0, agent=30.0, max_replays=0, max_backoff=0.0, max_replacements=0)
 
@@ -115,6 +115,7 @@ def some(names, normal):
 CHANGES = ("changes-files", "changes-memory", "changes-modules", "changes-locks", "changes-sleep")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", some(SETS, [name for name in SETS if not name.startswith("changes")] + [*CHANGES]))
 def test_in_processes(kinds, processes, left):
     hold(SETS[kinds], processes, left)
@@ -124,7 +125,7 @@ def test_in_processes(kinds, processes, left):
 def actors(left):
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'rollenv[ray]'")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    from rollenv.rollout.ray_workers import RayWorkers
+    from rollenv.rollout.workers.ray import RayWorkers
 
     here = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent), "LEFT": str(left)}}
     memory = 80 * 2**20

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from troubled import ID, register
 
-from rollenv.rollout import messages
 from rollenv.rollout.clock import VirtualLoop
-from rollenv.rollout.host import EnvHost
-from rollenv.rollout.marks import Marks
-from rollenv.rollout.pool import Worker, WorkerPool
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers import EnvFailure, Seen
+from rollenv.rollout.workers import messages
+from rollenv.rollout.workers.base import EnvFailure, Seen
+from rollenv.rollout.workers.host import EnvHost
+from rollenv.rollout.workers.marks import Marks
+from rollenv.rollout.workers.pool import Worker, WorkerPool
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -129,6 +129,7 @@ def test_no_place_is_lost_or_given_twice(seed, workers, envs, players, deaths):
     run(seed, workers, envs, players, deaths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedules", [1000, pytest.param(10_000, marks=pytest.mark.integration)])
 def test_no_place_is_lost_or_given_twice_in_thousands_of_schedules(schedules):
     rng = random.Random(schedules)

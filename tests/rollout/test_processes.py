@@ -17,8 +17,8 @@ from rollenv import UnknownEnv, UsageError
 from rollenv.agents.base import OracleAgent, RandomAgent
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.processes import ProcessWorkers
 from rollenv.rollout.types import Task
+from rollenv.rollout.workers.processes import ProcessWorkers
 
 pytestmark = pytest.mark.slow
 QUICK = Limits(max_backoff=0.0)
@@ -54,6 +54,7 @@ def test_processes_give_what_this_process_gives(pool):
     assert {t.worker for g in there for t in g} == {"process-0", "process-1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["raise", "exit", "kill", "stop", "hang"])
 def test_an_episode_survives_whatever_happens_to_its_process(pool, tmp_path, trouble):
     bad = Task(ID, 7, {"trouble": trouble, "at": 3, "once": str(tmp_path / "happened")})
@@ -69,6 +70,7 @@ def test_an_episode_survives_whatever_happens_to_its_process(pool, tmp_path, tro
         assert died == (trouble in ("kill", "stop")), "only what is broken is replaced"
 
 
+@pytest.mark.slow
 def test_a_hung_environment_takes_its_process_with_it_when_the_neighbours_are_done(pool, tmp_path):
     bad = Task(ID, 7, {"trouble": "hang", "at": 1, "once": str(tmp_path / "happened")})
     slow = [Task(ID, s, {"latency": 0.3, "turns": 5}) for s in range(4)]
@@ -79,6 +81,7 @@ def test_a_hung_environment_takes_its_process_with_it_when_the_neighbours_are_do
     assert not before & pool.alive
 
 
+@pytest.mark.slow
 def test_an_environment_that_kills_every_process_fails_alone(pool):
     limits = replace(QUICK, max_losses=7, max_replacements=0)
     bad, *good = collect(pool, [Task(ID, 0, {"trouble": "kill"}), *[Task(ID, s) for s in range(4)]], limits=limits)
@@ -87,6 +90,7 @@ def test_an_environment_that_kills_every_process_fails_alone(pool):
     assert all(t.complete for g in good for t in g)
 
 
+@pytest.mark.slow
 def test_a_cancelled_step_frees_its_place(pool):
     async def play():
         with RolloutManager(Echo(), pool, limits=QUICK) as manager:
@@ -112,6 +116,7 @@ def test_the_agents_own_calls_reach_the_process(pool):
     assert len({tuple(turn.text for turn in t.turns) for t in groups[0]}) == 3
 
 
+@pytest.mark.slow
 def test_wrong_tasks_are_errors_here_too(pool):
     with pytest.raises(UnknownEnv):
         collect(pool, [Task("game:Nothing-v0", 0)])
@@ -143,10 +148,11 @@ def test_sizes_that_make_no_sense_are_refused(wrong):
         ProcessWorkers(**wrong)
 
 
+@pytest.mark.slow
 def test_the_processes_die_with_their_parent(tmp_path):
     program = textwrap.dedent("""
         import asyncio, os, sys, time
-        from rollenv.rollout.processes import ProcessWorkers
+        from rollenv.rollout.workers.processes import ProcessWorkers
         from rollenv.rollout.types import Task
 
         async def main():

@@ -20,7 +20,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from rollenv.rollout.ray_workers import RayWorkers  # noqa: E402
+from rollenv.rollout.workers.ray import RayWorkers  # noqa: E402
 
 pytestmark = pytest.mark.integration
 QUICK = Limits(max_backoff=0.0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollenv.core import UsageError
-from rollenv.rollout.samples import drift, make_samples, pack, step_samples, trajectory_samples
+from rollenv.rollout.records.samples import drift, make_samples, pack, step_samples, trajectory_samples
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 
 TASK = Task("game:Test-v0", 0)
@@ -35,6 +35,7 @@ def trajectories(draw, statuses=("terminated",)):
     return Trajectory(TASK, turns, status=draw(st.sampled_from(statuses)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [trajectory_samples, step_samples])
 @settings(max_examples=150, deadline=None)
 @given(trajectory=trajectories())
@@ -60,6 +61,7 @@ def test_every_drawn_token_is_there_once_after_what_it_was_drawn_after(make, tra
         assert (sample.versions[~sample.mask] == -1).all()
 
 
+@pytest.mark.slow
 @given(trajectory=trajectories())
 def test_samples_are_as_few_as_can_be(trajectory):
     turns = trajectory.turns
@@ -71,6 +73,7 @@ def test_samples_are_as_few_as_can_be(trajectory):
     assert len(step_samples(trajectory)) == len(turns)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(played=st.lists(trajectories(), max_size=6), slack=st.integers(0, 20), bounded=st.booleans())
 def test_packing_keeps_every_sample_whole_and_once(played, slack, bounded):
@@ -93,6 +96,7 @@ def test_packing_keeps_every_sample_whole_and_once(played, slack, bounded):
         assert fullest[0] + fullest[1] > limit, "no two batches would have fitted into one"
 
 
+@pytest.mark.slow
 @given(members=st.lists(trajectories(("terminated", "truncated", "failed", "cancelled")), max_size=5))
 def test_failed_trajectories_are_left_out_but_counted(members):
     kept = {s.trajectory for s in make_samples([Group(TASK, members)])}

@@ -85,6 +85,7 @@ def train(policy, steps, *, train_seconds=0.0, source=None, **settings):
         return *manager.run(main()), manager
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     st.integers(0, 3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import shutil
 import subprocess
@@ -55,7 +56,12 @@ def start_engine(folder: Path, url: str | None = None) -> tuple[str, subprocess.
     command += ["--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid"]
     with open(folder / "log", "wb") as log:
         daemon = subprocess.Popen(command, stdout=log, stderr=log)
-    _load_image(url, daemon, folder / "log")
+    try:
+        _load_image(url, daemon, folder / "log")
+    except BaseException:
+        daemon.terminate()
+        daemon.wait(30)
+        raise
     return url, daemon
 
 
@@ -76,13 +82,10 @@ def settings(url: str) -> dict[str, Any]:
 def _load_image(url: str, daemon: subprocess.Popen[bytes], log: Path) -> None:
     import docker
 
-    for _ in range(200):
-        try:
-            client = docker.APIClient(base_url=url, version="auto")
-            break
-        except docker.errors.DockerException:
-            if daemon.poll() is not None:
-                pytest.skip(f"the Docker engine does not start here: {log.read_text()[-300:]}")
-            time.sleep(0.1)
-    client.import_image_from_data(_image_tar(), repository=IMAGE)
-    client.close()
+    deadline = time.monotonic() + 60
+    while b"API listen on" not in log.read_bytes():  # a client that asks too early leaves sockets open
+        if daemon.poll() is not None or time.monotonic() > deadline:
+            pytest.skip(f"the Docker engine does not start here: {log.read_text()[-300:]}")
+        time.sleep(0.05)
+    with contextlib.closing(docker.APIClient(base_url=url, version="auto")) as client:
+        client.import_image_from_data(_image_tar(), repository=IMAGE)

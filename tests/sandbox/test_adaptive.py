@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollenv import UsageError
-from rollenv.envs.data.code_env import CodeEnv
+from rollenv.envs.code.env import CodeEnv
 from rollenv.sandbox.adaptive import AdaptiveTimeout
 
 ROWS = [{"problem": "Add.", "tests": ["assert add(1, 2) == 3"]}]
@@ -31,6 +31,7 @@ def test_bad_settings(settings):
         AdaptiveTimeout(**settings)
 
 
+@pytest.mark.slow
 def test_environments_share_what_was_learned():
     rule = AdaptiveTimeout(most=20)
     env, other = CodeEnv(dataset=ROWS, timeout=rule), CodeEnv(dataset=ROWS, timeout=rule)

@@ -76,6 +76,7 @@ Circular()
     assert box.run_code("1 + 1").text == "2"
 
 
+@pytest.mark.slow
 def test_large_files_and_inputs_come_through_whole(box):
     nothing = bytes(50 * MIB)
     box.files.write("large", nothing)
@@ -227,6 +228,7 @@ def test_a_virtual_environment_in_the_temporary_folder_is_seen(tmp_path):
     assert done.stdout.split() == ["True", "42"], done.stderr[-1000:]
 
 
+@pytest.mark.slow
 def test_root_of_a_user_namespace_is_served_or_told_what_it_is():
     if os.geteuid() != 0:
         pytest.skip("only root can see the difference")
@@ -241,6 +243,7 @@ def test_root_of_a_user_namespace_is_served_or_told_what_it_is():
     assert done.stdout == "42\n", done.stderr[-1000:]
 
 
+@pytest.mark.slow
 def test_common_programs_work(box):
     code = """
 import asyncio, concurrent.futures, ctypes, fcntl, hashlib, http.client, http.server, multiprocessing, mmap, os, pathlib
@@ -265,6 +268,7 @@ m = mmap.mmap(-1, 4096); m.write(b"x")
     assert done.text == "(200, b'2\\n', [0, 1, 4], [3, 2, 1], 5, b'x')", done.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "output"),
     {
@@ -291,6 +295,7 @@ def test_common_tools_work(program, output, boxes):
     assert done.stdout == output, done.stderr[-500:]
 
 
+@pytest.mark.slow
 def test_mounts_below_the_systems_folders_are_read_only_too():
     if os.geteuid() != 0:
         pytest.skip("only root can mount something there")

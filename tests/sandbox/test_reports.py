@@ -50,6 +50,7 @@ FORGED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORGED)
 def test_a_forged_report_harms_nobody(name, box):
     done = box.run_code(f"import os\nos.write({REPORTS}, bytes.fromhex({FORGED[name].hex()!r}))\n5")
@@ -59,6 +60,7 @@ def test_a_forged_report_harms_nobody(name, box):
     assert box.alive
 
 
+@pytest.mark.slow
 def test_an_early_end_shifts_nothing_and_is_held_to_the_time_limit(box):
     start = time.monotonic()
     early = box.run_code(f"{NUMBER}\nos.write({REPORTS}, end)\nimport time\nwhile True: time.sleep(0.01)")
@@ -79,7 +81,7 @@ def test_code_that_takes_the_next_cell_itself_harms_itself_alone(box):
     assert box.run_code("'later'").text == "'later'"
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_what_spins_between_requests_is_ended(box):
     spin = "import os\nif os.fork() == 0:\n    os.setsid()\n    while True: pass"
     box.run_code(spin)
@@ -104,12 +106,17 @@ def test_memory_of_what_stays_between_requests_is_limited(kind, box):
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
         f"        try:\n            {keep}\n            time.sleep(99)\n        finally: os._exit(0)\n    os._exit(0)\ntime.sleep(0.3)"
     )
-    errors = [box.run_code(code).error for _ in range(4)]
+    errors = [box.run_code(code).error]
+    while len(errors) < 20 and not any(
+        errors
+    ):  # on a busy machine some have not begun to write when the next one comes
+        errors.append(box.run_code(code).error)
     assert any(error and error.name in ("MemoryLimit", "Killed") for error in errors), errors
     assert box.run_code("1 + 1").text == "2"
     box.commands.run("rm -rf /dev/shm/*")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["import os; os._exit(n)", "import os; os.kill(os.getpid(), n)"])
 def test_every_way_to_end_is_told(code):
     numbers = range(1, 65) if "kill" in code else (0, 1, 7, 126, 127, 128, 255)

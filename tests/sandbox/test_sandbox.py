@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import threading
 import time
 
@@ -103,6 +105,7 @@ def test_a_timeout_holds_and_keeps_the_state_of_code_that_can_be_interrupted(box
     assert box.run_code("z").text == "5"
 
 
+@pytest.mark.slow
 def test_a_context_that_ignores_the_interrupt_is_ended_and_replaced(box):
     code = "import time\nwhile True:\n    try: time.sleep(9)\n    except BaseException: pass"
     assert box.run_code(code, timeout=0.5).error.name == "Timeout"
@@ -115,6 +118,7 @@ def test_interrupt(box):
     assert box.run_code("import time; time.sleep(9)").error.name == "KeyboardInterrupt"
 
 
+@pytest.mark.slow
 def test_a_busy_context_says_so(box):
     box.run_code("1")
     thread = threading.Thread(target=box.run_code, args=("import time; time.sleep(1)",))
@@ -207,7 +211,7 @@ def test_bad_arguments_are_explained(box, backend):
 
 
 def test_unknown_backends_and_settings():
-    with pytest.raises(UsageError, match="there are local, docker"):
+    with pytest.raises(UsageError, match="choose from local, docker"):
         Sandbox.create(backend="chroot")
     with pytest.raises(UsageError, match="takes no setting 'image'"):
         Sandbox.create(image="x")
@@ -220,6 +224,7 @@ def test_isolation_is_reported_and_less_than_asked_for_is_refused(box, backend):
             Sandbox.create(**backend, require=["landlock"])
 
 
+@pytest.mark.slow
 def test_files_and_packages_at_creation(backend):
     with Sandbox.create(**backend, files={"a.txt": "hello"}, packages=["decimal"], env={"K": "v"}) as box:
         assert box.run_code("open('a.txt').read()").text == "'hello'"
@@ -227,6 +232,7 @@ def test_files_and_packages_at_creation(backend):
         assert box.run_code("import os; os.environ['K']").text == "'v'"
 
 
+@pytest.mark.slow
 def test_kill_ends_everything(backend):
     box = Sandbox.create(**backend)
     box.commands.start("sleep 1000", timeout=2000)
@@ -237,6 +243,20 @@ def test_kill_ends_everything(backend):
         box.run_code("1")
 
 
+@pytest.mark.slow
+def test_kill_leaves_no_descriptor_open(backend):
+    Sandbox.create(**backend).kill()  # what is opened once and kept is open now
+    gc.collect()
+    gc.disable()
+    try:
+        before = os.listdir("/proc/self/fd")
+        Sandbox.create(**backend).kill()
+        assert len(os.listdir("/proc/self/fd")) <= len(before)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.slow
 def test_asyncio(backend):
     async def play() -> None:
         async with await AsyncSandbox.create(**backend) as box:
@@ -253,6 +273,7 @@ def test_asyncio(backend):
     asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_matplotlib_figures_are_results():
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     with Sandbox.create(env={"MPLBACKEND": "agg"}) as box:

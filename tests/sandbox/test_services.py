@@ -68,6 +68,7 @@ def test_file_info(box):
     box.files.remove("folder")
 
 
+@pytest.mark.slow
 def test_files_in_streams(box):
     pieces = [bytes([n]) * (MIB + 1) for n in range(9)]
     box.files.write_stream("streamed", iter(pieces))
@@ -132,6 +133,7 @@ os.mkdir('seen/new'); import time; time.sleep(0.2); open('seen/new/d', 'w').clos
     box.files.remove("seen")
 
 
+@pytest.mark.slow
 def test_a_flood_of_events_and_forged_ones_harm_nobody(box):
     box.files.make_dir("flood")
     handle = box.files.watch("flood")
@@ -152,7 +154,7 @@ def test_a_listing_that_is_not_in_order_is_an_error():
     from rollenv.sandbox.filesystem import _entry
 
     for line in (b"", b"5", b"[", b'{"name": 5}', b'{"name": "x", "type": "file", "size": "y"}', b"[" * 100_000):
-        with pytest.raises(SandboxFileError, match="not in order"):
+        with pytest.raises(SandboxFileError, match="malformed"):
             _entry(line, "")
 
 
@@ -212,7 +214,7 @@ def test_a_sandbox_lives_as_long_as_it_is_told(backend):
         assert box.expires_at == pytest.approx(time.time() + 100, abs=5)
         box.set_timeout(None)
         assert box.expires_at is None
-        with pytest.raises(UsageError, match="more than 0"):
+        with pytest.raises(UsageError, match="above 0"):
             box.set_timeout(0)
         box.set_timeout(0.7)
         with pytest.raises(SandboxDied):
@@ -281,6 +283,7 @@ found"""
     assert b"refused 1" in discipline.shown
 
 
+@pytest.mark.slow
 def test_a_terminal_that_shows_without_end_is_held_back(box):
     terminal = box.terminals.start(["sh", "-c", "yes"], on_data=lambda data: time.sleep(0.001), timeout=30)
     time.sleep(1)
@@ -334,6 +337,7 @@ def test_a_server_inside_is_reached_from_outside():
             socket.create_connection((host, int(number)), timeout=2)
 
 
+@pytest.mark.slow
 def test_a_snapshot_keeps_files(backend):
     with Sandbox.create(**backend, files={"a/b.txt": "text", "empty": b""}) as box:
         box.run_code(
@@ -356,6 +360,7 @@ def test_a_snapshot_that_is_none_is_refused():
             Sandbox.create(snapshot=data)
 
 
+@pytest.mark.slow
 def test_a_pause_stops_everything_and_costs_no_time(box):
     handle = box.commands.start("i=0; while :; do i=$((i + 1)); echo $i; sleep 0.05; done", timeout=4)
     assert soon(lambda: handle.stdout.count("\n") > 2)
@@ -375,6 +380,7 @@ def test_a_pause_stops_everything_and_costs_no_time(box):
     handle.kill()
 
 
+@pytest.mark.slow
 def test_a_pause_may_be_longer_than_a_cell_may_take(monkeypatch):
     monkeypatch.setattr("rollenv.sandbox.sandbox._GRACE", 0.3)
     with Sandbox.create() as box, ThreadPoolExecutor(1) as pool:

@@ -124,6 +124,7 @@ def python():
     return PythonCodeTool(timeout=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "says", "failed"),
     [
@@ -242,6 +243,7 @@ def mcp_server(tmp_path):
     return sys.executable, [str(file)]
 
 
+@pytest.mark.slow
 def test_an_mcp_server(mcp_server):
     tool = MCPTool.from_local_command(*mcp_server, execution_timeout=10)
     assert tool.names() == ["add", "slow", "die"]
@@ -258,6 +260,8 @@ def test_an_mcp_server(mcp_server):
     tool.close()
 
 
+@pytest.mark.slow
+@pytest.mark.integration
 def test_an_mcp_call_that_is_slow_or_ends_the_server(mcp_server):
     tool = MCPTool.from_local_command(*mcp_server, execution_timeout=3, max_retries=1)
     slow = tool.execute_action("<tool_call><tool_name>slow</tool_name></tool_call>")
@@ -459,6 +463,7 @@ def odd_server():
         server.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", [*ODD_ANSWERS, "slow"])
 def test_whatever_a_retrieval_server_says_is_an_answer_of_bounded_size_and_time(odd_server, odd):
     started = time.monotonic()

@@ -22,6 +22,7 @@ def small() -> list[str]:
         "rollout.groups_per_batch=8",
         "rollout.group_size=4",
         "env.kwargs.min_moves=1",
+        "eval.temperature=1.0",
         "eval.kwargs.min_moves=1",
         "eval.episodes=20",
         "eval.every=3",

@@ -1,89 +1,157 @@
-"""Advantages against the formulas written out as loops."""
+"""Advantages of trajectories against the papers' formulas written out as loops, and against examples worked by hand."""
 
 import math
-import statistics
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ragged_batches import cases, deviation, mean, quick, score
 
-from rollenv.trainers.advantages import discounted_returns, gigpo, grpo
+from rollenv.core import UsageError
+from rollenv.trainers.advantages import group_normalize, grpo, maxrl, reinforce, reinforce_pp, rloo
 
-REWARD = st.sampled_from([-0.1, 0.0, 0.5, 1.0, 10.0])
-
-
-@st.composite
-def rollouts(draw):
-    """Rewards per turn, group labels and state keys of a few trajectories."""
-    rewards = draw(st.lists(st.lists(REWARD, min_size=1, max_size=5), min_size=1, max_size=10))
-    groups = draw(st.lists(st.integers(0, 3), min_size=len(rewards), max_size=len(rewards)))
-    turns = sum(map(len, rewards))
-    states = draw(st.lists(st.sampled_from("abc"), min_size=turns, max_size=turns))
-    return rewards, np.array(groups), states
+BY_GROUP = {
+    "grpo": grpo,
+    "dr_grpo": lambda r, g: grpo(r, g, std=False),
+    "rloo": rloo,
+    "maxrl": maxrl,
+    "pp": lambda r, g: reinforce_pp(r, g, np.arange(1, len(r) + 1), baseline=True),
+}
 
 
-def normalized(value, members, std):
-    if len(members) < 2 or statistics.stdev(members) <= 1e-6:
-        return 0.0
-    centred = value - statistics.mean(members)
-    return centred / (statistics.stdev(members) + 1e-6) if std else centred
+def members(case, n):
+    return [total for total, group in zip(case.totals, case.groups, strict=True) if group == case.groups[n]]
 
 
-@given(rollouts(), st.booleans())
+@quick
+@given(cases(), st.booleans())
 def test_grpo_is_the_groups_standard_score(case, std):
-    rewards, groups, _ = case
-    totals = [sum(r) for r in rewards]
-    for i, advantage in enumerate(grpo(np.array(totals), groups, std=std)):
-        members = [t for t, g in zip(totals, groups, strict=True) if g == groups[i]]
-        assert advantage == pytest.approx(normalized(totals[i], members, std), abs=1e-6)
+    expected = [score(total, members(case, n), std) for n, total in enumerate(case.totals)]
+    assert grpo(case.totals, case.groups, std=std) == pytest.approx(expected, abs=1e-8)
+    assert group_normalize(case.totals, case.groups, std=std) == pytest.approx(expected, abs=1e-8)
 
 
-@given(rollouts(), st.booleans(), st.floats(0.5, 1.0), st.floats(0, 2))
-def test_gigpo_adds_the_standard_score_among_equal_states_of_the_group(case, std, gamma, weight):
-    rewards, groups, states = case
-    turns = [(n, t) for n, r in enumerate(rewards) for t in range(len(r))]
-    returns = {(n, t): sum(gamma**k * r for k, r in enumerate(rewards[n][t:])) for n, t in turns}
-    key = {turn: (groups[turn[0]], state) for turn, state in zip(turns, states, strict=True)}
-    result = gigpo(rewards, groups, states, gamma=gamma, step_weight=weight, std=std)
-    assert len(result) == len(turns)
-    for (n, t), advantage in zip(turns, result, strict=True):
-        peers = [sum(r) for r, g in zip(rewards, groups, strict=True) if g == groups[n]]
-        anchored = [returns[other] for other in turns if key[other] == key[n, t]]
-        expected = normalized(sum(rewards[n]), peers, std) + weight * normalized(returns[n, t], anchored, std)
-        assert advantage == pytest.approx(expected, abs=1e-5)
+@quick
+@given(cases())
+def test_rloo_compares_with_the_others_only(case):
+    for n, advantage in enumerate(rloo(case.totals, case.groups)):
+        others = [t for m, t in enumerate(case.totals) if m != n and case.groups[m] == case.groups[n]]
+        assert advantage == pytest.approx(case.totals[n] - mean(others) if others else 0.0, abs=1e-9)
 
 
-@given(rollouts())
+@quick
+@given(cases())
+def test_maxrl_divides_by_the_groups_mean(case):
+    for n, advantage in enumerate(maxrl(case.totals, case.groups)):
+        centre = mean(members(case, n))
+        assert advantage == pytest.approx((case.totals[n] - centre) / centre if centre > 1e-6 else 0.0, abs=1e-8)
+
+
+@quick
+@given(cases(), st.booleans())
+def test_reinforce_pp_whitens_as_if_every_token_were_a_value(case, baseline):
+    tokens = []
+    for n, rewards in enumerate(case.rewards):
+        tokens += [case.totals[n] - (mean(members(case, n)) if baseline else 0.0)] * (3 * len(rewards))
+    spread = deviation(tokens)
+    expected = [(tokens[i] - mean(tokens)) / math.sqrt(spread**2 + 1e-8) for i in range(len(tokens))]
+    lengths = [3 * len(r) for r in case.rewards]
+    advantages = reinforce_pp(case.totals, case.groups, lengths, baseline=baseline)
+    assert np.repeat(advantages, lengths) == pytest.approx(expected, abs=1e-6)
+
+
+def test_reinforce_is_a_copy_of_the_return():
+    rewards = np.array([1.0, -2.0])
+    advantages = reinforce(rewards)
+    advantages[0] = 7
+    assert rewards.tolist() == [1.0, -2.0]
+    assert reinforce(rewards).tolist() == [1.0, -2.0]
+
+
+def test_worked_examples_of_groups():
+    one_of_four, one_group = np.array([1.0, 0, 0, 0]), np.zeros(4, dtype=int)
+    # mean 1/4; squares 9/16 + 3/16 = 3/4, over 3: variance 1/4, std 1/2
+    assert grpo(one_of_four, one_group) == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-5)
+    assert grpo(one_of_four, one_group, std=False) == pytest.approx([0.75, -0.25, -0.25, -0.25])
+    # the winner against three zeros; a loser against one win in three
+    assert rloo(one_of_four, one_group) == pytest.approx([1, -1 / 3, -1 / 3, -1 / 3])
+    # (1 - 1/4) / (1/4) = 3 and (0 - 1/4) / (1/4) = -1
+    assert maxrl(one_of_four, one_group) == pytest.approx([3, -1, -1, -1])
+    # two returns 1 and 0 with 1 and 3 tokens: values 1 0 0 0, so as above; their plain mean would be 1/2
+    assert reinforce_pp([1.0, 0.0], [0, 0], [1, 3], baseline=False) == pytest.approx([1.5, -0.5], abs=1e-6)
+    # minus the group's mean 1/2: values 1/2 -1/2 -1/2 -1/2, the same after whitening
+    assert reinforce_pp([1.0, 0.0], [0, 0], [1, 3], baseline=True) == pytest.approx([1.5, -0.5], abs=1e-6)
+    # two groups: 1 0 | 5 3 become 1/2 -1/2 | 1 -1; a token each: mean 0, variance 2.5 / 3
+    assert reinforce_pp([1.0, 0, 5, 3], [0, 0, 1, 1], [1] * 4, baseline=True) == pytest.approx(
+        np.array([0.5, -0.5, 1, -1]) / math.sqrt(2.5 / 3), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", BY_GROUP)
+def test_groups_without_a_signal_get_zeros_not_noise(name):
+    estimate = BY_GROUP[name]
+    assert estimate(np.array([0.7]), np.array([0])).tolist() == [0]
+    for value in (0.1 + 0.2, 1e12 + 0.1, -1 / 3):  # whose mean over 3 or 7 is not exact
+        for size in (3, 7):
+            assert estimate(np.full(size, value), np.zeros(size, dtype=int)).tolist() == [0] * size
+
+
+@quick
+@given(cases(), st.sampled_from(sorted(BY_GROUP)), st.randoms(use_true_random=False))
+def test_names_of_groups_and_the_order_of_members_do_not_matter(case, name, rng):
+    estimate = BY_GROUP[name]
+    before = estimate(case.totals, case.groups)
+    assert estimate(case.totals, 10**12 - 7 * case.groups) == pytest.approx(before)
+    if name != "pp":  # whose tokens would have to be permuted too
+        order = rng.sample(range(len(before)), len(before))
+        assert estimate(case.totals[order], case.groups[order]) == pytest.approx(before[order], abs=1e-9)
+
+
+@quick
+@given(cases(), st.sampled_from(["grpo", "dr_grpo", "rloo", "pp"]), st.sampled_from([-5.0, 1000.0]))
+def test_a_shift_of_all_returns_changes_nothing(case, name, shift):
+    estimate = BY_GROUP[name]
+    assert estimate(case.totals + shift, case.groups) == pytest.approx(estimate(case.totals, case.groups), abs=1e-6)
+
+
+@quick
+@given(cases(), st.sampled_from([0.5, 20.0]))
+def test_scale_passes_through_or_cancels(case, scale):
+    scaled = case.totals * scale
+    for name in ("dr_grpo", "rloo"):
+        assert BY_GROUP[name](scaled, case.groups) == pytest.approx(scale * BY_GROUP[name](case.totals, case.groups))
+    for name in ("grpo", "maxrl"):
+        # 1e-6 beside a deviation of at least 0.05
+        assert BY_GROUP[name](scaled, case.groups) == pytest.approx(
+            BY_GROUP[name](case.totals, case.groups), rel=1e-4, abs=1e-6
+        )
+
+
+@quick
+@given(cases())
 def test_group_advantages_sum_to_zero_and_ignore_other_groups(case):
-    rewards, groups, _ = case
-    totals = np.array([sum(r) for r in rewards])
-    whole = grpo(totals, groups)
-    for g in set(groups.tolist()):
-        mine = groups == g
+    whole = grpo(case.totals, case.groups)
+    for g in set(case.groups.tolist()):
+        mine = case.groups == g
         assert whole[mine].sum() == pytest.approx(0, abs=1e-6)
-        assert whole[mine] == pytest.approx(grpo(totals[mine], np.zeros(mine.sum(), dtype=int)))
+        assert whole[mine] == pytest.approx(grpo(case.totals[mine], np.zeros(mine.sum(), dtype=int)))
 
 
-def test_worked_examples():
-    assert grpo(np.array([1.0, 0, 0, 0]), np.zeros(4, dtype=int)) == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-5)
-    assert grpo(np.array([1.0, 0.0]), np.zeros(2, dtype=int), std=False) == pytest.approx([0.5, -0.5])
-    assert discounted_returns([[0, 0, 1.0], [1.0]], 0.5) == pytest.approx([0.25, 0.5, 1.0, 1.0])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])
+@pytest.mark.parametrize("name", BY_GROUP)
+def test_a_return_that_is_not_finite_is_refused_with_its_trajectory(name, bad):
+    with pytest.raises(UsageError, match="return of trajectory 2 is"):
+        BY_GROUP[name](np.array([0.0, 1.0, bad]), np.array([0, 0, 1]))
+    with pytest.raises(UsageError, match="return of trajectory 0 is"):
+        reinforce([bad])
 
 
-def test_groups_without_a_signal_get_zeros_not_noise():
-    assert grpo(np.array([0.7]), np.array([0])).tolist() == [0]
-    alike = grpo(np.full(8, 0.1 + 0.2), np.zeros(8, dtype=int))
-    assert alike.tolist() == [0] * 8
-    assert gigpo([[1.0]], np.array([0]), ["a"]).tolist() == [0]
+@pytest.mark.parametrize("name", BY_GROUP)
+def test_an_empty_batch_is_no_error(name):
+    assert BY_GROUP[name](np.array([]), np.array([], dtype=int)).tolist() == []
 
 
-def test_equal_states_of_different_tasks_are_not_compared():
-    result = gigpo([[1.0], [0.0]], np.array([0, 1]), ["same", "same"])
-    assert result.tolist() == [0, 0]
-
-
-def test_an_empty_batch_is_no_error():
-    assert grpo(np.array([]), np.array([], dtype=int)).tolist() == []
-    assert gigpo([], np.array([], dtype=int), []).tolist() == []
-    assert not math.isnan(discounted_returns([], 0.9).sum())
+def test_a_trajectory_without_tokens_does_not_count_in_whitening():
+    with_empty = reinforce_pp([1.0, 0.0, 50.0], [0, 0, 0], [1, 3, 0], baseline=False)
+    assert with_empty == pytest.approx([1.5, -0.5, 0.0], abs=1e-6)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
 import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import stuck
 import torch
@@ -18,14 +21,17 @@ from rollenv import UsageError, registry
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
-from rollenv.trainers import checkpoint, trainer
-from rollenv.trainers.batch import Row, minibatches
+from rollenv.rollout.types import Group, Task, Trajectory, Turn
+from rollenv.trainers import checkpoint, threads
 from rollenv.trainers.config import load_config
-from rollenv.trainers.losses import ppo_clip
-from rollenv.trainers.optimizer import MasterAdamW
+from rollenv.trainers.experience import experience, micro_batches, minibatches
+from rollenv.trainers.learner import TrainingError
+from rollenv.trainers.objective import POLICY_LOSSES
+from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.run_dir import RunDir, read_rows
-from rollenv.trainers.threads import idle_cores
-from rollenv.trainers.trainer import Trainer, TrainingError
+from rollenv.trainers.sync import Copied
+from rollenv.trainers.threads import Threads, idle_cores
+from rollenv.trainers.trainer import Trainer
 from rollenv.wrappers import TOKENIZER_REQUIRED, WRAPPER_FACTORY
 
 SIZE = TinySize(hidden=32, layers=1, heads=2, intermediate=64)
@@ -40,23 +46,40 @@ def start(path, overrides, recipe="sokoban"):
 # -- bfloat16 ---------------------------------------------------------------------------------------------------------
 
 
+def policy_of(dtype, seed=0, **settings):
+    model = build_model(SIZE, build_tokenizer(["up down"], 300), seed).to(dtype)
+    return model, LocalPolicy(model, betas=(0.9, 0.999), max_grad_norm=1e9, **settings)
+
+
+def towards_texts(policy, lr, steps=1):
+    """Steps towards fixed texts."""
+    for _ in range(steps):
+        for row in IDS:
+            out = policy.model(input_ids=row[None], packed_blocks=((0, ((1, len(row)),)),)).logits[0, :-1]
+            policy.backward(torch.nn.functional.cross_entropy(out, row[1:]) / len(IDS))
+        policy.step(lr)
+
+
 def trained(dtype, *, masters=True, lr=1e-6, steps=20):
-    """The float32 weights before and after some steps towards fixed texts."""
-    model = build_model(SIZE, build_tokenizer(["up down"], 300), 0).to(dtype)
+    """How far the trained weights moved in some steps; the player's model, which got them, and the policy."""
+    model, policy = policy_of(dtype)
     before = {n: p.detach().float().clone() for n, p in model.named_parameters()}
     if masters:
-        optimizer = MasterAdamW(model, lr=lr, betas=(0.9, 0.999), weight_decay=0.0)
+        towards_texts(policy, lr, steps)
+        Copied().publish(policy, LocalAgent(model, build_tokenizer(["up down"], 300)))
+        after = policy.weights
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.999), weight_decay=0.0)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(input_ids=IDS, labels=IDS).loss.backward()
-        optimizer.step(1e9) if masters else optimizer.step()
-    after = optimizer.masters if masters else dict(model.named_parameters())
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(input_ids=IDS, labels=IDS).loss.backward()
+            optimizer.step()
+        after = dict(model.named_parameters())
     moved = torch.cat([(after[n].detach().float() - before[n]).flatten() for n in before])
-    return moved, model, optimizer
+    return moved, model, policy
 
 
+@pytest.mark.slow
 def test_at_small_steps_bfloat16_weights_move_as_float32_ones_do():
     exact, rounded = trained(torch.float32)[0], trained(torch.bfloat16)[0]
     plain = trained(torch.bfloat16, masters=False)[0]
@@ -67,28 +90,34 @@ def test_at_small_steps_bfloat16_weights_move_as_float32_ones_do():
     assert rounded[real].abs().mean().item() == pytest.approx(exact[real].abs().mean().item(), rel=0.1)
 
 
-def test_the_weights_are_their_rounded_masters_and_keep_their_type():
-    _, model, optimizer = trained(torch.bfloat16, lr=1e-2, steps=3)
+@pytest.mark.slow
+def test_the_players_weights_are_the_rounded_trained_ones_and_keep_their_type():
+    _, model, policy = trained(torch.bfloat16, lr=1e-2, steps=3)
+    assert {weight.dtype for weight in policy.weights.values()} == {torch.float32}
     for name, weight in model.named_parameters():
         assert weight.dtype == torch.bfloat16
-        assert torch.equal(weight, optimizer.masters[name].bfloat16())
-    _, model, optimizer = trained(torch.float32)
-    assert all(optimizer.masters[name] is weight for name, weight in model.named_parameters())
+        assert torch.equal(weight, policy.weights[name].bfloat16())
+    model, policy = policy_of(torch.float32, share=True)
+    assert all(policy.weights[name] is weight for name, weight in model.named_parameters())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_that_would_round_small_steps_away_are_not_trained_in_place(dtype):
+    with pytest.raises(UsageError, match=r"float32.*model\.sync"):
+        policy_of(dtype, share=True)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_masters_go_on_where_they_were(dtype, tmp_path):
-    _, model, optimizer = trained(dtype, lr=1e-4)
-    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
-    twin = build_model(SIZE, build_tokenizer(["up down"], 300), 0).to(dtype)
+def test_trained_weights_go_on_where_they_were(dtype, tmp_path):
+    _, model, policy = trained(dtype, lr=1e-4)
+    torch.save(policy.state_dict(), tmp_path / "optimizer.pt")
+    twin, other = policy_of(dtype, seed=1)
     twin.load_state_dict(model.state_dict())
-    other = MasterAdamW(twin, lr=1e-4, betas=(0.9, 0.999), weight_decay=0.0)
     other.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
-    for each, net in ((optimizer, model), (other, twin)):
-        each.zero_grad()
-        net(input_ids=IDS, labels=IDS).loss.backward()
-        each.step(1.0)
-    assert all(torch.equal(optimizer.masters[n], other.masters[n]) for n in optimizer.masters)
+    for each in (policy, other):
+        towards_texts(each, 1e-4)
+    assert all(torch.equal(weight, other.weights[name]) for name, weight in policy.weights.items())
 
 
 # -- numbers that are not finite --------------------------------------------------------------------------------------
@@ -96,26 +125,25 @@ def test_masters_go_on_where_they_were(dtype, tmp_path):
 
 def poison(monkeypatch, times, value=float("nan")):
     """Have the loss of the steps with these numbers be no number."""
-    real, calls = trainer.ppo_clip, iter(range(10**6))
+    real, calls = POLICY_LOSSES["ppo_clip"], iter(range(10**6))
 
-    def loss(*args, **kwargs):
-        result = real(*args, **kwargs)
-        if next(calls) in times:
-            result.value = result.value * value
-        return result
+    def loss(x, settings):
+        result = real(x, settings)
+        return replace(result, values=result.values * value) if next(calls) in times else result
 
-    monkeypatch.setattr(trainer, "ppo_clip", loss)
+    monkeypatch.setitem(POLICY_LOSSES, "ppo_clip", loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_step_that_is_not_finite_is_left_out_and_counted(tmp_path, small, monkeypatch, caplog, value):
     poison(monkeypatch, {1}, value)
     with start(tmp_path / "run", [*small, "iterations=2", "optimizer.minibatch_sequences=4"]) as run:
         run.fit()
-        assert all(torch.isfinite(p).all() for p in run.agent.model.parameters())
+        assert all(torch.isfinite(p).all() for p in run.parts.player.model.parameters())
     rows = read_rows(run.run.metrics_file)
     assert sum(row.get("skipped_steps", 0) for row in rows) == 1
-    assert "left out" in caplog.text
+    assert "was skipped" in caplog.text
 
 
 def test_the_run_stops_where_asked_to_or_where_nothing_is_left(tmp_path, small, monkeypatch):
@@ -127,7 +155,7 @@ def test_the_run_stops_where_asked_to_or_where_nothing_is_left(tmp_path, small, 
         run.fit()
     poison(monkeypatch, range(3, 10**6))
     overrides = [*small, "checkpoint_every=1", "keep_checkpoints=1", "optimizer.minibatch_sequences=1000"]
-    with start(tmp_path / "left", overrides) as run, pytest.raises(TrainingError, match="not one loss"):
+    with start(tmp_path / "left", overrides) as run, pytest.raises(TrainingError, match="no loss"):
         run.fit()
     (saved,) = checkpoint.checkpoints(run.run.checkpoints)
     agent, *_ = checkpoint.load(saved)
@@ -136,15 +164,15 @@ def test_the_run_stops_where_asked_to_or_where_nothing_is_left(tmp_path, small, 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, small):
     with start(tmp_path / "run", [*small, "checkpoint_every=1", "keep_checkpoints=1"]) as run:
-        real = run._step
+        real = run.learner._step
 
-        def overflow(batch):
-            done = real(batch)
-            if run.iteration == 2:
-                next(iter(run.optimizer.masters.values())).data.view(-1)[0] = float("inf")
+        def overflow(*args):
+            done = real(*args)
+            if run.parts.iteration == 2:
+                next(iter(run.parts.policy.weights.values())).data.view(-1)[0] = float("inf")
             return done
 
-        run._step = overflow
+        run.learner._step = overflow
         with pytest.raises(TrainingError, match=r"a weight is no longer.*step-000002, is good"):
             run.fit()
     assert [p.name for p in checkpoint.checkpoints(run.run.checkpoints)] == ["step-000002"]
@@ -153,6 +181,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, small):
 # -- resume -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_counting_versions(tmp_path, small):
     whole = start(tmp_path / "whole", small)
     with whole:
@@ -162,25 +191,25 @@ def test_a_resumed_run_goes_on_counting_versions(tmp_path, small):
         part.config.iterations = 4
         part.fit()
     with Trainer(load_config("sokoban", small), part.run) as resumed:
-        assert resumed.agent.version == 4
+        assert resumed.parts.player.version == 4
         resumed.fit()
-        assert resumed.agent.version == whole.agent.version == 6
+        assert resumed.parts.player.version == whole.parts.player.version == 6
 
 
 def test_a_checkpoint_from_a_gpu_loads_without_one(tmp_path, monkeypatch):
     tokenizer = build_tokenizer(["up down"], 300)
     agent = LocalAgent(build_model(SIZE, tokenizer, 0), tokenizer)
     agent.version = 7
-    optimizer = trained(torch.bfloat16)[2]
+    policy = trained(torch.bfloat16, steps=1)[2]
     monkeypatch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")  # as CUDA tensors are saved
-    folder = checkpoint.save(tmp_path, 3, agent, optimizer, keep=1)
+    folder = checkpoint.save(tmp_path, 3, agent, {"policy": policy}, keep=1)
     monkeypatch.undo()
     if not torch.cuda.is_available():
         with pytest.raises(RuntimeError, match="CUDA"):
             torch.load(folder / "optimizer.pt", weights_only=True)
     loaded, state, about = checkpoint.load(folder)
     assert (about["iteration"], loaded.version) == (3, 7)
-    assert {m.device.type for m in state["masters"].values()} == {"cpu"}
+    assert {m.device.type for m in state["policy"]["masters"].values()} == {"cpu"}
 
 
 def manifest(folder):
@@ -191,7 +220,7 @@ def manifest(folder):
 def test_a_checkpoint_without_a_version_counts_from_its_iteration(tmp_path):
     tokenizer = build_tokenizer(["up down"], 300)
     agent = LocalAgent(build_model(SIZE, tokenizer, 0), tokenizer)
-    folder = checkpoint.save(tmp_path, 5, agent, trained(torch.float32)[2], keep=1)
+    folder = checkpoint.save(tmp_path, 5, agent, {"policy": LocalPolicy(agent.model)}, keep=1)
     about = json.loads((folder / "trainer.json").read_text())
     del about["version"]
     (folder / "trainer.json").write_text(json.dumps(about))
@@ -204,64 +233,104 @@ def test_a_checkpoint_without_a_version_counts_from_its_iteration(tmp_path):
             checkpoint.load(folder)
 
 
-@pytest.mark.parametrize("wrong", ["plain Adam", "no masters", "other size", "other type"])
+@pytest.mark.parametrize(
+    "wrong", ["plain Adam", "no masters", "other size", "other type", "no optimizer", "other count"]
+)
 def test_an_optimizer_of_another_model_is_told_and_changes_nothing(wrong):
-    optimizer = trained(torch.bfloat16, lr=1e-2, steps=1)[2]
-    state = optimizer.state_dict()
+    policy = trained(torch.bfloat16, lr=1e-2, steps=1)[2]
+    state = copy.deepcopy(policy.state_dict())
     if wrong == "plain Adam":
         state = state["adam"]
     elif wrong == "no masters":
-        state = {"adam": state["adam"], "masters": {}}
+        state["masters"] = {}
     elif wrong == "other size":
         for moments in state["adam"]["state"].values():
             moments["exp_avg"] = torch.zeros(7)
+    elif wrong == "no optimizer":
+        del state["adam"]
+    elif wrong == "other count":
+        state["adam"]["param_groups"][0]["params"].pop()
+        state["masters"] = {name: weight + 1 for name, weight in state["masters"].items()}
     else:
-        state = trained(torch.float32, steps=1)[2].state_dict()
-    before = {name: master.clone() for name, master in optimizer.masters.items()}
-    with pytest.raises(ValueError, match=r"master|of another model"):
-        optimizer.load_state_dict(state)
-    assert all(torch.equal(before[name], master) for name, master in optimizer.masters.items())
+        state = policy_of(torch.float32, share=True)[1].state_dict()
+    before = copy.deepcopy(policy.state_dict())
+    with pytest.raises(ValueError, match=r"master|another model|parameter group"):
+        policy.load_state_dict(state)
+    after = policy.state_dict()
+    assert all(torch.equal(before["masters"][name], weight) for name, weight in after["masters"].items())
+    for number, moments in before["adam"]["state"].items():
+        assert all(torch.equal(value, after["adam"]["state"][number][name]) for name, value in moments.items())
 
 
 # -- what a batch is divided by ---------------------------------------------------------------------------------------
 
-ROW = st.builds(
-    Row,
-    st.tuples(st.integers(0, 3)),
+
+def turn(prompt, response):
+    return Turn(prompt, response, (-1.0,) * len(response), 0.0, "", "")
+
+
+def batch_of(turns):
+    """Each turn as a trajectory."""
+    task = Task("test:Any-v0", 0)
+    return experience([Group(task, [Trajectory(task, [one], "terminated") for one in turns])], "turn")
+
+
+TURN = st.builds(
+    turn,
+    st.lists(st.integers(0, 3), min_size=1, max_size=1).map(tuple),
     st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple),
-    st.just(()),
-    st.sampled_from([0.0, 1.0, -1.0]),
 )
 
 
-@given(st.lists(ROW, min_size=1, max_size=60), st.integers(1, 20), st.integers(0, 5), st.booleans())
+@given(st.lists(TURN, min_size=1, max_size=60), st.integers(1, 20), st.integers(0, 5), st.data())
 @settings(max_examples=200)
-def test_every_token_weighs_the_same_in_whichever_minibatch(rows, sequences, seed, idle):
-    batches = minibatches(rows, sequences, random.Random(seed), idle=idle)
-    kept = [row for row in rows if idle or row.advantage]
-    assert sorted(map(id, kept)) == sorted(id(row) for batch in batches for row in batch.rows)
-    assert len({batch.tokens for batch in batches}) <= 1
-    different = len({row.prompt + row.response[:-1] for row in rows})
-    count = max(1, round(different / sequences))
-    assert len(batches) <= count
-    if batches:
-        assert batches[0].tokens == pytest.approx(sum(len(r.response) for r in rows) / count)
-    loads = [sum(len(r.response) for r in b.rows) for b in minibatches(rows, sequences, random.Random(seed))]
-    assert max(loads) <= sum(loads) / count + max(len(r.response) for r in rows) + sum(loads) / count, "no giant"
+def test_every_token_weighs_the_same_in_whichever_minibatch(turns, sequences, seed, data):
+    made = batch_of(turns)
+    useful = np.array(data.draw(st.lists(st.booleans(), min_size=len(turns), max_size=len(turns))))
+    steps = minibatches(made, sequences, random.Random(seed), useful=useful)
+    whole = minibatches(made, sequences, random.Random(seed))
+    assert sorted(i for step in steps for i in step) == np.flatnonzero(useful).tolist()
+    assert [set(step) for step in steps] == [{i for i in step if useful[i]} for step in whole], "the same steps"
+    different = len({one.prompt_ids + one.response_ids[:-1] for one in turns})
+    assert len(whole) == max(1, round(different / sequences)), "the factor that makes a step's weights add up to 1"
+    loads = [sum(len(turns[i].response_ids) for i in step) for step in whole]
+    assert max(loads) <= 2 * sum(loads) / len(loads) + max(len(one.response_ids) for one in turns), "no giant"
 
 
 def test_a_last_minibatch_is_no_smaller_than_the_others():
-    rows = [Row((i,), (1, 2), (), 1.0) for i in range(101)]
-    assert sorted(len(b.rows) for b in minibatches(rows, 25, random.Random(0))) == [25, 25, 25, 26]
+    made = batch_of([turn((i,), (1, 2)) for i in range(101)])
+    assert sorted(len(step) for step in minibatches(made, 25, random.Random(0))) == [25, 25, 25, 26]
 
 
-def test_the_scale_of_the_loss_does_not_follow_the_share_of_informative_groups():
-    logprobs = torch.tensor([[-1.0], [-2.0]], requires_grad=True)
-    old, mask = logprobs.detach(), torch.ones(2, 1)
-    both = ppo_clip(logprobs, old, torch.tensor([[2.0], [0.0]]), mask)
-    alone = ppo_clip(logprobs[:1], old[:1], torch.tensor([[2.0]]), mask[:1], tokens=2.0)
-    gradients = [torch.autograd.grad(loss.value, logprobs, retain_graph=True)[0] for loss in (both, alone)]
-    assert torch.equal(*gradients)
+@given(st.lists(TURN, min_size=1, max_size=30), st.integers(1, 40))
+@settings(max_examples=100)
+def test_a_micro_batch_has_no_more_tokens_than_allowed(turns, most):
+    made = batch_of(turns)
+    pieces = micro_batches(made, range(len(turns)), most)
+    assert sorted(i for piece in pieces for i in piece) == list(range(len(turns)))
+    for piece in pieces:
+        inputs = {turns[i].prompt_ids + turns[i].response_ids[:-1] for i in piece}
+        assert len(inputs) == 1 or sum(map(len, inputs)) <= most
+
+
+@pytest.mark.slow
+def test_the_scale_of_the_loss_does_not_follow_the_share_of_informative_groups(tmp_path, small):
+    """A batch whose other half teaches nothing moves the weights half as far as one of the first half alone."""
+    with start(tmp_path / "run", [*small, "loss.entropy=0", "optimizer.lr=1e-12"]) as run:
+        moved = []
+        for groups in ([(1.0, 0.0)], [(1.0, 0.0), (0.0, 0.0)]):
+            played = [
+                Group(
+                    Task("test:Any-v0", 0),
+                    [
+                        Trajectory(Task("test:Any-v0", 0), [replace(turn((1, 2), (k,)), reward=r)], "terminated")
+                        for k, r in enumerate(rewards)
+                    ],
+                )
+                for rewards in groups
+            ]
+            moved.append(run.learner.update(run.learner.judge(played, {}))["grad_norm"])
+    assert moved[0] == pytest.approx(2 * moved[1], rel=1e-4)
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -282,7 +351,7 @@ def test_a_key_that_does_nothing_is_refused(key, tmp_path, small):
         "rollout.workers=0", "rollout.workers=-1", "rollout.workers=ray:0", "rollout.workers='2 '",
         "rollout.workers='²'", "rollout.workers=nine", "env.wrappers=['concat', 3]", "env.wrappers=3",
         "env.wrappers={concat=3}",
-        "optimizer.betas=[2, 3]", "optimizer.lr=inf", "algorithm.entropy=inf", "rollout.temperature=inf",
+        "optimizer.betas=[2, 3]", "optimizer.lr=inf", "loss.entropy=inf", "rollout.temperature=inf",
         "threads=1000000",
     ],
 )  # fmt: skip
@@ -297,8 +366,33 @@ def test_threads_are_chosen_and_said(tmp_path, small, caplog):
     caplog.set_level(logging.INFO)
     try:
         with start(tmp_path / "run", [*small, "threads=0"]) as run:
-            assert torch.get_num_threads() == run.threads >= 1
+            assert torch.get_num_threads() == run.threads.count >= 1
         assert "cores as were idle" in caplog.text
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_give_way_to_a_neighbour_that_comes_later(monkeypatch):
+    """The machine's own figures, in the place of a neighbour: what the cores did, and how much of it was ours."""
+    clock = {"now": 0.0, "all": 0.0, "own": 0.0}
+    monkeypatch.setattr(threads, "_snapshot", lambda: tuple(clock.values()))
+    monkeypatch.setattr(threads, "_cores", lambda: [0, 1])
+    before = torch.get_num_threads()
+    try:
+        used = Threads(0)
+        seen = []
+        for others in (0, 1, 1, 0, 2):
+            clock["now"] += 10
+            clock["own"] += 10
+            clock["all"] += 10 + 10 * others
+            used.adapt()
+            seen.append(torch.get_num_threads())
+        assert seen == [2, 1, 1, 2, 1]
+        fixed = Threads(2)
+        clock["now"] += 10
+        clock["all"] += 20
+        fixed.adapt()
+        assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 
@@ -315,7 +409,7 @@ def stuck_id(monkeypatch):
 
 def numbers(run):
     rows = [json.loads(line) for line in run.run.metrics_file.read_text().splitlines()]
-    return [{k: v for k, v in row.items() if not k.startswith(("time/", "tokens_per_s"))} for row in rows]
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "cpu/", "tokens_per_s"))} for row in rows]
 
 
 @pytest.mark.slow
@@ -353,6 +447,7 @@ def _for_training(name: str):
     return pytest.param(name, marks=pytest.mark.slow if first else pytest.mark.integration)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", [_for_training(name) for name in WRAPPER_FACTORY])
 def test_every_wrapper_and_tool_of_the_factory_reaches_training(tmp_path, small, retrieval_url, name):
     tokenizer = build_tokenizer(["a few words"], 300)

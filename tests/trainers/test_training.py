@@ -13,17 +13,21 @@ from pathlib import Path
 import pytest
 
 from rollenv.agents.local import LocalAgent
-from rollenv.trainers.config import load_config
+from rollenv.core import UsageError
+from rollenv.trainers.config import load_config, with_settings
 from rollenv.trainers.run_dir import RunDir
-from rollenv.trainers.trainer import Trainer, task_seed
+from rollenv.trainers.sources import task_seed
+from rollenv.trainers.trainer import Trainer
 
+#: Of the recipe.
+LR = load_config("sokoban").optimizer.lr
 COMMAND = [sys.executable, "-c", "from rollenv.cli.main import main; main()", "train", "sokoban"]
 
 
 def rows(run: Path) -> list[dict[str, float]]:
     """The metrics without what depends on the clock."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
-    clock = ("time/", "tokens_per_s")
+    clock = ("time/", "cpu/", "tokens_per_s")
     return [{k: v for k, v in json.loads(line).items() if not k.startswith(clock)} for line in lines]
 
 
@@ -38,12 +42,16 @@ def finished(tmp_path_factory, small) -> RunDir:
     return fit(tmp_path_factory.mktemp("runs") / "whole", small)
 
 
+@pytest.mark.slow
 def test_a_run_directory_holds_everything(finished):
     metrics = rows(finished.path)
     assert [row["iteration"] for row in metrics] == list(range(7))
     assert [row["iteration"] for row in metrics if "eval/success" in row] == [0, 3, 6]
     names = {"reward", "success", "kl", "entropy", "grad_norm", "informative_groups"}
     assert all(names <= row.keys() for row in metrics[1:])
+    assert all(row["drift"] == 0 and 0 < row["ratio_ess"] <= 1 for row in metrics[1:])
+    assert all({"entropy/turn/0", "entropy/turn/4-7", "entropy/position/0-15"} <= row.keys() for row in metrics[1:])
+    assert all(row["entropy/position/0-15"] == pytest.approx(row["entropy"]) for row in metrics[1:])
     assert [p.name for p in sorted(finished.checkpoints.iterdir())] == ["step-000004", "step-000006"]
     assert json.loads(finished.config_file.read_text())["rollout"]["group_size"] == 4
     episodes = [json.loads(line) for line in finished.episodes_file.read_text().splitlines()]
@@ -62,6 +70,7 @@ def test_a_checkpoint_is_a_hugging_face_folder(finished):
     assert agent.sampling.max_new_tokens == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["grpo", "gigpo"])
 def test_training_changes_the_weights_and_is_the_same_twice(tmp_path, small, algorithm):
     overrides = [*small, f"algorithm.name={algorithm}", "iterations=3"]
@@ -80,15 +89,16 @@ def test_training_never_sees_the_evaluation_seeds(small):
     assert (config.env.kwargs["split"], config.eval.kwargs["split"]) == ("train", "test")
 
 
+@pytest.mark.slow
 def test_a_curriculum_follows_success_and_survives_a_resume(tmp_path, small):
-    levels = "curriculum.levels=[{min_moves = 1, max_turns = 15}, {min_moves = 2, max_turns = 15}, {min_moves = 4}]"
+    levels = "tasks.levels=[{min_moves = 1, max_turns = 15}, {min_moves = 2, max_turns = 15}, {min_moves = 4}]"
     overrides = [
         *small,
-        "curriculum.enabled=true",
+        "tasks.kind=curriculum",
         levels,
-        "curriculum.up=0.1",
-        "curriculum.down=0",
-        "curriculum.window=20",
+        "tasks.up=0.1",
+        "tasks.down=0",
+        "tasks.window=20",
     ]
     whole = fit(tmp_path / "whole", overrides)
     seen = [row["level"] for row in rows(whole.path)[1:]]
@@ -99,6 +109,62 @@ def test_a_curriculum_follows_success_and_survives_a_resume(tmp_path, small):
     stopped.fit()
     Trainer(load_config("sokoban", overrides), part).fit()
     assert [row["level"] for row in rows(part.path)[1:]] == seen
+
+
+@pytest.mark.slow
+def test_a_finished_run_may_be_given_more_iterations(tmp_path, small, finished):
+    """Where nothing decays over the iterations, it gives the numbers of a run that was as long from the start."""
+    constant = [*small, "optimizer.final_lr=1", "loss.final_entropy=1"]
+    run = fit(tmp_path / "grown", [*constant, "iterations=3"])
+    _, started = RunDir.resume(run.path)
+    wanted = with_settings(started, ["iterations=6"])
+    config = run.extend(started, wanted)
+    assert (config.iterations, RunDir.resume(run.path)[1].iterations) == (6, 6)
+    Trainer(config, run).fit()
+    assert rows(run.path) == rows(fit(tmp_path / "whole", constant).path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["iterations=5"], "iterations: 6 -> 5"),
+        (["iterations=9", "seed=4"], "seed: 0 -> 4"),
+        (["optimizer.lr=1e-5"], f"optimizer.lr: {LR} -> 1e-05"),
+    ],
+)
+def test_nothing_else_may_change_on_resume(finished, settings, says):
+    before = finished.config_file.read_bytes()
+    _, started = RunDir.resume(finished.path)
+    with pytest.raises(UsageError, match=says) as caught:
+        finished.extend(started, with_settings(started, settings))
+    assert "iterations: 6 -> 9" not in str(caught.value)
+    assert finished.config_file.read_bytes() == before
+
+
+def test_settings_given_again_on_resume_need_not_be_all_of_them(finished):
+    _, started = RunDir.resume(finished.path)
+    assert finished.extend(started, with_settings(started, [f"optimizer.lr={LR}"])) == started
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("override", ["env.kwargs.max_turn=3", "eval.kwargs.splitt=test", "model.path=nowhere"])
+def test_a_start_that_fails_leaves_no_folder(tmp_path, small, rollenv_command, override):
+    changes = ["model.warm_up.steps=2", "model.warm_up.episodes=20", override]
+    done = rollenv_command("train", "sokoban", "run_dir=new/run", *small, *changes)
+    assert done.returncode == 2, done.stderr
+    assert not (tmp_path / "new" / "run").exists()
+
+
+def test_the_entropy_bonus_and_the_learning_rate_decay(tmp_path, small):
+    changes = ["optimizer.final_lr=0.5", "loss.final_entropy=0", "loss.entropy=0.1", "iterations=4"]
+    config = load_config("sokoban", [*small, *changes, f"run_dir={tmp_path / 'run'}"])
+    trainer = Trainer(config, RunDir.create(config, "sokoban"))
+    bonuses, rates = [], []
+    for trainer.parts.iteration in range(5):
+        bonuses.append(trainer.learner._entropy_bonus())
+        rates.append(trainer.learner._learning_rate())
+    assert bonuses == pytest.approx([0.1, 0.075, 0.05, 0.025, 0.0])
+    assert rates[4] < LR
 
 
 @pytest.mark.integration
@@ -129,7 +195,7 @@ def _last_iteration(run: Path) -> int:
         return 0
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_ctrl_c_says_how_to_go_on_and_leaves_no_process(tmp_path, small):
     run = tmp_path / "run"
     command = [*COMMAND, f"run_dir={run}", *small, "iterations=10000"]
@@ -145,7 +211,7 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_no_process(tmp_path, small):
         os.killpg(process.pid, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_the_command_trains_and_reports(tmp_path, small, rollenv_command):
     done = rollenv_command("train", "sokoban", "run_dir=run", *small)
     assert done.returncode == 0, done.stderr
@@ -156,9 +222,12 @@ def test_the_command_trains_and_reports(tmp_path, small, rollenv_command):
     assert "run exists" in again.stderr
     changed = rollenv_command("train", "sokoban", "run_dir=run", *small, "optimizer.lr=1e-5", "--resume")
     assert changed.returncode == 2
-    assert "optimizer.lr: 0.0003 -> 1e-05" in changed.stderr
+    assert f"optimizer.lr: {LR} -> 1e-05" in changed.stderr
     same = rollenv_command("train", "sokoban", "run_dir=run", "--resume")
     assert same.returncode == 0, same.stderr
+    longer = rollenv_command("train", "sokoban", "run_dir=run", "iterations=8", "--resume")
+    assert longer.returncode == 0, longer.stderr
+    assert [row["iteration"] for row in rows(tmp_path / "run")] == list(range(9))
     evaluated = rollenv_command(
         "eval", "game:Sokoban-v0-tiny", "split=test", "-a", "local:run", "-n", "20", "-s", "1000000000", "--json"
     )

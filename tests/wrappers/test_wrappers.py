@@ -9,8 +9,8 @@ import pytest
 import rollenv
 from rollenv import EpisodeOver, UsageError
 from rollenv.checker import run_checks
+from rollenv.checker.digests import digest
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
-from rollenv.traces import digest
 from rollenv.wrappers import (
     TOKENIZER_REQUIRED,
     WRAPPER_FACTORY,
@@ -70,6 +70,7 @@ class Essence(rollenv.Wrapper):
 ABILITIES = sorted(rollenv.ABILITIES - {"state_key"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in WRAPPER_FACTORY if "search" not in n])
 def test_a_wrapped_environment_keeps_its_promises(name):
     findings = run_checks(lambda: Essence(wrapped(name)), abilities=ABILITIES, episodes=5)

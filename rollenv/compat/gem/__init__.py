@@ -153,9 +153,9 @@ for _module, _name in GAMES.items():
 #: GEM's modules that have no counterpart, and what does their work here.
 ELSEWHERE = {
     "gem.envs.mcpmark": "rollenv has no MCPMark tasks; MCP servers are tools: gem.tools.mcp_tool",
-    "gem.envs.terminal": "terminal tasks are the ids harbor:PATH, without Docker; see docs/environments.md",
+    "gem.envs.terminal": "terminal tasks are the ids harbor:PATH, without Docker; see docs/guides/tools.md",
     "gem.tools.search_engine": "search a corpus in memory with rollenv.tools.search.CorpusSearchTool",
-    "gem.envs.game_env.sokoban.utils": "levels are made in rollenv.envs.sokoban.levels",
+    "gem.envs.game_env.sokoban.utils": "levels are made in rollenv.envs.game.sokoban.levels",
 }
 
 

@@ -24,7 +24,7 @@ class Refused(UsageError, AssertionError):
 
 
 class _Settable:
-    """A property of the base that an author's class may use as the name of something of its own."""
+    """A property of the base; an author's class may use its name for something else."""
 
     def __init__(self, name: str):
         self._property = getattr(core.Env, name)
@@ -116,7 +116,7 @@ class GemEnv(core.Env):
     """GEM's manners over one of rollenv's environments, to be named first: ``class SokobanEnv(GemEnv, Sokoban)``.
 
     A limit sets ``terminated`` too. A step before ``reset`` begins an episode, and one after the end returns the last
-    result again with no reward. An action that is no text is turned into text. Without a seed of its own, the private
+    result again with no reward. An action that is not text is converted to text. Without its own seed, the private
     stream starts from Python's ``random``, so that a seed for the process decides.
     """
 

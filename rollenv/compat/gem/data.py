@@ -25,10 +25,13 @@ from rollenv.compat.gem.rows import Rows
 from rollenv.compat.gem.tables import as_dataset, chosen_split
 from rollenv.compat.gem.utils import extract_last_boxed_answer, extract_last_tagged_answer
 from rollenv.core import Env, ResetResult, UsageError
-from rollenv.envs.data import code_env, math_env, math_visual_env, qa_env
-from rollenv.envs.data.code_tests import StdioTests, Tests, count
-from rollenv.envs.data.datasets import Row
-from rollenv.envs.data.grading import grade
+from rollenv.envs.code import env as code_env
+from rollenv.envs.code.tests import StdioTests, Tests, count
+from rollenv.envs.data.rows import Row
+from rollenv.envs.math import env as math_env
+from rollenv.envs.math import visual as math_visual_env
+from rollenv.envs.math.grade import grade
+from rollenv.envs.qa import env as qa_env
 from rollenv.parsing import last_boxed, last_code_block
 from rollenv.sandbox import RunResult, shared_pool
 
@@ -39,11 +42,11 @@ verify_fn = functools.partial(boxed_reward_fn, fast=False, correct_reward=1, inc
 
 #: For rollenv's own classes, the name of GEM's here.
 CLASSES = {
-    "rollenv.envs.data.math_env:MathEnv": "MathEnv",
-    "rollenv.envs.data.math_visual_env:MathVisualEnv": "MathVisualEnv",
-    "rollenv.envs.data.qa_env:QaEnv": "QaEnv",
-    "rollenv.envs.data.code_env:CodeEnv": "CodeEnv",
-    "rollenv.envs.adapters.rg:ReasoningGymEnv": "ReasoningGymEnv",
+    "rollenv.envs.math.env:MathEnv": "MathEnv",
+    "rollenv.envs.math.visual:MathVisualEnv": "MathVisualEnv",
+    "rollenv.envs.qa.env:QaEnv": "QaEnv",
+    "rollenv.envs.code.env:CodeEnv": "CodeEnv",
+    "rollenv.envs.rg.env:ReasoningGymEnv": "ReasoningGymEnv",
 }
 
 
@@ -112,7 +115,7 @@ class MathEnv(Rows, math_env.MathEnv):
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """The answers that count as right."""
+        """The answers that count as correct."""
         return math_env.gold_answers(self.answer)
 
     def _mark(self, action: str) -> tuple[float, dict[str, Any]]:
@@ -217,7 +220,7 @@ class QaEnv(Rows, qa_env.QaEnv):
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """The answers that count as right."""
+        """The answers that count as correct."""
         return qa_env.texts(self.answer)
 
     def _mark(self, action: str) -> tuple[float, dict[str, Any]]:

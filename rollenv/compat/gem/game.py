@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from rollenv.compat.gem.constants import LanguageGameReward
 from rollenv.compat.gem.core import GemEnv
 from rollenv.core import ResetResult, StepResult
-from rollenv.envs.games.base import TextGame
+from rollenv.envs.game.base import TextGame
 
 
 def boxed(content: str, flags: int = 0) -> re.Pattern[str]:
@@ -109,7 +109,7 @@ class GemGame(GemEnv):
             self._quiet = False
 
     def _resume(self) -> None:
-        """What precedes a change of the state by hand: there is an episode, and it goes on."""
+        """Called before the state is set by hand: makes sure that an episode is running."""
         self._begin()
         self._over, self._last = False, None
 
@@ -157,7 +157,7 @@ class GemGame(GemEnv):
 
 
 class GemTextGame(GemGame, TextGame):
-    """A game that has its actions from :class:`~rollenv.envs.games.base.TextGame`.
+    """A game that has its actions from :class:`~rollenv.envs.game.base.TextGame`.
 
     Its own rewards are GEM's as they come; what a user changes in ``LanguageGameReward`` is put in their place.
     """

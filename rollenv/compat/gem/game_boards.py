@@ -12,21 +12,21 @@ import numpy as np
 from rollenv.compat.gem.constants import LanguageGameReward
 from rollenv.compat.gem.game import GemGame, GemTextGame, Told, boxed, rows_of
 from rollenv.core import StepResult
-from rollenv.envs.games.base import box
-from rollenv.envs.games.fifteen_puzzle import FifteenPuzzle, solved
-from rollenv.envs.games.game_2048 import DIRECTIONS, Game2048
-from rollenv.envs.games.minesweeper import Minesweeper, grid_of
-from rollenv.envs.games.sudoku import Sudoku
-from rollenv.envs.games.sudoku_square import MOST_EMPTY
-from rollenv.envs.games.tower_of_hanoi import PEGS, TowerofHanoi
-from rollenv.envs.sokoban.board import Board, State, bits
-from rollenv.envs.sokoban.env import LEGEND, Sokoban
+from rollenv.envs.game.base import box
+from rollenv.envs.game.fifteen_puzzle import FifteenPuzzle, solved
+from rollenv.envs.game.game_2048 import DIRECTIONS, Game2048
+from rollenv.envs.game.minesweeper import Minesweeper, grid_of
+from rollenv.envs.game.sokoban.board import Board, State, bits
+from rollenv.envs.game.sokoban.env import LEGEND, Sokoban
+from rollenv.envs.game.sudoku import Sudoku
+from rollenv.envs.game.sudoku_square import MOST_EMPTY
+from rollenv.envs.game.tower_of_hanoi import PEGS, TowerofHanoi
 
 _DIRECTION = r"up|down|left|right"
 
 
 class MinesweeperEnv(GemTextGame, Minesweeper):
-    """Minesweeper as GEM ends it: won by the last reveal if every mine has a flag by then; a flag saves nobody."""
+    """Minesweeper as GEM ends it: won by the last reveal if all mines are flagged; a flag protects no cell."""
 
     grammar = boxed(r"[a-zA-Z]+\s\d+\s\d+")
 
@@ -133,7 +133,7 @@ class FifteenPuzzleEnv(GemTextGame, FifteenPuzzle):
     def board(self, value: Sequence[Sequence[int | None]]) -> None:
         self._resume()
         if len(value) != self.num_rows:
-            self._resize((len(value), self.max_turns))
+            self._resize(num_rows=len(value), max_turns=self.max_turns)
         self.tiles, self.home = tuple(int(tile or 0) for row in value for tile in row), []
         self._placed()
 
@@ -186,7 +186,7 @@ class SudokuEnv(GemTextGame, Sudoku):
         self.clues = value
 
     def is_safe(self, grid: Sequence[Sequence[int]], row: int, col: int, num: int) -> bool:
-        """Whether the number stands neither in the row, nor in the column, nor in the block."""
+        """Whether the number is neither in the row, nor in the column, nor in the block."""
         n = math.isqrt(self.scale)
         top, left = row - row % n, col - col % n
         block = (grid[r][left : left + n] for r in range(top, top + n))
@@ -277,7 +277,7 @@ class SokobanEnv(GemGame, Sokoban):
     """Sokoban, also with fewer turns than a level takes."""
 
     grammar = boxed(_DIRECTION, re.IGNORECASE)
-    #: GEM's, the names of the moves; :class:`~rollenv.envs.sokoban.env.Sokoban` has a space of Gymnasium's.
+    #: GEM's, the names of the moves; :class:`~rollenv.envs.game.sokoban.env.Sokoban` has a space of Gymnasium's.
     action_space: Any = list(DIRECTIONS)
 
     def __init__(

@@ -8,11 +8,11 @@ from typing import Any
 
 from rollenv.compat.gem.constants import LanguageGameReward
 from rollenv.compat.gem.game import GemGuessing, GemTextGame, Told, boxed
-from rollenv.envs.games.base import box, words
-from rollenv.envs.games.guess_the_number import GuessTheNumber
-from rollenv.envs.games.hangman import LETTERS, Hangman
-from rollenv.envs.games.mastermind import Mastermind, pegs
-from rollenv.envs.games.wordle import Wordle, marks
+from rollenv.envs.game.base import box, words
+from rollenv.envs.game.guess_the_number import GuessTheNumber
+from rollenv.envs.game.hangman import LETTERS, Hangman
+from rollenv.envs.game.mastermind import Mastermind, pegs
+from rollenv.envs.game.wordle import Wordle, marks
 
 
 class GuessTheNumberEnv(GemGuessing, GuessTheNumber):
@@ -28,7 +28,7 @@ class GuessTheNumberEnv(GemGuessing, GuessTheNumber):
         allowed = None if max_turns is None else max(max_turns, 1)
         super().__init__(min_number=min_number, max_number=max_number, max_turns=allowed, _extra=extra)
         if not self._is_random:  # with no turns, the first guess is the last
-            self._resize((min_number, max_number, max_turns))
+            self._resize(min_number=min_number, max_number=max_number, max_turns=max_turns)
 
     def _resized(self) -> None:
         if self.min_number != self.max_number:
@@ -204,7 +204,7 @@ class WordleEnv(GemGuessing, Wordle):
 
 
 class HangmanEnv(GemTextGame, Hangman):
-    """Hangman that goes on when every letter is shown, until the word is named, as GEM's does."""
+    """Hangman that continues when every letter is shown, until the word is named, as GEM's does."""
 
     grammar = boxed(r"[a-zA-Z]+", re.IGNORECASE)
     request = "What is your guess?"

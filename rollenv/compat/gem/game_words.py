@@ -7,10 +7,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rollenv.compat.gem.game import GemGuessing, GemTextGame, Told, boxed, rows_of
-from rollenv.envs.games import crosswords
-from rollenv.envs.games.base import words
-from rollenv.envs.games.crosswords import Crosswords, Entry
-from rollenv.envs.games.word_search import WordSearch
+from rollenv.envs.game import crosswords
+from rollenv.envs.game.base import words
+from rollenv.envs.game.crosswords import Crosswords, Entry
+from rollenv.envs.game.word_search import WordSearch
 
 
 class CrosswordsEnv(GemTextGame, Crosswords):
@@ -235,7 +235,7 @@ class WordSearchEnv(GemTextGame, WordSearch):
 
 
 def _words_in(rows: Sequence[str]) -> Iterator[Entry]:
-    """The words of two letters and more in a grid, where a dot stands between them."""
+    """The words of two letters and more in a grid, separated by dots."""
     for down, lines in ((False, rows), (True, ["".join(column) for column in zip(*rows, strict=True)])):
         for i, line in enumerate(lines):
             for word in re.finditer(r"[A-Z]{2,}", line):

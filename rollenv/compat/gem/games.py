@@ -2,7 +2,7 @@ r"""GEM's games by GEM's names: rollenv's own, with GEM's constructors, attribut
 
 What differs from rollenv's own games is in the modules ``game*`` beside this one and nowhere else:
 
-- **Constructors** take GEM's arguments in GEM's order with GEM's defaults, and ignore names that nobody knows.
+- **Constructors** take GEM's arguments in GEM's order with GEM's defaults, and ignore unknown names.
 - **Actions** are read as GEM reads them, to the letter: the last ``\boxed{...}`` that matches the game's grammar
   counts, and nothing else does.
 - **Ends**: a limit sets both flags; Hangman and Minesweeper end when GEM's do.
@@ -11,7 +11,7 @@ What differs from rollenv's own games is in the modules ``game*`` beside this on
 - **Attributes** that GEM's callers read are properties, and can be set; where GEM's is a list or
   an array, it is made when it is read.
 
-What still differs from GEM on purpose is listed in ``docs/gem_games.md``, which a test against GEM itself keeps true.
+What still differs from GEM on purpose is listed in ``docs/gem/games.md``, which a test against GEM itself keeps true.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rollenv.compat.gem.game_boards import (
 )
 from rollenv.compat.gem.game_guessing import GuessTheNumberEnv, HangmanEnv, MastermindEnv, WordleEnv
 from rollenv.compat.gem.game_words import CrosswordsEnv, WordSearchEnv
-from rollenv.envs.games.wiki_game import WikiGame
+from rollenv.envs.game.wiki_game import WikiGame
 
 __all__ = [
     "CLASSES",

@@ -1,8 +1,7 @@
 """What a program may use without an import where GEM runs it a second time."""
 
 #: Modules and names of the standard library, and numpy where it is installed. ``datetime`` is the module and ``time``
-#: the function, as in GEM; what would hide a built-in function is left out. ``exit`` and ``quit`` are no built-ins
-#: where programs run.
+#: the function, as in GEM; what would hide a built-in function is left out.
 BASE_IMPORTS = """\
 from typing import *
 from bisect import *
@@ -25,8 +24,6 @@ from re import search as re_search
 from statistics import mean, median
 import bisect, collections, copy, datetime, decimal, fractions, functools, heapq, io, itertools, json, math, operator
 import os, queue, random, re, statistics, string, sys
-from sys import exit
-from sys import exit as quit
 from time import time
 try:
     import numpy as np, numpy

@@ -47,18 +47,18 @@ class TimeoutException(Exception):
 
 
 def extract_boxed_answer(solution: str) -> str | None:
-    """What stands in the last box."""
+    """The content of the last box."""
     return extract_last_boxed_answer(solution)
 
 
 def extract_answer(passage: str) -> str | None:
-    """What stands in the last box."""
+    """The content of the last box."""
     return extract_last_boxed_answer(passage)
 
 
 def mathd_normalize_answer(answer: str | None) -> str | None:
     """An answer in the form in which answers are compared first."""
-    from rollenv.envs.data.answers import normal
+    from rollenv.envs.math.compare import normal
 
     return None if answer is None else _OVER.sub(r"\1\\frac{\2}{\3}", normal(answer.strip())[0])
 
@@ -70,8 +70,8 @@ def normalize_final_answer(final_answer: str) -> str:
 
 def grade(model_answer: str, gt_answer: str, fast: bool = True) -> bool:
     """Whether an answer is right; ``fast`` is accepted, there is one way of grading."""
-    from rollenv.envs.data.answers import gold_answer
-    from rollenv.envs.data.grading import grade as graded
+    from rollenv.envs.math.compare import gold_answer
+    from rollenv.envs.math.grade import grade as graded
 
     return graded(gold_answer(gt_answer), str(model_answer))
 

@@ -1,6 +1,6 @@
 """GEM's base of environments with several agents. Its subclasses keep the tables themselves, as they do in GEM.
 
-rollenv's own base, :class:`rollenv.envs.multiagent.MultiAgentEnv`, keeps them for its subclasses and is stricter.
+rollenv's own base, :class:`rollenv.envs.multi.MultiAgentEnv`, keeps them for its subclasses and is stricter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from rollenv.compat.gem.core import Env
 from rollenv.core import UsageError
-from rollenv.envs.multiagent import selector
+from rollenv.envs.multi import selector
 
 
 class AgentSelector(selector.AgentSelector):
@@ -161,7 +161,7 @@ class MultiAgentEnv(Env):
             raise UsageError(f"agent {agent!r} is not in environment {self}; there are {self.agents}")
 
     def add_agent(self, agent_id: str) -> None:
-        """Let an agent join the running episode; nothing, if it is there."""
+        """Let an agent join the running episode; does nothing if it is already there."""
         if agent_id in self.agents:
             return
         self.agents.append(agent_id)

@@ -12,8 +12,8 @@ from typing import Any
 from rollenv.compat.gem.rows import Answered
 from rollenv.compat.gem.utils import extract_last_boxed_answer
 from rollenv.core import Env, ResetResult
-from rollenv.envs.adapters import rg
-from rollenv.envs.adapters.rg_scoring import may_be_scored
+from rollenv.envs.rg import env as rg
+from rollenv.envs.rg.scoring import may_be_scored
 
 
 class _Items(Iterator[dict[str, Any]]):

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rollenv import core, registry
+from rollenv import core, env_spec, registry
 from rollenv.compat.gem.core import Env, GemEnv, gem_class
 from rollenv.compat.gem.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from rollenv.core import UnknownEnv, UsageError
-from rollenv.registry import EnvSpec
+from rollenv.env_spec import EnvSpec
 
 
 def __getattr__(name: str) -> Any:
@@ -54,7 +54,7 @@ def make(env_id: str, **kwargs: Any) -> Any:
         spec = registry.spec(env_id)
     except UnknownEnv as error:
         raise UnknownEnv(f"Environment {env_id} not found in registry. {error}") from None
-    factory = registry.load_entry_point(spec.entry_point, spec.id)
+    factory = env_spec.load_entry_point(spec.entry_point, spec.id)
     if isinstance(factory, type) and issubclass(factory, core.Env) and not _written_for_gem(factory):
         cls = gem_class(factory)  # type: ignore[arg-type]
         named = isinstance(spec.entry_point, str)  # a class at hand may be one that no name leads to
@@ -77,7 +77,7 @@ def _of_an_author(spec: EnvSpec, factory: Callable[..., Any], kwargs: dict[str, 
         if seed is not None:
             with contextlib.suppress(UsageError):  # a seed of the author's own kind
                 env.seed_stream(seed)
-        env = registry.wrap(env, spec.wrappers) if spec.wrappers else env
+        env = env_spec.wrap(env, spec.wrappers) if spec.wrappers else env
     env.env_id, env.entry_point = spec.id, spec.entry_point
     return env
 

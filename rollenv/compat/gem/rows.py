@@ -14,8 +14,8 @@ import numpy as np
 from rollenv.compat.gem.constants import TERMINAL_STATE
 from rollenv.compat.gem.core import GemEnv, Refused
 from rollenv.core import Env, ResetResult, StepResult
-from rollenv.envs.data.answer_env import RowEnv
-from rollenv.envs.data.datasets import Row
+from rollenv.envs.data.rows import Row
+from rollenv.envs.data.task import RowEnv
 
 
 class Answered(GemEnv):
@@ -38,7 +38,7 @@ class Answered(GemEnv):
         return observation, info
 
     def _ask(self, seed: int | None, index: int | None) -> ResetResult:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no _ask()")
 
     def _checked(self, index: Any, n: int) -> int:
         if not isinstance(index, int | np.integer) or isinstance(index, bool) or not 0 <= index < n:
@@ -54,11 +54,11 @@ class Answered(GemEnv):
 
     def _has_answer(self) -> bool:
         """Whether there is something to judge by, which a program may have set without :meth:`reset`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no _has_answer()")
 
     def _mark(self, action: str) -> tuple[float, dict[str, Any]]:
         """The reward of an answer, and what the info says of it."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no _mark()")
 
 
 class Rows(Answered):
@@ -146,7 +146,7 @@ class Rows(Answered):
         self._over = False
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
-        """Another over the same rows: in the same state, or at the start of an order of its own."""
+        """Another over the same rows: in the same state, or at the start of its own order."""
         if same_state:
             return self._twin()
         if self.seed == kwargs.get("seed", 0):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rollenv.core import UsageError
-from rollenv.envs.data.datasets import HubRows, Row, Rows
+from rollenv.envs.data.rows import HubRows, Row, Rows
 
 _RowFunction = Callable[[dict[str, Any]], Any]
 

@@ -9,7 +9,9 @@ from datetime import datetime, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
-#: What stands for what in a format.
+from rollenv.needs import extra
+
+#: The directives of a format.
 _TOKENS = {"YYYY": "%Y", "YY": "%y", "MM": "%m", "DD": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "A": "%p"}
 _TOKEN = re.compile("|".join([*_TOKENS, "h"]))
 
@@ -72,12 +74,8 @@ def server() -> Any:
     Raises:
         MissingExtra: without the SDK.
     """
-    try:
+    with extra("tools", "An MCP server"):
         from mcp.server import MCPServer
-    except ImportError as error:
-        from rollenv.core import MissingExtra
-
-        raise MissingExtra(f"an MCP server needs the MCP SDK: pip install 'rollenv[tools]' ({error})") from error
     made = MCPServer("mcp-time-server")
     for tool in TOOLS:
         made.tool()(tool)

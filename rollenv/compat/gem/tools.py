@@ -112,12 +112,12 @@ class PythonCodeTool(python.PythonCodeTool):
         return result
 
 
-#: What stands around a program.
+#: The marks around a program.
 _AROUND = (("<python>", "</python>"), ("```python", "```"), ("```\npython", "```"))
 
 
 def _between(text: str, opening: str, closing: str) -> tuple[int, int, int] | None:
-    """Where what stands between the two starts and ends, and where the closing one ends."""
+    """Where the content between the two starts and ends, and where the closing one ends."""
     start = text.find(opening) + len(opening)
     end = text.find(closing, start) if start >= len(opening) else -1
     return (start, end, end + len(closing)) if end >= 0 else None
@@ -127,7 +127,7 @@ _FAILED = "[SearchTool Error:"
 
 
 class SearchTool(search.SearchTool):
-    """Asks a retrieval server; what it found stands in ``<information>``. ``_search`` may be replaced."""
+    """Asks a retrieval server; the results are in ``<information>``. ``_search`` may be replaced."""
 
     return_scores = True
 
@@ -139,7 +139,7 @@ class SearchTool(search.SearchTool):
     def _search(self, query: str) -> str:
         try:
             return self._passages2string(self._rows(query))
-        except RollenvError:  # the user's to mend, not the agent's
+        except RollenvError:  # for the user to fix, not the agent
             raise
         except Exception as error:
             return f"{_FAILED} {type(error).__name__}: {str(error)[:300]}]"

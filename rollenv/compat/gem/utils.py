@@ -19,7 +19,7 @@ from rollenv.parsing import last_boxed, last_code_block, last_tagged
 
 
 def extract_last_boxed_answer(solution: str) -> str | None:
-    """What stands in the last box, with the white space around it."""
+    """The content of the last box, with the white space around it."""
     box = _last_box(solution)
     return None if box is None else box[1]
 
@@ -39,7 +39,7 @@ def _last_box(text: str) -> re.Match[str] | None:
 
 
 def remove_boxed(s: str | None) -> str | None:
-    """What stands in a box that is the whole string; None if it is no box."""
+    """The content of a box that is the whole string; None if it is not a box."""
     whole = isinstance(s, str) and s.startswith("\\boxed{") and s.endswith("}")
     return s[7:-1] if whole and s is not None else None
 
@@ -51,7 +51,7 @@ def extract_code_from_model(model_response: str) -> str | None:
 
 
 def extract_last_tagged_answer(model_response: str) -> str | None:
-    """What stands in the last ``<answer>`` element."""
+    """The content of the last ``<answer>`` element."""
     return last_tagged(model_response)
 
 

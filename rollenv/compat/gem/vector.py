@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from rollenv import vector
 from rollenv.compat.gem.core import Refused
 from rollenv.core import UsageError
-from rollenv.vector import AutoresetMode, VectorStep
+from rollenv.vector import VectorStep
 
 __all__ = ["AsyncVectorEnv", "AutoresetMode", "SyncVectorEnv", "VectorEnv"]
 

@@ -9,8 +9,8 @@ import pytest
 import rollenv
 from rollenv import UsageError
 from rollenv.checker import check_env
-from rollenv.envs.data.math_env import MathEnv
-from rollenv.envs.data.qa_env import QaEnv, exact_match, f1, normalize
+from rollenv.envs.math.env import MathEnv
+from rollenv.envs.qa.env import QaEnv, exact_match, f1, normalize
 
 MATH = [
     {"problem": "1 + 1?", "answer": "2"},
@@ -33,6 +33,7 @@ def play(env, action, **reset):
 # -- every id --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("env_id", "file"),
     [
@@ -48,11 +49,13 @@ def test_ids_keep_their_promises_on_published_data(env_id, file, data):
     check_env(env_id, episodes=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["math:GSM8K", "eval:AIME24"])
 def test_math_ids_keep_their_promises_on_rows_in_memory(env_id):
     check_env(lambda: rollenv.make(env_id, dataset=MATH), abilities=sorted(rollenv.ABILITIES - {"spawn"}), episodes=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["qa:HotpotQA", "logic:RuleTaker-d2", "eval:Musique"])
 def test_question_ids_keep_their_promises_on_rows_in_memory(env_id):
     make = lambda: rollenv.make(env_id, dataset=QUESTIONS, question_key="question")  # noqa: E731
@@ -122,6 +125,7 @@ def test_an_action_without_a_box(asked, reward):
     assert (result[4]["valid"], result[4]["success"]) == (False, False)
 
 
+@pytest.mark.slow
 def test_math_steps_in_threads():
     results = {}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import rollenv
 from rollenv import UsageError
 from rollenv.checker import check_env
-from rollenv.envs.data.one_line import TEMPLATES, OneLine, read_function
+from rollenv.envs.code.one_line import TEMPLATES, OneLine, read_function
 from rollenv.sandbox import shared_pool
 from rollenv.tools.calculator import evaluate
 
@@ -18,11 +18,13 @@ IDS = ("math:Arithmetic-v0-easy", "math:Arithmetic-v0-hard", "code:OneLine-v0", 
 FORMATTED = IDS[:3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
 def test_every_id_keeps_its_promises_over_several_turns(env_id):
     check_env(rollenv.make(env_id, max_turns=5), episodes=30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action_format", ["boxed", "answer", "bare", "code"])
 @pytest.mark.parametrize("env_id", FORMATTED)
 def test_every_id_keeps_its_promises_in_every_format(env_id, action_format):
@@ -70,6 +72,32 @@ def test_both_ends_of_a_range_are_drawn():
     assert drawn == {"3", "4"}
 
 
+@pytest.mark.parametrize("answers", [(0, 9), (-3, -1), (10, 10)])
+def test_answers_are_in_the_range_that_was_asked_for(answers):
+    env = rollenv.make("math:Arithmetic-v0-easy", answers=answers, split="train")
+    golds = set()
+    for seed in range(300):
+        env.reset(seed)
+        golds.add(env.gold)
+    assert golds == set(range(answers[0], answers[1] + 1))
+
+
+def test_answers_of_one_digit_are_one_character():
+    env = rollenv.make("math:Arithmetic-v0-digit")
+    actions = set()
+    for seed in range(300):
+        env.reset(seed)
+        actions.add(env.oracle_action())
+    assert actions == set("0123456789")
+
+
+def test_answers_that_no_task_has_are_refused():
+    with pytest.raises(UsageError, match="answers must be"):
+        rollenv.make("math:Arithmetic-v0-digit", answers=(9, 0))
+    with pytest.raises(UsageError, match="widen answers"):
+        rollenv.make("math:Arithmetic-v0-easy", answers=(1000, 1001)).reset(0)
+
+
 @pytest.mark.parametrize(
     ("action", "reward", "valid"),
     [("\\boxed{%d}", 1.0, True), ("\\boxed{+%d}", 1.0, True), ("%d", 0.0, False), ("\\boxed{x%d}", 0.0, False)],
@@ -102,16 +130,16 @@ def test_several_turns():
 @pytest.mark.parametrize(
     ("kwargs", "said"),
     [
-        ({"terms": 1}, "terms is a number"),
-        ({"terms": (3, 2)}, "terms is a number"),
+        ({"terms": 1}, "terms must be a number"),
+        ({"terms": (3, 2)}, "terms must be a number"),
         ({"terms": 60}, "at most 50"),
-        ({"operands": (-1, 5)}, "operands is a number"),
-        ({"operands": 10**13}, "operands is a number"),
+        ({"operands": (-1, 5)}, "operands must be a number"),
+        ({"operands": 10**13}, "operands must be a number"),
         ({"operators": "/"}, "operators are some of"),
         ({"operators": ""}, "operators are some of"),
         ({"split": "dev"}, "all, train, test"),
         ({"action_format": "xml"}, "boxed, answer, bare, code"),
-        ({"max_turns": 0}, "max_turns is at least 1"),
+        ({"max_turns": 0}, "max_turns must be at least 1"),
         ({"format_reward": 1.0}, "at most 0"),
     ],
 )
@@ -215,6 +243,7 @@ def test_the_numbers_are_large_and_the_tool_is_described():
     assert info["tools"][0]["name"] == "calculator"
 
 
+@pytest.mark.slow
 def test_with_one_turn_the_oracle_answers_at_once():
     check_env(rollenv.make("tool:Calculator-v0", max_turns=1), episodes=5)
 
@@ -245,6 +274,7 @@ def test_words_and_expressions_mean_the_same_in_every_form(template):
         assert env.step(f"```python\n{program}\n```")[1] == 1.0, program
 
 
+@pytest.mark.slow
 def test_no_template_passes_for_another():
     """Also not for one that differs in its constants."""
     env = OneLine(tests=12)
@@ -306,6 +336,41 @@ def test_lines_that_cannot_be_worked_out_fail(program):
     assert result[4]["success"] is False
 
 
+@pytest.mark.slow
+def test_easy_lines_run_in_the_sandbox_against_hidden_calls():
+    env = rollenv.make("code:OneLine-v0-easy")
+    for seed in range(8):
+        question, _ = env.reset(seed)
+        assert "def" not in question
+        twin = env.spawn(same_state=True)
+        shown = dict(re.findall(r"f\((.*?)\) == (.*)", question))
+        assert len(shown) == 2
+        assert len(env.calls) == 8
+        by_heart = f"{{{', '.join(f'({x},): {y}' for x, y in shown.items())}}}.get((x,), 0)"
+        assert twin.step(by_heart)[1] == 0.0, "what it was not shown counts too"
+        assert env.step(env.oracle_action())[1] == 1.0
+    env.reset(0)
+    assert env.step("(lambda: __import__('os')._exit(0))()")[1] == 0.0
+    env.reset(0)
+    assert env.step("x" * 10**6)[4]["valid"] is False
+
+
+@pytest.mark.parametrize("templates", [1, 5])
+def test_templates_are_the_first_ones(templates):
+    env = OneLine(templates=templates)
+    drawn = set()
+    for seed in range(200):
+        env.reset(seed)
+        drawn.add(env.template)
+    assert drawn == set(range(templates))
+
+
+@pytest.mark.parametrize("templates", [0, len(TEMPLATES) + 1])
+def test_templates_that_there_are_not_are_refused(templates):
+    with pytest.raises(UsageError, match="templates"):
+        OneLine(templates=templates)
+
+
 def test_part_of_the_tests():
     env = at(15, partial=True, tests=20)
     expected = sum(not value for value in env._expected()) / 20
@@ -313,6 +378,7 @@ def test_part_of_the_tests():
     assert env.step("```python\nx > 10 ** 9\n```")[1] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "reward"),
     [
@@ -335,6 +401,7 @@ def test_wrong_settings_of_one_line(kwargs):
         rollenv.make("code:OneLine-v0", **kwargs)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=100))
 @pytest.mark.parametrize("env_id", FORMATTED)
 def test_any_text_is_answered(env_id, text):

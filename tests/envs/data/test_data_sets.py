@@ -9,9 +9,10 @@ import pytest
 
 import rollenv
 from rollenv import MissingExtra, UsageError
-from rollenv.envs.data import datasets
-from rollenv.envs.data.datasets import KNOWN, MissingData, is_local, load_rows
-from rollenv.envs.data.math_env import MathEnv
+from rollenv.envs.data import rows as datasets
+from rollenv.envs.data.rows import KNOWN, is_local, load_rows
+from rollenv.envs.math.env import MathEnv
+from rollenv.errors import MissingData
 
 ROWS = [{"problem": f"{i} + {i}?", "answer": 2 * i} for i in range(5)]
 
@@ -149,6 +150,7 @@ def test_the_hub_is_asked_last(root, monkeypatch):
         return {"train": ROWS, "test": ROWS[:1]}
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setattr("rollenv.hub.ask", lambda *about: None)
     assert len(load_rows("someone/some-set", "test")) == 1
     assert asked == [("someone/some-set",)]
     with pytest.raises(UsageError, match="test, train"):
@@ -165,6 +167,7 @@ def test_a_hub_that_cannot_be_reached_is_a_missing_set(root, monkeypatch):
         raise ConnectionError("no route")
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setattr("rollenv.hub.ask", lambda *about: None)
     with pytest.raises(MissingData, match="no route"):
         load_rows("someone/other-set", "test")
 

@@ -40,6 +40,7 @@ def place_of(env, wanted):
     raise AssertionError("no such goal")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
 def test_the_ids_keep_what_they_promise(data, env_id):
     data("webshop")
@@ -303,6 +304,7 @@ def test_the_splits_of_the_ids_share_no_goal(make):
         seen |= mine
 
 
+@pytest.mark.slow
 def test_goals_that_cannot_be_reached_are_drawn_only_when_asked_for(make):
     env, every = make(), make(keep_unreachable_goals=True)
     lost = set(env.goals.unreachable())
@@ -382,6 +384,7 @@ def test_wrong_rules_are_named(make):
         make(rules={"thresold": 80})
 
 
+@pytest.mark.slow
 def test_a_thousand_environments_are_small_and_share_the_shop(make):
     first = make()
     play(first, "search[shoes]", first.sample_random_action())

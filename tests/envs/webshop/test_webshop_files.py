@@ -10,12 +10,12 @@ import pytest
 
 import rollenv
 from rollenv import UsageError
-from rollenv.envs.data.datasets import MissingData
 from rollenv.envs.webshop.catalogue import Catalogue, build_catalogue
 from rollenv.envs.webshop.files import BadFile, ShopFiles, entries, products, records
 from rollenv.envs.webshop.generate import STYLES, generated, write_webshop_files
 from rollenv.envs.webshop.product import Product
 from rollenv.envs.webshop.shop import open_shop
+from rollenv.errors import MissingData
 
 ITEM = {
     "asin": "B000000001",
@@ -71,7 +71,7 @@ def test_of_equal_asins_the_first_counts_and_odd_ones_are_left_out(tmp_path):
 BROKEN = [
     ({"asin": None}, "asin"),
     ({"asin": "Bé"}, "asin"),
-    ({"name": 5}, "name is text"),
+    ({"name": 5}, "name must be text"),
     ({"pricing": "cheap"}, "pricing"),
     ({"pricing": "$"}, "pricing"),
     ({"pricing": 5}, "pricing"),
@@ -94,14 +94,14 @@ def test_a_broken_product_is_named(tmp_path, change, says):
 @pytest.mark.parametrize(
     ("items", "says"),
     [
-        ("", "truncated"),
-        ("{}", "where one of"),
-        ("[", "truncated"),
-        ("[1]", "a product is an object"),
-        ('[{"asin": "B1"}', "record 1: the file ends here"),
-        ('[{"asin": "B1"}, {"asin": "B2", "na', "record 2: the file ends inside this record"),
-        ('[{"asin": "B1"} {"asin": "B2"}]', "record 1"),
-        ('[{"asin": B1}]', "record 1"),
+        ("", "after 0 records"),
+        ("{}", "where \\["),
+        ("[", "after 0 records"),
+        ("[1]", "a product must be an object"),
+        ('[{"asin": "B1"}', "after 1 records"),
+        ('[{"asin": "B1"}, {"asin": "B2", "na', "after 1 records"),
+        ('[{"asin": "B1"} {"asin": "B2"}]', "after 1 records"),
+        ('[{"asin": B1}]', "after 0 records"),
     ],
 )
 def test_a_truncated_or_damaged_file_is_named(tmp_path, items, says):
@@ -114,17 +114,17 @@ def test_a_truncated_or_damaged_file_is_named(tmp_path, items, says):
 def test_bytes_that_are_not_text(tmp_path):
     files = write(tmp_path)
     files.items.write_bytes(b'[{"asin": "\xff"}]')
-    with pytest.raises(BadFile, match="not UTF-8"):
+    with pytest.raises(BadFile, match="damaged"):
         list(products(files))
 
 
 @pytest.mark.parametrize(
     ("notes", "says"),
     [
-        ('{"B000000001": {"attributes": ["a"', "record 1: the file ends inside"),
-        ({"B000000001": ["a"]}, "B000000001: the entry is an object"),
-        ({"B000000001": {"attributes": "soft"}}, "attributes is a list of texts"),
-        ({"B000000001": {"attributes": [], "instruction_attributes": [3]}}, "instruction_attributes is a list"),
+        ('{"B000000001": {"attributes": ["a"', "after 0 records"),
+        ({"B000000001": ["a"]}, "B000000001: the entry must be an object"),
+        ({"B000000001": {"attributes": "soft"}}, "attributes must be a list of texts"),
+        ({"B000000001": {"attributes": [], "instruction_attributes": [3]}}, "instruction_attributes must be a list"),
     ],
 )
 def test_broken_notes_are_named(tmp_path, notes, says):
@@ -149,6 +149,8 @@ def test_every_prefix_of_a_file_is_refused_and_no_crash(tmp_path):
             list(products(files))
 
 
+@pytest.mark.slow
+@pytest.mark.integration
 def test_values_larger_than_the_window_of_the_reader(tmp_path):
     path = tmp_path / "large.json"
     rows = [{"text": "é" * 3_000_000, "n": i} for i in range(3)]
@@ -167,7 +169,7 @@ def test_a_broken_shop_leaves_nothing_in_the_cache(tmp_path, monkeypatch):
         open_shop(tmp_path / "data")
     assert list((tmp_path / "cache" / "webshop").iterdir()) == []
     write(tmp_path / "data", [])
-    with pytest.raises(UsageError, match="at least one product"):
+    with pytest.raises(UsageError, match="no product"):
         open_shop(tmp_path / "data")
 
 
@@ -218,6 +220,7 @@ def test_a_generated_shop_survives_the_published_format(tmp_path):
     assert catalogue.find("P999") is catalogue.find("é") is catalogue.find("") is None
 
 
+@pytest.mark.slow
 def test_processes_that_build_at_once_agree(tmp_path):
     write_webshop_files(STYLES["easy"], tmp_path / "data")
     script = (

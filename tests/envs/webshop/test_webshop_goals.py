@@ -48,6 +48,11 @@ def test_splits_are_the_published_ones(goals):
     train = goals.split("train").tolist()
     assert [n for n in numbers[1500:] if n in set(train)] == train
     assert 5380 <= len(train) <= 5410, "only what earlier splits say too is left out"
+    rest = goals.split("rest").tolist()
+    assert [n for n in numbers[500:] if n in set(rest)] == rest
+    assert 6380 <= len(rest) <= 6410
+    texts = {goals[n].instruction for n in numbers[:500]}
+    assert not texts & {goals[n].instruction for n in rest}
 
 
 @pytest.mark.parametrize("kind", ["synthetic", "human"])
@@ -137,6 +142,7 @@ def test_human_goals(data):
     assert goals.unreachable() == []
 
 
+@pytest.mark.slow
 def test_goals_that_cannot_be_reached_are_told(goals):
     lost = set(goals.unreachable())
     assert len(lost) == 458, "the original's number"
@@ -183,7 +189,8 @@ def test_a_small_shop_has_splits_too(tmp_path):
         Goals(catalogue, "robot")
     with pytest.raises(UsageError, match="no goal 10"):
         goals[10]
-    assert set(SPLITS) == {"test", "eval", "train", "all"}
+    assert sorted(goals.split("rest")) == sorted(parts[1] + parts[2])
+    assert set(SPLITS) == {"test", "eval", "train", "rest", "all"}
 
 
 def test_the_plan_clicks_what_can_be_clicked(tmp_path):

@@ -1,0 +1,220 @@
+"""An agent behind any OpenAI-compatible chat endpoint: OpenAI, vLLM, SGLang, llama.cpp, Ollama and others."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from rollenv.agents.base import Action, EnvHandle, Session
+from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Totals
+from rollenv.agents.chat.replies import Reply, ToolCall
+from rollenv.agents.prompts import StepPrompt
+from rollenv.agents.prompts.chat_format import well_formed
+from rollenv.agents.prompts.session import THOUGHT_END, shown
+from rollenv.core import UsageError
+
+#: What :class:`ChatAgent` sets itself.
+_RESERVED = ("model", "messages", "stream", "stream_options", "tools")
+
+
+class ChatAgent:
+    """Plays through POSTs to ``base_url/chat/completions``.
+
+    The text of an answer is the action, except that a part up to ``</think>`` is removed. A tool call that
+    the endpoint reports separately from the text is appended to it as ``<tool_call>{"name": ..., "arguments": ...}
+    </tool_call>``, which :class:`~rollenv.wrappers.tool_env.ToolEnvWrapper` reads; of several calls, the first.
+
+    Use it with ``async with``, or call :meth:`aclose`; it also closes when its event loop shuts down.
+
+    Args:
+        model: the model's name at the endpoint.
+        base_url: such as ``https://api.openai.com/v1``.
+        api_key: by default OPENAI_API_KEY from the environment; without either, none is sent.
+        prompt: make a bounded prompt for every turn; None keeps the whole chat.
+        system: the system prompt.
+        tools: schemas of tools, sent to the endpoint.
+        temperature: and ``max_tokens``, ``top_p``, ``top_k``, ``min_p`` and ``stop`` (texts that end an answer): not
+            sent if None. ``top_k`` and ``min_p`` are known to vLLM, SGLang and llama.cpp, not to OpenAI.
+        seeded: send a seed with every request, drawn from the episode's.
+        stream: receive answers as they are generated; cancelling one then stops the generation on more servers.
+        token_ids: ask for token ids and log-probabilities, which vLLM (0.10.2 and newer) returns, so that what was
+            played can be trained on. vLLM reports log-probabilities before the temperature is applied unless it is
+            started with ``--logprobs-mode processed_logprobs``.
+        cut_thoughts: see above.
+        extra_body: further keys of the request.
+        patience: time limits and retries.
+        concurrency: the most requests in flight.
+        requests_per_minute: None for no limit.
+        tokens_per_minute: of prompts and answers together; None for no limit.
+        prices: for the cost in :attr:`totals`.
+        budget: what may be used before the rollout is stopped.
+
+    Raises:
+        UsageError: for invalid arguments.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        prompt: StepPrompt | None = None,
+        system: str | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        stop: Sequence[str] | None = None,
+        seeded: bool = True,
+        stream: bool = False,
+        token_ids: bool = False,
+        cut_thoughts: bool = True,
+        extra_body: Mapping[str, Any] | None = None,
+        patience: Patience | None = None,
+        concurrency: int = 32,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        prices: Prices | None = None,
+        budget: Budget | None = None,
+    ):
+        if reserved := sorted(set(_RESERVED) & set(extra_body or ())):
+            raise UsageError(f"extra_body may not set {reserved[0]!r}; the other arguments set it")
+        self.endpoint = Endpoint(
+            base_url,
+            api_key or os.environ.get("OPENAI_API_KEY") or None,
+            patience=patience,
+            concurrency=concurrency,
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+            prices=prices,
+            budget=budget,
+        )
+        self.prompt, self.seeded, self.token_ids, self.cut_thoughts = prompt, seeded, token_ids, cut_thoughts
+        self.first = [{"role": "system", "content": well_formed(system)}] if system is not None else []
+        self.body: dict[str, Any] = {"model": model}
+        settings = {
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "top_p": top_p,
+            "top_k": top_k,
+            "min_p": min_p,
+            "stop": list(stop) if stop else None,
+            "tools": list(tools) if tools else None,
+        }
+        self.body |= {key: value for key, value in settings.items() if value is not None}
+        if stream:
+            self.body |= {"stream": True, "stream_options": {"include_usage": True}}
+        if token_ids:
+            self.body |= {"return_token_ids": True, "logprobs": True}
+        self.body |= dict(extra_body or {})
+
+    @property
+    def totals(self) -> Totals:
+        """Requests, retries, tokens and cost so far."""
+        return self.endpoint.totals
+
+    def start(self, env: EnvHandle, seed: int) -> ChatSession:
+        return ChatSession(self, random.Random(seed))
+
+    async def aclose(self) -> None:
+        """Close all connections; a later request opens new ones."""
+        await self.endpoint.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+
+@dataclass(slots=True)
+class ChatSession(Session):
+    """One episode of a :class:`ChatAgent`."""
+
+    agent: ChatAgent
+    rng: random.Random
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    _turns: list[tuple[str, str]] = field(default_factory=list)
+    _instructions: str | None = None
+    _call: ToolCall | None = None
+    _told: int = 0
+    """How many messages earlier turns have kept."""
+
+    async def act(self, observation: str, info: dict[str, Any]) -> Action:
+        agent = self.agent
+        body = {**agent.body, "messages": [*agent.first, *self._ask(observation, info)]}
+        if agent.seeded:
+            body["seed"] = self.rng.getrandbits(31)
+        reply = await agent.endpoint.complete(body)
+        if agent.token_ids and not (reply.ids and reply.prompt_ids and len(reply.logprobs) == len(reply.ids)):
+            raise UsageError(
+                f"{agent.endpoint.url} returned {len(reply.prompt_ids)} prompt ids, {len(reply.ids)} response ids and "
+                f"{len(reply.logprobs)} log-probabilities; use a server that returns them all (vLLM 0.10.2 or newer), "
+                "or token_ids=False"
+            )
+        text = self._action(reply)
+        new = tuple(body["messages"][self._told :])
+        self._remember(observation, text, reply)
+        self._told = 0 if agent.prompt else len(agent.first) + len(self.messages)
+        thoughts = f"<think>{reply.thoughts}{THOUGHT_END}" if reply.thoughts else ""
+        raw = "\n".join(part for part in (thoughts, reply.text, *map(call_text, reply.calls)) if part)
+        return Action(
+            text,
+            reply.prompt_ids,
+            reply.ids,
+            reply.logprobs if reply.ids else (),
+            finish=reply.finish,
+            raw="" if raw == text else raw,
+            messages=new,
+        )
+
+    def close(self) -> None:
+        self.messages.clear()
+
+    def _ask(self, observation: str, info: dict[str, Any]) -> list[dict[str, Any]]:
+        """The messages up to this turn."""
+        if self.agent.prompt is None:
+            content = well_formed(shown(observation, info))
+            if info.get("use_tool") and self._call:
+                self.messages.append({"role": "tool", "tool_call_id": self._call.id, "content": content})
+            else:
+                self.messages.append({"role": "user", "content": content})
+            return self.messages
+        if self._instructions is None:
+            self._instructions = observation
+        text = self.agent.prompt.render(self._instructions, self._turns, observation, info)
+        return [{"role": "user", "content": well_formed(text)}]
+
+    def _action(self, reply: Reply) -> str:
+        text = reply.text
+        if self.agent.cut_thoughts and THOUGHT_END in text:
+            text = text.rpartition(THOUGHT_END)[2].lstrip()
+        return "\n".join(part for part in (text, *map(call_text, reply.calls[:1])) if part)
+
+    def _remember(self, observation: str, text: str, reply: Reply) -> None:
+        if self.agent.prompt is not None:
+            if self.agent.prompt.history_length:
+                self._turns.append((observation, text))
+            return
+        message: dict[str, Any] = {"role": "assistant", "content": well_formed(reply.text)}
+        self._call = reply.calls[0] if reply.calls else None
+        if self._call:
+            function = {"name": self._call.name, "arguments": self._call.arguments}
+            message["tool_calls"] = [{"id": self._call.id, "type": "function", "function": function}]
+        self.messages.append(message)
+
+
+def call_text(call: ToolCall) -> str:
+    """A call as text, in Hermes' form. Arguments that are not JSON stay as they are; the environment refuses them."""
+    try:
+        arguments = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        arguments = call.arguments
+    return f"<tool_call>{json.dumps({'name': call.name, 'arguments': arguments})}</tool_call>"

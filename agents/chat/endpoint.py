@@ -1,0 +1,358 @@
+"""An OpenAI-compatible chat endpoint over HTTP: limits, retries, usage counts, and clear errors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import random
+import re
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from rollenv.agents.base import AgentFailed, ContextFull
+from rollenv.agents.chat.limits import Gate, Window
+from rollenv.agents.chat.replies import BadReply, Reply, error_text, parse_json, read_events, read_reply
+from rollenv.core import RollenvError, UsageError
+
+#: The most bytes of an answer; a longer one is an error.
+_LARGEST = 1 << 26
+
+_CONTEXT = re.compile(
+    r"context.?(length|size|window)|maximum.{0,20}(context|prompt|input|model length)|(prompt|input) is too long"
+    r"|too many (input )?tokens|exceeds? the.{0,30}context",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Prices:
+    """In any currency, for a million tokens."""
+
+    prompt: float = 0.0
+    completion: float = 0.0
+    cached: float | None = None
+    """Of prompt tokens that the endpoint had cached; None for the price of any other."""
+
+    def of(self, reply: Reply) -> float:
+        """What an answer costs."""
+        cached = self.prompt if self.cached is None else self.cached
+        fresh = reply.prompt_tokens - reply.cached_tokens
+        return (fresh * self.prompt + reply.cached_tokens * cached + reply.completion_tokens * self.completion) / 1e6
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be used before an endpoint is asked no more. Requests under way then are still paid for.
+
+    Attributes:
+        cost: in the currency of :class:`Prices`; None for no limit.
+        tokens: of prompts and answers together; None for no limit.
+    """
+
+    cost: float | None = None
+    tokens: int | None = None
+
+    def check(self, totals: Totals) -> None:
+        """Raise BudgetSpent if there is nothing left."""
+        used = totals.prompt_tokens + totals.completion_tokens
+        if self.cost is not None and totals.cost >= self.cost:
+            raise BudgetSpent(f"the budget of {self.cost:g} is spent: {totals.cost:.4g} in {totals.requests} requests")
+        if self.tokens is not None and used >= self.tokens:
+            raise BudgetSpent(f"the budget of {self.tokens:,} tokens is spent: {used:,} in {totals.requests} requests")
+
+
+class BudgetSpent(RollenvError):
+    """The endpoint was asked for all that its :class:`Budget` allows. Ends the rollout."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Usage of an endpoint so far."""
+
+    requests: int = 0
+    """Answered, and not."""
+    retries: int = 0
+    failures: int = 0
+    """Answers given up."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """The part of ``prompt_tokens`` that the endpoint had cached."""
+    completion_tokens: int = 0
+    cost: float = 0.0
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Timeouts and retries for an endpoint.
+
+    Attributes:
+        timeout: seconds for an answer, from the request to its last byte.
+        retries: how often a request is repeated after a failure that may pass.
+        first_wait: seconds before the first repetition; twice that before the next, and so on, each shortened by a
+            random part of up to a half.
+        longest_wait: the most seconds of one wait; if an endpoint asks for more (Retry-After), the request fails.
+    """
+
+    timeout: float = 120.0
+    retries: int = 5
+    first_wait: float = 0.5
+    longest_wait: float = 60.0
+
+
+class _Transient(Exception):
+    """A failure that may pass. ``after``: the seconds that the endpoint asked for."""
+
+    def __init__(self, text: str, after: float | None = None):
+        super().__init__(text)
+        self.after = after
+
+
+@dataclass
+class _Bound:
+    """What belongs to one event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    client: httpx.AsyncClient
+    lifetime: AsyncGenerator[None]
+    slots: asyncio.Semaphore
+    gate: Gate
+
+
+class Endpoint:
+    """POSTs chat completions.
+
+    It belongs to one event loop at a time, and closes its connections when that loop shuts down (``asyncio.run``
+    ends) or :meth:`aclose` is called; the next request reopens it.
+
+    Args:
+        base_url: what ``/chat/completions`` is appended to, such as ``http://127.0.0.1:8000/v1``.
+        api_key: sent as a bearer token; None sends none.
+        patience: time limits and retries.
+        concurrency: the most requests in flight.
+        requests_per_minute: None for no limit.
+        tokens_per_minute: of prompts and answers together; estimated before a request, corrected after it.
+        prices: for :attr:`totals`.
+        budget: what may be used; no limit by default.
+
+    Raises:
+        UsageError: for a base URL or a limit that cannot be.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        patience: Patience | None = None,
+        concurrency: int = 32,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        prices: Prices | None = None,
+        budget: Budget | None = None,
+    ):
+        if not re.match(r"https?://[^/]", base_url):
+            raise UsageError(f"base_url must be a URL such as http://127.0.0.1:8000/v1, not {base_url!r}")
+        for name, limit in (("requests_per_minute", requests_per_minute), ("tokens_per_minute", tokens_per_minute)):
+            if limit is not None and limit <= 0:
+                raise UsageError(f"{name} must be above 0, or None for no limit; got {limit}")
+        if concurrency < 1:
+            raise UsageError(f"concurrency must be at least 1, got {concurrency}")
+        self.url = base_url.rstrip("/") + "/chat/completions"
+        self.patience, self.concurrency, self.prices = patience or Patience(), concurrency, prices or Prices()
+        self.totals, self.budget = Totals(), budget or Budget()
+        self._key = api_key
+        self._windows = [Window(n) if n else None for n in (requests_per_minute, tokens_per_minute)]
+        self._bound: _Bound | None = None
+        self._jitter = random.Random()
+
+    async def complete(self, body: Mapping[str, Any]) -> Reply:
+        """Send a request, with retries where they may help.
+
+        Raises:
+            UsageError: the key, the URL or the model is wrong.
+            ContextFull: the prompt is too long for the model.
+            AgentFailed: the endpoint refuses this request, or did not answer it in any attempt.
+            BudgetSpent: nothing is left of the budget.
+        """
+        bound = await self._open()
+        started, wait = time.monotonic(), 0.0
+        for attempt in range(self.patience.retries + 1):
+            if attempt:
+                self.totals.retries += 1
+                await asyncio.sleep(wait)
+            try:
+                return await self._attempt(bound, body)
+            except _Transient as failure:
+                problem, last = str(failure), attempt == self.patience.retries
+                wait = self._wait(attempt) if failure.after is None else failure.after
+                if last or wait > self.patience.longest_wait:
+                    break
+                if failure.after is not None:
+                    bound.gate.close_for(failure.after)
+            except RollenvError:
+                self.totals.failures += 1
+                raise
+        self.totals.failures += 1
+        asked = f"; it asks to wait {wait:.0f} s" if wait > self.patience.longest_wait else ""
+        raise AgentFailed(
+            f"{self.url} gave no answer in {attempt + 1} attempts over {time.monotonic() - started:.1f} s. "
+            f"The last: {problem}{asked}. Check that the server is up; if it is overloaded, lower concurrency or set "
+            "requests_per_minute"
+        )
+
+    def _wait(self, attempt: int) -> float:
+        longest = min(self.patience.longest_wait, self.patience.first_wait * 2.0**attempt)
+        return longest * self._jitter.uniform(0.5, 1.0)
+
+    async def _attempt(self, bound: _Bound, body: Mapping[str, Any]) -> Reply:
+        async with bound.slots:
+            self.budget.check(self.totals)
+            taken = await bound.gate.enter(_estimate(body))
+            self.totals.requests += 1
+            try:
+                async with asyncio.timeout(self.patience.timeout):
+                    reply = read_reply(await self._post(bound.client, body))
+            except BadReply as bad:
+                raise _Transient(self._redact(str(bad))) from bad
+            except (TimeoutError, httpx.TimeoutException) as error:
+                raise _Transient(f"no answer within {self.patience.timeout:g} s") from error
+            except httpx.HTTPError as error:
+                raise _Transient(f"{type(error).__name__}: {error}") from error
+            self._count(reply)
+            if reply.prompt_tokens or reply.completion_tokens:
+                taken.amount = reply.prompt_tokens + reply.completion_tokens
+            return reply
+
+    async def _post(self, client: httpx.AsyncClient, body: Mapping[str, Any]) -> Any:
+        """The data of the answer, streamed or not. Leaving it in any way closes the connection to an unread answer."""
+        async with client.stream("POST", self.url, json=body) as response:
+            kind = response.headers.get("content-type", "")
+            if response.status_code == 200 and kind.startswith("text/event-stream"):
+                return await read_events(_lines(response))
+            content = await _read(response)
+            if response.status_code == 200:
+                return parse_json(content, kind)
+            raise self._refusal(response, content)
+
+    def _refusal(self, response: httpx.Response, content: bytes) -> Exception:
+        """What an answer other than 200 means."""
+        status, code = response.status_code, ""
+        try:
+            data = parse_json(content, "")
+            error = data.get("error") if isinstance(data, dict) else None
+            code = str(error.get("code") or error.get("type") or "") if isinstance(error, dict) else ""
+            message = error_text(data)
+        except BadReply:
+            message = content[:300].decode("utf-8", "replace")
+        said = self._redact(f"{self.url}: {status} {response.reason_phrase}: {message or 'no text'}")
+        if status in (401, 403):
+            return UsageError(f"{said}. The endpoint refuses the key: pass api_key, or set OPENAI_API_KEY")
+        if status == 404:
+            return UsageError(f"{said}. Check the model's name, and base_url, which usually ends in /v1")
+        if 300 <= status < 400:
+            where = response.headers.get("location", "nowhere")
+            return UsageError(f"{said}. The endpoint redirects to {where}; set base_url to where it is")
+        if status in (400, 413, 422) and (_CONTEXT.search(message) or "context" in code):
+            return ContextFull(f"{said}. Play shorter episodes, or a bounded prompt (StepPrompt)")
+        if (status >= 500 or status in (408, 409, 425, 429)) and code != "insufficient_quota":
+            return _Transient(said, _retry_after(response.headers))
+        return AgentFailed(said)
+
+    def _redact(self, text: str) -> str:
+        """Some servers repeat the key that they refuse."""
+        return text.replace(self._key, "***") if self._key else text
+
+    def _count(self, reply: Reply) -> None:
+        totals = self.totals
+        totals.prompt_tokens += reply.prompt_tokens
+        totals.cached_tokens += reply.cached_tokens
+        totals.completion_tokens += reply.completion_tokens
+        totals.cost += self.prices.of(reply)
+
+    async def _open(self) -> _Bound:
+        loop = asyncio.get_running_loop()
+        self._check_loop(loop)
+        if self._bound is None:
+            client = self._client()
+            slots, gate = asyncio.Semaphore(self.concurrency), Gate(*self._windows)
+            self._bound = _Bound(loop, client, _lifetime(client), slots, gate)
+            await anext(self._bound.lifetime)
+        return self._bound
+
+    def _client(self) -> httpx.AsyncClient:
+        timeout = httpx.Timeout(self.patience.timeout, connect=min(10.0, self.patience.timeout), pool=None)
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        return httpx.AsyncClient(
+            timeout=timeout, limits=httpx.Limits(max_connections=self.concurrency), headers=headers
+        )
+
+    def _check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._bound and self._bound.loop is not loop:
+            if not self._bound.loop.is_closed():
+                raise UsageError("the endpoint is in use in another event loop; await its aclose() there first")
+            self._bound = None
+
+    async def aclose(self) -> None:
+        """Close all connections; calling it again does nothing, and a later request opens new ones.
+
+        Raises:
+            UsageError: if the connections belong to another event loop that is still open.
+        """
+        self._check_loop(asyncio.get_running_loop())
+        bound, self._bound = self._bound, None
+        if bound:
+            await bound.lifetime.aclose()
+
+
+async def _lifetime(client: httpx.AsyncClient) -> AsyncGenerator[None]:
+    """Closes a client with the event loop: loops end the asynchronous generators that were begun in them."""
+    try:
+        yield
+    finally:
+        await client.aclose()
+
+
+def _estimate(body: Mapping[str, Any]) -> int:
+    """Tokens of a request and its answer: four characters make one, and an answer has 256 unless it is limited."""
+    text = sum(len(str(message.get("content") or "")) for message in body.get("messages", ()))
+    return text // 4 + int(body.get("max_completion_tokens") or body.get("max_tokens") or 256)
+
+
+async def _read(response: httpx.Response) -> bytes:
+    content = bytearray()
+    async for part in response.aiter_bytes():
+        content += part
+        if len(content) > _LARGEST:
+            raise BadReply(f"the answer is longer than {_LARGEST} bytes")
+    return bytes(content)
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """The lines of a stream. (httpx's own also end at U+2028 and others, which texts may hold.)"""
+    rest = bytearray()
+    async for part in response.aiter_bytes():
+        rest += part
+        if b"\n" in part:
+            *lines, last = bytes(rest).split(b"\n")
+            rest = bytearray(last)
+            for line in lines:
+                yield line.decode("utf-8", "replace")
+        elif len(rest) > _LARGEST:
+            raise BadReply(f"a line of the stream is longer than {_LARGEST} bytes")
+    yield rest.decode("utf-8", "replace")
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds, from either form of the header (RFC 9110, section 10.2.3)."""
+    value = headers.get("retry-after", "").strip()
+    with contextlib.suppress(ValueError):
+        seconds = float(value)
+        return max(0.0, seconds) if seconds == seconds else None
+    with contextlib.suppress(ValueError, TypeError):
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    return None

@@ -1,0 +1,184 @@
+"""The common part of all engines: token ids in, token ids out."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rollenv.core import RollenvError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+Ids = tuple[int, ...]
+
+#: From the tokens of a response to its text.
+Decode = Callable[[Sequence[int]], str]
+
+#: Tokens behind which the end of a text is looked for, besides those that the text itself may have.
+_MARGIN = 8
+
+
+def token_ids(prompt: Any, vocabulary: int | None = None) -> Ids:
+    """Validate a prompt and convert it to a tuple of token ids.
+
+    Args:
+        prompt: sequence of integers.
+        vocabulary: number of tokens; None skips the check against it.
+
+    Raises:
+        UsageError: the prompt is empty or contains something other than token ids.
+    """
+    ids = prompt if type(prompt) is tuple else tuple(prompt) if isinstance(prompt, Sequence) else None
+    if ids is None or set(map(type, ids)) - {int}:
+        raise UsageError(f"a prompt must be a tuple of token ids (int), not {type(prompt).__name__} {prompt!r:.60}")
+    if not ids:
+        raise UsageError("there is nothing to generate from 0 prompt tokens")
+    if min(ids) < 0 or (vocabulary is not None and max(ids) >= vocabulary):
+        wrong = min(ids) if min(ids) < 0 else max(ids)
+        raise UsageError(f"token {wrong} is not one of the model's {vocabulary or ''}".rstrip())
+    return ids
+
+
+def stopped(ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
+    """Whether the last token of a response completed a stop text.
+
+    Args:
+        ids: tokens of the response.
+        stop: stop texts.
+        decode: from tokens to text.
+    """
+    longest = max(len(text.encode()) for text in stop)
+    tail = decode(ids[-longest - _MARGIN :])
+    return any(text in tail for text in stop)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How responses are drawn.
+
+    Log-probabilities are those of the distribution that was drawn from. A trainer computes those of the whole one, so
+    ``top_p``, ``top_k`` and ``min_p`` suit evaluation.
+
+    Raises:
+        UsageError: for values that cannot be.
+    """
+
+    temperature: float = 1.0
+    """0 takes the likeliest token."""
+    max_new_tokens: int = 64
+    top_p: float = 1.0
+    """Draw from the likeliest tokens that have this probability together."""
+    top_k: int = 0
+    """Draw from so many likeliest tokens; 0 for all."""
+    min_p: float = 0.0
+    """Draw from tokens that have at least this share of the likeliest one's probability."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a response, which ends with the token that completes one."""
+
+    def __post_init__(self) -> None:
+        stop: Any = self.stop
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
+        for name, kinds in (("temperature", (int, float)), ("max_new_tokens", int), ("top_k", int)):
+            if not isinstance(getattr(self, name), kinds):
+                raise UsageError(f"sampling cannot have {name}={getattr(self, name)!r}")
+        right = {
+            "temperature": 0 <= self.temperature < math.inf,
+            "top_p": 0 < self.top_p <= 1,
+            "top_k": self.top_k >= 0,
+            "min_p": 0 <= self.min_p <= 1,
+            "stop": all(isinstance(text, str) and text for text in self.stop),
+        }
+        for name, is_right in right.items():
+            if not is_right:
+                raise UsageError(f"sampling cannot have {name}={getattr(self, name)!r}")
+
+    @property
+    def narrows(self) -> bool:
+        """Whether some tokens may not be drawn."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
+
+@dataclass(slots=True)
+class Response:
+    """What an engine drew."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    """Of each token, under the distribution it was drawn from (temperature applied)."""
+    versions: list[int] = field(default_factory=list)
+    """The version of the weights that drew each token."""
+    finish: str = "stop"
+    """"stop" (a stop token, included in ``ids``) or "length"."""
+
+
+class Engine(Protocol):
+    """Draws responses for many sessions at once."""
+
+    version: int
+    max_context: int
+    """The most tokens that a prompt and its response may have together."""
+
+    async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
+        """Draw a response; every draw follows ``rng``. Cancelling the coroutine ends the work on it.
+
+        Args:
+            prompt: token ids.
+            sampling: how to draw.
+            rng: the private stream of the asking session.
+            session: a number that stays the same over an episode's turns, so that what was computed for an earlier
+                prompt can serve a later one that begins with it; -1 if there is none.
+        """
+        ...
+
+    def release(self, session: int) -> None:
+        """The session ended: release its cache."""
+        ...
+
+
+class UpdatableEngine(Engine, Protocol):
+    """An engine whose weights are trained while it plays; see :class:`~rollenv.agents.base.Updatable`."""
+
+    async def suspend(self) -> None: ...
+
+    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | None = None) -> None: ...
+
+    async def resume(self) -> None: ...
+
+
+class OwnsEngine:
+    """Passes weight updates from a trainer on to the agent's engine."""
+
+    engine: UpdatableEngine
+
+    @property
+    def version(self) -> int:
+        """How many updates the weights have had."""
+        return self.engine.version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self.engine.version = version
+
+    async def suspend(self) -> None:
+        """Stop drawing tokens. Unfinished responses wait with the tokens they have."""
+        await self.engine.suspend()
+
+    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | None = None) -> None:
+        """Play with new weights from now on; None where the engine shares the trained model."""
+        await self.engine.update_weights(weights)
+
+    async def resume(self) -> None:
+        """Resume drawing; unfinished responses continue after the tokens they have."""
+        await self.engine.resume()
+
+
+class EngineFailed(RollenvError):
+    """The model or the device failed. ``response`` has the tokens drawn for this request so far."""
+
+    def __init__(self, message: str, response: Response | None = None):
+        super().__init__(message)
+        self.response = response or Response()

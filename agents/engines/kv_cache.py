@@ -1,0 +1,291 @@
+"""Key-value caches: of running sequences, and of sessions that wait for their next turn."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from rollenv.agents.engines.base import Ids
+from rollenv.agents.engines.scoring import pad_left
+
+#: Of every layer, the keys and the values of one sequence, each of shape (heads, tokens, head size).
+KeysValues = list[tuple[torch.Tensor, torch.Tensor]]
+
+#: At most so many tokens, padding included, go through the model in one call.
+_CHUNK_TOKENS = 4096
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Which rows and columns of the cache the current call of the model reads and writes."""
+
+    rows: int = 0
+    length: int = 0
+    first: int = 0
+    last: int = 0
+    longest: int = 0
+    row_index: torch.Tensor | None = None
+    slots: torch.Tensor | None = None
+
+
+class _Layer(CacheLayerMixin):  # type: ignore[misc]
+    """One layer: tensors of shape (rows, heads, length + 1, head size); what padding writes goes to the last column.
+
+    Token ``i`` of a sequence is in column ``i``, so sequences can be cut, copied and continued without moving. They
+    are zero at first, because attention multiplies even masked values (by zero, which leaves a stray NaN one).
+    """
+
+    def __init__(self, plan: _Plan):
+        super().__init__()
+        self.plan = plan
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.keys, self.values = (self._zeros(new) for new in (key_states, value_states))
+        self.is_initialized = True
+
+    def _zeros(self, like: torch.Tensor) -> torch.Tensor:
+        return like.new_zeros(self.plan.rows, like.shape[1], self.plan.length + 1, like.shape[3])
+
+    def resize(self) -> None:
+        """Change to the plan's size; what fits into it stays."""
+        if not self.is_initialized:
+            return
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = self._zeros(old)
+            rows, length = min(old.shape[0], new.shape[0]), min(old.shape[2], new.shape[2]) - 1
+            new[:rows, :, :length] = old[:rows, :, :length]
+            setattr(self, name, new)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        plan = self.plan
+        self.keys[plan.row_index, :, plan.slots] = key_states.transpose(1, 2)
+        self.values[plan.row_index, :, plan.slots] = value_states.transpose(1, 2)
+        rows = slice(plan.first, plan.last)
+        return self.keys[rows, :, : plan.longest], self.values[rows, :, : plan.longest]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.plan.longest, 0
+
+    def get_seq_length(self) -> int:
+        return 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class BatchCache:
+    """The keys and values of a batch whose sequences have different lengths; they come and go row by row.
+
+    The tensors are written in place: a step costs one read of what is cached and no copy of it.
+    """
+
+    def __init__(self, model: PreTrainedModel):
+        self.model = model
+        self._plan = _Plan()
+        self._cache = Cache(layers=[_Layer(self._plan) for _ in range(model.config.num_hidden_layers)])
+
+    def reserve(self, rows: int, length: int, bound: int) -> None:
+        """Make room for sequences; existing content stays.
+
+        More room than needed is allocated, up to the bound, so that growth is rare.
+
+        Args:
+            rows: number of sequences.
+            length: tokens per sequence.
+            bound: tokens in total up to which more is allocated.
+        """
+        plan = self._plan
+        if rows <= plan.rows and length <= plan.length:
+            return
+        more_rows = plan.rows if rows <= plan.rows else max(rows, plan.rows * 3 // 2)
+        if more_rows * length <= bound:
+            rows = more_rows
+        more_length = plan.length if length <= plan.length else max(length, plan.length * 3 // 2)
+        length = max(length, min(more_length, bound // rows))
+        plan.rows, plan.length = rows, length
+        for layer in self._cache.layers:
+            layer.resize()
+
+    def forward(self, first: int, new: Sequence[Sequence[int]], ends: Sequence[int]) -> torch.Tensor:
+        """Run the model on the last tokens of sequences and keep their keys and values.
+
+        Args:
+            first: the row of the first sequence; the others follow it.
+            new: the tokens to compute, at least one for each sequence; what is before them was computed.
+            ends: how many tokens each sequence has, ``new`` included.
+
+        Returns:
+            Logits for the token after each sequence, of shape (sequences, vocabulary).
+        """
+        plan, device = self._plan, self.model.device
+        ids, real = pad_left(new, device)
+        width = ids.shape[1]
+        position = torch.tensor(ends, device=device)[:, None] + torch.arange(-width, 0, device=device)
+        slots = position if real is None else torch.where(real.bool(), position, plan.length)
+        position = position.clamp_(min=0) if real is None else position.clamp(min=0)
+        plan.first, plan.last = first, first + len(new)
+        plan.row_index = torch.arange(plan.first, plan.last, device=device)[:, None]
+        chunk = max(1, _CHUNK_TOKENS // len(new))
+        for start in range(0, width, chunk):
+            columns = slice(start, start + chunk)
+            plan.slots, plan.longest = slots[:, columns], max(ends) - width + min(start + chunk, width)
+            logits = self._call(ids[:, columns], position[:, columns])
+        return logits
+
+    def _call(self, ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        hidden = torch.arange(self._plan.longest, device=ids.device) > position[:, None, :, None]
+        mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=ids.device).masked_fill_(hidden, -torch.inf)
+        out = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=position,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: torch.Tensor = out.logits[:, -1]
+        return logits
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the first tokens of one row to another.
+
+        Args:
+            source: row to copy from.
+            target: row to copy to.
+            length: number of tokens.
+        """
+        for layer in self._cache.layers:
+            layer.keys[target, :, :length] = layer.keys[source, :, :length]
+            layer.values[target, :, :length] = layer.values[source, :, :length]
+
+    def save(self, row: int, length: int) -> KeysValues:
+        """Copy the first tokens of a row out of the batch.
+
+        Args:
+            row: index of the row.
+            length: number of tokens.
+        """
+        return [(k.keys[row, :, :length].clone(), k.values[row, :, :length].clone()) for k in self._cache.layers]
+
+    def load(self, row: int, saved: KeysValues, length: int) -> None:
+        """Put saved tokens into a row.
+
+        Args:
+            row: index of the row.
+            saved: from :meth:`save`.
+            length: number of tokens to use.
+        """
+        for layer, (keys, values) in zip(self._cache.layers, saved, strict=True):
+            layer.keys[row, :, :length] = keys[:, :length]
+            layer.values[row, :, :length] = values[:, :length]
+
+
+@dataclass(slots=True)
+class Kept:
+    """A session's tokens, and their keys and values."""
+
+    tokens: Ids
+    keys_values: KeysValues = field(repr=False)
+
+
+class SessionCaches:
+    """Caches of sessions between their turns: at most ``bound`` tokens, of the most recently used sessions."""
+
+    def __init__(self, bound: int):
+        self.bound = bound
+        self.tokens = 0
+        self._kept: OrderedDict[int, Kept] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def put(self, session: int, kept: Kept) -> None:
+        """Store the cache of a session; the least recently used ones are dropped to make room.
+
+        Args:
+            session: number of the session.
+            kept: replaces what was stored for it.
+        """
+        self.drop(session)
+        if len(kept.tokens) > self.bound:
+            return
+        self._kept[session] = kept
+        self.tokens += len(kept.tokens)
+        while self.tokens > self.bound:
+            self.drop(next(iter(self._kept)))
+
+    def take(self, session: int) -> Kept | None:
+        """Remove the cache of a session and return it."""
+        kept = self._kept.pop(session, None)
+        if kept is not None:
+            self.tokens -= len(kept.tokens)
+        return kept
+
+    def drop(self, session: int) -> None:
+        """Drop the cache of a session."""
+        self.take(session)
+
+    def clear(self) -> None:
+        """Drop all caches."""
+        self._kept.clear()
+        self.tokens = 0
+
+
+class Distributions:
+    """Next-token logits of prompts that were computed since the weights last changed, within a bound on memory."""
+
+    def __init__(self, vocabulary: int, max_elements: int = 1 << 24):
+        self.capacity = max_elements // vocabulary
+        self._row: dict[Ids, int] = {}
+        self._logits: list[torch.Tensor] = []
+
+    def __contains__(self, prompt: Ids) -> bool:
+        return prompt in self._row
+
+    def add(self, prompts: list[Ids], logits: torch.Tensor) -> None:
+        """Store the logits that follow each prompt.
+
+        Args:
+            prompts: token ids.
+            logits: (prompts, vocabulary).
+        """
+        for prompt in prompts:
+            self._row[prompt] = len(self._row)
+        self._logits.append(logits)
+
+    def look_up(self, prompts: list[Ids]) -> torch.Tensor:
+        """The logits of known prompts, in their order; may drop all of them afterwards to stay within the bound."""
+        table = self._logits[0] if len(self._logits) == 1 else torch.cat(self._logits)
+        self._logits = [table]
+        found = table[torch.tensor([self._row[p] for p in prompts], device=table.device)]
+        if len(self._row) > self.capacity:
+            self.clear()
+        return found
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._row.clear()
+        self._logits.clear()
+
+
+def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
+    """The length of the common prefix of two sequences, in tokens.
+
+    Args:
+        one: first sequence.
+        two: second sequence.
+    """
+    n = min(len(one), len(two))
+    if one[:n] == two[:n]:
+        return n
+    return next(i for i in range(n) if one[i] != two[i])

@@ -1,0 +1,48 @@
+"""A cache bounded in bytes."""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+#: Of an entry besides its key and value.
+_ENTRY = 200
+
+
+class Remembered(Generic[K, V]):
+    """Results of a function of texts and tuples of ids; the least recently used are dropped.
+
+    Args:
+        function: what is computed where it is not remembered.
+        max_bytes: the most bytes that keys and values take together, about.
+    """
+
+    def __init__(self, function: Callable[[K], V], max_bytes: int = 1 << 26):
+        self.function, self.max_bytes = function, max_bytes
+        self.bytes = 0
+        self._values: OrderedDict[K, V] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __call__(self, key: K) -> V:
+        """The function's value."""
+        if key in self._values:
+            self._values.move_to_end(key)
+            return self._values[key]
+        value = self._values[key] = self.function(key)
+        self.bytes += _ENTRY + size(key) + size(value)
+        while self.bytes > self.max_bytes:
+            old, gone = self._values.popitem(last=False)
+            self.bytes -= _ENTRY + size(old) + size(gone)
+        return value
+
+
+def size(value: Any) -> int:
+    """Bytes of a text, or of a tuple of numbers."""
+    return sys.getsizeof(value) + (28 * len(value) if isinstance(value, tuple) else 0)

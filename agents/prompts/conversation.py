@@ -1,0 +1,158 @@
+"""A chat as token ids: exactly the tokens that the model read and drew, as a trainer will see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from rollenv.agents.base import ContextFull
+from rollenv.agents.engines.base import Ids
+from rollenv.agents.prompts.chat_format import ChatFormat, Message, squash
+from rollenv.core import UsageError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Conversation:
+    """One chat with a model, with its history as token ids.
+
+    The ids of a response are the ids in every later prompt; messages are appended as the tokens that the chat template
+    puts behind an answer. Nothing is tokenised a second time, so a response whose tokens are not those that its text
+    would be encoded to (the usual case in sampling) stays as it was drawn.
+
+    Some templates change what was said: they drop the thinking of earlier turns (Qwen3, DeepSeek-R1), or move the
+    tools to the last message. That is found by comparing the template's text with the history's, white space aside;
+    then the next prompt is the template's rendering of the whole history as it now reads, and :attr:`splits` counts
+    one more. A trainer begins a new sample there. What happens to a turn is judged
+    when the next message comes and when the next message of the user does, which is when templates rewrite.
+
+    Args:
+        tokenizer: of Hugging Face, with a chat template; or its :class:`ChatFormat`.
+        system: the system prompt. Where the template has no such role it opens the first message.
+        tools: schemas (OpenAI's form) for the template's ``tools``.
+        max_context: the most tokens that a prompt and ``reserve`` may have together; None for no limit.
+        reserve: tokens to keep free for the answer.
+
+    Raises:
+        UsageError: if the template cannot be used, or has no place for tools that were given.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase | ChatFormat,
+        system: str | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        max_context: int | None = None,
+        *,
+        reserve: int = 1,
+    ):
+        self.format = tokenizer if isinstance(tokenizer, ChatFormat) else ChatFormat.of(tokenizer)
+        self.max_context, self.reserve = max_context, reserve
+        self.splits = 0
+        self.drift = 0
+        """Prompts that neither begin with all that was read and drawn before nor were counted as a split: always 0."""
+        self._frame = self.format.frame(system, tools)
+        self._messages: list[Message] = []
+        self._pending: list[Message] = []
+        self._prompt: Ids = ()
+        self._answer: Ids | None = None
+        self._user_at = 0
+        """The last message of the user: a template may rewrite what comes after it when the next one is added."""
+        self._since_user: list[str] = []
+        """What the history reads behind that message, without white space."""
+
+    @property
+    def messages(self) -> list[Message]:
+        """The chat so far as ``{"role": ..., "content": ...}``, without the system prompt."""
+        shown = [*self._messages, *self._pending]
+        return [{"role": m["role"], "content": self.format.reveal(m["content"])} for m in shown]
+
+    def add(self, role: Literal["user", "tool"], text: str) -> None:
+        """Append a message. It becomes a user message if the template has no tool role.
+
+        Args:
+            role: "user" or "tool".
+            text: content of the message.
+
+        Raises:
+            UsageError: the message is not valid at this point of the conversation.
+        """
+        if role not in ("user", "tool"):
+            raise UsageError(f"a message must be from 'user' or 'tool', not {role!r}; responses go to answer()")
+        if self._prompt and self._answer is None:
+            raise UsageError("the last prompt has no answer yet; call answer() before the next message")
+        self._pending.append(self.format.message("user" if not self.format.has_tool_role else role, text))
+
+    def prompt(self) -> Ids:
+        """All token ids up to the opening of the next answer; the same until the next message.
+
+        Raises:
+            ContextFull: if it and the reserve do not fit.
+            UsageError: if there is no message to answer.
+        """
+        if self._pending:
+            self._advance()
+        elif not self._prompt or self._answer is not None:
+            raise UsageError("there is nothing to answer: add() a message first")
+        if self.max_context is not None and len(self._prompt) + self.reserve > self.max_context:
+            raise ContextFull(
+                f"the conversation has {len(self._prompt)} tokens and its answer needs {self.reserve}, "
+                f"but the context holds {self.max_context}; raise max_context or play shorter episodes"
+            )
+        return self._prompt
+
+    def answer(self, ids: Sequence[int]) -> None:
+        """The response to the last prompt as drawn, with its stop token if it has one."""
+        if not self._prompt or self._answer is not None:
+            raise UsageError("an answer needs a prompt before it: call add() and prompt()")
+        self._answer = tuple(ids)
+
+    def _advance(self) -> None:
+        if self._answer is None:
+            new, text = self._frame.fit([], self._pending)
+            self._prompt = tuple(self.format.encode(text))
+            self._append(new)
+        else:
+            self._continue(self._answer)
+        self._pending, self._answer = [], None
+
+    def _continue(self, answer: Ids) -> None:
+        said = self.format.answer_message(answer)
+        new, tail, unchanged = self._frame.after_answer(self._pending)
+        history = self._prompt + answer
+        if unchanged and self._kept(said, new, tail):
+            self._prompt = history + self._joint(answer, tail)
+            self._since_user += [squash(said["content"]), squash(tail)]
+            self._append([said, *new])
+            if self._prompt[: len(history)] != history:
+                self.drift += 1
+        else:
+            self._append([said, *new])
+            self._prompt = tuple(self.format.encode(self._frame.render(self._messages)))
+            self._since_user = [self._frame.since_user(self._messages[self._user_at + 1 :])]
+            self.splits += 1
+
+    def _append(self, messages: list[Message]) -> None:
+        self._messages += messages
+        users = [i for i, m in enumerate(messages) if m["role"] == "user"]
+        if users or not self._since_user:
+            self._user_at = len(self._messages) - len(messages) + (users[-1] if users else 0)
+            self._since_user = [self._frame.since_user(self._messages[self._user_at + 1 :])]
+
+    def _kept(self, said: Message, new: list[Message], tail: str) -> bool:
+        """Whether the template's text of the history begins with what the model read and said."""
+        added = squash(said["content"]) + squash(tail)
+        if any(m["role"] == "user" for m in new):
+            turns = [*self._messages[self._user_at + 1 :], said, *new]
+            return self._frame.since_user(turns) == "".join(self._since_user) + added
+        return self._frame.since_user([said, *new]) == self._frame.since_user([]) + added
+
+    def _joint(self, answer: Ids, tail: str) -> Ids:
+        """The tokens between an answer and the next one; the answer's own stop token is not repeated."""
+        ids = tuple(self.format.encode(tail, anchored=True))
+        if answer and answer[-1] in self.format.stop_ids:
+            for i, token in enumerate(ids[:4]):
+                if token == answer[-1] and not self.format.decode(ids[:i]).strip():
+                    return ids[i + 1 :]
+        return ids

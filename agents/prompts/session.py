@@ -1,0 +1,270 @@
+"""An episode of a language model: from observations to prompts, and from tokens to actions."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from rollenv.agents.base import Action, ContextFull, EnvHandle, Session
+from rollenv.agents.engines.base import Engine, Ids, Sampling
+from rollenv.agents.prompts import ChatPrompt, StepPrompt
+from rollenv.agents.prompts.chat_format import ChatFormat, well_formed
+from rollenv.agents.prompts.conversation import Conversation
+from rollenv.core import UsageError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+#: Saved beside the weights, so that an evaluation prompts a model the way it was trained.
+AGENT_FILE = "rollenv_agent.json"
+
+#: What ends a thought.
+THOUGHT_END = "</think>"
+
+
+class Codec(Protocol):
+    """From texts to tokens and back."""
+
+    def encode(self, text: str) -> Ids:
+        """A prompt that consists of this text (as a user's message, where the model wants a chat)."""
+        ...
+
+    def decode(self, ids: Ids) -> str:
+        """The text of a response, without special tokens."""
+        ...
+
+
+@dataclass(slots=True)
+class TokenSession(Session):
+    """Plays one episode over any engine.
+
+    The model's text goes to the environment as it is, without special tokens: environments parse actions and decide
+    what is invalid and what that costs. With ``cut_thoughts``, all up to the last ``</think>`` and the white space
+    behind it is removed from the text, but not from the tokens. A thought that never ends is not removed, so it is not
+    a valid action in most environments.
+
+    Args:
+        engine: draws the responses. A prompt and its response never have more tokens than it allows.
+        play: a prompt of bounded length, rebuilt every turn, or the whole episode as a chat.
+        codec: for the texts.
+        sampling: how to draw.
+        rng: the private stream of the episode.
+        number: the session's number with the engine, by which it keeps what it has computed from turn to turn.
+        cut_thoughts: see above.
+        max_prompt: the most tokens of a prompt, 0 for no limit (see :class:`~rollenv.agents.prompts.StepPrompt`).
+    """
+
+    engine: Engine
+    play: StepPrompt | Conversation
+    codec: Codec
+    sampling: Sampling
+    rng: random.Random
+    number: int = -1
+    cut_thoughts: bool = True
+    max_prompt: int = 0
+    _instructions: str | None = None
+    _turns: list[tuple[str, str]] = field(default_factory=list)
+
+    async def act(self, observation: str, info: dict[str, Any]) -> Action:
+        prompt = self._prompt(observation, info)
+        if self.max_prompt and len(prompt) > self.max_prompt:
+            raise ContextFull(
+                f"the prompt has {len(prompt)} tokens, more than max_tokens={self.max_prompt} allows; "
+                "raise it (rollout.max_prompt_tokens in training), or shorten the template"
+            )
+        room = self.engine.max_context - len(prompt)
+        if room < 1:
+            raise ContextFull(
+                f"the prompt has {len(prompt)} tokens and the model's context is {self.engine.max_context}; "
+                "shorten the prompt, or play a model with a longer context"
+            )
+        sampling = self.sampling
+        if sampling.max_new_tokens > room:
+            sampling = dataclasses.replace(sampling, max_new_tokens=room)
+        response = await self.engine.generate(prompt, sampling, self.rng, session=self.number)
+        ids = tuple(response.ids)
+        said = self.codec.decode(ids)
+        text = self._action(said)
+        if isinstance(self.play, Conversation):
+            self.play.answer(ids)
+        elif self.play.history_length:
+            self._turns.append((observation, text))
+        versions = response.versions
+        mixed = len(versions) > 1 and versions[0] != versions[-1]  # they only grow
+        return Action(
+            text,
+            prompt,
+            ids,
+            tuple(response.logprobs),
+            versions[0] if versions else self.engine.version,
+            tuple(versions) if mixed else (),
+            response.finish,
+            "" if said == text else said,
+        )
+
+    def close(self) -> None:
+        if self.number >= 0:
+            self.engine.release(self.number)
+
+    def _prompt(self, observation: str, info: dict[str, Any]) -> Ids:
+        if isinstance(self.play, Conversation):
+            self.play.add(role_of(info), shown(observation, info))
+            return self.play.prompt()
+        if self._instructions is None:
+            self._instructions = observation
+        turns = self._turns[-self.play.history_length :]  # none are kept without a history
+        while True:
+            prompt = self.codec.encode(self.play.render(self._instructions, turns, observation, info))
+            if not turns or not self.max_prompt or len(prompt) <= self.max_prompt:
+                return prompt
+            turns = turns[1:]
+
+    def _action(self, said: str) -> str:
+        if self.cut_thoughts and THOUGHT_END in said:
+            return said.rpartition(THOUGHT_END)[2].lstrip()
+        return said
+
+
+def role_of(info: dict[str, Any]) -> Literal["user", "tool"]:
+    """Who says an observation in a chat.
+
+    Args:
+        info: of the same reset or step.
+    """
+    return "tool" if info.get("use_tool") else "user"
+
+
+def shown(observation: str, info: dict[str, Any]) -> str:
+    """The observation with the ``prefix`` and ``suffix`` from ``info`` around it.
+
+    Args:
+        observation: as the environment returned it.
+        info: of the same reset or step.
+    """
+    prefix, suffix = str(info.get("prefix", "")), str(info.get("suffix", ""))
+    parts = [prefix, observation, "" if observation.endswith(suffix) else suffix]
+    return "\n".join(part.removesuffix("\n") for part in parts[:-1] if part) + (f"\n{parts[-1]}" if parts[-1] else "")
+
+
+class TokenizerCodec:
+    """Texts through a Hugging Face tokenizer.
+
+    Args:
+        tokenizer: of the model.
+        chat: wrap prompts as a user's message with the chat template.
+        template_args: for that template.
+
+    Raises:
+        UsageError: with ``chat`` and no template.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, chat: bool = True, **template_args: Any):
+        self.tokenizer = tokenizer
+        self.format = ChatFormat.asked(tokenizer, template_args) if chat else None
+        added = {str(token): i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._thought_end = added.get(THOUGHT_END)
+
+    def encode(self, text: str) -> Ids:
+        """A prompt's tokens."""
+        if self.format:
+            return self.format.prompt(text)
+        return tuple(self.tokenizer.encode(well_formed(text), add_special_tokens=False))
+
+    def decode(self, ids: Ids) -> str:
+        """A response's text; the end of a thought is shown even if it is a special token."""
+        if self._thought_end in ids:
+            at = len(ids) - 1 - ids[::-1].index(self._thought_end)
+            return self._plain(ids[:at]) + THOUGHT_END + self._plain(ids[at + 1 :])
+        return self._plain(ids)
+
+    def _plain(self, ids: Ids) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def stop_ids(tokenizer: PreTrainedTokenizerBase, chat: bool = True) -> frozenset[int]:
+    """The tokens that end a response.
+
+    Args:
+        tokenizer: its end-of-sequence tokens always count.
+        chat: whether the token that closes a turn in the chat template counts as well.
+    """
+    ends = {i for i in (tokenizer.eos_token_id, tokenizer.pad_token_id) if i is not None}
+    if chat and tokenizer.chat_template:
+        with contextlib.suppress(UsageError):  # a template that shows no answers closes none
+            ends |= ChatFormat.of(tokenizer).stop_ids
+    return frozenset(ends)
+
+
+class TokenAgent:
+    """Plays with any engine: by a bounded prompt a turn, or (without ``prompt``) by a chat over the whole episode.
+
+    Args:
+        engine: draws the responses.
+        tokenizer: of its model.
+        prompt: how to make a prompt for each turn; None for a chat.
+        sampling: how to draw.
+        system: the chat's system prompt.
+        tools: schemas for the chat template.
+        cut_thoughts: see :class:`TokenSession`.
+        template_args: for the chat template, such as ``enable_thinking=False``; they replace those of the prompt.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: StepPrompt | None = None,
+        sampling: Sampling | None = None,
+        *,
+        system: str | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        cut_thoughts: bool = True,
+        **template_args: Any,
+    ):
+        self.engine, self.prompt, self.sampling = engine, prompt, sampling or Sampling()
+        chat = prompt is not None and prompt.chat
+        if prompt is not None:
+            template_args = prompt.template_args | template_args
+        self.codec = TokenizerCodec(tokenizer, chat, **template_args)
+        self.format = None if prompt else ChatFormat.asked(tokenizer, template_args)
+        self.system, self.tools, self.cut_thoughts = system, tools, cut_thoughts
+        self._numbers = itertools.count()
+
+    @property
+    def version(self) -> int:
+        """Counts the updates of the weights."""
+        return self.engine.version
+
+    def start(self, env: EnvHandle, seed: int) -> TokenSession:
+        rng, number = random.Random(seed), next(self._numbers)
+        play = self.prompt or self._chat()
+        most = self.prompt.max_tokens if self.prompt else 0
+        return TokenSession(self.engine, play, self.codec, self.sampling, rng, number, self.cut_thoughts, most)
+
+    def _chat(self) -> Conversation:
+        assert self.format is not None
+        return Conversation(self.format, self.system, self.tools, self.engine.max_context)
+
+
+def saved_format(path: str | Path, **sampling: Any) -> tuple[StepPrompt | ChatPrompt | None, Sampling]:
+    """Load the prompt format and sampling that were saved with a model.
+
+    Args:
+        path: a model's folder or hub name.
+        sampling: fields of :class:`Sampling` that override the saved ones.
+
+    Returns:
+        The prompt format, or None if none was saved, and the sampling.
+    """
+    file = Path(path) / AGENT_FILE
+    saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    form = saved.get("prompt")
+    prompt = None if form is None else ChatPrompt(**form) if "system" in form else StepPrompt(**form)
+    return prompt, Sampling(**{**saved.get("sampling", {}), **sampling})

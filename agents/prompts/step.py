@@ -1,0 +1,92 @@
+"""From observations to prompts."""
+
+from __future__ import annotations
+
+import functools
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollenv.core import UsageError
+
+FIELDS = ("instructions", "history", "observation", "state")
+
+DEFAULT_TEMPLATE = "{instructions}\n\n{history}{observation}\n{state}"
+
+
+@dataclass(frozen=True)
+class StepPrompt:
+    """A self-contained prompt of bounded length, rebuilt for every turn (GiGPO, arXiv 2505.10978, section 4).
+
+    ``template`` may use ``{instructions}`` (the observation at reset), ``{observation}`` (the last one), ``{history}``
+    (the last ``history_length`` observations and actions) and ``{state}``: the state that the observation does not show
+    (``info["suffix"]``), or the observation where there is none. Alone in a template, ``{state}`` is all that a model
+    reads, so that a task may say itself what that is (``info["brief"]``). No text is shown twice: the observation at
+    reset appears in the first of the fields that hold it.
+    """
+
+    template: str = DEFAULT_TEMPLATE
+    history_length: int = 0
+    chat: bool = True
+    """Whether to wrap the text as a user message with the tokenizer's chat template."""
+    max_tokens: int = 0
+    """The most tokens of a prompt, 0 for no limit. History is left out, oldest first, until it fits; a prompt that is
+    too long without history ends the episode as a full context does."""
+    template_args: dict[str, Any] = field(default_factory=dict, repr=False)
+    """For the chat template, such as ``enable_thinking=False``. Not in the repr, under which warm-ups of the tiny model
+    are kept; it has none."""
+
+    def __post_init__(self) -> None:
+        used = _fields(self.template)
+        if unknown := sorted(used - set(FIELDS)):
+            raise UsageError(f"prompt template: unknown field {{{unknown[0]}}}; choose from {', '.join(FIELDS)}")
+        if self.template_args and not self.chat:
+            raise UsageError("template_args are for the chat template, which chat=False leaves out")
+
+    def render(
+        self, instructions: str, turns: Sequence[tuple[str, str]], observation: str, info: dict[str, Any]
+    ) -> str:
+        """Render the prompt of the next turn.
+
+        Args:
+            instructions: of the environment.
+            turns: (observation, action) pairs so far.
+            observation: the current one.
+            info: of the same reset or step.
+        """
+        used = _fields(self.template)
+        told = instructions if "instructions" in used else None
+        recent = turns[-self.history_length :] if self.history_length else ()
+        history = "".join(f"{_unless(told, seen)}You: {did}\n" for seen, did in recent)
+        last = "" if observation == told else observation
+        state = str(info.get("suffix", ""))
+        if not used & {"instructions", "observation"}:
+            state = str(info.get("brief") or state or observation)
+        elif "observation" not in used:
+            state = state or last
+        elif observation.endswith(state):
+            state = ""
+        return self.template.format(instructions=instructions, history=history, observation=last, state=state)
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """The whole episode as one chat, in the tokens that were read and drawn."""
+
+    system: str = ""
+    """The system prompt, if any."""
+    max_tokens: int = 0
+    """The most tokens of a prompt, 0 for no limit: the episode then ends as with a full context."""
+    template_args: dict[str, Any] = field(default_factory=dict, repr=False)
+    """For the chat template, such as ``enable_thinking=False``."""
+
+
+@functools.lru_cache(maxsize=256)
+def _fields(template: str) -> frozenset[str]:
+    return frozenset(name for _, name, _, _ in string.Formatter().parse(template) if name is not None)
+
+
+def _unless(told: str | None, seen: str) -> str:
+    """A line with the observation, unless it repeats the instructions."""
+    return "" if seen == told else f"{seen}\n"

@@ -1,0 +1,206 @@
+"""From assert statements to calls of the program's functions, and their expected values.
+
+``assert f(1, 2) == 3`` is the call ``f(1, 2)``, which alone goes into the program's process, and the value 3, which is
+compared outside. Tests that are more than that need a judge (:mod:`rollenv.envs.code.tests`).
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import functools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["equal", "same", "true", "false"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The expected value of a call: equal to a value, identical to it (None, True, False), truthy or falsy."""
+
+    kind: Kind
+    value: Any = None
+
+    def holds(self, got: Any) -> bool:
+        """Whether a value matches. Values are compared as Python compares built-in ones: 1 equals True and 1.0."""
+        if self.kind == "same":
+            return got is self.value
+        if self.kind == "equal":
+            return bool(got == self.value)
+        return bool(got) is (self.kind == "true")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How asserts are run: for each of them, expressions to evaluate beside the program, and expected values.
+
+    None instead of the calls: the assert is more than that.
+    """
+
+    calls: tuple[tuple[tuple[str, Wanted], ...] | None, ...]
+    functions: tuple[str, ...]
+    """The program's functions that the asserts use."""
+    modules: tuple[str, ...]
+    """Modules that the asserts use without importing them."""
+    setup: str
+    """Of the statements that run before asserts, those that a program or the arguments of calls may need."""
+
+
+@functools.lru_cache(maxsize=1024)
+def plan(asserts: tuple[str, ...], setup: str = "", context: str = "") -> Plan:
+    """The plan for the asserts of a task.
+
+    Args:
+        asserts: assert statements, or such as define ``check(candidate)`` and call it for the function under test.
+        setup: statements of the data set that run before them.
+        context: the data set's code that they may use.
+    """
+    trees = [_parsed(text) for text in asserts]
+    known = _bound(_parsed(setup)) | _bound(_parsed(context))
+    free = set().union(*(_free(tree) for tree in trees)) - known
+    modules = tuple(sorted(name for name in free & _attributed(trees) if name in sys.stdlib_module_names))
+    functions = {inner[2] for tree in trees if (inner := _inner(tree))} or free - set(modules)
+    functions = functions or _outermost(trees) - known  # a function with the name of a built-in
+    calls = tuple(_calls(tree, functions) for tree in trees)
+    needed = _needed(_parsed(setup), [source for one in calls if one for source, _ in one])
+    return Plan(calls, tuple(sorted(functions)), modules, needed)
+
+
+def _needed(setup: ast.Module, sources: Sequence[str]) -> str:
+    """The statements that import or define classes, and those that make what the sources name. Others may hold what is
+    wanted, which is nothing for the program's process.
+    """
+    types = (ast.Import, ast.ImportFrom, ast.ClassDef)
+    kept: set[ast.stmt] = set()
+    names = set().union(*(_used(_parsed(source)) for source in sources))
+    while more := {s for s in setup.body if s not in kept and (isinstance(s, types) or _makes(s) & names)}:
+        kept |= more
+        names = names.union(*(_used(one) for one in more))
+    return "\n".join(ast.unparse(one) for one in setup.body if one in kept)
+
+
+def _used(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _makes(statement: ast.stmt) -> set[str]:
+    """The names that a statement defines, or whose values it may change."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+        return {statement.name}
+    if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return set().union(*(_used(target) for target in targets))
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return _used(statement.value.func)
+    return _used(statement)
+
+
+def _parsed(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
+def _bound(tree: ast.AST) -> set[str]:
+    """Names that statements define, anywhere in them."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.alias):
+            found.add((node.asname or node.name).partition(".")[0])
+    return found
+
+
+def _free(tree: ast.AST) -> set[str]:
+    """Names that statements use and neither they nor Python define."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - _bound(tree) - set(dir(builtins))
+
+
+def _attributed(trees: Sequence[ast.AST]) -> set[str]:
+    nodes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return {node.value.id for node in nodes if isinstance(node.value, ast.Name)}
+
+
+def _outermost(trees: Sequence[ast.Module]) -> set[str]:
+    """The functions whose calls asserts are about, as they are written."""
+    tests = [s.test for tree in trees for s in tree.body if isinstance(s, ast.Assert)]
+    calls = [test.left if isinstance(test, ast.Compare) else test for test in tests]
+    return {call.func.id for call in calls if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
+
+
+def _calls(tree: ast.Module, functions: set[str]) -> tuple[tuple[str, Wanted], ...] | None:
+    inner = _inner(tree)
+    statements, names = (inner[0], {inner[1]: inner[2]}) if inner else (tree.body, {name: name for name in functions})
+    found = []
+    for statement in statements:
+        if isinstance(statement, ast.Pass) or _is_true(statement):
+            continue
+        call = _call(statement.test, names) if isinstance(statement, ast.Assert) else None
+        if call is None:
+            return None
+        found.append(call)
+    return tuple(found) or None
+
+
+def _inner(tree: ast.Module) -> tuple[list[ast.stmt], str, str] | None:
+    """The statements of ``check(candidate)``, what it calls the function, and the function's name."""
+    match [s for s in tree.body if not _is_metadata(s)]:
+        case [
+            ast.FunctionDef(name=check, args=ast.arguments(args=[only])) as define,
+            ast.Expr(ast.Call(ast.Name(called), [ast.Name(function)], [])),
+        ] if check == called:
+            return define.body, only.arg, function
+    return None
+
+
+def _is_metadata(statement: ast.stmt) -> bool:
+    """Whether it only names a literal."""
+    return isinstance(statement, ast.Assign) and _literal(statement.value)[0]
+
+
+def _is_true(statement: ast.stmt) -> bool:
+    test = statement.test if isinstance(statement, ast.Assert) else getattr(statement, "value", None)
+    if isinstance(statement, ast.Assert):
+        return isinstance(test, ast.Constant) and bool(test.value)
+    return isinstance(statement, ast.Expr) and isinstance(test, ast.Constant)
+
+
+def _call(test: ast.expr, names: dict[str, str]) -> tuple[str, Wanted] | None:
+    """The call of a function under test that an assert makes, and what it wants; None if it is more than that."""
+    kind: Kind = "true"
+    value: Any = None
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        kind, test = "false", test.operand
+    elif isinstance(test, ast.Compare) and len(test.ops) == 1:
+        left, right = test.left, test.comparators[0]
+        if isinstance(test.ops[0], ast.Eq) and _literal(left)[0]:
+            left, right = right, left
+        readable, value = _literal(right)
+        same = isinstance(test.ops[0], ast.Is) and (value is None or isinstance(value, bool))
+        if not readable or not (same or isinstance(test.ops[0], ast.Eq)):
+            return None
+        kind, test = "same" if same else "equal", left
+    if not isinstance(test, ast.Call) or not isinstance(test.func, ast.Name) or test.func.id not in names:
+        return None
+    for node in ast.walk(call := copy.deepcopy(test)):
+        if isinstance(node, ast.Name):
+            node.id = names.get(node.id, node.id)
+    return ast.unparse(call), Wanted(kind, value)
+
+
+def _literal(node: ast.expr) -> tuple[bool, Any]:
+    """Whether an expression is a value written out, and the value."""
+    try:
+        return True, ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False, None

@@ -1,0 +1,175 @@
+"""Runs in the sandbox of a program: calls its functions and says what they return, as plain data.
+
+A job is a line of JSON on standard input: the program, statements to run after it, and calls. The answer to call ``n``
+is a line ``n DATA`` on standard output. Expected values are not here: whatever a program does to this process,
+it can only give other values. The host and the judge read them with
+``rollenv.envs.code.judge_process.decode``.
+
+What is not plain data stays here; later calls of a judge may refer to it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import itertools
+import json
+import os
+import pickle
+import sys
+import types
+from collections.abc import Callable, ItemsView, Iterable, KeysView
+from typing import Any
+
+#: No value has more parts, nor is nested deeper; what is read from a generator.
+MAX_PARTS, MAX_DEPTH, MAX_GENERATED = 500_000, 100, 10_000
+_LARGE = 1 << 63
+_CONTAINERS: dict[type, str] = {list: "l", tuple: "t", set: "s", frozenset: "z", dict: "d"}
+_ITSELF: tuple[type, ...] = (bool, int, float, str, *_CONTAINERS)
+_EXACT: dict[type, Callable[[Any], Any]] = {int: int.__int__, float: float.__float__, str: str.__str__}
+
+
+def encode(value: Any, keep: bool = False) -> Any:
+    """JSON data for a value: None, booleans, texts, small integers, floats and lists stand for themselves, all else is
+    ``{tag: data}``.
+
+    A value of a subclass counts as a value of its base, unless the subclass defines its own equality. What is not
+    plain data is ``{"o": name of its type}``. With ``keep``, so is a value that can only be iterated.
+
+    Args:
+        value: to encode.
+        keep: leave a value that can only be iterated in this process, like data that are not plain.
+
+    Raises:
+        ValueError: it is not plain data, or too much of it.
+    """
+    left = itertools.count(MAX_PARTS, -1)
+
+    def part(value: Any, depth: int) -> Any:
+        if next(left) <= 0 or depth > MAX_DEPTH:
+            raise ValueError("too large")
+        kind = _plain_type(value)
+        if kind is None:
+            return _other(value, lambda v: part(v, depth + 1), keep)
+        if kind is int:
+            value = int.__int__(value)
+            return value if -_LARGE < value < _LARGE else {"i": hex(value)}
+        if kind in _CONTAINERS:
+            items = [[part(k, depth + 1), part(v, depth + 1)] for k, v in dict.items(value)] if kind is dict else None
+            data = [part(v, depth + 1) for v in kind.__iter__(value)] if items is None else items
+            return data if kind is list else {_CONTAINERS[kind]: data}
+        return _EXACT[kind](value) if kind in _EXACT else value
+
+    return part(value, 0)
+
+
+def _plain_type(value: Any) -> Any:
+    """The built-in type whose value this is, or None."""
+    own: Any = type(value)
+    if value is None or own in _ITSELF:
+        return own
+    if own.__module__ == "collections" and own.__name__ == "OrderedDict":
+        return dict
+    return next((base for base in _ITSELF if issubclass(own, base) and own.__eq__ is base.__eq__), None)
+
+
+def _other(value: Any, part: Callable[[Any], Any], keep: bool) -> Any:
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if kind in (bytes, bytearray, memoryview):
+        return {"a" if kind is bytearray else "b": value.hex()}
+    if kind is complex:
+        return {"c": [value.real, value.imag]}
+    if kind is range:
+        return {"r": [part(value.start), part(value.stop), part(value.step)]}
+    if kind is type and value.__module__ == "builtins":
+        return {"k": value.__name__}
+    if name in _NAMED:
+        return {name: _NAMED[name](value, part)}
+    if kind.__module__.partition(".")[0] == "numpy" and getattr(value, "shape", None) == ():
+        return part(value.item())
+    if isinstance(value, KeysView | ItemsView):
+        return {"s": [part(v) for v in value]}
+    if inspect.iscoroutine(value):
+        import asyncio
+
+        return {"w": [part(asyncio.run(value))]}
+    if isinstance(value, Iterable) and not keep:
+        found = [part(v) for v in itertools.islice(value, MAX_GENERATED)]
+        return {"g" if len(found) < MAX_GENERATED else "cut": found}
+    return {"o": kind.__name__}
+
+
+def _fields(*names: str) -> Callable[[Any, Any], Any]:
+    return lambda value, part: [part(getattr(value, name)) for name in names]
+
+
+_DATE, _TIME = ("year", "month", "day"), ("hour", "minute", "second", "microsecond")
+#: Values of the standard library's types, which keep their type.
+_NAMED: dict[str, Callable[[Any, Any], Any]] = {
+    "fractions.Fraction": lambda value, part: [hex(n) for n in value.as_integer_ratio()],
+    "decimal.Decimal": lambda value, part: str(value),
+    "collections.Counter": lambda value, part: [[part(k), part(v)] for k, v in dict.items(value)],
+    "collections.deque": lambda value, part: [part(v) for v in value],
+    "datetime.date": _fields(*_DATE),
+    "datetime.time": _fields(*_TIME, "tzinfo"),
+    "datetime.datetime": _fields(*_DATE, *_TIME, "tzinfo"),
+    "datetime.timedelta": _fields("days", "seconds", "microseconds"),
+}
+
+
+def main() -> None:
+    """Run the job."""
+    job = json.loads(sys.stdin.readline())
+    out = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.modules["solution"] = module = types.ModuleType("solution")
+    scope = vars(module)
+    exec(compile(job["code"], "solution.py", "exec", dont_inherit=True), scope)
+    if job["setup"]:
+        exec(compile(job["setup"], "setup.py", "exec", dont_inherit=True), scope)
+    results: list[Any] = []
+    for number, asked in enumerate(job["calls"]):
+        text = f"{number} {_answer(asked, scope, results)}\n".encode()
+        while text:
+            text = text[os.write(out, text) :]
+
+
+def _answer(asked: dict[str, Any], scope: dict[str, Any], results: list[Any]) -> str:
+    results.append(None)
+    try:
+        results[-1] = _call(asked, scope, results)
+        return json.dumps(encode(results[-1], asked.get("keep", False)), separators=(",", ":"))
+    except BaseException as error:
+        known = next(kind for kind in type(error).__mro__ if kind.__module__ == "builtins")
+        return json.dumps({"e": [known.__name__, str(error)[:200]]})
+
+
+def _call(asked: dict[str, Any], scope: dict[str, Any], results: list[Any]) -> Any:
+    if "source" in asked:
+        return eval(compile(asked["source"], "test.py", "eval", dont_inherit=True), scope)
+    if "pickle" in asked:
+        what, target, args, kwargs = _Calls(bytes.fromhex(asked["pickle"]), scope, results).load()
+        if what == "attribute":
+            return getattr(target, *args)
+        return (target if what == "call" else getattr(target, what))(*args, **kwargs)
+    name = asked["function"]
+    function = scope[name] if name in scope else getattr(scope["Solution"](), name)
+    return function(*asked["arguments"])
+
+
+class _Calls(pickle.Unpickler):
+    """Reads a judge's calls, which may name functions of the program and results of earlier calls."""
+
+    def __init__(self, data: bytes, scope: dict[str, Any], results: list[Any]):
+        super().__init__(io.BytesIO(data))
+        self._scope, self._results = scope, results
+
+    def persistent_load(self, what: Any) -> Any:
+        kind, data = what
+        if kind == "function":
+            import marshal
+
+            code, defaults = data
+            return types.FunctionType(marshal.loads(code), self._scope, argdefs=defaults)
+        return self._scope[data] if kind == "name" else self._results[data]

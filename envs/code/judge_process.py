@@ -1,0 +1,396 @@
+"""Runs in the judge's sandbox: tests that are more than calls and values. The program under test is not here.
+
+A job is a line of JSON on standard input: statements of the data set, tests, the names of the program's functions, and
+the calls that were made so far with their answers. Functions that stand in for the program's give the answers that are
+known. As soon as a call differs from last time, it and all later calls get a placeholder. The line
+on standard output has the verdict of each test, all calls in order, and whether every answer was known.
+
+Objects stay in the program's process. Here a :class:`Remote` stands for one; its own equality is never used.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import datetime
+import decimal
+import fractions
+import importlib
+import io
+import json
+import marshal
+import os
+import pickle
+import random
+import sys
+import types
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from typing import Any
+
+MAX_DEPTH, MAX_DIGITS, MAX_COLLISIONS = 110, 10_000, 100
+MAX_CALLS = 2000
+#: What would end a loop of the tests instead of a test.
+_NEVER_RAISED = (AssertionError, StopIteration, StopAsyncIteration)
+
+
+class Raised(Exception):
+    """Stands for a missing value: an exception's name and text."""
+
+
+def decode(data: Any, depth: int = 0) -> Any:
+    """Decode JSON data into a value of built-in types and fractions only, in linear time.
+
+    Args:
+        data: as :func:`~rollenv.envs.code.candidate_process.encode` makes them.
+        depth: of nesting so far.
+
+    Raises:
+        Raised: the call raised, or the data are malformed.
+    """
+    try:
+        return _decoded(data, depth)
+    except Raised:
+        raise
+    except Exception as error:  # malformed data count as a wrong answer
+        raise Raised("ValueError", "unreadable") from error
+
+
+def _decoded(data: Any, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise ValueError("nested too deep")
+    if type(data) is list:
+        return [_decoded(one, depth + 1) for one in data]
+    if type(data) is not dict:
+        return data
+    ((tag, inner),) = data.items()
+    if tag == "e":
+        raise Raised(*map(str, inner))
+    if tag in ("i", "b", "a"):
+        return int(inner, 16) if tag == "i" else (bytes if tag == "b" else bytearray).fromhex(inner)
+    if tag in _NUMBERS:
+        if max(map(len, inner)) > MAX_DIGITS or len(inner) > MAX_DIGITS:
+            raise ValueError("too large")
+        return _NUMBERS[tag](inner)
+    parts = [_decoded(one, depth + 1) for one in inner]
+    return _BUILD[tag](parts)
+
+
+def _hashable(parts: list[Any]) -> list[Any]:
+    """The parts, unless so many hash alike that a set of them would take quadratic time."""
+    if parts and max(Counter(map(hash, parts)).values()) > MAX_COLLISIONS:
+        raise ValueError("too many collisions")
+    return parts
+
+
+def _dict(pairs: list[Any]) -> dict[Any, Any]:
+    _hashable([key for key, _ in pairs])
+    return dict(pairs)
+
+
+def _decimal(text: str) -> decimal.Decimal:
+    value = decimal.Decimal(text)
+    if value.is_snan() or (value.is_finite() and max(abs(value.adjusted()), len(text)) > MAX_DIGITS):
+        raise ValueError("a signalling NaN cannot be compared, and one with so many digits would take long")
+    return value
+
+
+def _builtin_type(name: str) -> type:
+    if not isinstance(kind := getattr(builtins, name), type):
+        raise ValueError("no type")
+    return kind
+
+
+def _cut(parts: list[Any]) -> Iterator[Any]:
+    yield from parts
+    raise Raised("ValueError", "more than is read from a generator")
+
+
+class _Awaitable(Coroutine[Any, Any, Any]):
+    """A coroutine that has its result."""
+
+    def __init__(self, parts: list[Any]):
+        (self._result,) = parts
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        yield from ()
+        return self._result
+
+    def send(self, value: Any) -> Any:
+        raise StopIteration(self._result)
+
+    def throw(self, *error: Any) -> Any:
+        raise StopIteration(self._result)
+
+    def close(self) -> None:
+        pass
+
+
+_NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "fractions.Fraction": lambda pair: fractions.Fraction(int(pair[0], 16), int(pair[1], 16)),
+    "decimal.Decimal": _decimal,
+    "k": _builtin_type,
+}
+_BUILD: dict[str, Callable[[list[Any]], Any]] = {
+    "cut": _cut,
+    "w": _Awaitable,
+    "collections.Counter": lambda pairs: Counter(_dict(pairs)),
+    "collections.deque": deque,
+    "datetime.date": lambda parts: datetime.date(*parts),
+    "datetime.time": lambda parts: datetime.time(*parts),
+    "datetime.datetime": lambda parts: datetime.datetime(*parts),
+    "datetime.timedelta": lambda parts: datetime.timedelta(*parts),
+    "t": tuple,
+    "s": lambda parts: set(_hashable(parts)),
+    "z": lambda parts: frozenset(_hashable(parts)),
+    "d": _dict,
+    "g": iter,
+    "c": lambda parts: complex(*parts),
+    "r": lambda parts: range(*parts),
+}
+
+
+class Stop(BaseException):
+    """A test cannot continue before more calls are answered."""
+
+
+class Later:
+    """Stands for an answer that is not known yet. Every operation on it gives another, so that the calls that come
+    after are found too; the outcome is ignored.
+    """
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __len__(self) -> int:
+        return 0
+
+    def __index__(self) -> int:
+        return 0
+
+    def __int__(self) -> int:
+        return 0
+
+    def __float__(self) -> float:
+        return 0.0
+
+    def __complex__(self) -> complex:
+        return 0j
+
+    def __str__(self) -> str:
+        return ""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise Stop
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Later()
+
+
+def _later(*_: Any, **__: Any) -> Any:
+    return Later()
+
+
+_ARITHMETIC = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
+_OTHERS = "eq ne lt le gt ge neg pos abs invert round trunc floor ceil getitem call contains"
+for _name in (*_ARITHMETIC.split(), *(f"r{name}" for name in _ARITHMETIC.split()), *_OTHERS.split()):
+    setattr(Later, f"__{_name}__", _later)
+
+
+class Remote:
+    """Stands for an object of the program. Its methods and attributes are requested if ``named`` is the class under
+    test; else it can only be called. Its own equality and truth value are not trusted.
+    """
+
+    def __init__(self, judge: Judge, number: int, named: bool):
+        self._judge, self._number, self._named = judge, number, named
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._judge.ask("call", self, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._method("attribute", name)
+
+    def _method(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        if not self._named:
+            raise TypeError("what the program returned is not plain data")
+        return self._judge.ask(name, self, args, kwargs)
+
+    def __len__(self) -> int:
+        return self._method("__len__")  # type: ignore[no-any-return]
+
+    def __str__(self) -> str:
+        return str(self._method("__str__"))
+
+    def __repr__(self) -> str:
+        return str(self._method("__repr__"))
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._method("__getitem__", key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._method("__setitem__", key, value)
+
+    def __contains__(self, key: Any) -> bool:
+        return bool(self._method("__contains__", key))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._method("__iter__"))
+
+    def __bool__(self) -> bool:
+        raise TypeError("the program's objects are neither true nor false")
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("the program's objects are not compared")
+
+    __ne__ = __eq__
+    __hash__ = object.__hash__
+
+
+class _Pickler(pickle.Pickler):
+    """Writes calls: objects of the program by number, its functions by name, those of the tests as code."""
+
+    def persistent_id(self, value: Any) -> Any:
+        if isinstance(value, Remote):
+            return "result", value._number
+        if not isinstance(value, types.FunctionType):
+            return None
+        if name := getattr(value, "stands_for", None):
+            return "name", name
+        return None if value.__closure__ else ("function", (marshal.dumps(value.__code__), value.__defaults__))
+
+
+class _Asserts(ast.NodeTransformer):
+    """Makes ``assert x`` a call of :meth:`Judge.check`, and calls of methods those of :meth:`Judge.method`."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        if not isinstance(node.func, ast.Attribute):
+            return node
+        name = ast.Constant(node.func.attr)
+        return ast.copy_location(
+            ast.Call(ast.Name("call method", ast.Load()), [node.func.value, name, *node.args], node.keywords), node
+        )
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        self.generic_visit(node)
+        check = ast.Expr(ast.Call(ast.Name("check assert", ast.Load()), [node.test], []))
+        return ast.copy_location(check, node)
+
+
+class Judge:
+    """The functions' stand-ins, and the calls they received.
+
+    Args:
+        known: each call of the previous run with its answer.
+    """
+
+    def __init__(self, known: list[tuple[str, str]]):
+        self.known = known
+        self.calls: list[tuple[str, bool]] = []
+        self.first_unknown: int | None = None
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """A stand-in for a function or class of the program."""
+
+        def stand_in(*args: Any, **kwargs: Any) -> Any:
+            return self.ask("call", stand_in, args, kwargs)
+
+        stand_in.stands_for = name  # type: ignore[attr-defined]
+        return stand_in
+
+    def method(self, target: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of any object, or of a value that stayed with the program.
+
+        Args:
+            target: the object.
+            name: of the method.
+            args: positional arguments.
+            kwargs: keyword arguments.
+        """
+        if isinstance(target, Remote) and not name.startswith("_"):
+            return target._method(name, *args, **kwargs)
+        return getattr(target, name)(*args, **kwargs)
+
+    def ask(self, what: str, target: Any, args: Any, kwargs: Any) -> Any:
+        """Return the program's answer to a call; a placeholder if the answer is not known yet.
+
+        Args:
+            what: kind of the call, such as ``call``.
+            target: the function's stand-in, or a remote value.
+            args: positional arguments.
+            kwargs: keyword arguments.
+        """
+        number, buffer = len(self.calls), io.BytesIO()
+        if number >= MAX_CALLS:
+            raise Stop
+        _Pickler(buffer, 4).dump((what, target, args, kwargs))
+        named = target._named if isinstance(target, Remote) else target.stands_for.lstrip("_")[:1].isupper()
+        call = buffer.getvalue().hex()
+        self.calls.append((call, named))
+        if self.first_unknown is None and number < len(self.known) and self.known[number][0] == call:
+            return self._value(self.known[number][1], number, named)
+        if self.first_unknown is None:
+            self.first_unknown = number
+        return Later()
+
+    def _value(self, text: str, number: int, named: bool) -> Any:
+        try:
+            data = json.loads(text)
+            return Remote(self, number, named) if type(data) is dict and "o" in data else decode(data)
+        except Raised as error:
+            kind = getattr(builtins, str(error.args[0]), None) if len(error.args) == 2 else None
+            if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NEVER_RAISED):
+                raise kind(error.args[1]) from None
+            raise
+
+    def verdict(self, test: str, scope: dict[str, Any]) -> bool:
+        """Whether a test passes. It counts only if every answer that the test asks for is known.
+
+        Args:
+            test: Python source with asserts.
+            scope: global names that the test sees.
+        """
+        try:
+            tree = ast.fix_missing_locations(_Asserts().visit(ast.parse(test)))
+            exec(compile(tree, "test.py", "exec", dont_inherit=True), scope)
+        except BaseException:
+            return False
+        return True
+
+    def check(self, holds: Any) -> None:
+        """What an assert does. As long as an answer is missing it continues, to find the calls that come after."""
+        if self.first_unknown is None and not holds:
+            raise AssertionError
+
+
+def main() -> None:
+    """Run the job."""
+    job = json.loads(sys.stdin.readline())
+    out = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    random.seed(job["seed"])
+    judge = Judge(job["known"])
+    scope: dict[str, Any] = {"__name__": "tests", "check assert": judge.check, "call method": judge.method}
+    for module in job["modules"]:
+        scope[module] = importlib.import_module(module)
+    for setup in job["setup"]:
+        with contextlib.suppress(Exception):  # a set-up may use what only the program defines
+            exec(compile(setup, "setup.py", "exec", dont_inherit=True), scope)
+    for name in job["functions"]:
+        scope[name] = judge.function(name)
+    verdicts = [judge.verdict(test, scope) for test in job["tests"]]
+    text = (json.dumps({"verdicts": verdicts, "calls": judge.calls, "unknown": judge.first_unknown}) + "\n").encode()
+    while text:
+        text = text[os.write(out, text) :]

@@ -1,0 +1,327 @@
+"""Tests of programs: their formats in data sets, and running a program against them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import marshal
+import sys
+import time
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.envs.code.asserts import Plan, Wanted, plan
+from rollenv.envs.code.judge_process import Raised, decode
+from rollenv.sandbox.types import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class StdioTests:
+    """Programs that read standard input and write standard output."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AssertTests:
+    """Statements that fail if the program is wrong. They are never run in the program's process."""
+
+    asserts: tuple[str, ...]
+    setup: str = ""
+    context: str = ""
+    """Code of the data set that the statements may use (HumanEval's prompt)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallTests:
+    """A function, arguments and what it returns for them. The expected values never enter the program's process."""
+
+    function: str
+    arguments: tuple[Sequence[Any], ...]
+    expected: tuple[Any, ...]
+
+
+Tests = StdioTests | AssertTests | CallTests
+
+
+def _program(name: str) -> str:
+    """A file of this folder as a program, compiled beforehand for sandboxes that have this very interpreter."""
+    path = Path(__file__).with_name(name)
+    source = path.read_text(encoding="utf-8") + "\nmain()\n"
+    code = marshal.dumps(compile(source, name, "exec"))
+    return f"import marshal, sys\nexec(marshal.loads({code!r}) if sys.version == {sys.version!r} else {source!r})\n"
+
+
+_CANDIDATE, _JUDGE = _program("candidate_process.py"), _program("judge_process.py")
+#: Numbers that are not whole agree to so much of their size.
+_DIGITS = Fraction(1, 10**9)
+#: How often a judge may ask for more calls; each round answers all the calls it could predict.
+_ROUNDS = 40
+
+
+def parse_tests(
+    raw: Any, entry_point: str | None = None, setup: str = "", max_tests: int | None = 12, context: str = ""
+) -> Tests:
+    """The tests of a row.
+
+    Args:
+        raw: a dict of ``inputs`` and ``outputs`` (TACO, APPS, CodeContests; with ``fn_name`` for calls), a list of
+            dicts of ``input`` and ``output`` (PrimeIntellect, LiveCodeBench), either as JSON text, a list of assert
+            statements (MBPP), or a text that defines ``check(candidate)`` (HumanEval, which names the entry point).
+        entry_point: the function under test.
+        setup: statements that run between the program and its asserts.
+        max_tests: keep those with the longest inputs; None keeps all. Asserts are all kept.
+        context: code of the data set that asserts may use.
+
+    Raises:
+        UsageError: they are in no known form, or there are none.
+    """
+    if isinstance(raw, str) and entry_point:
+        return AssertTests((f"{raw}\ncheck({entry_point})",), setup, context)
+    if isinstance(raw, str):
+        raw = json.loads(raw)
+    if isinstance(raw, Mapping) and raw.get("inputs") and len(raw["inputs"]) == len(raw.get("outputs", ())):
+        return _pick(raw["inputs"], raw["outputs"], raw.get("fn_name"), max_tests)
+    if isinstance(raw, list | tuple) and raw:
+        if all(isinstance(one, str) for one in raw):
+            return AssertTests(tuple(raw), setup, context)
+        if all(isinstance(one, Mapping) and {"input", "output"} <= one.keys() for one in raw):
+            name = raw[0].get("fn_name")
+            return _pick([t["input"] for t in raw], [t["output"] for t in raw], name, max_tests)
+    raise UsageError(f"these tests have an unknown format: {str(raw)[:200]}")
+
+
+def _pick(inputs: Sequence[Any], outputs: Sequence[Any], function: str | None, max_tests: int | None) -> Tests:
+    order = range(len(inputs))
+    if max_tests is not None and len(inputs) > max_tests:
+        order = sorted(order, key=lambda i: len(str(inputs[i])), reverse=True)[:max_tests]  # type: ignore[assignment]
+    if not function:
+        return StdioTests(tuple(_text(inputs[i]) for i in order), tuple(_text(outputs[i]) for i in order))
+    arguments = tuple(_decoded(inputs[i]) for i in order)
+    return CallTests(function, arguments, tuple(_decoded(outputs[i]) for i in order))
+
+
+def _text(value: Any) -> str:
+    """Some data sets split the text into lines."""
+    return "\n".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _decoded(value: Any) -> Any:
+    """Some data sets have values as JSON text; what is not JSON is the text itself."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def count(tests: Tests) -> int:
+    """How many verdicts :func:`run_tests` gives at most."""
+    if isinstance(tests, StdioTests):
+        return len(tests.inputs)
+    return len(tests.asserts) if isinstance(tests, AssertTests) else len(tests.arguments)
+
+
+def run_tests(
+    code: str,
+    tests: Tests,
+    runner: Runner,
+    timeout: float,
+    workers: int = 1,
+    every: bool = True,
+    judge: Runner | None = None,
+) -> int:
+    """How many tests a program passes. Its process gets only inputs; the output is compared outside.
+
+    Args:
+        code: the program.
+        tests: what to hold it to.
+        runner: runs it.
+        timeout: seconds for a run; asserts and calls share one run.
+        workers: runs at a time.
+        every: False stops at the first test that fails.
+        judge: runs tests that are more than calls and values, without the program; by default ``runner``, in processes
+            of their own.
+    """
+    if isinstance(tests, StdioTests):
+        return _count_passed(code, tests, runner, timeout, workers, every)
+    if isinstance(tests, CallTests):
+        calls: list[Any] = [{"function": tests.function, "arguments": given} for given in tests.arguments]
+        texts = _answers(code, "", calls, runner, timeout)
+        return sum(_passes(text, wanted) for text, wanted in zip(texts, tests.expected, strict=True))
+    planned = plan(tests.asserts, tests.setup, tests.context)
+    calls = [{"source": source} for one in planned.calls if one for source, _ in one]
+    texts = _answers(code, planned.setup, calls, runner, timeout) if calls else []
+    verdicts = [[_holds(texts.pop(0), wanted) for _, wanted in one] for one in planned.calls if one]
+    simple = list(map(all, verdicts))
+    others = [test for test, one in zip(tests.asserts, planned.calls, strict=True) if one is None]
+    if not others or (not every and not all(simple)):
+        return sum(simple)
+    return sum(simple) + sum(_judged(code, others, tests, planned, runner, judge or runner, timeout))
+
+
+# -- standard input and output ---------------------------------------------------------------------------------------
+
+
+def _count_passed(code: str, tests: StdioTests, runner: Runner, timeout: float, workers: int, every: bool) -> int:
+    def passes(index: int) -> bool:
+        result = runner.run(code, stdin=tests.inputs[index], timeout=timeout)
+        ended_well = result.exit_code == 0 and not result.timed_out and not result.truncated
+        return ended_well and _same_output(result.stdout, tests.outputs[index])
+
+    with ThreadPoolExecutor(min(workers, len(tests.inputs))) as pool:
+        passed = 0
+        for verdict in pool.map(passes, range(len(tests.inputs))):
+            passed += verdict
+            if not verdict and not every:
+                pool.shutdown(wait=False, cancel_futures=True)
+                break
+        return passed
+
+
+def _same_output(got: str, wanted: str) -> bool:
+    return _lines(got) == _lines(wanted)
+
+
+def _lines(text: str) -> list[str]:
+    """Without white space at the ends of lines and of the text."""
+    return [line.rstrip() for line in text.strip().split("\n")]
+
+
+# -- calls -----------------------------------------------------------------------------------------------------------
+
+
+def _answers(code: str, setup: str, calls: Sequence[Any], runner: Runner, timeout: float) -> list[str | None]:
+    """The program's answer to each call, as unchecked JSON text; None if it gave no answer, or two."""
+    job = {"code": code, "setup": setup, "calls": calls}
+    result = runner.run(_CANDIDATE, stdin=json.dumps(job) + "\n", timeout=timeout)
+    found: dict[str, str | None] = {}
+    for line in result.stdout.split("\n")[:-1]:  # text after the last newline was cut off
+        number, _, text = line.partition(" ")
+        found[number] = None if number in found else text
+    return [found.get(str(number)) for number in range(len(calls))]
+
+
+def _value(text: str | None, wanted: Any) -> Any:
+    """Decode an answer.
+
+    Raises:
+        Raised: there is none, or it is far larger than what is wanted.
+    """
+    if text is None or len(text) > 4096 + 64 * _size(wanted):
+        raise Raised("ValueError", "no answer")
+    try:
+        return decode(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise Raised("ValueError", "unreadable") from error
+
+
+def _size(value: Any) -> int:
+    """About how long a value is, written out."""
+    if isinstance(value, int):
+        return value.bit_length()
+    if isinstance(value, Mapping):
+        return sum(_size(key) + _size(inner) for key, inner in value.items())
+    return sum(map(_size, value)) + 2 if isinstance(value, list | tuple | set | frozenset) else len(repr(value))
+
+
+def _holds(text: str | None, wanted: Wanted) -> bool:
+    try:
+        return wanted.holds(_value(text, wanted.value))
+    except (Raised, ArithmeticError, TypeError, ValueError):
+        return False
+
+
+def _passes(text: str | None, wanted: Any) -> bool:
+    """Whether an answer is what JSON tests want; TACO wraps some expected values in a list."""
+    try:
+        got = _value(text, wanted)
+    except Raised:
+        return False
+    return _equal(got, wanted) or (isinstance(wanted, list) and len(wanted) == 1 and _equal(got, wanted[0]))
+
+
+def _equal(got: Any, wanted: Any) -> bool:
+    """Equal as JSON data: tuples are lists, keys are texts, and numbers may differ in their last digits."""
+    if isinstance(got, bool) or isinstance(wanted, bool):
+        return got is wanted
+    if isinstance(wanted, int | float):
+        return isinstance(got, int | float | Fraction | Decimal) and _is_close(got, wanted)
+    if isinstance(wanted, list):
+        if isinstance(got, set | frozenset):
+            return len(got) == len(wanted) and _members(got) == _members(wanted)
+        return isinstance(got, list | tuple) and len(got) == len(wanted) and all(map(_equal, got, wanted))
+    if isinstance(wanted, Mapping):
+        ours, theirs = _keyed(wanted), _keyed(got) if isinstance(got, dict) else {}
+        return ours.keys() == theirs.keys() and all(_equal(theirs[key], ours[key]) for key in ours)
+    return bool(type(got) is type(wanted) and got == wanted)
+
+
+def _keyed(value: Mapping[Any, Any]) -> dict[str, Any]:
+    """With keys as JSON has them."""
+    return {key if isinstance(key, str) else json.dumps(key, default=repr): inner for key, inner in value.items()}
+
+
+def _members(values: Iterable[Any]) -> set[tuple[bool, Any]] | None:
+    """Texts and numbers as members of a set, where True is not 1; None if there are others."""
+    values = list(values)
+    plain = all(isinstance(one, str | int | float) for one in values)
+    return {(isinstance(one, bool), one) for one in values} if plain else None
+
+
+def _is_close(got: Any, wanted: float) -> bool:
+    """Whether numbers are equal; where one is not whole, to nine digits (but not to whole units of large ones)."""
+    if got == wanted or (isinstance(got, int) and isinstance(wanted, int)):
+        return bool(got == wanted)
+    try:
+        absolute, size = abs(Fraction(got) - Fraction(wanted)), abs(Fraction(wanted))
+        return absolute <= _DIGITS * (size if isinstance(wanted, float) else min(size, 1))
+    except (OverflowError, ValueError):
+        return False
+
+
+# -- a judge ---------------------------------------------------------------------------------------------------------
+
+
+def _judged(
+    code: str, asserts: Sequence[str], tests: AssertTests, planned: Plan, runner: Runner, judge: Runner, timeout: float
+) -> list[bool]:
+    """The verdicts of tests that run in a process without the program, which calls it by way of this one.
+
+    Each round runs the tests from the start with all answers so far, until no answer is missing. The program makes
+    all calls again in each round, because they may depend on one another.
+    """
+    known: list[tuple[str, str]] = []
+    end = time.monotonic() + 4 * timeout
+    seed = zlib.crc32(code.encode("utf-8", "surrogatepass"))  # the same for the same program, and not foreseen
+    for _ in range(_ROUNDS):
+        job = {
+            "tests": asserts,
+            "setup": [tests.context, tests.setup],
+            "functions": planned.functions,
+            "modules": planned.modules,
+            "seed": seed,
+            "known": known,
+        }
+        result = judge.run(_JUDGE, stdin=json.dumps(job) + "\n", timeout=timeout)
+        try:
+            said = json.loads(result.stdout)
+        except ValueError:  # it ran out of time or memory
+            break
+        if said["unknown"] is None:
+            return list(said["verdicts"])
+        calls = [{"pickle": call, "keep": keep} for call, keep in said["calls"]]
+        texts = itertools.takewhile(
+            lambda text: text is not None, _answers(code, planned.setup, calls, runner, timeout)
+        )
+        known = [(call, str(text)) for (call, _), text in zip(said["calls"], texts, strict=False)]
+        if len(known) <= said["unknown"] or time.monotonic() > end:
+            break
+    return [False] * len(asserts)

@@ -1,0 +1,312 @@
+"""Rows of data sets: from memory, from local files, or from the Hugging Face Hub.
+
+A data set is asked for by name and split. What is below ``$ROLLENV_DATA`` is looked at first, then the hub. Rows are
+read once per process and shared, read-only.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import importlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from rollenv import hub
+from rollenv.errors import HubUnreachable, MissingData, NotOnHub, UsageError
+from rollenv.needs import DataFiles, require_extra
+
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+SPLITS = ("train", "test", "validation", "valid", "dev", "prompt")
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """A published file that holds a split, by its own name."""
+
+    name: str
+    tasks: range | None = None
+    """The ``task_id`` that belong to the split, where the file holds several."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Where a data set is, on the hub and below ``$ROLLENV_DATA``."""
+
+    hub: str
+    folder: str
+    config: str | None = None
+    files: Mapping[str, tuple[LocalFile, ...]] = field(default_factory=dict)
+    """For each split, published files that hold it, looked for before ``SPLIT.jsonl`` and its like."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Column names of the published files, and what the hub's copy calls them."""
+
+    def need(self, split: str) -> DataFiles:
+        """The files below ``$ROLLENV_DATA`` that this split needs."""
+        files = tuple(file.name for file in self.candidates(split))
+        return DataFiles(self.folder, files, f"https://huggingface.co/datasets/{self.hub}")
+
+    def candidates(self, split: str) -> list[LocalFile]:
+        """Where a split may be, the most likely place first."""
+        own = self.files.get(split, ())
+        return [*own, *(LocalFile(f"{split}{suffix}") for suffix in SUFFIXES), LocalFile(f"data/{split}-*.parquet")]
+
+
+def _mbpp(first: int, last: int, *own: str) -> tuple[LocalFile, ...]:
+    return (LocalFile("mbpp.jsonl", range(first, last + 1)), *(LocalFile(name) for name in own))
+
+
+_GSM8K = {"question": "problem"}
+_EVAL_MATH = {"math": (LocalFile("math500_test.jsonl"), LocalFile("math500.jsonl"))}
+
+#: The data sets of the registered ids, by the name under which GEM's ids ask for them.
+KNOWN: dict[str, DataSet] = {
+    known.hub: known
+    for known in (
+        DataSet("axon-rl/ASDIV-2k", "asdiv2k"),
+        DataSet("axon-rl/GSM-8k", "gsm8k", columns=_GSM8K),
+        DataSet("axon-rl/MATH-12k", "math12k"),
+        DataSet("axon-rl/MATH-lvl3to5-8k", "math8k-3to5"),
+        DataSet("axon-rl/ORZ-57k", "orz57k"),
+        DataSet("axon-rl/DeepScaleR-40K", "deepscaler40k"),
+        DataSet("axon-rl/geometry3k", "geometry3k"),
+        DataSet("axon-rl/math-eval", "math", files=_EVAL_MATH),
+        DataSet("axon-rl/CodeContest", "codecontest"),
+        DataSet("axon-rl/TACO-8k", "taco8k"),
+        DataSet("axon-rl/PrimeIntellect-15k", "primeintellect15k"),
+        DataSet("axon-rl/NaturalQuestions", "naturalquestions"),
+        DataSet("axon-rl/HotpotQA", "hotpotqa"),
+        DataSet("axon-rl/search-eval", "search-eval"),
+        DataSet("google-research-datasets/nq_open", "nq_open"),
+        *(DataSet(f"axon-rl/RuleTaker-d{depth}-70k", f"ruletaker-d{depth}") for depth in (0, 1, 2, 3, 5)),
+        DataSet(
+            "openai/openai_humaneval",
+            "humaneval",
+            files={"test": (LocalFile("HumanEval.jsonl.gz"), LocalFile("HumanEval.jsonl"))},
+        ),
+        DataSet(
+            "google-research-datasets/mbpp",
+            "mbpp",
+            config="full",
+            files={
+                "prompt": _mbpp(1, 10),
+                "test": _mbpp(11, 510, "mbpp_test.jsonl"),
+                "validation": _mbpp(511, 600),
+                "train": _mbpp(601, 974),
+            },
+            columns={"prompt": "text", "test": "test_list"},
+        ),
+    )
+}
+_BY_FOLDER = {known.folder: known for known in KNOWN.values()}
+
+
+def load_rows(name: str = "", split: str | None = None, rows: Iterable[Row] | None = None) -> Rows:
+    """The rows of one split.
+
+    Args:
+        name: a registered data set (its name on the hub or its folder below ``$ROLLENV_DATA``), any data set of the
+            hub, or the path of a .jsonl, .jsonl.gz or .parquet file or of a folder of those.
+        split: which part. None is right only where there is just one.
+        rows: rows in memory, instead of a name.
+
+    Raises:
+        MissingData: it is not here, with where it was looked for and where to get it.
+        UsageError: it has no such split, or several and none was asked for, or no rows.
+    """
+    if rows is not None:
+        mapped = hasattr(rows, "features") and hasattr(rows, "__getitem__")  # a table of the datasets library
+        found = rows if isinstance(rows, HubRows) else HubRows(rows) if mapped else _frozen(rows)
+    elif not name:
+        raise UsageError("a data environment needs dataset_name= (a name or a path) or dataset= (rows)")
+    elif known := KNOWN.get(name) or _BY_FOLDER.get(name):
+        found = _local(known, split) or _from_hub(known, split)
+    elif name.endswith(SUFFIXES) or Path(name).is_dir():
+        found = _from_path(Path(name), split)
+    else:
+        found = _from_hub(DataSet(name, name.rpartition("/")[2].lower()), split)
+    if not found:
+        raise UsageError(f"the data set {name or 'given as rows'} has no rows in split {split!r}")
+    return found
+
+
+def is_local(name: str, split: str) -> bool:
+    """Whether ``$ROLLENV_DATA`` holds a split of a registered data set.
+
+    Args:
+        name: of the data set.
+        split: such as ``train``.
+    """
+    return name in KNOWN and bool(_find(KNOWN[name], split))
+
+
+def folder_of(name: str) -> Path | None:
+    """The folder of the files that a data set's rows name; None if unknown."""
+    known, root = KNOWN.get(name) or _BY_FOLDER.get(name), _root()
+    if known:
+        return root / known.folder if root else None
+    path = Path(name)
+    return path if path.is_dir() else path.parent if name.endswith(SUFFIXES) else None
+
+
+def _root() -> Path | None:
+    value = os.environ.get("ROLLENV_DATA")
+    return Path(value) if value else None
+
+
+def _find(known: DataSet, split: str) -> list[tuple[Path, LocalFile]]:
+    """The local files of a split (several where a split comes in parts); empty if there are none."""
+    root = _root()
+    for file in known.candidates(split) if root else ():
+        assert root is not None
+        if paths := sorted((root / known.folder).glob(file.name)):
+            return [(path, file) for path in paths]
+    return []
+
+
+def _local(known: DataSet, split: str | None) -> Rows:
+    """The rows below ``$ROLLENV_DATA``; empty if there are none."""
+    root = _root()
+    if split is None:
+        if root and (root / known.folder).is_dir():
+            raise UsageError(f"pass split= to say which part of {known.hub} you mean")
+        return ()
+    found = _find(known, split)
+    parts = [_read_file(path, file.tasks, tuple(known.columns.items())) for path, file in found]
+    if found and not any(parts):
+        raise UsageError(f"the data set {known.hub} has no rows in {', '.join(str(path) for path, _ in found)}")
+    return parts[0] if len(parts) == 1 else tuple(row for part in parts for row in part)
+
+
+def _from_path(path: Path, split: str | None) -> Rows:
+    """A file or folder that the caller named; the names of its files give the split."""
+    if path.is_dir():
+        files = sorted(p for p in (*path.iterdir(), *path.glob("data/*")) if p.name.endswith(SUFFIXES))
+    else:
+        files = [path] if path.exists() else []
+    if not files:
+        raise MissingData(f"there is no {', '.join(SUFFIXES)} file at {path}")
+    splits = {p: _split_of(p) for p in files}
+    chosen = [p for p in files if splits[p] == split] if split else files
+    there = sorted({s or "(no name)" for s in splits.values()})
+    if not chosen:
+        raise UsageError(f"{path} has no split {split!r}: its file names say {', '.join(there)}")
+    if len({splits[p] for p in chosen}) > 1:
+        raise UsageError(f"{path} has several splits; pass split= one of {', '.join(there)}")
+    return tuple(row for p in chosen for row in _read_file(p))
+
+
+def _split_of(path: Path) -> str | None:
+    words = re.split(r"[^a-z0-9]+", path.name.lower())
+    return next((split for split in SPLITS if split in words), None)
+
+
+def _read_file(path: Path, tasks: range | None = None, columns: tuple[tuple[str, str], ...] = ()) -> Rows:
+    stat = path.stat()
+    return _read(path.resolve(), stat.st_mtime_ns, stat.st_size, tasks, columns)
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: Path, mtime_ns: int, size: int, tasks: range | None, columns: tuple[tuple[str, str], ...]) -> Rows:
+    """Keyed by the file's identity, so that a file that changed is read again."""
+    rename = dict(columns)
+    rows = _parquet_rows(path) if path.suffix == ".parquet" else _jsonl_rows(path)
+    kept = (row for row in rows if tasks is None or row["task_id"] in tasks)
+    return _frozen({rename.get(name, name): value for name, value in row.items()} for row in kept)
+
+
+def _jsonl_rows(path: Path) -> Iterator[dict[str, Any]]:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise UsageError(f"{path}, line {number}: this is not JSON: {error}") from error
+                if not isinstance(row, dict):
+                    raise UsageError(f"{path}, line {number}: a row is an object of columns, not {line.strip():.60}")
+                yield row
+
+
+def _parquet_rows(path: Path) -> Sequence[dict[str, Any]]:
+    parquet: Any = require_extra("pyarrow.parquet", "envs", f"reading {path.name}")
+    return parquet.read_table(path, use_threads=False).to_pylist()  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(maxsize=64)
+def _hub_rows(name: str, config: str | None, split: str | None) -> Rows:
+    library = importlib.import_module("datasets")
+    if not Path(name).is_dir() and not _in_hub_cache(library, name):
+        hub.ask(name, "dataset")
+    loaded = library.load_dataset(name, config) if config else library.load_dataset(name)
+    names = sorted(loaded)
+    if split is None and len(names) == 1:
+        split = names[0]
+    if split not in loaded:
+        raise UsageError(f"{name} has the splits {', '.join(names)}; pass split= one of them, not {split!r}")
+    return HubRows(loaded[split])
+
+
+def _in_hub_cache(library: Any, name: str) -> bool:
+    """Whether a data set was fetched before, so that it can be read without the hub."""
+    folder = Path(getattr(getattr(library, "config", None), "HF_DATASETS_CACHE", "") or "/nonexistent")
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    return any(re.sub(r"[^a-z0-9]", "", path.name.lower()) == plain for path in folder.glob("*"))
+
+
+class HubRows(Sequence[Row]):
+    """A split as the ``datasets`` library holds it, mapped from disk: a row is read on access."""
+
+    def __init__(self, table: Any):
+        self.table = table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        return MappingProxyType(dict(self.table[int(index)]))
+
+
+def _from_hub(known: DataSet, split: str | None) -> Rows:
+    try:
+        importlib.import_module("datasets")
+    except ImportError as error:
+        raise MissingData(_missing(known, split)) from error
+    try:
+        return _hub_rows(known.hub, known.config, split)
+    except (HubUnreachable, NotOnHub) as error:
+        raise MissingData(f"{_missing(known, split)} ({error})") from error
+    except OSError as error:
+        raise MissingData(f"{_missing(known, split)} (the hub said: {str(error)[:200]})") from error
+
+
+def _missing(known: DataSet, split: str | None) -> str:
+    names = ", ".join(f"{known.folder}/{file.name}" for file in known.candidates(split or "SPLIT"))
+    where = "$ROLLENV_DATA does not name a folder" if _root() is None else f"$ROLLENV_DATA ({_root()}) has none of"
+    return (
+        f"the data set {known.hub} (split {split!r}) is not here: {where}"
+        f"{' with' if _root() is None else ''} {names}, and the hub needs `pip install 'rollenv[data]'` and a "
+        f"connection. "
+        f"Get it from https://huggingface.co/datasets/{known.hub} and put it there"
+    )
+
+
+def _frozen(rows: Iterable[Row]) -> Rows:
+    try:
+        return tuple(row if isinstance(row, MappingProxyType) else MappingProxyType(dict(row)) for row in rows)
+    except UsageError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"rows must be mappings from columns to values: {error}") from error

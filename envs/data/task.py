@@ -1,0 +1,225 @@
+"""What question-and-answer tasks share: attempts, rewards, rows of a data set."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollenv.core import Env, ResetResult, StepResult, UsageError
+from rollenv.envs.data.rows import Row, load_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The grade of an answer."""
+
+    score: float
+    """From 0 to 1; 1 is success."""
+    said: str
+    """The message to the agent."""
+    valid: bool = True
+    """Whether the action could be read."""
+    final: bool = False
+    """Whether it ends the task even if it is wrong."""
+
+
+class AnswerEnv(Env):
+    """A task, and an answer to it.
+
+    With one turn, the answer ends the task (``terminated``). With more, a wrong one may be tried again until it is
+    right or the turns are used up (``truncated``). The last answer's score is the reward.
+
+    Args:
+        max_turns: how many answers may be given.
+        format_reward: the reward for an action without an answer.
+    """
+
+    _changed_in_place = ()
+
+    def __init__(self, *, max_turns: int = 1, format_reward: float = 0.0):
+        if max_turns < 1 or format_reward > 0:
+            raise UsageError(
+                f"max_turns must be at least 1 and a format reward at most 0, got {max_turns} and {format_reward}"
+            )
+        self.max_turns, self.format_reward = max_turns, format_reward
+        self.turn = 0
+
+    # -- methods of a task; its attributes are replaced, never changed in place ------------------------------------
+
+    def _new_task(self, options: dict[str, Any]) -> None:
+        raise NotImplementedError(f"{type(self).__name__} has no _new_task()")
+
+    def _question(self) -> str:
+        """The whole task as text."""
+        raise NotImplementedError(f"{type(self).__name__} has no _question()")
+
+    def _brief(self) -> str:
+        """A short form of the task, for short prompts; empty if there is none."""
+        return ""
+
+    def _judge(self, action: str) -> Verdict:
+        raise NotImplementedError(f"{type(self).__name__} has no _judge()")
+
+    # -- the episode -------------------------------------------------------------------------------------------------
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        self._new_task(options)
+        self.turn = 0
+        return self._question(), self._info()
+
+    def _info(self) -> dict[str, Any]:
+        brief = self._brief()
+        return {"brief": brief} if brief else {}
+
+    def _step(self, action: str) -> StepResult:
+        self.turn += 1
+        verdict = self._judge(action)
+        success = verdict.valid and verdict.score >= 1.0
+        ended = success or verdict.final or self.max_turns == 1
+        over = ended or self.turn >= self.max_turns
+        reward = (verdict.score if over else 0.0) if verdict.valid else self.format_reward
+        info = {**self._info(), "valid": verdict.valid}
+        if over:
+            return verdict.said, reward, ended, not ended, info | {"success": success}
+        left = self.max_turns - self.turn
+        return f"{verdict.said}\n{left} more turn{'s' * (left > 1)}.", reward, False, False, info
+
+    def render(self) -> str:
+        return f"{self._brief() or self._question()}\nTurn {self.turn} of {self.max_turns}"
+
+    def state_key(self) -> str:
+        return self.render()
+
+
+class RowEnv(AnswerEnv):
+    """Tasks from the rows of a data set, one answer each.
+
+    Args:
+        dataset_name, split, dataset: which rows; see :func:`~rollenv.envs.data.rows.load_rows` (``dataset`` are
+            rows in memory).
+        question_key, gold_key: the columns with the question and the gold answer.
+        seed: starts the private random stream, as ``reset(seed)`` does.
+        format_reward: the reward for an action without an answer.
+
+    ``reset(options={"index": i})`` asks for row ``i`` (``reset(idx=i)``, GEM's argument, does too). A seed draws a row;
+    the resets without a seed that follow go through all the others in a random order before any comes again.
+    """
+
+    reset_options = frozenset({"index"})
+    #: What copies have in common: rows never change, and what runs programs or learns time limits is made for sharing.
+    shared_by_copies = frozenset({"rows", "spec", "timeout", "_runner", "_judge_runner", "_parsed"})
+
+    def __init__(
+        self,
+        dataset_name: str | None,
+        split: str | None,
+        dataset: Iterable[Row] | None,
+        question_key: str,
+        gold_key: str,
+        seed: int | None,
+        format_reward: float,
+    ):
+        super().__init__(format_reward=format_reward)
+        self.rows = load_rows(dataset_name or "", split, dataset)
+        for key in (question_key, gold_key):
+            if key not in self.rows[0]:
+                raise UsageError(
+                    f"the rows of {dataset_name or 'the data set'} have no column {key!r}; "
+                    f"they have {', '.join(map(repr, self.rows[0]))}"
+                )
+        self.question_key, self.gold_key = question_key, gold_key
+        self.idx = 0
+        self._epoch: Epoch | None = None
+        if seed is not None:
+            self.seed_stream(seed)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RowEnv:
+        twin = memo[id(self)] = copy.copy(self)
+        for name, value in vars(self).items():
+            if name not in self.shared_by_copies:
+                setattr(twin, name, copy.deepcopy(value, memo))
+        return twin
+
+    @property
+    def row(self) -> Row:
+        """The row of the current episode."""
+        return self.rows[self.idx]
+
+    def reset(
+        self, seed: int | None = None, idx: int | None = None, *, options: dict[str, Any] | None = None
+    ) -> ResetResult:
+        """Start an episode; see :meth:`rollenv.Env.reset`.
+
+        Args:
+            seed: restarts the random stream; None continues it.
+            idx: index of the row to ask (GEM's argument); the same as ``options={"index": idx}``.
+            options: ``index`` chooses the row.
+        """
+        return super().reset(seed, options=options if idx is None else {**(options or {}), "index": idx})
+
+    def num_tasks(self) -> int:
+        return len(self.rows)
+
+    def seed_stream(self, seed: int) -> None:
+        super().seed_stream(seed)
+        self._epoch = None
+
+    def _new_task(self, options: dict[str, Any]) -> None:
+        self._choose(options.get("index"))
+        for key in (self.question_key, self.gold_key):
+            if key not in self.row:
+                raise UsageError(f"{self}: row {self.idx} has no column {key!r}")
+
+    def _choose(self, index: Any) -> None:
+        if index is None:
+            self.idx = self._next_row()
+            return
+        if not isinstance(index, int | np.integer) or isinstance(index, bool) or not 0 <= index < len(self.rows):
+            raise UsageError(f"{self}: there are rows 0 to {len(self.rows) - 1}, not {index!r}")
+        self.idx = int(index)
+
+    def _next_row(self) -> int:
+        if self._epoch is None or self._epoch.place + 1 >= len(self.rows):
+            self._epoch = Epoch(self.randint(len(self.rows)), self.randint(2**31))
+            return self._epoch.first
+        self._epoch = replace(self._epoch, place=self._epoch.place + 1)
+        return int(_order(len(self.rows), self._epoch.first, self._epoch.seed)[self._epoch.place])
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        observation, info = super()._reset(options)
+        return observation, info | {"idx": self.idx}
+
+    def render(self) -> str:
+        return f"Row {self.idx}: {super().render()}"
+
+    def state_key(self) -> str:
+        return f"{self.idx}/{self.turn}"
+
+    def _get_state(self) -> dict[str, Any]:
+        return {"turn": self.turn, "idx": self.idx, "epoch": self._epoch and asdict(self._epoch)}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self.turn, self.idx = state["turn"], state["idx"]
+        self._epoch = state["epoch"] and Epoch(**state["epoch"])
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """An order of all rows, and the position in it."""
+
+    first: int
+    seed: int
+    place: int = 0
+
+
+@functools.lru_cache(maxsize=16)
+def _order(n: int, first: int, seed: int) -> NDArray[np.int64]:
+    """The numbers 0 .. n - 1 in an order that follows from the seed, ``first`` at the front."""
+    others = np.delete(np.arange(n), first)
+    return np.concatenate([[first], np.random.Generator(np.random.PCG64(seed)).permutation(others)])

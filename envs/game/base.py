@@ -1,0 +1,229 @@
+r"""What the text games share: ``\boxed{}`` actions, a turn limit, GEM's rewards, and state that is saved by name."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, UsageError
+from rollenv.parsing import boxes, last_boxed
+
+_NUMBER = re.compile(r"[+-]?\d{1,4300}")  # longer ones Python does not read
+_MOST = 10**18
+
+
+class TextGame(Env):
+    r"""A game with its action in ``\boxed{}``.
+
+    The last box that holds a move counts. An action without one costs 0.1 and ends the episode; a move that cannot be
+    carried out costs a turn and nothing else. The turn limit truncates. The instructions come at reset, a sentence
+    about what happened at every step, and the board in ``info["suffix"]``.
+
+    Args:
+        sizes: the arguments named in ``size_names``. None for all of them draws from ``random_sizes`` at every reset.
+    """
+
+    #: The constructor arguments that say how large a game is; ``max_turns`` is one of them.
+    size_names: ClassVar[tuple[str, ...]]
+    #: What the ids whose name ends in -random draw from, in the order of the names; empty if sizes must be given.
+    random_sizes: ClassVar[Sequence[tuple[Any, ...]]] = ()
+    #: Attributes that hold the state of an episode: JSON values, or tuples that ``_restored`` makes again.
+    state_names: ClassVar[tuple[str, ...]] = ()
+    malformed_reward: ClassVar[float] = -0.1
+    malformed_ends: ClassVar[bool] = True
+
+    max_turns: int
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._changed_in_place = cls.state_names
+
+    def __init__(self, **sizes: Any):
+        missing = [name for name in self.size_names if sizes[name] is None]
+        if missing and (len(missing) < len(sizes) or not self.random_sizes):
+            either = f", or None for all of {', '.join(self.size_names)} to draw them" if self.random_sizes else ""
+            raise UsageError(f"{type(self).__name__}: {', '.join(missing)} must be given{either}")
+        self.sizes_vary = bool(missing)
+        self.turn = 0
+        self._resize(**(self._size(0) if missing else sizes))
+        if self.max_turns < 1:
+            raise UsageError(f"{type(self).__name__}: max_turns must be at least 1, got {self.max_turns}")
+
+    # -- what a game writes ------------------------------------------------------------------------------------------
+
+    def _resized(self) -> None:
+        """Check the sizes and build what depends only on them."""
+
+    def _new_game(self) -> None:
+        """Draw what is hidden and set the board up."""
+        raise NotImplementedError(f"{type(self).__name__} has no _new_game()")
+
+    def _instructions(self) -> str:
+        raise NotImplementedError(f"{type(self).__name__} has no _instructions()")
+
+    def _parse(self, text: str) -> Any:
+        """The move that the content of the box names, or None."""
+        raise NotImplementedError(f"{type(self).__name__} has no _parse()")
+
+    def _play(self, move: Any) -> tuple[str, float, bool | None]:
+        """Carry out a move: what to say, the reward, and True when won, False when lost, None if the game continues."""
+        raise NotImplementedError(f"{type(self).__name__} has no _play()")
+
+    def _suffix(self) -> str:
+        """The board with a line that introduces it."""
+        raise NotImplementedError(f"{type(self).__name__} has no _suffix()")
+
+    def _late_reward(self) -> float:
+        """What is paid at the turn limit."""
+        return 0.0
+
+    def _next_move(self) -> str:
+        """What an expert would put into the box."""
+        raise NotImplementedError(f"{type(self).__name__} has no _next_move()")
+
+    def _restored(self) -> None:
+        """Make what follows from the attributes in ``state_names``, after they were set."""
+
+    # -- the episode -------------------------------------------------------------------------------------------------
+
+    def _resize(self, **sizes: Any) -> None:
+        for name in self.size_names:
+            setattr(self, name, sizes[name])
+        self._resized()
+
+    def _size(self, number: int) -> dict[str, Any]:
+        return dict(zip(self.size_names, self.random_sizes[number], strict=True))
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        if self.sizes_vary:
+            self._resize(**self._size(self.randint(len(self.random_sizes))))
+        self.turn = 0
+        self._new_game()
+        return self._instructions(), {"suffix": self._suffix()}
+
+    def _step(self, action: str) -> StepResult:
+        self.turn = turn = self.turn + 1
+        move = self._read(action)
+        if move is None:
+            return self._malformed()
+        said, reward, won = self._play(move)
+        if won is not None:
+            return f"Turn {turn}: {said}", reward, True, False, self._info(True, won)
+        if turn < self.max_turns:
+            return f"Turn {turn}: {said}", reward, False, False, {"suffix": self._suffix(), "valid": True}
+        said = f"Turn {turn}: {said} That was the last turn."
+        return said, reward + self._late_reward(), False, True, self._info(True, False)
+
+    def _read(self, action: str) -> Any:
+        """The move in the last box that holds one, or None."""
+        text = last_boxed(action)
+        move = None if text is None else self._parse(text)
+        return move if move is not None else next(filter(_is_move, map(self._parse, boxes(action))), None)
+
+    def _malformed(self) -> StepResult:
+        said = f"Turn {self.turn}: this has no action in the required form."
+        if self.malformed_ends:
+            return said, self.malformed_reward, True, False, self._info(False, False)
+        if self.turn < self.max_turns:
+            return said, self.malformed_reward, False, False, {"suffix": self._suffix(), "valid": False}
+        return said, self.malformed_reward + self._late_reward(), False, True, self._info(False, False)
+
+    def _info(self, valid: bool, success: bool) -> dict[str, Any]:
+        return {"suffix": self._suffix(), "valid": valid, "success": success}
+
+    # -- abilities ---------------------------------------------------------------------------------------------------
+
+    def oracle_action(self) -> str:
+        if self._over:
+            raise EpisodeOver(f"{self}: the episode is over; there is no next action")
+        return box(self._next_move())
+
+    def _pick(self, actions: Sequence[str]) -> str:
+        return actions[int(self.action_rng.random() * len(actions))]
+
+    def state_key(self) -> str:
+        return self.render()
+
+    def _get_state(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in self.state_names}
+        return {
+            "turn": self.turn,
+            "sizes": {name: getattr(self, name) for name in self.size_names},
+            **{name: value.copy() if isinstance(value, list) else value for name, value in values.items()},
+        }
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self.turn = state["turn"]
+        self._resize(**state["sizes"])
+        for name in self.state_names:
+            value = state[name]
+            setattr(self, name, value.copy() if isinstance(value, list) else value)
+        self._restored()
+
+
+def box(text: str) -> str:
+    r"""The text in a ``\boxed{}``."""
+    return f"\\boxed{{{text}}}"
+
+
+def _is_move(parsed: Any) -> bool:
+    return parsed is not None
+
+
+def numbers(text: str, n: int | None = None) -> list[int] | None:
+    """Parse whole numbers separated by spaces or commas.
+
+    Digits may be of any script; a number above 10 ** 18 is read as 10 ** 18.
+
+    Args:
+        text: to parse.
+        n: how many numbers there have to be; None allows any count above 0.
+
+    Returns:
+        The numbers, or None if the text is anything else.
+    """
+    parts = text.replace(",", " ").split(None, n or -1)
+    good = len(parts) == n if n else parts
+    return [whole(part) for part in parts] if good and all(map(_NUMBER.fullmatch, parts)) else None
+
+
+def whole(digits: str) -> int:
+    """The number, or 10 ** 18 where it is larger: that is outside every game, and short enough to say."""
+    return max(-_MOST, min(int(digits), _MOST))
+
+
+def letters(text: str) -> str | None:
+    """A word in upper case, or None; its letters may be separated."""
+    word = "".join(text.split())
+    return word.upper() if word.isascii() and word.isalpha() else None
+
+
+def turns(n: int) -> str:
+    """``n`` turns, in words."""
+    return "1 turn" if n == 1 else f"{n} turns"
+
+
+@functools.cache
+def read_lines(name: str) -> tuple[str, ...]:
+    """The lines of a text file in this folder, read once."""
+    return tuple(Path(__file__).with_name("words").joinpath(name).read_text(encoding="utf-8").splitlines())
+
+
+@functools.cache
+def words(length: int, hard: bool = False) -> tuple[str, ...]:
+    """List common English words of one length.
+
+    Args:
+        length: of the words, 3 to 8.
+        hard: rarer words instead, if there are any of that length.
+
+    Returns:
+        The words in upper case, sorted.
+    """
+    listed = [
+        tuple(w.upper() for w in read_lines(name) if len(w) == length) for name in ("words_hard.txt", "words.txt")
+    ]
+    return listed[0] or listed[1] if hard else listed[1]

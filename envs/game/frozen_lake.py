@@ -1,0 +1,216 @@
+"""FrozenLake as RAGEN and ROLL play it: a random map, a random start and goal, described as text."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from rollenv.core import EpisodeOver, UsageError
+from rollenv.envs import pictures
+from rollenv.envs.game.grid import GridGame, Rewards
+
+LEGEND = "P is you, _ is ice, O a hole, G the goal, X you in a hole, √ you on the goal"
+
+#: Row and column steps of :attr:`FrozenLake.directions`; before and after a direction stand its two sideways ones.
+STEPS = ((0, -1), (1, 0), (0, 1), (-1, 0))
+
+
+class FrozenLake(GridGame):
+    """Reach the goal without falling into a hole.
+
+    Args:
+        size: rows and columns.
+        frozen: the chance of a cell to be ice rather than a hole.
+        is_slippery: whether the ice makes you slide sideways.
+        success_rate: on slippery ice, the chance to go where you mean to; the rest is split between both sides.
+        rewards: ``ragen`` (1 at the goal, -0.1 for a malformed action), ``roll`` (-0.01 for one) or ``gem``
+            (it ends the episode with -0.1).
+        max_turns, max_actions, actions_per_turn, action_format: see :class:`~rollenv.envs.game.grid.GridGame`. The
+            goal can always be reached within the limit if the ice does not slip.
+    """
+
+    picture = staticmethod(pictures.frozen_lake)
+    directions = ("left", "down", "right", "up")
+    reward_schemes = {
+        "gem": Rewards(),
+        "ragen": Rewards(invalid_ends=False),
+        "roll": Rewards(invalid=-0.01, invalid_ends=False),
+    }
+
+    def __init__(
+        self,
+        size: int = 4,
+        frozen: float = 0.8,
+        is_slippery: bool = True,
+        success_rate: float = 1 / 3,
+        *,
+        max_turns: int = 5,
+        max_actions: int | None = 10,
+        actions_per_turn: int = 5,
+        action_format: str = "answer",
+        rewards: str | Rewards | Mapping[str, Any] = "ragen",
+    ):
+        super().__init__(
+            max_turns=max_turns,
+            max_actions=max_actions,
+            actions_per_turn=actions_per_turn,
+            action_format=action_format,
+            rewards=rewards,
+        )
+        if size < 2 or not 0 < frozen <= 1 or not 0 <= success_rate <= 1:
+            raise UsageError(
+                f"size must be at least 2, frozen in (0, 1] and success_rate in [0, 1]; "
+                f"got size={size}, frozen={frozen}, success_rate={success_rate}"
+            )
+        self.size, self.frozen = size, frozen
+        self.success_rate = success_rate if is_slippery else 1.0
+        self.holes: frozenset[int] = frozenset()
+        self.goal = self.player = 0
+
+    def _new_game(self, options: dict[str, Any]) -> None:
+        cells = self.size * self.size
+        while True:
+            start, goal = self.randint(cells), self.randint(cells)
+            holes = frozenset(
+                c for c in range(cells) if self.np_random.random() >= self.frozen and c not in (start, goal)
+            )
+            if 0 < self._distance(start, goal, holes) <= self.move_limit:
+                break
+        self.player, self.goal, self.holes = start, goal, holes
+
+    def _distance(self, start: int, goal: int, holes: frozenset[int]) -> int:
+        """Moves from start to goal around the holes; -1 if there is no path."""
+        distance = {start: 0}
+        queue = [start]
+        for cell in queue:
+            if cell == goal:
+                return distance[cell]
+            for direction in range(4):
+                after = neighbour(self.size, cell, direction)
+                if after not in distance and after not in holes:
+                    distance[after] = distance[cell] + 1
+                    queue.append(after)
+        return -1
+
+    def _move(self, direction: int) -> tuple[str, float]:
+        meant = direction
+        if self.success_rate < 1:
+            draw = self.np_random.random()
+            if draw >= self.success_rate:
+                left = draw < (1 + self.success_rate) / 2
+                direction = (direction + (-1 if left else 1)) % 4
+        before, self.player = self.player, neighbour(self.size, self.player, direction)
+        name = self.directions[direction]
+        if self.player in self.holes:
+            return f"you fell into a hole going {name}", 0.0
+        if self.player == before:
+            return f"the border stopped you going {name}", 0.0
+        return (f"you went {name}" if direction == meant else f"you slipped {name}"), 0.0
+
+    def _outcome(self) -> bool | None:
+        if self.player == self.goal:
+            return True
+        return False if self.player in self.holes else None
+
+    def _suffix(self) -> str:
+        return f"The lake now:\n{self.render()}\n"
+
+    def _instructions(self) -> str:
+        ice = "The ice is slippery: you may slide sideways. " if self.success_rate < 1 else ""
+        return f"This is FrozenLake: walk over the ice to the goal. {ice}{LEGEND}.\n{self._how_to_answer()}"
+
+    def render(self) -> str:
+        cells = ["O" if c in self.holes else "_" for c in range(self.size * self.size)]
+        cells[self.goal] = "G"
+        cells[self.player] = {"G": "√", "O": "X"}.get(cells[self.player], "P")
+        return "\n".join(" ".join(cells[r : r + self.size]) for r in range(0, len(cells), self.size))
+
+    # -- abilities ---------------------------------------------------------------------------------------------------
+
+    def oracle_action(self) -> str:
+        """The move with the highest chance to reach the goal in the moves that are left (value iteration).
+
+        Where there are more moves than turns left, a turn holds several, each planned as if the one before went well.
+        """
+        if self._over:
+            raise EpisodeOver(f"{self}: the episode is over; there is no next action")
+        turns = self.max_turns - self.turn
+        moves = min(self.move_limit - self.actions, turns * self.actions_per_turn)
+        names, cell = [], self.player
+        for left in range(moves, moves - -(-moves // turns), -1):
+            values = best_chances(self.size, self.holes, self.goal, self.success_rate, left - 1)
+            chances = [_chance(self.size, cell, d, self.success_rate, values) for d in range(4)]
+            direction = chances.index(max(chances))
+            names.append(self.directions[direction])
+            cell = neighbour(self.size, cell, direction)
+            if cell == self.goal or cell in self.holes:
+                break
+        return self.format_action(*names)
+
+    def state_key(self) -> str:
+        return self.render()
+
+    def _get_state(self) -> dict[str, Any]:
+        return super()._get_state() | {"player": self.player, "goal": self.goal, "holes": sorted(self.holes)}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        super()._set_state(state)
+        self.player, self.goal, self.holes = state["player"], state["goal"], frozenset(state["holes"])
+
+
+def neighbour(size: int, cell: int, direction: int) -> int:
+    """Return the cell one step away; a step off the board stays in place.
+
+    Args:
+        size: side of the board.
+        cell: index ``row * size + column``.
+        direction: index in :data:`STEPS`, 0 to 3.
+    """
+    row, column = divmod(cell, size)
+    row, column = row + STEPS[direction][0], column + STEPS[direction][1]
+    return row * size + column if 0 <= row < size and 0 <= column < size else cell
+
+
+def _chance(size: int, cell: int, direction: int, success_rate: float, values: tuple[float, ...]) -> float:
+    """The expected value of moving in a direction, sliding to either side with half of what success leaves."""
+    aside = (1 - success_rate) / 2
+    shares = ((direction, success_rate), (direction - 1, aside), (direction + 1, aside))
+    return sum(share * values[neighbour(size, cell, d % 4)] for d, share in shares)
+
+
+def best_chances(size: int, holes: frozenset[int], goal: int, success_rate: float, moves: int) -> tuple[float, ...]:
+    """Compute the probability of reaching the goal under the best policy, by value iteration.
+
+    Args:
+        size: side of the board.
+        holes: cells that end the episode.
+        goal: the cell to reach.
+        success_rate: probability of moving in the chosen direction; the rest is split between both sides.
+        moves: the most moves.
+
+    Returns:
+        A probability for each of the ``size * size`` cells.
+    """
+    table, lock = _table(size, holes, goal, success_rate)
+    with lock:
+        while len(table) <= moves and (len(table) < 2 or table[-1] != table[-2]):  # further moves change nothing
+            values = table[-1]
+            table.append(
+                tuple(
+                    values[cell]
+                    if cell == goal or cell in holes
+                    else max(_chance(size, cell, direction, success_rate, values) for direction in range(4))
+                    for cell in range(size * size)
+                )
+            )
+        return table[min(moves, len(table) - 1)]
+
+
+@functools.lru_cache(maxsize=256)
+def _table(
+    size: int, holes: frozenset[int], goal: int, success_rate: float
+) -> tuple[list[tuple[float, ...]], threading.Lock]:
+    """The probabilities by the number of moves left, as far as they are computed, and the lock for extending them."""
+    return [tuple(float(cell == goal) for cell in range(size * size))], threading.Lock()

@@ -1,0 +1,227 @@
+"""What grid games share: action formats, turn and action limits, reward schemes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rollenv.core import Env, ResetResult, StepResult, UsageError
+from rollenv.parsing import ACTION_FORMATS, boxes
+from rollenv.registry import ABILITIES, register
+
+
+@dataclass(frozen=True, slots=True)
+class Rewards:
+    """The rewards of a grid game, as in one of the projects that use it."""
+
+    success: float = 1.0
+    step: float = 0.0
+    """For every action carried out."""
+    progress: float = 0.0
+    """For every part of the goal reached, and off again when it is undone (a box on its target)."""
+    partial: float = 0.0
+    """At the turn limit, times the share of the goal reached."""
+    invalid: float = -0.1
+    """For a turn whose action does not parse."""
+    invalid_ends: bool = True
+    """Whether such a turn ends the episode."""
+
+
+def _rewards(fields: Mapping[str, Any]) -> Rewards:
+    if unknown := sorted(set(fields) - set(Rewards.__dataclass_fields__)):
+        raise UsageError(f"rewards have no {unknown[0]!r}; they have {', '.join(Rewards.__dataclass_fields__)}")
+    return Rewards(**fields)
+
+
+class GridGame(Env):
+    """A game whose actions are directions.
+
+    Args:
+        max_turns: the episode is truncated after this many turns (calls of ``step``).
+        max_actions: the same for single moves, where a turn may hold several; None for no limit.
+        actions_per_turn: how many moves separated by ``||`` one turn may hold; further ones are dropped.
+        action_format: ``boxed`` (GEM), ``answer`` (RAGEN, ROLL) or ``bare`` (nothing but the direction).
+        rewards: a name in ``reward_schemes``, or a :class:`Rewards` or its fields.
+    """
+
+    directions: tuple[str, ...]
+    reward_schemes: dict[str, Rewards]
+
+    def __init__(
+        self,
+        *,
+        max_turns: int,
+        max_actions: int | None,
+        actions_per_turn: int,
+        action_format: str,
+        rewards: str | Rewards | Mapping[str, Any],
+    ):
+        if action_format not in ACTION_FORMATS:
+            raise UsageError(f"action_format {action_format!r} is unknown; choose from {', '.join(ACTION_FORMATS)}")
+        if isinstance(rewards, str):
+            if rewards not in self.reward_schemes:
+                raise UsageError(f"rewards {rewards!r} is unknown; choose from {', '.join(self.reward_schemes)}")
+            rewards = self.reward_schemes[rewards]
+        elif isinstance(rewards, Mapping):
+            rewards = _rewards(rewards)
+        if max_turns < 1 or actions_per_turn < 1 or (max_actions is not None and max_actions < 1):
+            raise UsageError("max_turns, max_actions and actions_per_turn are at least 1")
+        self.max_turns, self.max_actions, self.actions_per_turn = max_turns, max_actions, actions_per_turn
+        self.action_format, self.rewards = action_format, rewards
+        self._extract, self._template = ACTION_FORMATS[action_format]
+        self._index = {name: i for i, name in enumerate(self.directions)}
+        self.turn = self.actions = 0
+
+    # -- what a game writes ------------------------------------------------------------------------------------------
+
+    def _new_game(self, options: dict[str, Any]) -> None:
+        raise NotImplementedError(f"{type(self).__name__} has no _new_game()")
+
+    def _move(self, direction: int) -> tuple[str, float]:
+        """Carry out one move: what happened, as a sentence part, and the parts of the goal won or lost."""
+        raise NotImplementedError(f"{type(self).__name__} has no _move()")
+
+    def _outcome(self) -> bool | None:
+        """True when won, False when lost, None while the game continues."""
+        raise NotImplementedError(f"{type(self).__name__} has no _outcome()")
+
+    def _suffix(self) -> str:
+        """The current position as text."""
+        raise NotImplementedError(f"{type(self).__name__} has no _suffix()")
+
+    def _instructions(self) -> str:
+        raise NotImplementedError(f"{type(self).__name__} has no _instructions()")
+
+    def _share_done(self) -> float:
+        return 0.0
+
+    # -- the episode -------------------------------------------------------------------------------------------------
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        self._new_game(options)
+        self.turn = self.actions = 0
+        return self._instructions(), {"suffix": self._suffix()}
+
+    def _step(self, action: str) -> StepResult:
+        self.turn += 1
+        moves, valid = self._parse(action)
+        reward = 0.0 if valid else self.rewards.invalid
+        if not valid and self.rewards.invalid_ends:
+            return f"Turn {self.turn}: this is not a valid action.", reward, True, False, self._info(False, False)
+        done: list[str] = []
+        outcome = None
+        for move in moves:
+            what, progress = self._move(move)
+            done.append(what)
+            reward += self.rewards.step + progress * self.rewards.progress
+            self.actions += 1
+            outcome = self._outcome()
+            if outcome is not None or self.actions == self.max_actions:
+                break
+        said = ", then ".join(done) if done else "this is not a valid action"
+        if outcome is not None:
+            reward += self.rewards.success * outcome
+            return f"Turn {self.turn}: {said}.", reward, True, False, self._info(valid, outcome)
+        truncated = self.turn >= self.max_turns or self.actions == self.max_actions
+        if truncated:
+            reward += self.rewards.partial * self._share_done()
+            return f"Turn {self.turn}: {said}. That was the last turn.", reward, False, True, self._info(valid, False)
+        return f"Turn {self.turn}: {said}.", reward, False, False, {"suffix": self._suffix(), "valid": valid}
+
+    def _info(self, valid: bool, success: bool) -> dict[str, Any]:
+        return {"suffix": self._suffix(), "valid": valid, "success": success}
+
+    def _parse(self, action: str) -> tuple[list[int], bool]:
+        """The moves of a turn, and whether all of it was parsed; of several boxes the last valid one counts."""
+        text = self._extract(action)
+        read = ([], False) if text is None else self._moves(text)
+        if read[1] or self.action_format != "boxed":
+            return read
+        return next((earlier for earlier in map(self._moves, boxes(action)) if earlier[1]), read)
+
+    def _moves(self, text: str) -> tuple[list[int], bool]:
+        if self.actions_per_turn == 1:
+            move = self._index.get(text.strip().lower())
+            return ([], False) if move is None else ([move], True)
+        parts = [self._index.get(part.strip().lower()) for part in text.split("||", self.actions_per_turn)]
+        parts = parts[: self.actions_per_turn]
+        return [p for p in parts if p is not None], None not in parts
+
+    def format_action(self, *directions: str) -> str:
+        """Bare directions in the form that this game parses."""
+        return self._template % " || ".join(directions)
+
+    @property
+    def move_limit(self) -> int:
+        """The most moves an episode can have."""
+        moves = self.max_turns * self.actions_per_turn
+        return moves if self.max_actions is None else min(moves, self.max_actions)
+
+    def sample_random_action(self) -> str:
+        return self._template % self.action_rng.choice(self.directions)
+
+    def _how_to_answer(self) -> str:
+        *others, last = self.directions
+        text = f"Reply with {', '.join(others)} or {last}"
+        if (example := self.format_action(self.directions[0])) != self.directions[0]:
+            text += f", as in {example}"
+        if self.actions_per_turn > 1:
+            several = self.format_action(*self.directions[:2])
+            text += f", or with up to {self.actions_per_turn} of them in a row, as in {several}"
+        limit = f"{self.max_turns} turns" if self.max_actions is None else f"{self.max_actions} moves"
+        return f"{text}. You have {limit}."
+
+    def _get_state(self) -> dict[str, Any]:
+        return {"turn": self.turn, "actions": self.actions}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self.turn, self.actions = state["turn"], state["actions"]
+
+
+SOKOBAN = "rollenv.envs.game.sokoban:Sokoban"
+FROZEN_LAKE = "rollenv.envs.game.frozen_lake:FrozenLake"
+
+
+def register_project(project: str, *, slippery: bool, max_turns: int, actions_per_turn: int) -> None:
+    """Register Sokoban and FrozenLake with the settings of a project.
+
+    Args:
+        project: the namespace, and the name of the reward scheme.
+        slippery: whether FrozenLake is.
+        max_turns: turns of an episode.
+        actions_per_turn: moves in a turn; an episode has ten.
+    """
+    shared: dict[str, Any] = {
+        "abilities": ABILITIES,
+        "action_format": "answer",
+        "rewards": project,
+        "max_turns": max_turns,
+        "actions_per_turn": actions_per_turn,
+        "max_actions": 10,
+    }
+    levels: dict[str, list[Any]] = {
+        "dim_room": [(6, 6), (6, 6), (7, 7), (8, 8)],
+        "num_boxes": [1, 1, 1, 2],
+        "min_moves": [1, 4, 4, 6],
+        "max_actions": [10, 10, 15, 25],
+        "max_turns": [max_turns] if actions_per_turn > 1 else [10, 10, 15, 25],
+    }
+    for name, room, number_of_boxes in (("Sokoban", (6, 6), 1), ("SokobanLarge", (8, 8), 2)):
+        register(
+            f"{project}:{name}-v0",
+            SOKOBAN,
+            levels=levels,
+            dim_room=room,
+            num_boxes=number_of_boxes,
+            observation="dense",
+            **shared,
+        )
+    register(
+        f"{project}:FrozenLake-v0",
+        FROZEN_LAKE,
+        oracle_success=0.25 if slippery else 0.99,
+        levels={"size": [3, 4, 5, 6], "max_actions": [8, 10, 14, 18], "max_turns": [8, 10, 14, 18]},
+        is_slippery=slippery,
+        **shared,
+    )

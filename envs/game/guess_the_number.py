@@ -1,0 +1,100 @@
+"""Guess a hidden number from the hints higher and lower."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.envs.game.base import TextGame, numbers, turns
+
+#: The usual guesses, read faster than by a pattern.
+_SMALL = {str(number): number for number in range(1000)}
+
+
+class GuessTheNumber(TextGame):
+    """Find a number; every guess is answered with whether it is higher or lower.
+
+    Pays 1 for the number, and at the turn limit 1 - distance / range of the last guess, if that lies in the range.
+
+    Args:
+        min_number, max_number: the number lies between them, both included.
+        max_turns: guesses before the episode is truncated.
+    """
+
+    size_names = ("min_number", "max_number", "max_turns")
+    random_sizes = [
+        (low, low + span, math.isqrt(span - 1) + 2)  # ceil(sqrt(span)) + 1 turns
+        for low in range(1, 11)
+        for span in range(5, 51)
+    ]
+    state_names = ("secret", "guessed", "last", "board")
+
+    min_number: int
+    max_number: int
+
+    def __init__(self, min_number: int | None = 1, max_number: int | None = 20, max_turns: int | None = 10):
+        super().__init__(min_number=min_number, max_number=max_number, max_turns=max_turns)
+        self.secret = self.last = 0
+        self.guessed: list[int] = []
+        self.board = ""
+
+    def _resized(self) -> None:
+        if not self.min_number < self.max_number:
+            raise UsageError(f"min_number must be less than max_number; got {self.min_number} and {self.max_number}")
+        self._span = self.max_number - self.min_number
+        self._prompt = _instructions(self.min_number, self.max_number, self.max_turns)
+
+    def _instructions(self) -> str:
+        return self._prompt
+
+    def _new_game(self) -> None:
+        self.secret = self.last = self.min_number + self.randint(self._span + 1)
+        self.guessed = []
+        self.board = "Guesses so far: "
+
+    def _parse(self, text: str) -> Any:
+        if (number := _SMALL.get(text)) is not None:
+            return number
+        found = numbers(text, 1)
+        return found[0] if found else None
+
+    def _play(self, move: int) -> tuple[str, float, bool | None]:
+        self.last = move
+        if move == self.secret:
+            return f"{move} is right.", 1.0, True
+        if move in self.guessed:
+            return f"you guessed {move} before.", 0.0, None
+        if not self.min_number <= move <= self.max_number:
+            return f"{move} is outside the range.", 0.0, None
+        hint = "higher" if self.secret > move else "lower"
+        self.board += f", {move} ({hint})" if self.guessed else f"{move} ({hint})"
+        self.guessed.append(move)
+        return f"the number is {hint} than {move}.", 0.0, None
+
+    def _late_reward(self) -> float:
+        in_range = self.min_number <= self.last <= self.max_number
+        return 1 - abs(self.last - self.secret) / self._span if in_range else 0.0
+
+    def _suffix(self) -> str:
+        return self.board
+
+    render = _suffix
+
+    def _next_move(self) -> str:
+        """The middle of what the hints leave."""
+        low = max((g + 1 for g in self.guessed if g < self.secret), default=self.min_number)
+        high = min((g - 1 for g in self.guessed if g > self.secret), default=self.max_number)
+        return str((low + high) // 2)
+
+    def sample_random_action(self) -> str:
+        return f"\\boxed{{{self.min_number + int(self.action_rng.random() * (self._span + 1))}}}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _instructions(low: int, high: int, limit: int) -> str:
+    return (
+        f"This is Guess the Number. I have drawn a whole number from {low} to {high}; find it within {turns(limit)}. "
+        f"After a guess I say whether the number is higher or lower.\nAnswer with your guess, as in \\boxed{{{high}}}."
+    )

@@ -1,0 +1,167 @@
+"""Sokoban rules on bitboards.
+
+A cell is an index ``row * width + column``; a set of cells is an int with those bits set. The outer ring is always
+wall, so shifting a set by one cell can never wrap into a neighbouring row unnoticed: it lands on a wall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+#: Characters of the XSB level format, which Boxoban uses as well.
+WALL, FLOOR, PLAYER, BOX, TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET = "#", " ", "@", "$", ".", "*", "+"
+
+DIRECTIONS = ("up", "down", "left", "right")
+
+
+class State(NamedTuple):
+    """What changes during play: the player's cell and the set of boxes."""
+
+    player: int
+    boxes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """What stays: walls and targets of a ``height`` x ``width`` room."""
+
+    height: int
+    width: int
+    walls: int
+    targets: int
+
+    @property
+    def steps(self) -> tuple[int, int, int, int]:
+        """Index offsets of :data:`DIRECTIONS`."""
+        return (-self.width, self.width, -1, 1)
+
+    def move(self, state: State, step: int) -> State | None:
+        """Move the player.
+
+        Args:
+            state: before the move.
+            step: index offset, one of :attr:`steps`.
+
+        Returns:
+            The state after it, or None if something blocks the way.
+        """
+        cell = state.player + step
+        if self.walls >> cell & 1:
+            return None
+        if not state.boxes >> cell & 1:
+            return State(cell, state.boxes)
+        if (self.walls | state.boxes) >> (cell + step) & 1:
+            return None
+        return State(cell, state.boxes ^ (1 << cell) ^ (1 << (cell + step)))
+
+    def solved(self, state: State) -> bool:
+        return state.boxes == self.targets
+
+    def rows(self, state: State, symbols: dict[str, str] | None = None) -> list[list[str]]:
+        """Draw the board as rows of cells.
+
+        Args:
+            state: the player and the boxes.
+            symbols: what to show for each XSB character; by default the characters themselves.
+        """
+        cells = [WALL if self.walls >> i & 1 else FLOOR for i in range(self.height * self.width)]
+        for i in bits(self.targets):
+            cells[i] = TARGET
+        for i in bits(state.boxes):
+            cells[i] = BOX_ON_TARGET if self.targets >> i & 1 else BOX
+        cells[state.player] = PLAYER_ON_TARGET if self.targets >> state.player & 1 else PLAYER
+        if symbols:
+            cells = [symbols[c] for c in cells]
+        return [cells[r * self.width : (r + 1) * self.width] for r in range(self.height)]
+
+
+def layers(board: Board, player: int, boxes: int) -> Iterator[tuple[int, int]]:
+    """Group the cells that the player can walk to by distance.
+
+    Args:
+        board: walls and targets.
+        player: cell of the player.
+        boxes: bit mask of the boxes.
+
+    Returns:
+        Pairs of (moves to walk there plus one, bit mask of cells), nearest first.
+    """
+    width = board.width
+    free = ~(board.walls | boxes)
+    frontier = seen = 1 << player
+    moves = 1
+    while frontier:
+        yield moves, frontier
+        frontier = (frontier << width | frontier >> width | frontier << 1 | frontier >> 1) & free & ~seen
+        seen |= frontier
+        moves += 1
+
+
+def reached(board: Board, player: int, boxes: int, stands: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """The cells that the player can walk to among those where it would stand for something.
+
+    Args:
+        board: walls and targets.
+        player: cell of the player.
+        boxes: bit mask of the boxes.
+        stands: pairs of (step, bit mask of the cells where the player would stand for it).
+
+    Returns:
+        (moves to walk there plus one, the cell, its step), nearest first.
+    """
+    wanted = 0
+    for _, cells in stands:
+        wanted |= cells
+    for moves, frontier in layers(board, player, boxes):
+        if frontier & wanted:
+            for step, cells in stands:
+                hit = cells & frontier
+                while hit:
+                    low = hit & -hit
+                    hit ^= low
+                    yield moves, low.bit_length() - 1, step
+            wanted &= ~frontier
+        if not wanted:
+            return
+
+
+def bits(cells: int) -> Iterator[int]:
+    """The indices in a set of cells, in ascending order."""
+    while cells:
+        low = cells & -cells
+        yield low.bit_length() - 1
+        cells ^= low
+
+
+def parse_level(text: str) -> tuple[Board, State]:
+    """Read one level in XSB format. Rows may be ragged; an outer wall is added where one is missing.
+
+    Raises:
+        ValueError: for an unknown character, a player count other than one, or unequal boxes and targets.
+    """
+    lines = [line for line in text.replace("\r", "").split("\n") if line]
+    known = WALL + FLOOR + PLAYER + BOX + TARGET + BOX_ON_TARGET + PLAYER_ON_TARGET
+    if unknown := sorted(set("".join(lines)) - set(known)):
+        raise ValueError(f"unknown character {unknown[0]!r}; a level is drawn with {known!r}")
+    width = max(map(len, lines), default=0)
+    lines = [line.ljust(width, WALL) for line in lines]
+    ring = "".join(lines[:1] + lines[-1:]) + "".join(line[0] + line[-1] for line in lines)
+    if set(ring) != {WALL}:
+        lines = [WALL * width, *lines, WALL * width]
+        lines = [WALL + line + WALL for line in lines]
+    grid = "".join(lines)
+
+    def cells(characters: str) -> int:
+        return sum(1 << i for i, c in enumerate(grid) if c in characters)
+
+    players, boxes, targets = cells("@+"), cells("$*"), cells(".*+")
+    if players.bit_count() != 1:
+        raise ValueError(f"a level needs exactly one player '@'; this one has {players.bit_count()}")
+    if boxes.bit_count() != targets.bit_count() or not boxes:
+        raise ValueError(
+            f"a level needs as many boxes as targets; this one has {boxes.bit_count()} and {targets.bit_count()}"
+        )
+    board = Board(len(lines), len(lines[0]), cells(WALL), targets)
+    return board, State(players.bit_length() - 1, boxes)

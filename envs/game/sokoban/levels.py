@@ -1,0 +1,240 @@
+"""Sokoban levels: a generator that plays backwards from the solved room, and Boxoban level files."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollenv.core import UsageError
+from rollenv.envs.game.sokoban.board import Board, State, bits, parse_level, reached
+from rollenv.envs.game.sokoban.solver import solve
+from rollenv.envs.splits import in_split
+
+#: A draw from [0, 1).
+Random = Callable[[], float]
+
+#: One room in so many belongs to the test split.
+TEST_SHARE = 10
+#: Pull states looked at while playing backwards; more makes levels longer and slower to make.
+EXPANSIONS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A room and where its player and boxes start."""
+
+    board: Board
+    start: State
+    solution_bound: int
+    """A solution with at most this many moves is known to exist; 0 if none is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What levels to generate.
+
+    ``max_moves`` bounds a solution that is known to exist. ``min_moves`` is the least length of the shortest solution;
+    above 1 every level is solved to make sure. ``split`` keeps the rooms (walls and targets) of "train" and "test"
+    apart.
+    """
+
+    height: int
+    width: int
+    boxes: int
+    max_moves: int
+    min_moves: int = 1
+    split: str = "all"
+
+
+def generate(rules: Rules, random: Random, tries: int = 2000) -> Level:
+    """Generate a solvable level with every box off its target; (almost) every stream of draws gives another level.
+
+    Args:
+        rules: what the level has to be like.
+        random: draws from [0, 1).
+        tries: the most rooms to try.
+
+    Raises:
+        UsageError: no level was found in ``tries`` rooms, because the rules contradict each other or are too strict.
+    """
+    for _ in range(tries):
+        board, cells = _room(rules, random)
+        if board is None or not in_split(_name(board), rules.split, TEST_SHARE):
+            continue
+        player = cells[rules.boxes]
+        level = _play_backwards(board, player, rules.max_moves, random)
+        if level is None:
+            continue
+        if rules.min_moves > 1:
+            if level.solution_bound < rules.min_moves:
+                continue
+            solution = solve(level.board, level.start, weights=(1,))
+            if solution is None or len(solution) < rules.min_moves:
+                continue
+        return level
+    raise UsageError(
+        f"no Sokoban level found in {tries} rooms for {rules}; allow more moves, fewer boxes or a larger room"
+    )
+
+
+def _room(rules: Rules, random: Random) -> tuple[Board | None, list[int]]:
+    """A carved room and its floor cells in random order, the targets first; None if the room is too small."""
+    floor = _carve(rules.height, rules.width, random)
+    cells = list(bits(floor))
+    n = rules.boxes
+    if len(cells) < 2 * n + 3:
+        return None, cells
+    for i in range(n + 1):
+        j = i + int(random() * (len(cells) - i))
+        cells[i], cells[j] = cells[j], cells[i]
+    walls = (1 << rules.height * rules.width) - 1 & ~floor
+    return Board(rules.height, rules.width, walls, sum(1 << c for c in cells[:n])), cells
+
+
+def _carve(height: int, width: int, random: Random) -> int:
+    """Floor left by a random walk with a changing brush, as in gym-sokoban: mostly straight, 35 % turns."""
+    brushes, inside = _brushes(height, width)
+    row, column = 1 + int(random() * (height - 2)), 1 + int(random() * (width - 2))
+    heading = int(random() * 4)
+    floor = 0
+    for _ in range(int(2.5 * (height + width))):
+        if random() < 0.35:
+            heading = int(random() * 4)
+        floor |= brushes[int(random() * 8)] << row * width + column
+        if heading < 2:
+            row = max(row - 1, 1) if heading == 0 else min(row + 1, height - 2)
+        else:
+            column = max(column - 1, 1) if heading == 2 else min(column + 1, width - 2)
+    return floor & inside
+
+
+@functools.lru_cache(64)
+def _brushes(height: int, width: int) -> tuple[tuple[int, ...], int]:
+    """The eight brushes, with the walker's cell in their corner, and all cells that are not of the outer wall."""
+    right, down = 1 << 1, 1 << width
+    brushes = (
+        1 | right,
+        1 | down,
+        1 | right | down,
+        1 | right | down << 1,
+        1 | down | down << 1,
+        1 | right | down | down << 1,
+        1 | right | right << 1,
+        1 | down | down << width,
+    )
+    inside = (1 << width - 2) - 1 << 1
+    return brushes, sum(inside << r * width for r in range(1, height - 1))
+
+
+def _name(board: Board) -> str:
+    return f"{board.height},{board.width},{board.walls:x},{board.targets:x}"
+
+
+def _pulls(board: Board, player: int, boxes: int) -> list[tuple[int, int, int]]:
+    """Every pull open to the player as ``(moves, box cell, step)``: the box goes to cell + step, the player beyond."""
+    width = board.width
+    free = ~(board.walls | boxes)
+    up, down = boxes & free << width & free << 2 * width, boxes & free >> width & free >> 2 * width
+    left, right = boxes & free << 1 & free << 2, boxes & free >> 1 & free >> 2
+    # A box that goes up is pulled from the cell above it.
+    stands = ((-width, up >> width), (width, down << width), (-1, left >> 1), (1, right << 1))
+    return [(moves, cell - step, step) for moves, cell, step in reached(board, player, boxes, stands)]
+
+
+def _play_backwards(board: Board, player: int, max_moves: int, random: Random) -> Level | None:
+    """Pull the boxes away from their targets, best first by distance, and start somewhere along the way.
+
+    Among the states with every box off target, one of the longer half by known solution is drawn; then the player takes
+    up to three random steps. ``None`` if no such state was reached.
+    """
+    targets = tuple(bits(board.targets))
+    done = player, board.targets
+    cost = {done: 0}  # moves of the known solution
+    queue: list[tuple[float, int, tuple[int, int], tuple[int, ...], int]] = [(0.0, 0, done, targets, 0)]
+    found: list[tuple[int, tuple[int, int]]] = []
+    wander = int(random() * 4)
+    for _ in range(EXPANSIONS):
+        if not queue:
+            break
+        _, _, state, places, far = heapq.heappop(queue)
+        known, before = cost[state], state[1]
+        for moves, box, step in _pulls(board, *state):
+            boxes = before ^ (1 << box) ^ (1 << box + step)
+            child = box + 2 * step, boxes
+            # The last push ends the level, so the walk before the first pull costs nothing.
+            total = known + (moves if known else 1)
+            if child in cost or total + wander > max_moves:
+                continue
+            cost[child] = total
+            which = places.index(box)
+            moved = (*places[:which], box + step, *places[which + 1 :])
+            target = targets[which]
+            distance = far + _apart(board, box + step, target) - _apart(board, box, target)
+            heapq.heappush(queue, (-distance - 3 * random(), len(cost), child, moved, distance))
+            if not boxes & board.targets:
+                found.append((total, child))
+    if not found:
+        return None
+    found.sort()
+    total, start = found[int(len(found) * (1 + random()) / 2)]
+    return Level(board, _wander(board, State(*start), wander, random), total + wander)
+
+
+def _apart(board: Board, one: int, other: int) -> int:
+    """Rows and columns between two cells."""
+    width = board.width
+    return abs(one // width - other // width) + abs(one % width - other % width)
+
+
+def _wander(board: Board, state: State, steps: int, random: Random) -> State:
+    """Up to ``steps`` random player steps that push nothing."""
+    for _ in range(steps):
+        around = [state.player + s for s in board.steps if not (board.walls | state.boxes) >> (state.player + s) & 1]
+        if around:
+            state = State(around[int(random() * len(around))], state.boxes)
+    return state
+
+
+def load_levels(path: str | Path) -> list[Level]:
+    """All levels of a Boxoban file, or of every ``*.txt`` below a folder, in the order of their names.
+
+    A file holds levels in XSB characters, each after a line that starts with ``;``.
+
+    Raises:
+        UsageError: if there is no such file or folder, no level in it, or one is malformed (with file and number).
+    """
+    path = Path(path)
+    files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]
+    levels = []
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read the Sokoban levels in {file}: {error}") from error
+        for number, chunk in enumerate(_chunks(text)):
+            try:
+                board, start = parse_level(chunk)
+            except ValueError as error:
+                raise UsageError(f"{file}, level {number}: {error}") from error
+            levels.append(Level(board, start, 0))
+    if not levels:
+        raise UsageError(
+            f"no Sokoban levels in {path}: expected Boxoban's format, a line '; 0' and then rows of '#@$. '"
+        )
+    return levels
+
+
+def _chunks(text: str) -> Iterator[str]:
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(";"):
+            if any(map(str.strip, lines)):
+                yield "\n".join(lines)
+            lines = []
+        else:
+            lines.append(line)
+    if any(map(str.strip, lines)):
+        yield "\n".join(lines)

@@ -1,0 +1,189 @@
+"""Sudoku squares: filling one at random, and digging cells out of it so that the solution stays unique."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from rollenv.envs.game.base import box
+
+#: The most cells that are dug out of a square of each size.
+MOST_EMPTY = {4: 10, 9: 50}
+
+
+class Square:
+    """What depends only on the size: which cells see each other, and texts."""
+
+    def __init__(self, scale: int):
+        self.scale = scale
+        block = math.isqrt(scale)
+        cells = [divmod(cell, scale) for cell in range(scale * scale)]
+        blocks = [r // block * block + c // block for r, c in cells]
+        self.full = (1 << scale) - 1
+        #: For every cell the numbers of its row, column and block among all 3 * scale of them.
+        self.homes = [(r, scale + c, 2 * scale + b) for (r, c), b in zip(cells, blocks, strict=True)]
+        units = [[i for i, homes in enumerate(self.homes) if u in homes] for u in range(3 * scale)]
+        #: For every cell the other cells of its row, column and block, apart and together.
+        self.units = [
+            [tuple(i for i in unit if i != cell) for unit in units if cell in unit] for cell in range(len(cells))
+        ]
+        self.peers = [tuple(sorted(set().union(*three))) for three in self.units]
+        self.names = [f"row {r + 1}, column {c + 1}" for r, c in cells]
+        words = [f"{r + 1} {c + 1} {d}" for r, c in cells for d in range(1, scale + 1)]
+        self.moves = {word: divmod(i, scale) for i, word in enumerate(words)}
+        self.moves = {word: (cell, digit + 1) for word, (cell, digit) in self.moves.items()}
+        self.actions = tuple(map(box, words))
+        self._layout(block)
+
+    def _layout(self, block: int) -> None:
+        def line(head: str, parts: Sequence[str]) -> str:
+            groups = (" ".join(parts[i : i + block]) for i in range(0, len(parts), block))
+            return f"{head} {' | '.join(groups)}"
+
+        digits = range(1, self.scale + 1)
+        lines = [line("  ", [str(d) for d in digits])]
+        for r in digits:
+            lines += [line("  ", ["-"] * self.scale).replace("|", "+")] * (r > 1 and (r - 1) % block == 0)
+            lines.append(line(f"{r}:", ["."] * self.scale))
+        self.blank = "\n".join(lines)
+        self.places = [i for i, char in enumerate(self.blank) if char == "."]
+
+    def draw(self, grid: Sequence[int]) -> str:
+        """The square as text."""
+        chars = list(self.blank)
+        for place, digit in zip(self.places, grid, strict=True):
+            if digit:
+                chars[place] = str(digit)
+        return "".join(chars)
+
+    def fill(self, rng: np.random.Generator) -> list[int]:
+        """A random square: the blocks on the diagonal first, then always the cell with the fewest digits left."""
+        n, block = self.scale, math.isqrt(self.scale)
+        grid = [0] * (n * n)
+        free = [self.full] * (3 * n)
+        for k in range(block):
+            for i, digit in enumerate(rng.permutation(n).tolist()):
+                cell = (block * k + i // block) * n + block * k + i % block
+                grid[cell] = digit + 1
+                for unit in self.homes[cell]:
+                    free[unit] &= ~(1 << digit)
+        todo = [cell for cell, digit in enumerate(grid) if not digit]
+        # Two random blocks of a 4x4 need not go together.
+        return grid if self._complete(grid, free, todo, rng) else self.fill(rng)
+
+    def _complete(self, grid: list[int], free: list[int], todo: list[int], rng: np.random.Generator) -> bool:
+        """Fill the cells in ``todo`` by backtracking; ``free`` has the digits that each unit still lacks, as bits."""
+        if not todo:
+            return True
+        at, choices = self._tightest(free, todo)
+        cell = todo.pop(at)
+        row, col, block = self.homes[cell]
+        bits = [1 << d for d in range(self.scale) if choices >> d & 1]
+        if len(bits) > 1:
+            first = int(rng.random() * len(bits))
+            bits = bits[first:] + bits[:first]
+        for bit in bits:
+            free[row] ^= bit
+            free[col] ^= bit
+            free[block] ^= bit
+            grid[cell] = bit.bit_length()
+            if self._complete(grid, free, todo, rng):
+                return True
+            free[row] ^= bit
+            free[col] ^= bit
+            free[block] ^= bit
+        todo.insert(at, cell)
+        return False
+
+    def _tightest(self, free: list[int], todo: list[int]) -> tuple[int, int]:
+        """Where in ``todo`` the cell with the fewest choices is, and its choices as bits."""
+        homes, fewest, at, choices = self.homes, 99, 0, 0
+        for i, cell in enumerate(todo):
+            row, col, block = homes[cell]
+            bits = free[row] & free[col] & free[block]
+            count = bits.bit_count()
+            if count < fewest:
+                fewest, at, choices = count, i, bits
+                if count < 2:
+                    break
+        return at, choices
+
+    def dig(self, solution: list[int], holes: int, rng: np.random.Generator) -> list[int]:
+        """Empty some cells of a solved square so that the solution stays unique.
+
+        Each cell could be filled again by one rule at the time it was emptied, which proves that there is no other
+        solution. Digits are dug at somewhat different times, which leaves room for more holes than an even order does.
+
+        Args:
+            solution: digits 1 to ``scale``, row by row.
+            holes: how many cells to empty.
+            rng: source of the draws.
+
+        Returns:
+            The square with 0 for every empty cell.
+        """
+        digits = np.array(solution) - 1
+        while True:
+            when = rng.random(len(solution)) + 0.3 * rng.permutation(self.scale)[digits]
+            grid = self._dig(solution, holes, when.argsort().tolist())
+            if grid is not None:
+                return grid
+
+    def _dig(self, solution: list[int], holes: int, order: list[int]) -> list[int] | None:
+        grid, seen = solution.copy(), [self.full] * (3 * self.scale)
+        for cell in order:
+            bit = 1 << solution[cell] - 1
+            row, col, block = self.homes[cell]
+            seen[row] ^= bit
+            seen[col] ^= bit
+            seen[block] ^= bit
+            grid[cell] = 0
+            if seen[row] | seen[col] | seen[block] | bit == self.full or self._only_place(grid, seen, cell, bit):
+                holes -= 1
+                if not holes:
+                    return grid
+                continue
+            grid[cell] = solution[cell]
+            seen[row] ^= bit
+            seen[col] ^= bit
+            seen[block] ^= bit
+        return None
+
+    def _only_place(self, grid: list[int], seen: list[int], cell: int, bit: int) -> bool:
+        """Whether no other empty cell of its row, of its column or of its block can take a cell's digit."""
+        homes = self.homes
+        for unit in self.units[cell]:
+            for other in unit:
+                if not grid[other]:
+                    row, col, block = homes[other]
+                    if not (seen[row] | seen[col] | seen[block]) & bit:
+                        break
+            else:
+                return True
+        return False
+
+    def follows(self, grid: list[int], cell: int, digit: int) -> bool:
+        """Whether one rule shows which digit an empty cell has.
+
+        Args:
+            grid: digits row by row, 0 for an empty cell.
+            cell: index of the empty cell.
+            digit: the digit to prove, 1 to ``scale``.
+        """
+        seen = [0] * (3 * self.scale)
+        for other, there in enumerate(grid):
+            if there:
+                for unit in self.homes[other]:
+                    seen[unit] |= 1 << there - 1
+        bit = 1 << digit - 1
+        row, col, block = self.homes[cell]
+        return seen[row] | seen[col] | seen[block] | bit == self.full or self._only_place(grid, seen, cell, bit)
+
+
+@functools.cache
+def square_of(scale: int) -> Square:
+    """The tables for a size, shared by all games."""
+    return Square(scale)

@@ -1,0 +1,188 @@
+"""Gymnasium's toy-text and classic-control environments as text.
+
+The games are Gymnasium's own, with its rewards. The state is described in sentences with named quantities. An action is
+a word in a box. Dynamics draw from the environment's private stream.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rollenv.core import Env, ResetResult, StepResult, UsageError
+from rollenv.parsing import last_boxed
+
+
+class GymText(Env):
+    r"""A Gymnasium environment with a few actions, played as text.
+
+    An answer that holds none of the actions in a box passes the turn: nothing moves, and the reward is 0.
+
+    Args:
+        max_turns: the episode is truncated after this many turns; Gymnasium's limit unless given.
+        settings: arguments of Gymnasium's own environment.
+    """
+
+    #: ``"module:Class"`` of Gymnasium's environment.
+    game_class: str
+    #: The words for Gymnasium's actions 0, 1, 2, ...
+    actions: tuple[str, ...]
+    #: Attributes of the game that decide how it continues.
+    fields: tuple[str, ...]
+    default_turns: int
+
+    _changed_in_place = ()
+
+    def __init__(self, max_turns: int | None = None, **settings: Any):
+        self.max_turns = self.default_turns if max_turns is None else max_turns
+        if self.max_turns < 1:
+            raise UsageError(f"max_turns must be at least 1, got {max_turns}")
+        module, _, name = self.game_class.partition(":")
+        try:
+            self.game: Any = getattr(importlib.import_module(module), name)(**settings)
+        except (TypeError, ValueError, KeyError) as error:
+            raise UsageError(f"Gymnasium's {name} cannot be made with {settings}: {error}") from error
+        self.settings = settings
+        self.turn = 0
+        self._index = {word: i for i, word in enumerate(self.actions)}
+
+    # -- what a game writes ------------------------------------------------------------------------------------------
+
+    def _rules(self) -> str:
+        """What the task is, without the actions."""
+        raise NotImplementedError(f"{type(self).__name__} has no _rules()")
+
+    def _describe(self) -> str:
+        """What the player sees."""
+        raise NotImplementedError(f"{type(self).__name__} has no _describe()")
+
+    def _success(self, reward: float, terminated: bool) -> bool:
+        """Whether the episode that has just ended was a success."""
+        return terminated
+
+    def _policy(self) -> int:
+        """The number of an expert's next action."""
+        raise NotImplementedError(f"{type(self).__name__} has no _policy()")
+
+    def _game_action(self, index: int) -> Any:
+        return index
+
+    def _moved(self) -> None:
+        """Called after every turn, whether or not its action was valid."""
+
+    # -- the episode -------------------------------------------------------------------------------------------------
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        self.game.np_random = self.np_random
+        self.game.reset()
+        self.turn = 0
+        *others, last = self.actions
+        words = f"{', '.join(others)} or {last}, as in \\boxed{{{self.actions[0]}}}"
+        return f"{self._rules()}\nReply with {words}. You have {self.max_turns} turns.\n\n{self._describe()}", {}
+
+    def _step(self, action: str) -> StepResult:
+        self.turn += 1
+        index = self._index.get((last_boxed(action) or "").lower())
+        reward, terminated, said = 0.0, False, "this is not one of the actions, so you did nothing"
+        if index is not None:
+            _, reward, terminated, *_ = self.game.step(self._game_action(index))
+            said = f"you chose {self.actions[index]}"
+        self._moved()
+        reward, terminated = float(reward), bool(terminated)
+        truncated = not terminated and self.turn >= self.max_turns
+        info: dict[str, Any] = {"valid": index is not None}
+        if terminated or truncated:
+            info["success"] = self._success(reward, terminated)
+        return f"Turn {self.turn}: {said}. {self._describe()}", reward, terminated, truncated, info
+
+    def render(self) -> str:
+        return json.dumps(self._fields())
+
+    # -- abilities ---------------------------------------------------------------------------------------------------
+
+    def sample_random_action(self) -> str:
+        return f"\\boxed{{{self.action_rng.choice(self.actions)}}}"
+
+    def oracle_action(self) -> str:
+        return f"\\boxed{{{self.actions[self._policy()]}}}"
+
+    def state_key(self) -> str:
+        return self.render()
+
+    def _get_state(self) -> dict[str, Any]:
+        return {"turn": self.turn, **self._fields()}
+
+    def _fields(self) -> dict[str, Any]:
+        # some fields came with later versions of Gymnasium
+        return {name: _plain(getattr(self.game, name, None)) for name in self.fields}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self.turn = state["turn"]
+        self.game.np_random = self.np_random
+        for name in self.fields:
+            setattr(self.game, name, _restored(name, state[name]))
+
+    def _twin(self) -> Env:
+        twin = super()._twin()
+        assert isinstance(twin, GymText)
+        # tables and settings never change, so only the stream and the fields are copied
+        twin.game = copy.copy(self.game)
+        twin._set_state(self._get_state())
+        return twin
+
+
+def _plain(value: Any) -> Any:
+    """A number, list or None that JSON can hold; what floats are is kept exactly."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(v) for v in value]
+    return int(value) if isinstance(value, int | np.integer) else float(value)
+
+
+def _restored(name: str, value: Any) -> Any:
+    if name == "state":
+        return np.array(value, dtype=np.float64)
+    return list(value) if isinstance(value, list) else value
+
+
+def table_policy(env: GymText, state: int) -> int:
+    """Return the best action in a state, by value iteration over the transition table ``P``.
+
+    Args:
+        env: whose game has the table.
+        state: index in the table.
+    """
+    return _solved(type(env), json.dumps(env.settings, sort_keys=True))[state]  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=64)
+def _solved(kind: Callable[..., GymText], settings: str) -> tuple[int, ...]:
+    return value_iteration(kind(**json.loads(settings)).game.P)
+
+
+def value_iteration(table: dict[int, dict[int, list[tuple[float, int, float, bool]]]]) -> tuple[int, ...]:
+    """The greedy policy of the optimal values at a discount of 0.999.
+
+    Args:
+        table: ``table[state][action]`` lists (probability, next state, reward, whether the episode ends).
+    """
+    states, actions = len(table), len(table[0])
+    reward, move = np.zeros((states, actions)), np.zeros((states, actions, states))
+    for s in range(states):
+        for a in range(actions):
+            for probability, after, paid, ends in table[s][a]:
+                reward[s, a] += probability * paid
+                move[s, a, after] += 0.0 if ends else 0.999 * probability
+    values = np.zeros(states)
+    while True:
+        q = reward + move @ values
+        if np.abs(q.max(1) - values).max() < 1e-9:
+            return tuple(int(a) for a in q.argmax(1))
+        values = q.max(1)

@@ -1,0 +1,369 @@
+r"""Mathematical answers as text: finding the gold answer in a row, and comparing two answers where that is easy.
+
+Most answers of most data sets are plain numbers, which :func:`compare` decides at once. It also refuses what says
+something other than the gold answer, even where an algebra system would accept it: other words, relations, brackets.
+What it leaves open goes to the computer algebra of :mod:`rollenv.envs.math.grade`, in the spelling of :func:`normal`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from rollenv.envs.math.units import split_unit
+from rollenv.parsing import last_boxed
+
+#: No longer answer is right, unless it is the gold answer letter by letter.
+MAX_CHARACTERS = 1000
+
+#: Decimals of at least so many digits stand for a fraction if they agree with it to about six.
+_TOLERANCE, _DIGITS = Fraction(1, 10**6), 6
+
+_SPACING = re.compile(
+    r"(?<!\\)\\[!,;: ]|~"
+    r"|\\(?:q?quad|left|right|displaystyle|bf|rm|it|large|Large|[bB]igg?[lr]?)(?![a-zA-Z])"
+)
+_MATRIX = re.compile(
+    r"[(\[]\s*\\begin\{(?:matrix\}|array\}\s*\{[clr| ]*\})(.*?)\\end\{(?:matrix|array)\}\s*[)\]]", re.DOTALL
+)
+#: What is spelled in two ways, as the other one.
+_SAME = {
+    "\\dfrac": "\\frac",
+    "\\tfrac": "\\frac",
+    "\\cfrac": "\\frac",
+    "\\varnothing": "\\emptyset",
+    "\\leqslant": "\\leq",
+    "\\geqslant": "\\geq",
+    "\\lbrace": "\\{",
+    "\\rbrace": "\\}",
+    "\\colon": ":",
+}
+_SAME_COMMAND = re.compile(rf"\\(?:{'|'.join(name[1:] for name in _SAME)})(?![a-zA-Z])")
+_SIGNS_OF_UNICODE = str.maketrans(
+    {
+        "−": "-",
+        "π": "\\pi ",
+        "∞": "\\infty ",
+        "∪": "\\cup ",
+        "∩": "\\cap ",
+        "×": "\\times ",
+        "·": "\\cdot ",
+        "⋅": "\\cdot ",
+        "±": "\\pm ",
+        "∈": "\\in ",
+        "∅": "\\emptyset ",
+        "²": "^2",
+        "³": "^3",
+        "½": "\\frac{1}{2}",
+        "¼": "\\frac{1}{4}",
+        "¾": "\\frac{3}{4}",
+    }
+)
+_ROOT_SIGN = re.compile(r"√\s*(?:(\d+|[a-zA-Z])|\(([^()]*)\))")
+_BASE_WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_BASE_WORD = re.compile(rf"_\{{({'|'.join(_BASE_WORDS)})\}}")
+_BRACKETED_DIGITS = re.compile(r"\((\d+)\)_")
+_DEGREES = re.compile(r"\^\{?\\circ\}?|\\degree|°")
+_TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|operatorname|boxed)\{([^{}]*)\}")
+_WRAPPED = re.compile(r"\\(?:underline|textbf|textit|mathbf)\{([^{}]*)\}")
+_SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))")
+_SHORT_ROOT = re.compile(r"\\sqrt\s*(\[\d+\])?\s*(\d)")
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,]*\d)")
+_WIDE_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!\s*|\\[,; !]|~)(?=\d{3}(?!\d))")
+_SPACED_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?: \d{3})+")
+_LONE_BRACES = re.compile(r"([_^])\{(\w)\}")
+_INNER_SPACE = re.compile(r"(?<![0-9a-zA-Z])\s+|\s+(?![0-9a-zA-Z])")
+_CONNECTIVE = re.compile(r"(?<=[\w)}\]])\s*,?\s+(?:or|and)\s+(?=\S)")
+
+_DECIMAL = r"(?:\d+(?:\.\d*)?|\.\d+)"
+_NUMERAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_NUMBER = re.compile(
+    rf"([-+]?)(?:({_DECIMAL})"
+    rf"|(\d+)?\s*\\frac\{{([-+]?{_DECIMAL})\}}\{{({_DECIMAL})\}}"
+    rf"|(?:(\d+)\s+)?({_DECIMAL})\s*/\s*({_DECIMAL}))\s*(%?)"
+)
+_REPEATING = re.compile(r"([-+]?)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))")
+_BASED = re.compile(r"(\d+)_(?:\{?(\d+)\}?)")
+_ASSIGNED = re.compile(r"([a-zA-Z])=(?=[^=]+$)")
+_ASSIGNED_POINT = re.compile(r"\(([a-z](?:,[a-z])+)\)=(?=\()")
+_MEMBER = re.compile(r"[a-zA-Z]\\in(?![a-zA-Z])\s*")
+_PLAIN_WORDS = re.compile(r"[a-zA-Z]{2,}(?:[ '-][a-zA-Z]+)*")
+
+_GOLD_CHOICE = re.compile(r"\(([a-zA-Z])\)|([A-J])")
+_CHOICE = re.compile(r"\(?([a-zA-Z])(?:$|[).:]+\s*((?:[\w\\(].*)?)$)", re.DOTALL)
+#: In what follows the letter of a choice: another one, or words that take it back.
+_OTHER_CHOICE = re.compile(r"[a-zA-Z]\s*[).:]|\b(?:or|and|not|nor|but|n?either|both|maybe|[A-J])\b", re.IGNORECASE)
+
+_LESS = r"(?:<|\\leq?(?![a-zA-Z])|≤)"
+_MORE = r"(?:>|\\geq?(?![a-zA-Z])|≥)"
+_RELATION = re.compile(rf"{_LESS}|{_MORE}")
+_SIDE = r"([^<>=≤≥,]+?)\s*"
+_BETWEEN = re.compile(rf"{_SIDE}({_LESS})\s*[a-zA-Z]\s*({_LESS})\s*{_SIDE}")
+_BELOW = re.compile(rf"[a-zA-Z]\s*({_LESS})\s*{_SIDE}|{_SIDE}({_MORE})\s*[a-zA-Z]")
+_ABOVE = re.compile(rf"[a-zA-Z]\s*({_MORE})\s*{_SIDE}|{_SIDE}({_LESS})\s*[a-zA-Z]")
+
+#: What says something that has to be in the gold answer too.
+_SIGNS = re.compile(
+    r"[=<>≤≥≠≈≡?;:|'’~&–—…]|\.\.|\\(?:n?leq?|n?geq?|lt|gt|neq?|not|notin|approx|sim|simeq|cong|equiv|propto|to|rightarrow"
+    r"|implies|iff|cap|cup|setminus|neg|lnot|l?dots|cdots|overline|underline|bar|hat|dot|prime|mid|parallel|vmatrix|cancel"
+    r"|q?quad|forall|exists|lor|land|vee|wedge|lfloor|rfloor|lceil|rceil)(?![a-zA-Z])|(?<!log)_"
+)
+_FUNCTIONS = "sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan log ln exp sqrt pi max min gcd lcm"
+_NAMES = re.compile(rf"\b(?:{_FUNCTIONS.replace(' ', '|')})\b")
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\{\w+\}")
+_COMMAND = re.compile(r"\\[a-zA-Z]+")
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """A plain number, and how it was written."""
+
+    value: Fraction
+    percent: bool = False
+    exact: bool = True
+    """Whether it is a fraction, not a decimal."""
+    digits: int = 0
+
+
+def gold_answer(raw: Any) -> str:
+    r"""The gold answer in a row: what follows ``####`` (GSM8K), the last ``\boxed{}`` (MATH's solutions), or all."""
+    text = str(raw)
+    if "####" in text:
+        return text.rpartition("####")[2].strip()
+    boxed = last_boxed(text) if "box" in text else None
+    return text.strip() if boxed is None else boxed
+
+
+def compare(gold: str, answer: str) -> bool | None:
+    """Whether two answers are equal, where that can be seen without algebra; None where it cannot.
+
+    Units after a number, currency signs, thousands separators and ways of writing LaTeX do not matter; two units have
+    to agree. A percentage equals its number with or without the sign, and its hundredth.
+
+    Args:
+        gold: the correct answer, without a box.
+        answer: the answer to check, without a box.
+    """
+    if gold.strip() == answer.strip():
+        return bool(gold.strip())
+    if len(answer) > MAX_CHARACTERS or not answer.strip():
+        return False
+    if len(gold) > MAX_CHARACTERS:
+        return None
+    if _NUMERAL.fullmatch(gold) and _NUMERAL.fullmatch(answer):
+        return Fraction(gold) == Fraction(answer)
+    (ours, unit), (theirs, other) = normal(gold), normal(answer)
+    if not theirs or (unit and other and unit != other) or ((unit or other) and "%" in ours + theirs):
+        return False
+    if "deg" in (unit, other) and unit != other and "\\pi" in ours:  # the gold answer is in radians
+        return False
+    ours, theirs = _unassigned(ours, theirs)
+    if ours == theirs:
+        return True
+    return _compare_normal(gold, answer, ours, theirs)
+
+
+def _unassigned(gold: str, answer: str) -> tuple[str, str]:
+    """Without ``x =`` before them, unless they are of different variables."""
+    (ours, value), (theirs, other) = _assigned(gold), _assigned(answer)
+    return (gold, answer) if ours and theirs and ours != theirs else (value, other)
+
+
+def _assigned(text: str) -> tuple[str, str]:
+    """What a text says to be equal to the rest (a variable, several in the alphabet's order), and the rest."""
+    if found := _ASSIGNED.match(text):
+        return found[1], text[found.end() :]
+    if (found := _ASSIGNED_POINT.match(text)) and (names := found[1].split(",")) == sorted(set(names)):
+        return found[1], text[found.end() :]
+    each = [_ASSIGNED.match(part) for part in text.split(",")]
+    if len(each) > 1 and all(each) and len({one[1] for one in each if one}) == 1:
+        return each[0][1] if each[0] else "", ",".join(one.string[one.end() :] for one in each if one)
+    return "", text
+
+
+def _compare_normal(gold: str, answer: str, ours: str, theirs: str) -> bool | None:
+    if (choice := _GOLD_CHOICE.fullmatch(ours)) and (choice[2] or "\\text" in gold or "\\mbox" in gold):
+        return _is_choice(choice[1] or choice[2], answer)
+    if (based := _BASED.fullmatch(ours)) and (digits := _BASED.fullmatch(theirs)):
+        return based.groups() == digits.groups()
+    if based and theirs.isdecimal():
+        return based[1] == theirs
+    theirs = theirs if "_" in ours else re.sub(r"_(?:10|\{10\})$", "", theirs)
+    wanted, got = _plain(ours), _plain(theirs)
+    if wanted and got:
+        return _equal(wanted, got)
+    if _PLAIN_WORDS.fullmatch(ours) and ("\\text" in gold or "\\mbox" in gold):
+        return ours.lower().rstrip(".") == theirs.lower().rstrip(".")
+    return False if _says_other(ours, theirs, bool(wanted)) else None
+
+
+def _is_choice(letter: str, answer: str) -> bool:
+    got = _CHOICE.fullmatch(_spelled(answer))
+    return bool(got and got[1].lower() == letter.lower() and not (got[2] and _OTHER_CHOICE.search(got[2])))
+
+
+def _says_other(gold: str, answer: str, number: bool) -> bool:
+    """Whether an answer says what its value does not: words, relations, marks, brackets or parts the gold has not."""
+    if not set(_SIGNS.findall(answer)) <= set(_SIGNS.findall(gold)):
+        return True
+    if "\\pm" in answer and "\\pm" not in gold and "," not in gold:
+        return True
+    if not _letters(answer) <= _letters(gold) | {"i", "e"}:
+        return True
+    if _around(gold) != _around(answer) and not {_around(gold), _around(answer)} <= {"", "{}"}:
+        return not ({_around(gold), _around(answer)} <= {"", "()"} and "," not in gold + answer)
+    if (":" in gold) != (":" in answer) or ("\\pm" not in gold + answer and _parts(gold) != _parts(answer)):
+        return True
+    ours, theirs = _ASSIGNED.match(gold), _ASSIGNED.match(answer)
+    return bool(ours and theirs and ours[1] != theirs[1]) or (number and "," in answer)
+
+
+def _parts(text: str) -> int:
+    """How many parts a list, set, tuple or interval has."""
+    inner, depth, parts = text.replace("\\{", "(").replace("\\}", ")"), 0, 1
+    inner = inner[1:-1] if _around(text) else inner
+    for char in inner:
+        depth += (char in "([{") - (char in ")]}")
+        parts += char == "," and depth == 0
+    return parts
+
+
+def _letters(text: str) -> set[str]:
+    """The letters of variables and words."""
+    for known in (_ENVIRONMENT, _COMMAND, _NAMES):
+        text = known.sub(" ", text)
+    return set(re.findall(r"[^\W\d_]", text))
+
+
+def _around(text: str) -> str:
+    """The brackets around the whole of a text; none if what they open closes before the end."""
+    bare = text.replace("\\{", "{").replace("\\}", "}")
+    if not text or bare[0] not in "([{" or bare[-1] not in ")]}" or (bare[0] == "{" and text[0] != "\\"):
+        return ""
+    depth = 0
+    for i, char in enumerate(bare):
+        depth += (char in "([{") - (char in ")]}")
+        if depth == 0 and i < len(bare) - 1:
+            return ""
+    return bare[0] + bare[-1]
+
+
+@functools.lru_cache(maxsize=4096)
+def normal(text: str) -> tuple[str, str | None]:
+    """Normalise an answer that can be written in many ways; return it and the unit removed from it.
+
+    Cached, since the members of a group are compared with one gold answer.
+    """
+    text, unit = split_unit(_undelimited(text))
+    text = _spelled(text)
+    if "percent" in text:
+        text = re.sub(r"(?<=\d)\s+percent$", "%", text)
+    text = _CONNECTIVE.sub(",", text)
+    if "\\" in text or "°" in text:
+        text = _DEGREES.sub("", text).replace("\\%", "%")
+        text = _SHORT_FRACTION.sub(lambda m: f"\\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
+        text = _SHORT_ROOT.sub(r"\\sqrt\1{\2}", text)
+    text = _BASE_WORD.sub(lambda m: f"_{_BASE_WORDS.index(m[1]) + 2}", text) if "_{" in text else text
+    text = _LONE_BRACES.sub(r"\1\2", text).replace("{:}", ":")
+    text = _MATRIX.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", text) if "\\begin" in text else text
+    text = _BRACKETED_DIGITS.sub(r"\1_", text)
+    return _interval(_INNER_SPACE.sub("", text).strip()), unit
+
+
+def _undelimited(text: str) -> str:
+    """Without dollar signs around it, and without a stop at its end."""
+    text = text.strip()
+    if len(text) > 1 and text[0] == "$" == text[-1]:
+        text = text.strip("$").strip()
+    text = text.removesuffix(".") if not text.endswith("..") else text
+    if text.startswith("\\boxed{") and text.endswith("}"):
+        text = last_boxed(text) or text
+    if wrapped := _WRAPPED.fullmatch(text):
+        text = wrapped[1]
+    for opens, closes in (("\\(", "\\)"), ("\\[", "\\]")):
+        if text.startswith(opens) and text.endswith(closes):
+            text = text[2:-2]
+    if text.startswith("**") and text.endswith("**"):
+        text = text.strip("*")
+    return re.sub(r"(?<!\\)\\\n|\\+$", "", text).strip()
+
+
+def _spelled(text: str) -> str:
+    """With spaces where there were some, numbers in one piece, and the words of text commands."""
+    text = text.replace("\\$", "").replace("$", "")
+    if not text.isascii():
+        text = re.sub(r"^–(?=[\d\\.])", "-", _ROOT_SIGN.sub(r"\\sqrt{\1\2}", text).translate(_SIGNS_OF_UNICODE))
+    latex = "\\" in text
+    if latex:
+        text = _SAME_COMMAND.sub(lambda m: _SAME[m[0]], text)
+    if latex or "{,}" in text or "~" in text:
+        text = _WIDE_THOUSANDS.sub("", text)
+    if "," in text and not re.search(r"[(\[]|\\\{", text):
+        text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)
+    text = _SPACING.sub(" ", text).strip() if latex or "~" in text else text
+    if " " in text and _SPACED_THOUSANDS.fullmatch(text):
+        text = text.replace(" ", "")
+    return _TEXT.sub(r"\1", _TEXT.sub(r"\1", text)).strip() if latex else text.strip()
+
+
+def _interval(text: str) -> str:
+    r"""Inequalities in one variable, and ``x \in``, as intervals."""
+    if text in ("\\{\\}", "\\{ \\}"):
+        return "\\emptyset"
+    text = _MEMBER.sub("", text, count=1) if _MEMBER.match(text) else text
+    if not _RELATION.search(text):
+        return text
+    if found := _BETWEEN.fullmatch(text):
+        return f"{_open(found[2], '(', '[')}{found[1]},{found[4]}{_open(found[3], ')', ']')}"
+    if found := _BELOW.fullmatch(text):
+        return f"(-\\infty,{found[2] or found[3]}{_open(found[1] or found[4], ')', ']')}"
+    if found := _ABOVE.fullmatch(text):
+        return f"{_open(found[1] or found[4], '(', '[')}{found[2] or found[3]},\\infty)"
+    return text
+
+
+def _open(sign: str, strict: str, weak: str) -> str:
+    return strict if sign in "<>" else weak
+
+
+def _plain(text: str) -> _Plain | None:
+    text = text.lstrip("£€¥")
+    if found := _REPEATING.fullmatch(text):
+        return _repeating(*found.groups())
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return None
+    sign, decimal, whole, over, under, beside, above, below, percent = match.groups()
+    if decimal is not None:
+        value = Fraction(decimal)
+    elif divisor := Fraction(under or below):
+        value = Fraction(whole or beside or 0) + Fraction(over or above) / divisor
+    else:
+        return None
+    digits = len((decimal or "").replace(".", "").lstrip("0"))
+    return _Plain(-value if sign == "-" else value, bool(percent), decimal is None, digits)
+
+
+def _repeating(sign: str, whole: str, fixed: str, period: str | None, digit: str | None) -> _Plain:
+    period = str(period or digit)
+    value = Fraction(int(whole + fixed or 0) + Fraction(int(period), 10 ** len(period) - 1), 10 ** len(fixed))
+    return _Plain(-value if sign == "-" else value)
+
+
+def _equal(gold: _Plain, answer: _Plain) -> bool:
+    if gold.percent == answer.percent:
+        return _close(gold, answer, gold.value, answer.value)
+    whole, share = (gold.value, answer.value) if gold.percent else (answer.value, gold.value)
+    if _close(gold, answer, whole / 100, share):
+        return True
+    return (gold.percent or abs(gold.value) >= 1) and _close(gold, answer, whole, share)
+
+
+def _close(gold: _Plain, answer: _Plain, a: Fraction, b: Fraction) -> bool:
+    if a == b:
+        return True
+    written = answer if gold.exact else gold
+    return gold.exact != answer.exact and written.digits >= _DIGITS and abs(a - b) <= _TOLERANCE * abs(a)

@@ -1,0 +1,185 @@
+"""Whether a mathematical answer is right, within a time limit that holds in any thread and any process.
+
+:func:`grade` decides plain numbers and equal texts at once (:mod:`rollenv.envs.math.compare`) and gives the rest to
+math-verify, which runs in grader processes: an answer such as ``9^{9^{9}}`` cannot be stopped inside this one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from rollenv.core import MissingExtra, RollenvError
+from rollenv.envs.math.compare import compare, normal
+from rollenv.needs import install_hint
+
+#: Processor seconds that one comparison may take.
+SECONDS = 2.0
+_PATIENCE = 4  # as the grader process has it
+_START = 120.0  # wall-clock seconds for a grader process to load its library
+_PROGRAM = Path(__file__).with_name("grader_process.py")
+
+
+def grade(gold: str, answer: str, seconds: float = SECONDS) -> bool:
+    """Whether ``answer`` equals ``gold``. Threads may call it at once; the time it takes is bounded.
+
+    Args:
+        gold: the right answer, as text or LaTeX, without a box.
+        answer: what was answered, without a box. One that is too long, that cannot be read or whose comparison takes
+            too long is wrong.
+        seconds: of processor time for the comparison (at most four times that by the clock).
+
+    Raises:
+        MissingExtra: math-verify is needed and not installed.
+    """
+    easy = compare(gold, answer)
+    return _ask(normal(gold)[0], normal(answer)[0], seconds) if easy is None else easy
+
+
+def check_installed() -> None:
+    """Raise :class:`~rollenv.core.MissingExtra` if math-verify is not installed."""
+    if importlib.util.find_spec("math_verify") is None:
+        raise MissingExtra(f"Grading mathematics needs math-verify: {install_hint('envs')}")
+
+
+@functools.lru_cache(maxsize=16_384)
+def _ask(gold: str, answer: str, seconds: float) -> bool:
+    """Cached, since the members of a group often give the same answer."""
+    return _POOL.grade(gold, answer, seconds)
+
+
+class GraderPool:
+    """Grader processes, started on demand, at most ``size``.
+
+    They end when this process does, however it ends, and a forked child of this process starts its own.
+    """
+
+    def __init__(self, size: int):
+        self.size = size
+        self._begin()
+
+    def _begin(self) -> None:
+        self._slots = threading.BoundedSemaphore(self.size)
+        self._idle: list[_Grader] = []
+        self._all: list[_Grader] = []
+
+    def grade(self, gold: str, answer: str, seconds: float) -> bool:
+        """Ask one of the graders; wait while all are busy. A grader that does not answer in time is killed.
+
+        Args:
+            gold: the correct answer, normalised.
+            answer: the answer to check, normalised.
+            seconds: of processor time for the comparison.
+        """
+        check_installed()
+        with self._slots:
+            grader = self._take()
+            verdict = None
+            try:
+                verdict = grader.ask(gold, answer, seconds)
+            finally:
+                if verdict is None:  # it hangs or died, or the wait was interrupted: its next answer is stale
+                    self._all.remove(grader)
+                    grader.kill()
+                else:
+                    self._idle.append(grader)
+        return bool(verdict)
+
+    def close(self) -> None:
+        """End the graders; new ones start on the next call."""
+        self._idle.clear()
+        while self._all:
+            self._all.pop().kill()
+
+    def forget(self) -> None:
+        """In a forked child: drop the parent's graders without touching them."""
+        for grader in self._all:
+            grader.let_go()
+        self._begin()
+
+    def _take(self) -> _Grader:
+        with contextlib.suppress(IndexError):
+            return self._idle.pop()
+        grader = _Grader()
+        self._all.append(grader)
+        return grader
+
+
+class _Grader:
+    """One grader process, which is asked one thing at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(_PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+            start_new_session=True,  # Ctrl-C is for this process to handle
+        )
+        self._ready = False
+
+    def ask(self, gold: str, answer: str, seconds: float) -> bool | None:
+        """The verdict; None if the process has to be replaced."""
+        if not self._ready:
+            if self._line(_START) != "ready":
+                raise RollenvError(f"the grader process did not start; try it by hand: {sys.executable} -P {_PROGRAM}")
+            self._ready = True
+        assert self._process.stdin is not None
+        try:
+            os.write(self._process.stdin.fileno(), json.dumps([gold, answer, seconds]).encode() + b"\n")
+        except BrokenPipeError:
+            return None
+        said = self._line(_PATIENCE * seconds + 5)
+        return None if said is None else said == "1"
+
+    def _line(self, seconds: float) -> str | None:
+        """The next line from the process; None if it ends or does not say one in time."""
+        assert self._process.stdout is not None
+        fd, deadline, got = self._process.stdout.fileno(), time.monotonic() + seconds, b""
+        waiter = select.poll()
+        waiter.register(fd, select.POLLIN)
+        while not got.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not waiter.poll(left * 1000):
+                return None
+            chunk = os.read(fd, 100)
+            if not chunk:
+                return None
+            got += chunk
+        return got.decode().strip()
+
+    def kill(self) -> None:
+        """End the process and its child."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._close_pipes()
+
+    def let_go(self) -> None:
+        """Close the pipes and forget the process, which belongs to the parent of this one."""
+        self._process.returncode = 0
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+#: The graders of this process.
+_POOL = GraderPool(min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
+atexit.register(_POOL.close)
+os.register_at_fork(after_in_child=_POOL.forget)

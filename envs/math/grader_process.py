@@ -1,0 +1,126 @@
+"""The grader process of :mod:`rollenv.envs.math.grade`. Run as a file, so that it loads only math-verify.
+
+A request is a line of JSON, ``[gold, answer, seconds]``; the answer to it is one line: ``1``, ``0``, or ``x`` when the
+limit passed. This process only holds the loaded library. Its forked child grades, and is killed by the system's timers
+when a limit passes, whatever it is doing, even if its parent is gone; the next fork takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import warnings
+from typing import Any
+
+import sympy  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from math_verify import LatexExtractionConfig, parse, verify  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+#: Wall-clock seconds for each second of processor time; the former only matters on a machine that is overloaded.
+PATIENCE = 4
+_MEMORY = 2 << 30
+#: Digits with which numbers are compared.
+_PRECISION = 120
+_CONSTANTS = {"i": sympy.I, "e": sympy.E}
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    logging.disable()
+    warnings.simplefilter("ignore")
+    grade("1", "2")  # build lazily created tables before the fork
+    grade("x^2+1", "\\frac{1}{2}")
+    reply("ready")
+    while True:
+        child = os.fork()
+        if child == 0:
+            serve()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
+            return
+        reply("x")
+
+
+def serve() -> None:
+    """Grade until standard input ends."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for line in sys.stdin:
+        gold, answer, seconds = json.loads(line)
+        set_timers(seconds)
+        right = grade(gold, answer)
+        set_timers(0)
+        reply("1" if right else "0")
+
+
+def set_timers(seconds: float) -> None:
+    """Have the system end this process after so much processor time; 0 for never."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE * seconds)
+
+
+def grade(gold: str, answer: str) -> bool:
+    """Whether math-verify finds the two answers equal; an answer that it cannot read is wrong.
+
+    Args:
+        gold: the correct answer, as text or LaTeX.
+        answer: the answer to check.
+    """
+    try:
+        ours, theirs = _parsed(gold), _parsed(answer)
+        if verify(ours, theirs, timeout_seconds=None):
+            return not _far(ours[0], theirs[0])
+        return _same_complex(ours[0], theirs[0])
+    except (Exception, RecursionError):
+        return False
+
+
+def _far(one: Any, other: Any) -> bool:
+    """Whether numbers differ that math-verify took for equal because both are small, or both large."""
+    if isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr):
+        return bool(one.is_number and other.is_number and one != other and not _close(one, other))
+    if isinstance(one, sympy.FiniteSet) and isinstance(other, sympy.FiniteSet):
+        return len(one) != len(other) or any(all(_far(a, b) for b in other) for a in one)
+    parts = (sympy.MatrixBase, sympy.Tuple)
+    if isinstance(one, parts) and isinstance(other, parts):
+        return len(one) != len(other) or any(map(_far, one, other))
+    return False
+
+
+def _close(one: Any, other: Any) -> bool:
+    """To six digits if one is a decimal, else to so many that they are the same."""
+    exact = not one.has(sympy.Float) and not other.has(sympy.Float)
+    a, b = one.evalf(_PRECISION), other.evalf(_PRECISION)
+    return bool(abs(a - b) <= max(abs(a), abs(b)) * sympy.Rational(1, 10 ** (_PRECISION // 2 if exact else 6)))
+
+
+def _same_complex(one: Any, other: Any) -> bool:
+    """Whether they are the same number if i is the imaginary unit and e is Euler's number."""
+    if not isinstance(one, sympy.Expr) or not isinstance(other, sympy.Expr):
+        return False
+    if not any(x.has(sympy.I) or {s.name for s in x.free_symbols} & {*_CONSTANTS} for x in (one, other)):
+        return False
+    one, other = (x.subs({s: _CONSTANTS[s.name] for s in x.free_symbols if s.name in _CONSTANTS}) for x in (one, other))
+    return bool(one.is_number and other.is_number and _close(one, other))
+
+
+def _parsed(text: str) -> Any:
+    for sign in ("\\$", "$", "\n", "\r"):
+        text = text.replace(sign, " ")
+    return parse(f"${text}$", extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
+
+
+def reply(text: str) -> None:
+    """Write one line to the caller."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

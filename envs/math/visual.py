@@ -1,0 +1,127 @@
+"""Mathematics with pictures: Geometry3K and similar sets."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rollenv.core import MissingExtra, ResetResult, UsageError
+from rollenv.envs.data.rows import Row, folder_of
+from rollenv.envs.math.env import MathEnv
+from rollenv.envs.math.grade import SECONDS
+from rollenv.errors import MissingData
+
+#: How the files of the formats that models read begin.
+_KINDS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
+
+
+class MathVisualEnv(MathEnv):
+    """A problem with pictures. The observation is its text; ``info["images"]`` are the pictures at ``reset``.
+
+    Each is a part of a chat message in the form that endpoints read, ``{"type": "image_url", "image_url": {"url":
+    "data:image/png;base64,..."}}``, so that it goes through JSON. :attr:`images` are the same pictures for Pillow.
+
+    A cell of pictures holds one, a list of them, or nothing. A picture is one of Pillow's, the bytes of a file, a path,
+    or a dict of ``bytes`` and ``path`` as parquet files have it. Paths count from the folder of the data set.
+
+    Args:
+        image_key: the column with the pictures.
+        dataset_name, split, dataset, question_key, seed: see :class:`~rollenv.envs.data.task.RowEnv`.
+        answer_key, use_format_error_reward, use_mp, instruct, seconds: see
+            :class:`~rollenv.envs.math.env.MathEnv`.
+    """
+
+    def __init__(
+        self,
+        dataset_name: str | None = "",
+        split: str | None = None,
+        dataset: Iterable[Row] | None = None,
+        image_key: str = "images",
+        question_key: str = "problem",
+        answer_key: str = "answer",
+        seed: int | None = None,
+        use_mp: bool = True,
+        *,
+        use_format_error_reward: bool = False,
+        instruct: bool = True,
+        seconds: float = SECONDS,
+    ):
+        super().__init__(
+            dataset_name,
+            split,
+            dataset,
+            question_key,
+            answer_key,
+            use_format_error_reward,
+            seed,
+            use_mp,
+            instruct=instruct,
+            seconds=seconds,
+        )
+        if image_key not in self.rows[0]:
+            raise UsageError(f"the rows have no column {image_key!r}; they have {', '.join(map(repr, self.rows[0]))}")
+        self.image_key = image_key
+        self._folder = folder_of(dataset_name or "")
+
+    @property
+    def images(self) -> list[Any]:
+        """The pictures of the current problem, as Pillow's.
+
+        Raises:
+            MissingExtra: without Pillow.
+        """
+        cell = _listed(self.row.get(self.image_key))
+        return [image if hasattr(image, "save") else _decoded(_bytes(image, self._folder)) for image in cell]
+
+    def _encoded(self) -> list[bytes]:
+        return [_bytes(image, self._folder) for image in _listed(self.row.get(self.image_key))]
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        observation, info = super()._reset(options)
+        return observation, info | {"images": [_part(image) for image in self._encoded()]}
+
+
+def _listed(cell: Any) -> list[Any]:
+    if cell is None:
+        return []
+    return list(cell) if isinstance(cell, list | tuple) else [cell]
+
+
+def _bytes(image: Any, folder: Path | None) -> bytes:
+    """The file of a picture."""
+    if isinstance(image, Mapping):
+        image = image.get("bytes") or image.get("path")
+    if isinstance(image, bytes):
+        return image
+    if isinstance(image, str | Path):
+        path = Path(image) if folder is None else folder / image
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise MissingData(f"the picture {path} cannot be read: {error.strerror}") from error
+    if hasattr(image, "save"):
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        return file.getvalue()
+    raise UsageError(f"a picture must be a Pillow image, the bytes of a file or its path, not {type(image).__name__}")
+
+
+def _part(image: bytes) -> dict[str, Any]:
+    kind = next((kind for start, kind in _KINDS.items() if image.startswith(start)), None)
+    if kind is None:  # nor does any other file of this machine leave it as one
+        raise UsageError(f"a picture must be a file of one of the types {', '.join(_KINDS.values())}")
+    return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{base64.b64encode(image).decode()}"}}
+
+
+def _decoded(image: bytes) -> Any:
+    try:
+        library = importlib.import_module("PIL.Image")
+    except ImportError as error:
+        raise MissingExtra("pictures need Pillow, which is not installed: pip install pillow") from error
+    opened = library.open(io.BytesIO(image))
+    opened.load()
+    return opened

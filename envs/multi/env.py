@@ -1,0 +1,203 @@
+"""The contract of environments with several agents: :class:`MultiAgentEnv`."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from rollenv.core import Env, EpisodeOver, UsageError
+from rollenv.envs.multi.selector import AgentSelector
+
+#: Observations, rewards, terminations, truncations and infos by agent.
+MultiStep = tuple[dict[str, str], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
+
+
+class MultiAgentEnv(Env):
+    """An environment in which several agents act, in turns or at once.
+
+    A game writes :meth:`_new_game`, :meth:`_process_actions` and :meth:`observe`; its state beyond this class's
+    goes into ``_get_state`` and ``_set_state``. Draws come from ``np_random``, as everywhere.
+
+    ``reset`` and ``step`` use dicts by agent. A step takes an action for each of the agents whose turn it is
+    (``agent_selector.get_active_agents()``), for no other. Agents that are done leave ``agents``; the episode is over
+    when none is left.
+
+    Args:
+        agents: their names, in the order of play.
+        mode: ``sequential`` or ``parallel``.
+    """
+
+    def __init__(self, agents: list[str], mode: str = "sequential"):
+        self.possible_agents = list(agents)
+        self.agent_selector = AgentSelector(agents, mode)
+        self._clear(self.possible_agents)
+
+    def _clear(self, agents: list[str]) -> None:
+        self.agents = list(agents)
+        self.cumulative_rewards = dict.fromkeys(agents, 0.0)
+        self.terminations = dict.fromkeys(agents, False)
+        self.truncations = dict.fromkeys(agents, False)
+        self.infos: dict[str, dict[str, Any]] = {agent: {} for agent in agents}
+        self.messages: dict[str, list[tuple[str, str]]] = {agent: [] for agent in agents}
+        self.agent_selector.reinit(agents)
+
+    # -- what a game writes ------------------------------------------------------------------------------------------
+
+    def _new_game(self, options: dict[str, Any]) -> None:
+        raise NotImplementedError(f"{type(self).__name__} has no _new_game()")
+
+    def _process_actions(self, actions: dict[str, str]) -> MultiStep:
+        """Carry out the actions of the active agents; missing parts of an outcome are "", 0.0, False, False and {}."""
+        raise NotImplementedError(f"{type(self).__name__} has no _process_actions()")
+
+    def observe(self, agent: str) -> str:
+        """What an agent sees now."""
+        raise NotImplementedError(f"{type(self).__name__} has no observe()")
+
+    # -- the episode -------------------------------------------------------------------------------------------------
+
+    def reset(  # type: ignore[override]
+        self, seed: int | None = None, *, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+        """Start an episode with all possible agents.
+
+        Args:
+            seed: restarts the random stream; None continues it.
+            options: see :meth:`rollenv.Env.reset`.
+
+        Returns:
+            Observations and infos by agent.
+        """
+        given = self._checked_options(options)
+        if seed is not None:
+            self.seed_stream(seed)
+        self._clear(self.possible_agents)
+        self._new_game(given)
+        self._over = False
+        return {agent: self.observe(agent) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, str]) -> MultiStep:  # type: ignore[override]
+        """Play one turn, or one round in parallel mode; all results are by agent, for those still in the game.
+
+        Raises:
+            EpisodeOver: when no agent is left, or before the first ``reset``.
+            UsageError: unless exactly the active agents act.
+        """
+        if self._over:
+            raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")
+        active = self.agent_selector.get_active_agents()
+        if sorted(actions) != sorted(active):
+            raise UsageError(f"{self}: expected actions of {active}, got actions of {sorted(actions)}")
+        observations, rewards, terminations, truncations, infos = self._process_actions(actions)
+        before = list(self.agents)
+        for agent in before:
+            self.cumulative_rewards[agent] += rewards.get(agent, 0.0)
+            self.terminations[agent] = terminations.get(agent, False)
+            self.truncations[agent] = truncations.get(agent, False)
+            self.infos[agent] = infos.get(agent, {})
+        outcome = (
+            {agent: observations.get(agent, "") for agent in before},
+            {agent: rewards.get(agent, 0.0) for agent in before},
+            {agent: self.terminations[agent] for agent in before},
+            {agent: self.truncations[agent] for agent in before},
+            {agent: self.infos[agent] for agent in before},
+        )
+        self._pass_turn(before)
+        return outcome
+
+    def _pass_turn(self, before: list[str]) -> None:
+        mover = self.agent_selector.selected
+        for agent in before:
+            if self.terminations[agent] or self.truncations[agent]:
+                self.remove_agent(agent)
+        if mover in self.agents:
+            self.agent_selector.next()
+        self._over = not self.agents
+
+    def get_state(self, agent: str | None = None) -> Any:
+        """Of an agent: (observation, cumulative reward, terminated, truncated, info). Without one: the JSON state."""
+        if agent is None:
+            return super().get_state()
+        self._check(agent)
+        return (
+            self.observe(agent),
+            self.cumulative_rewards[agent],
+            self.terminations[agent],
+            self.truncations[agent],
+            self.infos[agent],
+        )
+
+    def get_active_states(self) -> dict[str, Any]:
+        """:meth:`get_state` of every agent whose turn it is."""
+        return {agent: self.get_state(agent) for agent in self.agent_selector.get_active_agents()}
+
+    # -- agents and messages -----------------------------------------------------------------------------------------
+
+    def _check(self, agent: str) -> None:
+        if agent not in self.cumulative_rewards:
+            raise UsageError(f"{self}: there is no agent {agent!r}; there are {list(self.cumulative_rewards)}")
+
+    def add_agent(self, agent: str) -> None:
+        """Let an agent join the running episode, at the end of the round."""
+        self.agent_selector.add_agent(agent)
+        self.agents.append(agent)
+        self.cumulative_rewards.setdefault(agent, 0.0)
+        self.terminations[agent] = self.truncations[agent] = False
+        self.infos[agent] = {}
+        self.messages.setdefault(agent, [])
+
+    def remove_agent(self, agent: str) -> None:
+        """Take an agent out of the running episode; its rewards and its last info stay."""
+        self.agent_selector.remove_agent(agent)
+        self.agents.remove(agent)
+
+    def send_message(self, sender: str, receiver: str, message: str) -> None:
+        """Put a message into an agent's box; :meth:`read_messages` takes it out.
+
+        Args:
+            sender: name of an agent.
+            receiver: name of an agent.
+            message: the text.
+        """
+        self._check(sender)
+        self._check(receiver)
+        self.messages[receiver].append((sender, message))
+
+    def broadcast_message(self, sender: str, message: str) -> None:
+        """Send a message to every other agent in the game.
+
+        Args:
+            sender: name of an agent.
+            message: the text.
+        """
+        for agent in self.agents:
+            if agent != sender:
+                self.send_message(sender, agent, message)
+
+    def read_messages(self, agent: str) -> list[tuple[str, str]]:
+        """Take an agent's (sender, message) pairs out of its box, the oldest first."""
+        self._check(agent)
+        messages, self.messages[agent] = self.messages[agent], []
+        return messages
+
+    # -- JSON state --------------------------------------------------------------------------------------------------
+
+    _TABLES = ("agents", "cumulative_rewards", "terminations", "truncations", "infos", "messages")
+
+    def _get_state(self) -> dict[str, Any]:
+        tables = {name: copy.deepcopy(getattr(self, name)) for name in self._TABLES}
+        return tables | {"order": list(self.agent_selector.agents), "selected": self.agent_selector.selected}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        for name in self._TABLES:
+            setattr(self, name, copy.deepcopy(state[name]))
+        self.messages = {agent: [(s, m) for s, m in box] for agent, box in self.messages.items()}
+        self.agent_selector.reinit(state["order"])
+        if state["selected"] is not None:
+            self.agent_selector.select(state["selected"])
+
+    def share_stream(self, stream: np.random.Generator) -> None:
+        """Draw from another environment's stream from now on."""
+        self._np_random = stream

@@ -1,0 +1,148 @@
+"""Questions with short answers, compared as SQuAD compares them (arXiv 1606.05250, section 4)."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from rollenv.core import UsageError
+from rollenv.envs.data.rows import Row
+from rollenv.envs.data.task import RowEnv, Verdict
+from rollenv.parsing import last_boxed, last_tagged
+
+METRICS = ("em", "f1")
+
+#: No longer answer is right.
+MAX_CHARACTERS = 10_000
+
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize(text: str) -> str:
+    """Lower case, without punctuation, articles and extra white space; a text of nothing but articles keeps those, one
+    of nothing but punctuation is kept."""
+    words = text.lower().translate(_NO_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", words).split()) or " ".join(words.split()) or text.lower().strip()
+
+
+def exact_match(answer: str, accepted: Iterable[str]) -> float:
+    """Return 1.0 if the answer equals an accepted one after :func:`normalize`, else 0.0. An empty answer is wrong.
+
+    Args:
+        answer: to score.
+        accepted: the correct answers.
+    """
+    said = normalize(answer)
+    return float(_says_something(answer) and any(said == normalize(one) for one in accepted))
+
+
+def f1(answer: str, accepted: Iterable[str]) -> float:
+    """Return the harmonic mean of precision and recall of the words, in [0, 1].
+
+    Args:
+        answer: to score.
+        accepted: the correct answers; the one with the highest score counts.
+    """
+    said = normalize(answer).split() if _says_something(answer) else []
+    return max((_f1(said, normalize(one).split()) for one in accepted), default=0.0)
+
+
+def _f1(said: list[str], wanted: list[str]) -> float:
+    if not said or not wanted:
+        return 0.0
+    common = (Counter(said) & Counter(wanted)).total()
+    return 2 * common / (len(said) + len(wanted))
+
+
+def _says_something(text: str) -> bool:
+    """Whether there is a letter or a digit in it."""
+    return any(char.isalnum() for char in text)
+
+
+class QaEnv(RowEnv):
+    """One question, one answer.
+
+    Accepted answers that are missing, or without a letter or digit, are none; a question that has no others pays
+    nothing.
+
+    Args:
+        dataset_name, split, dataset, question_key, seed: see :class:`~rollenv.envs.data.task.RowEnv`.
+        answer_key: the column with the accepted answer or a list of them.
+        extract_boxed: the answer is in ``\\boxed{}`` instead of ``<answer>`` tags.
+        use_format_error_reward: pay -0.1 instead of 0 for an action without an answer.
+        metric: the reward: ``em`` (1 for an exact match, else 0) or ``f1`` (the share of words; success is 1).
+        instruct: say in the question how to answer.
+    """
+
+    def __init__(
+        self,
+        dataset_name: str | None = "",
+        split: str | None = None,
+        dataset: Iterable[Row] | None = None,
+        question_key: str = "question",
+        answer_key: str = "answer",
+        seed: int | None = None,
+        extract_boxed: bool = False,
+        *,
+        use_format_error_reward: bool = False,
+        metric: str = "em",
+        instruct: bool = True,
+    ):
+        if metric not in METRICS:
+            raise UsageError(f"metric {metric!r} is unknown; choose from {', '.join(METRICS)}")
+        format_reward = -0.1 if use_format_error_reward else 0.0
+        super().__init__(dataset_name, split, dataset, question_key, answer_key, seed, format_reward)
+        self.extract_boxed, self.metric, self.instruct = extract_boxed, metric, instruct
+        self._template = "\\boxed{%s}" if extract_boxed else "<answer>%s</answer>"
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """The answers that count as correct."""
+        return texts(self.row[self.gold_key])
+
+    def _question(self) -> str:
+        question = str(self.row[self.question_key])
+        if not self.instruct:
+            return question
+        return f"{question}\n\nThink first. Then give a short answer in the form {self._template % '...'}"
+
+    def _judge(self, action: str) -> Verdict:
+        answer = last_boxed(action) if self.extract_boxed else last_tagged(action)
+        if answer is None:
+            return Verdict(0.0, f"There is no answer in the form {self._template % '...'}", valid=False)
+        measure = exact_match if self.metric == "em" else f1
+        score = measure(answer, self.accepted) if len(answer) <= MAX_CHARACTERS else 0.0
+        return Verdict(score, "That is right." if score >= 1 else "That is wrong.")
+
+    def sample_random_action(self) -> str:
+        return self._template % self.action_rng.choice(("yes", "no", "True", "False"))
+
+    def oracle_action(self) -> str:
+        """The first accepted answer.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if not self.accepted:
+            raise UsageError(f"{self}: row {self.idx} has no accepted answer")
+        return self._template % self.accepted[0]
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """The accepted answers in a cell: one, or a list of them.
+
+    Raises:
+        UsageError: it holds something else than texts and numbers.
+    """
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    values = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    for one in values:
+        if not isinstance(one, str | int | float | None):
+            raise UsageError(f"an answer must be a text, a number or a list of them, not {type(one).__name__}")
+    return tuple(text for one in values if one is not None and _says_something(text := str(one)))

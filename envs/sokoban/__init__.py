@@ -1,5 +1,0 @@
-"""Sokoban: bitboard rules, level generator, solver and the text environment."""
-
-from rollenv.envs.sokoban.env import Sokoban
-
-__all__ = ["Sokoban"]

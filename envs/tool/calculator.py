@@ -1,0 +1,133 @@
+"""Arithmetic tasks with a calculator tool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rollenv.core import EpisodeOver, ResetResult, StepResult
+from rollenv.envs.data.task import Verdict
+from rollenv.envs.math.arithmetic import INTEGER, OPERATORS, Arithmetic
+from rollenv.parsing import last_boxed, last_tagged
+from rollenv.tools.calculator import MAX_CHARACTERS, evaluate
+
+#: The calculator's schema for function-calling models.
+CALCULATOR: dict[str, Any] = {
+    "name": "calculator",
+    "description": "Evaluates an expression of numbers, + - * / // % ** and parentheses.",
+    "parameters": {
+        "type": "object",
+        "properties": {"expression": {"type": "string"}},
+        "required": ["expression"],
+    },
+}
+
+
+class CalculatorTask(Arithmetic):
+    r"""Arithmetic with large numbers, and a calculator to call before the one answer in ``\boxed{}``.
+
+    A call is ``<tool_call>{"name": "calculator", "arguments": {"expression": "12*34"}}</tool_call>``; the next
+    observation holds the result in ``<tool_response>``, or says what was wrong with the call. ``info`` counts
+    ``tool_use_counter`` and ``tool_success_counter``.
+
+    Args:
+        terms, operands, operators, split: see :class:`~rollenv.envs.math.arithmetic.Arithmetic`.
+        max_turns: calls and the answer together.
+        format_reward: for an action that is neither, and for a call that is malformed.
+    """
+
+    state_names = ("task", "hint", "calls", "results")
+
+    def __init__(
+        self,
+        terms: int | Sequence[int] = (2, 3),
+        operands: int | Sequence[int] = (100, 99_999),
+        operators: str = OPERATORS,
+        *,
+        max_turns: int = 4,
+        split: str = "all",
+        format_reward: float = -0.1,
+    ):
+        super().__init__(terms, operands, operators, max_turns=max_turns, split=split, format_reward=format_reward)
+        self.calls = self.results = 0
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        self.calls = self.results = 0
+        observation, info = super()._reset(options)
+        return observation, info | self._counters() | {"tools": [CALCULATOR]}
+
+    def _step(self, action: str) -> StepResult:
+        observation, reward, terminated, truncated, info = super()._step(action)
+        return observation, reward, terminated, truncated, info | self._counters()
+
+    def _counters(self) -> dict[str, int]:
+        return {"tool_use_counter": self.calls, "tool_success_counter": self.results}
+
+    def _question(self) -> str:
+        call = _tool_call("12 * 34")
+        return (
+            f"What is {self.task}? You may call a calculator, one call per turn, as in {call}\n"
+            f"Then give just the number, as in \\boxed{{408}}. You have {self.max_turns} turns, including the answer."
+        )
+
+    def _judge(self, action: str) -> Verdict:
+        call = last_tagged(action, "tool_call")
+        if call is not None:
+            return self._call(call)
+        answer = last_boxed(action)
+        if answer is None:
+            return Verdict(0.0, "This is neither a <tool_call> nor an answer in \\boxed{}.", valid=False)
+        right = bool(INTEGER.fullmatch(answer)) and int(answer) == self.gold
+        return Verdict(float(right), "That is right." if right else "That is wrong.", final=True)
+
+    def _call(self, call: str) -> Verdict:
+        self.calls += 1
+        try:
+            expression = _expression(call)
+        except ValueError as error:
+            return Verdict(0.0, f"The call was not understood: {error}.", valid=False)
+        try:
+            said = str(evaluate(expression))
+            self.results += 1
+        except ValueError as error:
+            said = f"error: {error}"
+        self.hint += f"\n{expression} = {said}"
+        return Verdict(0.0, f"<tool_response>\n{said}\n</tool_response>")
+
+    def render(self) -> str:
+        return f"{super().render()}, {self.calls} calls, {self.results} results"
+
+    def sample_random_action(self) -> str:
+        number = self.action_rng.randrange(1000)
+        return _tool_call(f"{number} + 1") if self.action_rng.random() < 0.5 else self.format_answer(number)
+
+    def oracle_action(self) -> str:
+        """A call of the calculator with the whole sum, then its result."""
+        if self._over:
+            raise EpisodeOver(f"{self}: the episode is over; there is no next action")
+        return _tool_call(self.task) if self.turn == 0 and self.max_turns > 1 else self.format_answer(self.gold)
+
+
+def _tool_call(expression: str) -> str:
+    return f"<tool_call>{json.dumps({'name': 'calculator', 'arguments': {'expression': expression}})}</tool_call>"
+
+
+def _expression(call: str) -> str:
+    """What a call asks to work out.
+
+    Raises:
+        ValueError: the call is malformed; the message is for its author.
+    """
+    if len(call) > 2 * MAX_CHARACTERS:
+        raise ValueError("it is too long")
+    try:
+        parsed = json.loads(call)
+    except (ValueError, RecursionError):
+        raise ValueError('it is not JSON of the form {"name": ..., "arguments": {...}}') from None
+    if not isinstance(parsed, dict) or parsed.get("name") != "calculator":
+        raise ValueError('the only tool is "calculator", so "name" has to be that')
+    arguments = parsed.get("arguments")
+    if not isinstance(arguments, dict) or not isinstance(arguments.get("expression"), str):
+        raise ValueError('"arguments" has to be {"expression": "..."}')
+    return str(arguments["expression"])

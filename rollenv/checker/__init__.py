@@ -1,0 +1,5 @@
+"""Whether an environment keeps what it promises: :func:`check_env`."""
+
+from rollenv.checker.checks import CHECKS, Finding, check_env, run_checks
+
+__all__ = ["CHECKS", "Finding", "check_env", "run_checks"]

@@ -1,0 +1,70 @@
+"""What a shell completes: ids, recipes and agents. Bash splits words at ``:`` and ``=``; here they are put together."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Iterator
+
+import typer
+
+_VARIABLE = "_ROLLENV_COMPLETE"
+#: Where bash ends a word, besides at spaces.
+_BREAKS = ":="
+
+
+def ids(incomplete: str) -> Iterator[tuple[str, str]]:
+    """Ids that begin so, each with a line about it."""
+    from rollenv.cards import summary
+    from rollenv.registry import list_envs
+
+    for spec in list_envs():
+        if spec.id.startswith(incomplete):
+            yield spec.id, summary(spec)
+
+
+def recipes(incomplete: str) -> list[str]:
+    """Bundled recipes that begin so."""
+    from rollenv.trainers import config
+
+    return [name for name in config.recipes() if name.startswith(incomplete)]
+
+
+def agents(incomplete: str) -> list[str]:
+    """Kinds of agents that begin so."""
+    kinds = ("random", "oracle", "noisy:", "local:", "vllm:", "chat:")
+    return [kind for kind in kinds if kind.startswith(incomplete)]
+
+
+def run(app: Callable[[], None]) -> None:
+    """Run the app. Where bash asks for completions, it is told whole words, and bash the part that it lacks."""
+    if os.environ.get(_VARIABLE) != "complete_bash":
+        app()
+        return
+    words, current = _whole_words(os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"]))
+    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = "\n".join(words), str(current)
+    typed = words[current] if current < len(words) else ""
+    there = max(map(typed.rfind, _BREAKS)) + 1
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            app()
+    finally:
+        typer.echo("\n".join(line[there:] for line in said.getvalue().splitlines()))
+
+
+def _whole_words(words: list[str], current: int) -> tuple[list[str], int]:
+    """Words as they were typed, and which of them is completed."""
+    whole: list[str] = []
+    glued, at = False, 0
+    for i, word in enumerate(words):
+        is_break = bool(word) and not word.strip(_BREAKS)
+        if whole and (glued or is_break):
+            whole[-1] += word
+        else:
+            whole.append(word)
+        glued = is_break
+        if i <= current:
+            at = len(whole) - 1
+    return whole, at

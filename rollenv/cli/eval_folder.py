@@ -1,0 +1,127 @@
+"""The folder of an evaluation: its settings, its episodes, and the time it took over several sessions."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollenv.core import UsageError
+
+if TYPE_CHECKING:
+    from rollenv.rollout.records.storage import JsonlWriter
+    from rollenv.rollout.types import Trajectory
+
+SETTINGS_FILE, EPISODES_FILE = "eval.json", "episodes.jsonl"
+#: Not settings: seconds of all sessions before the last one, and whether that one is under way (or was cut off).
+_SECONDS, _OPEN = "seconds", "open"
+
+
+@dataclass
+class EvalFolder:
+    """Where an evaluation is kept.
+
+    Args:
+        path: of the folder.
+        settings: which a continued evaluation shares with the one that it continues, but for a larger ``n``.
+        played: episodes that are there already.
+        seconds: that they took.
+    """
+
+    path: Path
+    settings: dict[str, Any]
+    played: list[Trajectory]
+    seconds: float
+
+    @classmethod
+    def begin(cls, path: Path, settings: Mapping[str, Any], resume: bool) -> EvalFolder:
+        """A folder to be, or one to go on with.
+
+        Raises:
+            UsageError: it holds another evaluation, or one and ``resume`` is false.
+        """
+        file, episodes = path / SETTINGS_FILE, path / EPISODES_FILE
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{path} is a file; name a folder with --out")
+        if not file.exists():
+            return cls(path, dict(settings), [], 0.0)
+        before = _read(file)
+        if not resume:
+            raise UsageError(f"{path} holds an evaluation already: --resume goes on with it; or name another folder")
+        _check(path, before, settings)
+        from rollenv.rollout.records.storage import read
+
+        played = list(read(episodes)) if episodes.exists() else []
+        return cls(path, dict(settings), played, _seconds(before, file, episodes))
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[JsonlWriter]:
+        """What episodes are written to. Entering notes the settings, leaving the time."""
+        from rollenv.rollout.records.storage import JsonlWriter
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot write {self.path}: {error.strerror}; name another folder with --out") from error
+        started = time.monotonic()
+        done = len(self.played)
+        self._save(self.seconds, is_open=True)
+        try:
+            with JsonlWriter(self.path / EPISODES_FILE) as writer:
+                yield writer
+        finally:
+            idle = done >= self.settings["n"] * self.settings["k"] and all(t.complete for t in self.played)
+            self._save(self.seconds + (0.0 if idle else time.monotonic() - started), is_open=False)
+
+    def _save(self, seconds: float, *, is_open: bool) -> None:
+        partial = self.path / f"{SETTINGS_FILE}.partial"
+        data = {**self.settings, _SECONDS: seconds, _OPEN: is_open}
+        partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        os.replace(partial, self.path / SETTINGS_FILE)
+
+
+def tasks_before(path: Path) -> int | None:
+    """How many tasks the evaluation in a folder has; None if there is none."""
+    file = path / SETTINGS_FILE
+    n = _read(file).get("n") if file.exists() else None
+    return n if isinstance(n, int) else None
+
+
+def _check(path: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raise UsageError if an evaluation is not the continuation of another one."""
+    for key in {**before, **settings}:
+        old, new = before.get(key), settings.get(key)
+        if old == new or key in (_SECONDS, _OPEN):
+            continue
+        if key != "n" or not isinstance(old, int) or not isinstance(new, int):
+            raise UsageError(f"{path} holds an evaluation with {key}={old!r}, not {new!r}; name another folder")
+        if new < old:
+            raise UsageError(f"{path} holds an evaluation with n={old}; n can grow, and {new} is less")
+
+
+def _seconds(before: Mapping[str, Any], file: Path, episodes: Path) -> float:
+    """The time of earlier sessions. One that was cut off lasted at least until its last episode was written."""
+    known = before.get(_SECONDS)
+    seconds = float(known) if isinstance(known, int | float) else 0.0
+    if before.get(_OPEN) and episodes.exists():
+        seconds += max(0.0, episodes.stat().st_mtime - file.stat().st_mtime)
+    return seconds
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The settings of an evaluation that is there."""
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        settings = error
+    if not isinstance(settings, dict):
+        raise UsageError(
+            f"{file} is damaged ({settings!r:.100}), so it is not known which evaluation {file.parent} holds; name "
+            "another folder, or remove this one"
+        )
+    return settings

@@ -1,0 +1,88 @@
+"""``rollenv serve``"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import typer
+
+from rollenv.cli.common import console, error_console
+from rollenv.core import UsageError
+
+#: Shown by --help, one line for each client.
+_EXAMPLES = """
+Clients, once it runs on port 8800:
+
+rollenv: rollenv.make("rollenv+ws://localhost:8800/game:Sokoban-v0")
+
+ROCK: ROCK_BASE_URL=http://localhost:8800, then rock.make("game:Sokoban-v0")
+
+OpenEnv: GenericEnvClient(base_url="http://localhost:8800/openenv/game:Sokoban-v0")
+"""
+
+
+def command(
+    host: str = typer.Option("127.0.0.1", help="Address to listen on; other machines need tokens."),
+    port: int = typer.Option(8800, min=0, max=65535, help="Port; 0 for any free one."),
+    workers: int = typer.Option(0, min=0, help="Worker processes; 0 for one each core."),
+    sessions: int = typer.Option(1024, min=1, help="Sessions at the same time."),
+    per_client: int = typer.Option(0, min=0, help="Sessions of one token at the same time; 0 for no limit."),
+    idle: float = typer.Option(1800.0, min=0.1, help="Seconds without a call after which a session ends."),
+    gone: float = typer.Option(300.0, min=0.1, help="Seconds after which a session ends whose client has gone."),
+    reset_deadline: float = typer.Option(300.0, min=0.1, help="Seconds for building or resetting an environment."),
+    step_deadline: float = typer.Option(120.0, min=0.1, help="Seconds for every other call into one."),
+    faces: str = typer.Option("gem,openenv", help="Protocols besides rollenv's own."),
+    tokens: Path = typer.Option(None, help="TOML file with the hashes of tokens."),
+    new_token: str = typer.Option("", metavar="NAME", help="Print a token for a client, and its lines for the file."),
+    scopes: str = typer.Option("environments", help="What the new token is for: environments, sandboxes, admin."),
+    allow_host: list[str] = typer.Option([], help="Another name by which clients may call the server."),
+    certificate: Path = typer.Option(None, help="TLS: file of the certificate."),
+    key: Path = typer.Option(None, help="TLS: file of its key."),
+    drain: float = typer.Option(30.0, min=0, help="Seconds that sessions get to end when it is told to stop."),
+    silence: float = typer.Option(900.0, min=0.1, help="Seconds without a message after which a connection ends."),
+    any_arguments: bool = typer.Option(False, help="Take arguments of environments that name files and programs."),
+) -> None:
+    """Serve environments to any client, from worker processes on this machine."""
+    from rollenv.rollout.workers.processes import ProcessWorkers
+    from rollenv.serve import auth, run
+    from rollenv.serve.app import Settings
+    from rollenv.serve.sessions import Terms
+
+    if new_token:
+        token, lines = auth.new_token(new_token, [scope.strip() for scope in scopes.split(",")])
+        error_console.print(f"the token, which is shown this once: {token}", soft_wrap=True, markup=False)
+        console.print(lines, end="", soft_wrap=True, markup=False)
+        return
+    if (certificate is None) != (key is None):
+        raise UsageError("TLS needs both --certificate and --key")
+    settings = Settings(
+        host=host,
+        faces=tuple(name.strip() for name in faces.split(",") if name.strip()),
+        hosts=tuple(allow_host),
+        tokens=tokens,
+        tls=(certificate, key) if certificate else None,
+        drain=drain,
+        silence=silence,
+        terms=Terms(
+            sessions=sessions,
+            per_owner=per_client,
+            idle=idle,
+            gone=gone,
+            reset=reset_deadline,
+            step=step_deadline,
+            any_arguments=any_arguments,
+        ),
+    )
+    sock = run.listen(host, port)
+    pool = ProcessWorkers(workers or None, envs_per_process=sessions)
+    scheme = "https" if certificate else "http"
+
+    def ready() -> None:
+        console.print(f"serving on {scheme}://{host}:{sock.getsockname()[1]}", soft_wrap=True, markup=False)
+
+    with sock, pool:
+        asyncio.run(run.serve(settings, pool, sock, ready))
+
+
+command.__doc__ = f"{command.__doc__}\n{_EXAMPLES}"

@@ -1,0 +1,179 @@
+"""What is known about an environment before it is built: :class:`EnvSpec`."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rollenv.core import Env
+from rollenv.drawing import Drawn
+from rollenv.errors import BadEntryPoint, MissingExtra, UsageError
+from rollenv.needs import Need
+
+#: The modes of ``render()``.
+RENDER_MODES = ("text", "ansi", "svg", None)
+
+#: Names of wrappers and the settings of each.
+Wrappers = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(repr=False)
+class EnvSpec:
+    """How to build an environment, and what it promises. Picklable when its entry point is a string."""
+
+    id: str
+    entry_point: str | Callable[..., Env]
+    """``"module.path:ClassName"`` or any callable that returns an environment."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    abilities: frozenset[str] = frozenset()
+    needs: tuple[Need, ...] = ()
+    """What must be there for it to work: packages, data files, a server. Empty if a plain install is enough."""
+    nondeterministic: bool = False
+    oracle_success: float = 0.99
+    """The share of episodes that the oracle wins (lower where chance decides)."""
+    indexed: bool = False
+    """Its ``env.num_tasks()`` tasks are numbered: ``reset(options={"index": i})`` starts one of them."""
+    wrappers: Wrappers = field(default_factory=dict)
+    """What is put around the environment, the first innermost, with settings; see :func:`rollenv.wrappers.wrap`."""
+    levels: tuple[Mapping[str, Any], ...] = ()
+    """Constructor arguments by difficulty, easy ones first; :class:`rollenv.curriculum.Curriculum` plays them."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Reset options of every episode, where the caller gives no others."""
+    additional_wrappers: tuple[Any, ...] = field(default=(), compare=False)
+    """Gymnasium notes its own wrappers here, in copies."""
+    summary: str = ""
+    """What it is, in a line; by default the first line of its class's docstring (:func:`rollenv.cards.summary`)."""
+
+    def __repr__(self) -> str:
+        kwargs = ", ".join(f"{name}={value!r:.40}" for name, value in self.kwargs.items())
+        needs = f", needs {', '.join(map(str, self.missing))}" if self.missing else ""
+        return f"<EnvSpec {self.id}{kwargs and f' ({kwargs})'}{needs}>"
+
+    @property
+    def namespace(self) -> str:
+        return self.id.partition(":")[0]
+
+    @property
+    def missing(self) -> tuple[Need, ...]:
+        """The needs that are not met here. A need given as text cannot be checked and counts as missing."""
+        return tuple(need for need in self.needs if isinstance(need, str) or not need.here)
+
+    def make(self, **kwargs: Any) -> Env:
+        """Build the environment; ``kwargs`` override the spec's.
+
+        ``seed`` starts its private random stream, and goes to a constructor that names an argument ``seed``.
+        ``render_mode`` is what ``render()`` returns: ``text`` (the default), ``ansi`` (in a terminal's colours),
+        ``svg`` (a picture) or None.
+        """
+        merged = {**self.kwargs, **kwargs}
+        seed = merged.pop("seed", None)
+        factory = load_entry_point(self.entry_point, self.id)
+        mode = merged.pop("render_mode", "text") if not takes(factory, "render_mode") else "text"
+        if mode not in RENDER_MODES:
+            raise UsageError(f"{self.id} has no render_mode {mode!r}; choose 'text', 'ansi', 'svg' or None")
+        try:
+            env = factory(**merged, **({"seed": seed} if seed is not None and takes(factory, "seed") else {}))
+        except TypeError as error:
+            _check_arguments(self.id, factory, merged, error)
+            if kwargs:
+                given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
+                raise UsageError(f"{self.id} cannot be made with {given}: {error}") from error
+            raise
+        if not isinstance(env, Env):
+            raise UsageError(f"{self.id}: its entry point returned {type(env).__name__} instead of a rollenv.Env")
+        if mode is None:
+            env.unwrapped.render_mode = None
+        env.spec = replace(self, kwargs=merged, wrappers={})
+        if env.unwrapped.spec is None:  # the factory returned a wrapper
+            env.unwrapped.spec = env.spec  # type: ignore[assignment]
+        if seed is not None:
+            env.seed_stream(seed)
+        if self.wrappers:
+            env = wrap(env, self.wrappers)
+            env.spec = replace(self, kwargs=merged)
+        return Drawn(env, mode) if mode in ("ansi", "svg") else env
+
+
+def wrap(env: Env, wrappers: Wrappers) -> Env:
+    """Apply wrappers to an environment; it is closed if one of them fails.
+
+    Args:
+        env: the environment.
+        wrappers: by name, with their arguments; the first is the innermost.
+    """
+    try:
+        wrapped: Env = importlib.import_module("rollenv.wrappers.factory").wrap(env, wrappers)
+        return wrapped
+    except BaseException:
+        with contextlib.suppress(Exception):
+            env.close()
+        raise
+
+
+def takes(factory: Callable[..., Any], name: str) -> bool:
+    """Whether a constructor has a parameter of a given name.
+
+    Args:
+        factory: class or function.
+        name: of the parameter.
+    """
+    try:
+        return name in (_arguments(factory) if isinstance(factory, type) else inspect.signature(factory).parameters)
+    except (TypeError, ValueError):  # some builtins have no signature
+        return False
+
+
+@functools.lru_cache(maxsize=1024)
+def _arguments(cls: type) -> frozenset[str]:
+    """What a class takes; reading it costs as much as building a small environment."""
+    return frozenset(inspect.signature(cls).parameters)
+
+
+def load_entry_point(entry_point: str | Callable[..., Env], env_id: str) -> Callable[..., Env]:
+    """Import the class or function that builds an environment.
+
+    Args:
+        entry_point: ``module:name``, or a callable, which is returned as it is.
+        env_id: for error messages.
+
+    Raises:
+        BadEntryPoint: it cannot be imported.
+        MissingExtra: it needs a package that is not installed.
+    """
+    if callable(entry_point):
+        return entry_point
+    module, _, name = entry_point.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+    except MissingExtra:
+        raise
+    except (ImportError, AttributeError) as error:
+        raise BadEntryPoint(f"{env_id}: cannot load its entry point {entry_point!r}: {error}") from error
+
+
+def _check_arguments(env_id: str, factory: Callable[..., Env], kwargs: dict[str, Any], error: TypeError) -> None:
+    """Turn a TypeError about an argument's name into one that says which names there are."""
+    parameters = inspect.signature(factory).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in kwargs:
+        if name not in parameters:
+            raise UsageError(f"{env_id} takes no argument {name!r}{nearest(name, parameters)}") from error
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of an error message about an unknown name: similar known names, or all of them.
+
+    Args:
+        name: the unknown name.
+        known: the names to choose from.
+    """
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else f"; choose from {', '.join(map(repr, known))}"

@@ -1,0 +1,58 @@
+"""The errors that rollenv raises on purpose. Each says what happened, where, and what to do next."""
+
+from __future__ import annotations
+
+
+class RollenvError(Exception):
+    """Base of the errors that rollenv raises on purpose. The text says what happened, where, and what to do next."""
+
+    #: What the command line exits with when this error ends it.
+    exit_code = 1
+
+
+class UsageError(RollenvError, ValueError):
+    """An argument, id or configuration key is wrong."""
+
+    exit_code = 2
+
+
+class UnknownEnv(UsageError):
+    """No environment is registered under the id."""
+
+
+class BadEntryPoint(UsageError, ImportError):
+    """What is registered under an id cannot be loaded."""
+
+
+class MissingExtra(RollenvError, ImportError):
+    """An optional dependency is not installed."""
+
+    exit_code = 3
+
+
+class MissingData(MissingExtra):
+    """A data set is neither below ``$ROLLENV_DATA`` nor available from the hub."""
+
+
+class HubUnreachable(RollenvError, ConnectionError):
+    """The Hugging Face Hub did not answer, or may not be asked."""
+
+
+class NotOnHub(UsageError):
+    """The Hugging Face Hub has no model or data set of that name, or a private one."""
+
+
+class Broken(RollenvError, AssertionError):
+    """A property that the environment promises does not hold."""
+
+
+class EpisodeOver(RollenvError, RuntimeError):
+    """``step`` was called before ``reset``, or after the episode had ended."""
+
+
+class Unsolvable(RollenvError, RuntimeError):
+    """The task can no longer be completed from the current state, so an expert has no next action."""
+
+
+class NoSuchAbility(RollenvError, AttributeError, NotImplementedError):
+    """The environment lacks an optional ability: ``hasattr`` is False, and a call says which one is missing."""

@@ -1,0 +1,117 @@
+"""What something needs besides a plain install, whether it is here, and how to get it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from rollenv.errors import MissingExtra
+
+
+@dataclass(frozen=True)
+class Package:
+    """A Python package.
+
+    Args:
+        name: its name as pip knows it.
+        extra: the extra of rollenv that brings it; empty where none does.
+        module: what is imported, where that is not the name with underscores.
+    """
+
+    name: str
+    extra: str = ""
+    module: str = ""
+
+    @property
+    def here(self) -> bool:
+        module = self.module or self.name.replace("-", "_")
+        if module in sys.modules:  # None there blocks an import
+            return sys.modules[module] is not None
+        try:
+            return importlib.util.find_spec(module) is not None
+        except (ImportError, ValueError):
+            return False
+
+    @property
+    def hint(self) -> str:
+        """What to do to get it."""
+        return install_hint(self.extra) if self.extra else f"pip install {self.name}"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """Files below ``$ROLLENV_DATA``.
+
+    Args:
+        folder: the folder in it.
+        files: patterns of file names; one that matches is enough.
+        source: where to get them.
+    """
+
+    folder: str
+    files: tuple[str, ...] = ("*",)
+    source: str = ""
+
+    @property
+    def here(self) -> bool:
+        root = os.environ.get("ROLLENV_DATA")
+        return bool(root) and any(any(Path(str(root), self.folder).glob(pattern)) for pattern in self.files)
+
+    @property
+    def hint(self) -> str:
+        """What to do to get it."""
+        wanted = self.files[0] if self.files != ("*",) else "its files"
+        return f"put {wanted} into $ROLLENV_DATA/{self.folder}" + (f" ({self.source})" if self.source else "")
+
+    def __str__(self) -> str:
+        return f"data: {self.folder}"
+
+
+#: A text names something that cannot be looked for, such as a server.
+Need = Package | DataFiles | str
+
+
+def install_hint(extra: str) -> str:
+    """The command that installs an extra: pip adds it to the rollenv that is installed, from a clone too."""
+    return f"pip install 'rollenv[{extra}]'"
+
+
+@contextlib.contextmanager
+def extra(name: str, what: str) -> Iterator[None]:
+    """Wrap imports of optional packages, so that a failed one is explained.
+
+    Args:
+        name: the extra that brings them.
+        what: needs them, as the beginning of a sentence ("Reading Parquet").
+
+    Raises:
+        MissingExtra: a package is not installed or fails to import; the message has the command that installs it.
+    """
+    try:
+        yield
+    except MissingExtra:
+        raise
+    except ImportError as error:
+        raise MissingExtra(f"{what} needs the {name} extra: {install_hint(name)} ({error})") from error
+
+
+def require_extra(module: str, name: str, what: str) -> ModuleType:
+    """Import a module of an optional package; see :func:`extra`.
+
+    Args:
+        module: the module to import.
+        name: the extra that installs it.
+        what: needs it, as the beginning of a sentence ("Reading Parquet").
+    """
+    with extra(name, what):
+        return importlib.import_module(module)

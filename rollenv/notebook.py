@@ -1,0 +1,126 @@
+"""What a REPL and a notebook show of environments, trajectories and groups: a line, and HTML with all text escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollenv.core import Env
+    from rollenv.rollout.types import Group, Trajectory, Turn
+
+#: The longest text in a cell of a table, and the most rows of one.
+LONGEST, ROWS = 400, 50
+
+#: The longest text of a board.
+BOARD = 20_000
+
+
+def stage(env: Env) -> str:
+    """Where an environment is in its episode."""
+    inner: Any = env.unwrapped
+    if not getattr(inner, "_begun", True):
+        return "not yet reset"
+    over = getattr(inner, "_over", None)
+    return "" if over is None else "episode over" if over else "episode under way"
+
+
+def env_html(env: Env) -> str:
+    """An environment's board as SVG, or its text. One that cannot be drawn now shows its name alone."""
+    from rollenv.drawing import draw, svg
+
+    inner: Any = env.unwrapped
+    try:
+        text = inner.render()
+    except Exception:  # closed, or written without a thought of being looked at before its first episode
+        text = ""
+    shown = ""
+    if isinstance(text, str) and text:
+        drawing = draw(getattr(inner, "picture", None), text)
+        shown = svg(drawing) if drawing is not None else f"<pre>{_cell(text, BOARD)}</pre>"
+    return f"<div>{_title(str(env), stage(env))}{shown}</div>"
+
+
+def turn_line(turn: Turn) -> str:
+    """A turn in a line."""
+    tokens = f", {len(turn.response_ids)} tokens" if turn.response_ids else ""
+    return f"<Turn {_short(turn.text, 60)!r}: reward {turn.reward:g}{tokens}>"
+
+
+def trajectory_line(trajectory: Trajectory) -> str:
+    """An episode in a line."""
+    return f"<Trajectory {trajectory.task.env_id} seed {trajectory.task.seed}: {_outcome(trajectory)}>"
+
+
+def trajectory_html(trajectory: Trajectory) -> str:
+    """An episode with a row for each turn."""
+    task = trajectory.task
+    rows = [(i, turn.observation, turn.text, f"{turn.reward:g}") for i, turn in enumerate(trajectory.turns, 1)]
+    end = f"<pre>{_cell(trajectory.final_observation)}</pre>" if trajectory.final_observation else ""
+    table = _table(("turn", "observation", "action", "reward"), rows)
+    return f"<div>{_title(f'{task.env_id}, seed {task.seed}', _outcome(trajectory))}{table}{end}</div>"
+
+
+def group_line(group: Group) -> str:
+    """A group in a line."""
+    return f"<Group {group.task.env_id} seed {group.task.seed}: {_numbers(group)}>"
+
+
+def group_html(group: Group) -> str:
+    """A group with a row for each member."""
+    rows = [(t.member, _status(t), f"{t.reward:g}", len(t.turns), t.error) for t in group.trajectories]
+    table = _table(("member", "status", "reward", "turns", "error"), rows)
+    return f"<div>{_title(f'{group.task.env_id}, seed {group.task.seed}', _numbers(group))}{table}</div>"
+
+
+def _status(trajectory: Trajectory) -> str:
+    return f"{trajectory.status}{', success' if trajectory.success else ''}"
+
+
+def _outcome(trajectory: Trajectory) -> str:
+    error = f" ({_short(trajectory.error, 80)})" if trajectory.error else ""
+    return f"{_status(trajectory)}, reward {trajectory.reward:g}, {_count(len(trajectory.turns), 'turn')}{error}"
+
+
+def _numbers(group: Group) -> str:
+    rewards = [t.reward for t in group.complete]
+    several = _count(len(group.trajectories), "trajectory", "trajectories")
+    if not rewards:
+        return f"{several}, none complete"
+    failed = len(group.trajectories) - len(rewards)
+    low, high = min(rewards), max(rewards)
+    reward = f"reward {low:g}" if low == high else f"reward {low:g} to {high:g}"
+    wins = sum(t.success for t in group.complete)
+    return f"{several}, {wins} successful, {reward}" + (f", {failed} not complete" if failed else "")
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _short(text: str, longest: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def _title(name: str, about: str) -> str:
+    return f"<p><b>{_safe(name)}</b>{_safe(about and ': ' + about)}</p>"
+
+
+def _table(head: Sequence[str], rows: Sequence[Iterable[Any]]) -> str:
+    top = "".join(f"<th>{name}</th>" for name in head)
+    left = 'style="text-align:left;vertical-align:top;white-space:pre-wrap"'
+    lines = ["".join(f"<td {left}>{_cell(str(cell))}</td>" for cell in row) for row in rows[:ROWS]]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    more = f"<p>and {len(rows) - ROWS} more</p>" if len(rows) > ROWS else ""
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _cell(text: str, longest: int = LONGEST) -> str:
+    return _safe(text if len(text) <= longest else f"{text[: longest - 3]}...")
+
+
+def _safe(text: str) -> str:
+    """HTML without what no page can hold."""
+    return escape(text.encode("utf-8", "replace").decode().replace("\0", "?"))

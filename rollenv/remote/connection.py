@@ -1,0 +1,210 @@
+"""One WebSocket to a server, for a caller that waits for each answer."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import socket
+import ssl
+import time
+from typing import Any
+
+from rollenv.errors import RollenvError, UsageError
+from rollenv.needs import extra
+from rollenv.remote import protocol
+from rollenv.remote.address import Address
+from rollenv.remote.protocol import NotAllowed, ServerError, ServerFull, ServerLost
+
+with extra("serve", "A served environment"):
+    from websockets.client import ClientProtocol
+    from websockets.datastructures import Headers
+    from websockets.exceptions import InvalidStatus
+    from websockets.frames import Frame, Opcode
+    from websockets.http11 import Response
+    from websockets.uri import parse_uri
+
+#: Seconds to connect.
+CONNECT = 10.0
+
+#: Seconds to wait for an answer: more than any deadline of a server.
+ANSWER = 600.0
+
+
+class Connection:
+    """A connection, made at the first call and again after it was lost. For one thread at a time.
+
+    Args:
+        address: of the server.
+        patience: seconds to go on trying when the server does not answer or has no room.
+        answer: seconds to wait for an answer.
+    """
+
+    def __init__(self, address: Address, *, patience: float = 30.0, answer: float = ANSWER):
+        self.address, self.patience, self.answer = address, patience, answer
+        self._numbers = itertools.count(1)
+        self._socket: socket.socket | None = None
+        self._protocol: ClientProtocol | None = None
+
+    def ask(self, operation: str, *args: Any) -> Any:
+        """Send a request and wait for its answer; after a lost connection it is sent again.
+
+        Args:
+            operation: see :mod:`rollenv.remote.protocol`.
+            args: of the operation.
+
+        Raises:
+            RollenvError: the one that the server tells of.
+            ServerLost: there was no answer, for as long as the patience lasted.
+        """
+        end, problem = time.monotonic() + self.patience, RollenvError()
+        for attempt in itertools.count():
+            try:
+                return self.ask_once(operation, *args)
+            except ServerFull as error:
+                wait, problem = float(error.details.get("retry_after", 1.0)), error
+            except ServerLost as error:
+                wait, problem = min(5.0, 0.05 * 2.0**attempt), error
+            wait *= random.uniform(0.5, 1.5)  # so that many clients do not come back together
+            if time.monotonic() + wait > end:
+                raise problem
+            time.sleep(wait)
+        raise AssertionError
+
+    def ask_once(self, operation: str, *args: Any) -> Any:
+        """Send a request and wait for its answer, without patience.
+
+        Args:
+            operation: see :mod:`rollenv.remote.protocol`.
+            args: of the operation.
+
+        Raises:
+            RollenvError: the one that the server tells of.
+            ServerLost: there was no answer.
+        """
+        try:
+            return self._once(operation, args)
+        except (OSError, EOFError) as error:
+            self.close()
+            raise error if isinstance(error, ServerLost) else ServerLost(f"{self.address}: {error or 'lost'}") from None
+        except RollenvError:
+            raise
+        except BaseException:
+            self.close()  # Ctrl-C, perhaps within a message
+            raise
+
+    def close(self) -> None:
+        """Close it; the next call makes a new one."""
+        sock, self._socket, self._protocol = self._socket, None, None
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.close()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _once(self, operation: str, args: tuple[Any, ...]) -> Any:
+        message = protocol.pack([number := next(self._numbers), operation, *args])
+        if self._socket is None:
+            self._connect()
+        assert self._protocol is not None
+        self._protocol.send_binary(message)
+        while True:
+            for answer in protocol.unpack_all(self._message()):
+                if answer[0] != number:  # of a request that was given up
+                    continue
+                if len(answer) == 5:
+                    raise protocol.error_of(*answer[2:])
+                return answer[1]
+
+    def _connect(self) -> None:
+        address = self.address
+        sock = socket.create_connection((address.host, address.port), CONNECT)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if address.tls:
+                sock = ssl.create_default_context().wrap_socket(sock, server_hostname=address.host)
+            uri = parse_uri(f"{'wss' if address.tls else 'ws'}://{address}{protocol.PATH}")
+            self._protocol = ClientProtocol(
+                uri,
+                subprotocols=[protocol.SUBPROTOCOL],  # type: ignore[list-item]
+                max_size=protocol.LARGEST_MESSAGE,
+            )
+            self._socket = sock
+            self._shake_hands()
+            sock.settimeout(self.answer)
+        except BaseException:
+            sock.close()
+            self._socket = None
+            raise
+        about = self._once("hello", (protocol.VERSION,))
+        version = about.get("version") if isinstance(about, dict) else None
+        if version != protocol.VERSION:
+            self.close()
+            raise UsageError(f"{address} speaks version {version!r:.20} of the protocol, not {protocol.VERSION}")
+
+    def _shake_hands(self) -> None:
+        assert self._protocol is not None
+        request = self._protocol.connect()
+        if self.address.token:
+            request.headers["Authorization"] = f"Bearer {self.address.token}"
+        self._protocol.send_request(request)
+        response = None
+        while response is None:
+            response = next((event for event in self._events() if isinstance(event, Response)), None)
+        problem = self._protocol.handshake_exc
+        if isinstance(problem, InvalidStatus) or response.status_code != 101:
+            raise refused(str(self.address), response.status_code, bytes(response.body or b""), response.headers)
+        if problem is not None:
+            raise ServerLost(f"{self.address} does not speak rollenv's protocol: {problem}")
+
+    def _message(self) -> bytes:
+        """The next whole message."""
+        parts: list[bytes] = []
+        while True:
+            for event in self._events():
+                if isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT, Opcode.TEXT):
+                    parts.append(bytes(event.data))
+                    if event.fin:
+                        return b"".join(parts)
+
+    def _events(self) -> list[Any]:
+        """Send what is to be sent, and wait until something came."""
+        wire, sock = self._protocol, self._socket
+        assert wire is not None
+        assert sock is not None
+        for data in wire.data_to_send():
+            if data:
+                sock.sendall(data)
+        if events := wire.events_received():
+            return events
+        data = sock.recv(1 << 18)
+        if data:
+            wire.receive_data(data)
+        else:
+            wire.receive_eof()
+        events = wire.events_received()
+        if not events and not data:
+            raise ServerLost(f"{self.address} closed the connection{_why(wire)}")
+        return events
+
+
+def _why(wire: ClientProtocol) -> str:
+    return f": {wire.close_exc}" if wire.close_rcvd is not None else ""
+
+
+def refused(server: str, status: int, body: bytes, headers: Headers) -> RollenvError:
+    """The error for an answer that is no WebSocket.
+
+    Args:
+        server: for the text.
+        status: of HTTP.
+        body: of the answer.
+        headers: of the answer.
+    """
+    text = body.decode("utf-8", "replace").strip()[:500]
+    if status in (401, 403):
+        return NotAllowed(f"{server}: {text or 'not allowed'}")
+    if status in (429, 503):
+        seconds = headers.get("Retry-After", "1")
+        return ServerFull(f"{server}: {text or 'no room'}", retry_after=float(seconds) if seconds.isdigit() else 1.0)
+    return ServerError(f"{server} answered with HTTP status {status} {text}, and not as a rollenv server")

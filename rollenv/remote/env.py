@@ -1,0 +1,328 @@
+"""A served environment as an ordinary one."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import itertools
+import operator
+import os
+import threading
+from typing import Any
+
+from rollenv.core import Env, ResetResult, StepResult
+from rollenv.env_spec import EnvSpec
+from rollenv.errors import RollenvError, UsageError
+from rollenv.remote import protocol
+from rollenv.remote.address import Address, parse
+from rollenv.remote.connection import Connection
+from rollenv.remote.history import History, new_seed
+from rollenv.remote.protocol import ServerLost, SessionGone
+
+#: The methods that come with an ability.
+_METHODS = {
+    "state": ("get_state", "set_state"),
+    "spawn": ("spawn",),
+    "random_action": ("sample_random_action",),
+    "oracle": ("oracle_action",),
+    "state_key": ("state_key",),
+}
+
+#: How often an episode may be brought to another server in one call.
+_MOVES = 5
+
+
+@functools.lru_cache(maxsize=1024)
+def spec_of(text: str) -> EnvSpec:
+    """The spec of a served environment: what its server says of it, with the address as its id.
+
+    Args:
+        text: ``rollenv+ws://HOST:PORT/ENV_ID``.
+
+    Raises:
+        UsageError: the address is wrong.
+        UnknownEnv: the server has no such environment.
+        ServerLost: no server answers.
+    """
+    addresses, env_id = parse(text)
+    if not env_id:
+        raise UsageError(f"{text} names no environment: add /ENV_ID")
+    about = Servers.of(addresses).ask("spec", env_id)
+    return EnvSpec(
+        text,
+        "rollenv.remote.env:make_remote",
+        {"address": text},
+        abilities=frozenset(about["abilities"]),
+        nondeterministic=about["nondeterministic"],
+        oracle_success=about["oracle_success"],
+        indexed=about["indexed"],
+        levels=tuple(about["levels"]),
+        summary=about["summary"],
+    )
+
+
+def make_remote(address: str, render_mode: str | None = "text", **kwargs: Any) -> Env:
+    """Open a session with a served environment.
+
+    Args:
+        address: ``rollenv+ws://HOST:PORT/ENV_ID``.
+        render_mode: what ``render()`` returns.
+        kwargs: constructor arguments of the environment.
+
+    Raises:
+        UsageError: wrong arguments.
+        ServerFull: no server has room.
+        NotAllowed: the token is missing, wrong, or not for environments.
+    """
+    addresses, env_id = parse(address)
+    if render_mode != "text":
+        kwargs["render_mode"] = render_mode
+    return RemoteEnv.open(addresses, env_id, kwargs)
+
+
+class Servers:
+    """A thread's connections to the servers of an address, which its environments share."""
+
+    _mine = threading.local()
+
+    @classmethod
+    def of(cls, addresses: tuple[Address, ...]) -> Servers:
+        mine = cls._mine.__dict__
+        if mine.get("pid") != os.getpid():  # a fork, with the connections of its parent
+            mine.clear()
+            mine["pid"] = os.getpid()
+        servers: dict[tuple[Address, ...], Servers] = mine.setdefault("servers", {})
+        if addresses not in servers:
+            servers[addresses] = cls(addresses)
+        return servers[addresses]
+
+    def __init__(self, addresses: tuple[Address, ...]):
+        patience = 30.0 if len(addresses) == 1 else 3.0
+        self.connections = [Connection(address, patience=patience) for address in addresses]
+        self._turn = itertools.count(threading.get_ident() // 4096)  # threads begin at different servers
+
+    def in_turn(self) -> list[Connection]:
+        """All connections, the one whose turn it is first."""
+        first = next(self._turn) % len(self.connections)
+        return [*self.connections[first:], *self.connections[:first]]
+
+    def ask(self, operation: str, *args: Any) -> Any:
+        """Ask the servers in turn until one answers.
+
+        Args:
+            operation: see :mod:`rollenv.remote.protocol`.
+            args: of the operation.
+
+        Raises:
+            ServerLost: none answers.
+        """
+        return self.first(lambda connection: connection.ask(operation, *args))
+
+    def first(self, ask: Any) -> Any:
+        """What the first server answers that is there and has room.
+
+        Args:
+            ask: called with one connection after the other.
+        """
+        problem: Exception | None = None
+        for connection in self.in_turn():
+            try:
+                return ask(connection)
+            except (ServerLost, protocol.ServerFull) as error:
+                problem = error
+        assert problem is not None
+        raise problem
+
+
+class RemoteEnv(Env):
+    """An environment on a server. If that dies or ends the session, the episode is replayed at another, or the same.
+
+    It may be used from any thread, from one at a time.
+    """
+
+    def __init__(self, addresses: tuple[Address, ...], env_id: str, kwargs: dict[str, Any], history: History):
+        self._addresses, self._env_id, self._kwargs, self._history = addresses, env_id, kwargs, history
+        self._where: Address | None = None
+        self._session, self._count, self._pid = "", 0, os.getpid()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy plays on in a session of its own."""
+        state = self.__dict__ | {"_session": "", "_history": History(list(self._history.calls))}
+        return _copy_of, (frozenset(_ABLE.keys() & type(self).__dict__.keys()), state)
+
+    @classmethod
+    def open(
+        cls, addresses: tuple[Address, ...], env_id: str, kwargs: dict[str, Any], history: History | None = None
+    ) -> RemoteEnv:
+        """A new session, in the state that a history leads to.
+
+        Args:
+            addresses: of servers.
+            env_id: an id that they know.
+            kwargs: constructor arguments.
+            history: of the episode so far.
+        """
+        about = Servers.of(addresses).ask("spec", env_id)
+        names = [name for ability in about["abilities"] for name in _METHODS[ability]]
+        env = _class_with(frozenset([*names, *(["num_tasks"] if about["indexed"] else [])]))(
+            addresses, env_id, kwargs, history or History()
+        )
+        env._begin()
+        return env
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        raise NotImplementedError  # reset() is the server's
+
+    def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
+        given = self._checked_options(options)
+        if seed is None and self._history.wants_a_seed:
+            seed = new_seed()
+        observation, info = self._call("reset", None if seed is None else self._checked(seed), given)[:2]
+        if seed is not None:
+            super().seed_stream(seed)  # for Gymnasium, which looks at it; nothing is drawn from it
+        self._over, self._begun = False, True
+        return observation, info
+
+    def _step(self, action: str) -> StepResult:
+        observation, reward, terminated, truncated, info = self._call("step", action)[:5]
+        return observation, reward, terminated, truncated, info
+
+    def render(self) -> str:
+        return str(self._call("render"))
+
+    def seed_stream(self, seed: int) -> None:
+        self._call("seed_stream", self._checked(seed))
+
+    def seed_actions(self, seed: int) -> None:
+        self._call("seed_actions", seed)
+
+    def close(self) -> None:
+        self._leave_to_the_parent()
+        session, self._session = self._session, ""
+        if session and self._where is not None:
+            with contextlib.suppress(ServerLost, protocol.ServerError):  # then its lease ends it
+                self._connection().ask_once("close", session)
+
+    def _checked(self, seed: int) -> int:
+        try:
+            if (whole := operator.index(seed)) >= 0:
+                return whole
+        except TypeError:
+            pass
+        raise UsageError(f"{self}: a seed must be a non-negative integer, not {seed!r}")
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _call(self, method: str, *args: Any) -> Any:
+        """Call a method of the environment, and bring it to another server first if need be."""
+        self._leave_to_the_parent()
+        if method == "set_state":
+            args = copy.deepcopy(args)  # which the caller may change before they are needed again
+        for _ in range(_MOVES):
+            if not self._session:
+                try:
+                    self._begin()
+                except SessionGone as error:  # during the replay
+                    problem: RollenvError = error
+                    continue
+            try:
+                answer = self._ask(method, list(args))
+                break
+            except (ServerLost, SessionGone) as error:
+                self._session, problem = "", error
+        else:
+            raise problem
+        self._history.add(method, list(args), answer)
+        return answer
+
+    def _leave_to_the_parent(self) -> None:
+        """After a fork, the session is the parent's: both would count its calls alike, and get each other's answers."""
+        if self._pid != os.getpid():
+            self._session, self._pid = "", os.getpid()
+
+    def _ask(self, method: str, args: list[Any]) -> Any:
+        self._count += 1
+        return self._connection().ask("call", self._session, self._count, method, args)
+
+    def _connection(self) -> Connection:
+        servers = Servers.of(self._addresses)
+        return next(c for c in servers.connections if c.address == self._where)
+
+    def _begin(self) -> None:
+        """Open a session and replay what was played."""
+
+        def begin(connection: Connection) -> None:
+            name = protocol.session_name()
+            about = connection.ask("open", name, self._env_id, {"kwargs": self._kwargs})
+            self._where, self._session, self._count = connection.address, name, 0
+            self.reset_options = frozenset(about["reset_options"])
+            try:
+                for number, (method, args, _) in enumerate(self._history.calls):
+                    self._history.check(number, self._ask(method, args), self._env_id)
+            except BaseException as error:
+                self._session = ""  # it is not where the episode was
+                if isinstance(error, RollenvError):
+                    with contextlib.suppress(ServerLost, protocol.ServerError):
+                        connection.ask_once("close", name)
+                raise
+
+        Servers.of(self._addresses).first(begin)
+
+
+@functools.lru_cache(maxsize=64)
+def _class_with(methods: frozenset[str]) -> type[RemoteEnv]:
+    """The class of environments with some abilities and no others."""
+    return type("RemoteEnv", (RemoteEnv,), {name: _ABLE[name] for name in methods} | {"__doc__": RemoteEnv.__doc__})
+
+
+def _copy_of(methods: frozenset[str], state: dict[str, Any]) -> RemoteEnv:
+    env = object.__new__(_class_with(methods))
+    env.__dict__.update(state)
+    return env
+
+
+def _get_state(self: RemoteEnv) -> dict[str, Any]:
+    return self._call("get_state")  # type: ignore[no-any-return]
+
+
+def _set_state(self: RemoteEnv, state: dict[str, Any]) -> None:
+    self._call("set_state", state)
+    self._over, self._begun = state["over"], True
+
+
+def _spawn(self: RemoteEnv, same_state: bool = False, **kwargs: Any) -> Env:
+    if not same_state:
+        return Env.spawn(self, **kwargs)
+    if kwargs:
+        raise UsageError(f"{self}: spawn(same_state=True) takes no other arguments, got {sorted(kwargs)}")
+    twin = RemoteEnv.open(self._addresses, self._env_id, self._kwargs, History(list(self._history.calls)))
+    twin.spec, twin._over, twin._begun = self.spec, self._over, self._begun
+    return twin
+
+
+def _num_tasks(self: RemoteEnv) -> int:
+    return int(self._call("num_tasks"))
+
+
+def _sample_random_action(self: RemoteEnv) -> str:
+    return str(self._call("sample_random_action"))
+
+
+def _oracle_action(self: RemoteEnv) -> str:
+    return str(self._call("oracle_action"))
+
+
+def _state_key(self: RemoteEnv) -> str:
+    return str(self._call("state_key"))
+
+
+_ABLE = {
+    "get_state": _get_state,
+    "set_state": _set_state,
+    "spawn": _spawn,
+    "num_tasks": _num_tasks,
+    "sample_random_action": _sample_random_action,
+    "oracle_action": _oracle_action,
+    "state_key": _state_key,
+}

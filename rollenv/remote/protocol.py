@@ -1,0 +1,234 @@
+"""The native protocol: MessagePack in the binary messages of one WebSocket.
+
+A request is ``[number, operation, ...]``, its answer ``[number, value]``, or ``[number, None, kind, text, details]``
+for an error. Answers come in any order. A message holds one of them, or a list of several. Every call of a session
+carries the session's own count of calls: a call that is sent again after a lost connection is not carried out twice.
+
+======== =============================== ==============================================================
+request  arguments                       answer
+======== =============================== ==============================================================
+hello    version                         about the server
+spec     environment id                  what is registered under it
+open     session, environment, settings  about the environment
+call     session, count, method, arguments what the method returned
+close    session                         None
+cancel   number of a request             None; the request is answered by the error "cancelled"
+======== =============================== ==============================================================
+
+The client chooses the name of a session, which has to be hard to guess; opening it twice is opening it once.
+"""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+from collections import deque
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+from rollenv.errors import (
+    EpisodeOver,
+    MissingExtra,
+    NoSuchAbility,
+    RollenvError,
+    UnknownEnv,
+    Unsolvable,
+    UsageError,
+)
+from rollenv.needs import extra
+
+with extra("serve", "A served environment"):
+    import msgpack
+
+VERSION = 1
+SUBPROTOCOL = "rollenv.1"
+PATH = "/native"
+
+#: Bytes of one message from a server, and to one: what is small in bytes can be large as objects of Python.
+LARGEST_MESSAGE, LARGEST_REQUEST = 1 << 26, 1 << 22
+
+#: Single values of other types, which arrive as text.
+_AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, Decimal, Fraction, UUID, complex)
+
+#: Integers beyond 64 bits travel as text.
+_BIG_INT = 1
+
+#: Methods of an environment that a client may call, and whether they change anything that a later answer depends on.
+METHODS = {
+    "reset": True,
+    "step": True,
+    "set_state": True,
+    "seed_stream": True,
+    "seed_actions": True,
+    "sample_random_action": True,
+    "get_state": False,
+    "oracle_action": False,
+    "state_key": False,
+    "render": False,
+    "num_tasks": False,
+}
+
+
+class ServerError(RollenvError):
+    """A server refused a request, or could not carry it out."""
+
+    def __init__(self, text: str, /, **details: Any):
+        super().__init__(text)
+        self.details = details
+
+
+class NotAllowed(ServerError):
+    """The token is missing, wrong, or not for this."""
+
+
+class ServerFull(ServerError):
+    """The server has no room now; ``details["retry_after"]`` is when to ask again, in seconds."""
+
+
+class SessionGone(ServerError):
+    """There is no such session: it was closed, its lease is over, or its server was started anew."""
+
+
+class Cancelled(ServerError):
+    """The request was cancelled by the client."""
+
+
+class EnvBroke(ServerError):
+    """The environment failed: ``details["kind"]`` is "raised", "wrong", "hung", "lost" or "differs"."""
+
+
+class ServerLost(RollenvError, ConnectionError):
+    """The connection to a server was lost, or none could be made."""
+
+
+KINDS: dict[str, type[RollenvError]] = {
+    "usage": UsageError,
+    "unknown_env": UnknownEnv,
+    "missing": MissingExtra,
+    "unsolvable": Unsolvable,
+    "over": EpisodeOver,
+    "ability": NoSuchAbility,
+    "not_allowed": NotAllowed,
+    "full": ServerFull,
+    "gone": SessionGone,
+    "cancelled": Cancelled,
+    "env": EnvBroke,
+    "server": ServerError,
+}
+_NAMES = {cls: kind for kind, cls in KINDS.items()}
+
+
+def session_name() -> str:
+    """A name for a session that nobody guesses."""
+    return secrets.token_urlsafe(18)
+
+
+def pack(value: Any) -> bytes:
+    """A message.
+
+    Raises:
+        UsageError: it holds what is not plain data, or it is too large.
+    """
+    try:
+        data: bytes = msgpack.packb(value, default=plain, unicode_errors="surrogatepass")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"only plain data can be sent: {error}") from error
+    if len(data) > LARGEST_MESSAGE:
+        raise UsageError(f"a message of {len(data)} bytes is too large; at most {LARGEST_MESSAGE} are sent")
+    return data
+
+
+def pack_all(messages: list[bytes]) -> bytes:
+    """Several packed requests or answers as one message."""
+    if len(messages) == 1:
+        return messages[0]
+    return bytes(msgpack.Packer().pack_array_header(len(messages))) + b"".join(messages)
+
+
+def unpack_all(data: bytes) -> list[list[Any]]:
+    """The requests or answers in a message.
+
+    Raises:
+        UsageError: it is not MessagePack, or holds something else.
+    """
+    found = unpack(data)
+    each = found if isinstance(found, list) and found and isinstance(found[0], list) else [found]
+    if all(isinstance(one, list) and len(one) >= 2 and type(one[0]) is int for one in each):
+        return each
+    raise UsageError("a message holds requests or answers, which are lists that begin with a number")
+
+
+def unpack(data: bytes) -> Any:
+    """The value in a message.
+
+    Raises:
+        UsageError: it is not MessagePack.
+    """
+    how = {"ext_hook": _extension, "strict_map_key": False, "unicode_errors": "surrogatepass"}
+    try:
+        try:
+            return msgpack.unpackb(data, **how)
+        except TypeError:  # the key of a mapping is a list, as which a tuple travels
+            return msgpack.unpackb(data, object_pairs_hook=_mapping, **how)
+    except Exception as error:  # the library raises many kinds
+        raise UsageError(f"not a message in MessagePack: {type(error).__name__} {error}") from error
+
+
+def plain(value: Any) -> Any:
+    """What MessagePack has no words for, in words that it has.
+
+    Raises:
+        TypeError: it is not plain data.
+    """
+    if isinstance(value, int):
+        return msgpack.ExtType(_BIG_INT, str(value).encode())
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    if isinstance(value, deque | range):
+        return list(value)
+    if isinstance(value, _AS_TEXT):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not plain data")
+
+
+def _mapping(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    return {_key(key): value for key, value in pairs}
+
+
+def _key(key: Any) -> Any:
+    return tuple(map(_key, key)) if isinstance(key, list) else key
+
+
+def _extension(code: int, data: bytes) -> Any:
+    if code == _BIG_INT and len(data) <= 100:
+        return int(data)
+    return msgpack.ExtType(code, data)
+
+
+def error_answer(error: RollenvError) -> tuple[str, str, dict[str, Any]]:
+    """(kind, text, details) of an error: the nearest class that the protocol knows."""
+    kind = next((_NAMES[cls] for cls in type(error).__mro__ if cls in _NAMES), "server")
+    return kind, str(error), getattr(error, "details", {})
+
+
+def error_of(kind: Any, text: Any, details: Any) -> RollenvError:
+    """The error that an answer tells of.
+
+    Args:
+        kind: a key of :data:`KINDS`; others are plain ServerErrors.
+        text: for people.
+        details: of server errors.
+    """
+    cls = KINDS.get(kind, ServerError) if isinstance(kind, str) else ServerError
+    if issubclass(cls, ServerError):
+        known = (
+            {key: value for key, value in details.items() if isinstance(key, str)} if isinstance(details, dict) else {}
+        )
+        return cls(str(text), **known)
+    return cls(str(text))

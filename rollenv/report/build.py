@@ -1,0 +1,162 @@
+"""The page as files: one self-contained HTML for a small run, with a folder of shards beside it for a large one."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from rollenv import drawing
+from rollenv.report import summary
+from rollenv.report.episodes import STATUSES, Shelf
+from rollenv.report.folders import Run, open_run
+from rollenv.report.plain import dumps, plain
+
+#: Characters of shards that are kept inside the page; beyond that, each of them is a separate file.
+SMALL = 4_000_000
+
+#: In the order in which they are put together.
+SCRIPTS = ("base.js", "data.js", "board.js", "charts.js", "filters.js", "map.js", "player.js", "compare.js", "main.js")
+
+
+def write_report(folders: Sequence[Path], out: Path) -> Path:
+    """Write the page of a run, or the comparison of several, and return its path.
+
+    A large one has its shards in a folder beside it, named like it with ``_files`` at the end, from which the page
+    loads what is looked at.
+
+    Args:
+        folders: of the runs.
+        out: the page, an ``.html`` file; an existing one is replaced.
+
+    Raises:
+        UsageError: if a folder holds no run.
+    """
+    runs = [open_run(folder) for folder in folders]
+    shards = _Shards(out.with_name(f"{out.stem}_files"))
+    shelf = Shelf(shards.put)
+    for run in runs:
+        shelf.add_run(run)
+    index = shelf.finish()
+    shards.finish()
+    data = page_data(runs, index) | {"folder": shards.folder.name if shards.large else ""}
+    partial = out.with_suffix(".partial")
+    partial.write_text(page(data, shards.inline), encoding="utf-8")
+    os.replace(partial, out)
+    return out
+
+
+def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
+    """Everything that the page shows, except the turns of episodes.
+
+    Args:
+        runs: to show side by side.
+        index: of the episodes.
+    """
+    statuses = list(zip(index["columns"]["run"], index["columns"]["status"], strict=True))
+    about = []
+    for number, (name, run) in enumerate(zip(_names(runs), runs, strict=True)):
+        counts = [sum(pair == (number, status) for pair in statuses) for status in range(len(STATUSES))]
+        damaged = f"{run.damaged} damaged lines of its files were left out." if run.damaged else ""
+        about.append(
+            {
+                "name": name,
+                "kind": run.kind,
+                "tiles": plain(summary.tiles(run, counts)),
+                "tables": summary.tables(run),
+                "metrics": plain(run.metrics),
+                "settings": json.dumps(plain(run.settings), indent=2) if run.settings else "",
+                "note": damaged,
+            }
+        )
+    return {
+        "title": _title(runs),
+        "runs": about,
+        "curves": summary.curves([row for run in runs for row in run.metrics], runs[0].env_id if runs else ""),
+        "index": index,
+        "grounds": {name: [ground.fill, ground.ink] for name, ground in drawing.GROUNDS.items()},
+        "pieces": {name: piece[0] for name, piece in drawing.PIECES.items()},
+    }
+
+
+def page(data: dict[str, Any], shards: Sequence[str]) -> str:
+    """Render the HTML. Its content policy allows only its own script and, with a folder of shards, the files beside it.
+
+    Args:
+        data: from :func:`page_data`.
+        shards: JSON of the episodes' turns, embedded in the page; empty where shards are files.
+    """
+    files = resources.files("rollenv.report") / "page"
+    read = {name: (files / name).read_text(encoding="utf-8") for name in ("page.html", "style.css", *SCRIPTS)}
+    script = '"use strict";\n' + "\n".join(read[name] for name in SCRIPTS)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    beside = " 'self' file:" if data["folder"] else ""
+    fill = {
+        "policy": f"default-src 'none'; script-src 'sha256-{digest}'{beside}; style-src 'unsafe-inline'; "
+        "base-uri 'none'; form-action 'none'",
+        "title": html.escape(data["title"]),
+        "style": read["style.css"],
+        "data": dumps(data),
+        "shards": "".join(
+            f'<script type="application/json" id="shard-{number}">{text}</script>\n'
+            for number, text in enumerate(shards)
+        ),
+        "script": script,
+    }
+    parts = read["page.html"].split("{{")
+    return parts[0] + "".join(fill[name] + rest for name, _, rest in (part.partition("}}") for part in parts[1:]))
+
+
+class _Shards:
+    """Shards in memory while they are few, in files when they become many."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.large = folder, False
+        self.inline: list[str] = []
+        self._partial = folder.with_name(f"{folder.name}.partial")
+        self._size = self._written = 0
+
+    def put(self, text: str) -> None:
+        self.inline.append(text)
+        self._size += len(text)
+        if self._size > SMALL:
+            if not self.large:
+                shutil.rmtree(self._partial, ignore_errors=True)
+                self._partial.mkdir(parents=True)
+            self.large = True
+            self._write()
+
+    def _write(self) -> None:
+        for text in self.inline:
+            # Text in text: the browser parses it as JSON, not as a program.
+            (self._partial / f"{self._written}.js").write_text(
+                f"rollenvShard({self._written},{json.dumps(text)})\n", encoding="ascii"
+            )
+            self._written += 1
+        self.inline = []
+
+    def finish(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.large:
+            os.replace(self._partial, self.folder)
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """The folders' names, made unique where they are the same."""
+    names = [run.name for run in runs]
+    return [name if names.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(names)]
+
+
+def _title(runs: Sequence[Run]) -> str:
+    if len(runs) > 1:
+        return " against ".join(_names(runs))
+    run = runs[0]
+    what = " on ".join(part for part in (run.agent if run.kind == "evaluation" else "", run.env_id) if part)
+    return f"{run.name}: {what}" if what else run.name

@@ -1,0 +1,318 @@
+"""Episodes for the page: an index of all of them in columns, and their turns in shards that are loaded on demand."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rollenv.drawing import Drawing, Picture, draw
+from rollenv.env_spec import load_entry_point
+from rollenv.registry import spec
+from rollenv.report.folders import Run, tokenizer_of
+from rollenv.report.plain import clip, dumps, number, plain
+
+#: Characters of JSON in a shard, before the episode that makes it larger.
+SHARD = 400_000
+
+#: The results that the page distinguishes, by their number in the index.
+STATUSES = ("solved", "wrong", "truncated", "error", "cancelled")
+
+#: The columns of the index.
+COLUMNS = (
+    "run",
+    "iteration",
+    "task",
+    "member",
+    "status",
+    "kind",
+    "reward",
+    "turns",
+    "tokens",
+    "seconds",
+    "shard",
+    "at",
+)
+
+#: Letters of the palette: printable ASCII that JSON and HTML leave alone, then Latin and beyond.
+_LETTERS = [chr(i) for i in range(35, 127) if chr(i) not in "\\<>&"] + [chr(i) for i in range(256, 1200)]
+
+_OLD_KINDS = {"did not return within": "hung", " raised ": "raised", " is gone": "lost", "another answer": "differs"}
+
+
+class Shelf:
+    """Collects the episodes of one or several runs.
+
+    Args:
+        put: called with the text of each shard, in order.
+    """
+
+    def __init__(self, put: Callable[[str], None]):
+        self.put = put
+        self.columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+        self.tasks: list[dict[str, Any]] = []
+        self.kinds: list[str] = []
+        self.palette: dict[Any, str] = {}
+        self.vocabulary: list[dict[int, str]] = []
+        self.shards = 0
+        self._task_numbers: dict[str, int] = {}
+        self._shard: list[str] = []
+        self._size = 0
+
+    def add_run(self, run: Run) -> None:
+        """Add all episodes of a run. Of one that was played again (a resumed evaluation) the last counts."""
+        number_of_run = len(self.vocabulary)
+        writer = _Writer(self.palette, tokenizer_of(run))
+        self.vocabulary.append(writer.vocabulary)
+        latest: dict[tuple[Any, ...], int] = {}
+        superseded: set[int] = set()
+        for episode in run.episodes():
+            row = len(self.columns["run"])
+            key = self._index(number_of_run, episode)
+            if key in latest:
+                superseded.add(latest[key])
+            latest[key] = row
+            self._store(dumps(writer.episode(episode)))
+        if superseded:
+            for name, column in self.columns.items():
+                self.columns[name] = [value for row, value in enumerate(column) if row not in superseded]
+
+    def finish(self) -> dict[str, Any]:
+        """Store the last shard and return the index as plain data."""
+        self._flush()
+        return {
+            "columns": self.columns,
+            "tasks": self.tasks,
+            "kinds": self.kinds,
+            "statuses": STATUSES,
+            "palette": {letter: list(cell) for cell, letter in self.palette.items()},
+            "vocabulary": self.vocabulary,
+            "shards": self.shards,
+        }
+
+    def _store(self, text: str) -> None:
+        if self._shard and self._size + len(text) > SHARD:
+            self._flush()
+        self.columns["shard"].append(self.shards)
+        self.columns["at"].append(len(self._shard))
+        self._shard.append(text)
+        self._size += len(text)
+
+    def _flush(self) -> None:
+        if self._shard:
+            self.put(f"[{','.join(self._shard)}]")
+            self.shards += 1
+            self._shard, self._size = [], 0
+
+    def _index(self, run: int, episode: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Add the row of an episode; what names it within the run."""
+        turns = [turn for turn in episode["turns"] if isinstance(turn, dict)]
+        status = _status(episode)
+        task = self._task(episode["task"])
+        values = {
+            "run": run,
+            "iteration": number(episode.get("iteration"), -1),
+            "task": task,
+            "member": number(episode.get("member")),
+            "status": status,
+            "kind": self._kind(episode) if STATUSES[status] == "error" else -1,
+            "reward": number(episode.get("reward"), sum(_reward(turn) for turn in turns)),
+            "turns": len(turns),
+            "tokens": sum(len(_items(turn.get("response_ids"))) for turn in turns),
+            "seconds": number(episode.get("seconds")),
+        }
+        for name, value in values.items():
+            self.columns[name].append(value)
+        return values["iteration"], task, values["member"]
+
+    def _task(self, task: Mapping[str, Any]) -> int:
+        """The number of a task on the page: the same for the same task in all runs."""
+        about = {name: task.get(name) for name in ("env_id", "seed", "kwargs", "options", "wrappers") if task.get(name)}
+        key = json.dumps(about, sort_keys=True)
+        if key not in self._task_numbers:
+            self._task_numbers[key] = len(self.tasks)
+            options = task.get("options")
+            index = options.get("index") if isinstance(options, dict) else None
+            more = {name: about[name] for name in ("kwargs", "options", "wrappers") if name in about}
+            self.tasks.append(
+                {
+                    "env": clip(str(task.get("env_id", "")))[:200],
+                    "seed": plain(task.get("seed", 0)),
+                    "index": plain(index),
+                    "more": json.dumps(plain(more))[:300] if more else "",
+                }
+            )
+        return self._task_numbers[key]
+
+    def _kind(self, episode: Mapping[str, Any]) -> int:
+        error = str(episode.get("error") or "")
+        kind = str(episode.get("failure") or next((k for text, k in _OLD_KINDS.items() if text in error), "unknown"))
+        if kind not in self.kinds:
+            self.kinds.append(kind[:40])
+        return self.kinds.index(kind[:40])
+
+
+class _Writer:
+    """Makes the turns of a run's episodes short."""
+
+    def __init__(self, palette: dict[Any, str], tokenizer: Any):
+        self.palette, self.tokenizer = palette, tokenizer
+        self._views: dict[tuple[str, Picture | None], Any] = {}
+        self.vocabulary: dict[int, str] = {}
+
+    def episode(self, episode: Mapping[str, Any]) -> dict[str, Any]:
+        picture = picture_of(str(episode["task"].get("env_id", "")))
+        turns = [turn for turn in episode["turns"] if isinstance(turn, dict)]
+        prompts = self._prompts(turns)
+        return _without_empty(
+            {
+                "t": [self._turn(turn, prompt, picture) for turn, prompt in zip(turns, prompts, strict=True)],
+                "o": _text(episode.get("final_observation")),
+                "v": self.view(_text(episode.get("final_view")), picture),
+                "e": _text(episode.get("error")),
+                "w": _text(episode.get("worker")),
+                "n": number(episode.get("replays")),
+                "a": number(episode.get("agent_seconds")),
+            }
+        )
+
+    def _turn(self, turn: Mapping[str, Any], prompt: list[Any] | None, picture: Picture | None) -> dict[str, Any]:
+        ids = [i for i in _items(turn.get("response_ids")) if type(i) is int]
+        self._learn(ids)
+        whole = self._decode(ids) if ids else None
+        text = _text(turn.get("text"))
+        raw = _text(turn.get("raw")) if whole is None else clip(whole)
+        finish = turn.get("finish")
+        return _without_empty(
+            {
+                "o": _text(turn.get("observation")),
+                "v": self.view(_text(turn.get("view")), picture),
+                "x": text,
+                "w": "" if raw == text else raw,
+                "p": prompt,
+                "i": ids[:5000],
+                "l": [_rounded(value) for value in _items(turn.get("logprobs"))[:5000]],
+                "m": plain(_items(turn.get("messages"))),
+                "r": number(turn.get("reward")),
+                "f": "" if finish == "stop" else plain(finish),
+                "k": number(turn.get("policy_version")),
+            }
+        )
+
+    def _prompts(self, turns: list[dict[str, Any]]) -> list[list[Any] | None]:
+        """Of each prompt how many characters it shares with the one before, and the rest; or how many tokens."""
+        all_ids = [_items(turn.get("prompt_ids")) for turn in turns]
+        if self.tokenizer is None:
+            return [[len(ids)] if ids else None for ids in all_ids]
+        made: list[list[Any] | None] = []
+        before = ""
+        for ids in all_ids:
+            text = self._decode(ids)
+            if not ids or text is None:
+                made.append([len(ids)] if ids else None)
+                continue
+            text = clip(text)
+            shared = shared_start(before, text)
+            made.append([len(ids), shared, text[shared:]])
+            before = text
+        return made
+
+    def _decode(self, ids: list[int]) -> str | None:
+        if self.tokenizer is None:
+            return None
+        try:
+            return str(self.tokenizer.decode(ids, skip_special_tokens=False))
+        except (OverflowError, TypeError, ValueError):  # numbers that are not tokens
+            return None
+
+    def _learn(self, ids: list[int]) -> None:
+        if self.tokenizer is None:
+            return
+        for token in set(ids[:5000]) - self.vocabulary.keys():
+            text = self._decode([token])
+            if text is not None:
+                self.vocabulary[token] = text[:100]
+
+    def view(self, text: str, picture: Picture | None) -> Any:
+        """A drawing in letters of the palette, or the text."""
+        key = text, picture
+        if key not in self._views:
+            if len(self._views) > 10_000:
+                self._views.clear()
+            self._views[key] = self._view(text, picture)
+        return self._views[key]
+
+    def _view(self, text: str, picture: Picture | None) -> Any:
+        drawing = draw(picture, text)
+        letters = self._letters(drawing) if drawing else None
+        if drawing is None or letters is None:
+            return clip(text)
+        return [letters, drawing.block, drawing.origin, drawing.across, [clip(note) for note in drawing.notes]]
+
+    def _letters(self, drawing: Drawing) -> str | None:
+        rows = []
+        for row in drawing.rows:
+            for cell in row:
+                if cell not in self.palette:
+                    if len(self.palette) >= len(_LETTERS):
+                        return None
+                    self.palette[cell] = _LETTERS[len(self.palette)]
+            rows.append("".join(self.palette[cell] for cell in row))
+        return "\n".join(rows)
+
+
+def shared_start(a: str, b: str) -> int:
+    """The length of the common prefix of two texts, in characters.
+
+    Args:
+        a: first text.
+        b: second text.
+    """
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle - 1)
+    return low
+
+
+@functools.lru_cache(maxsize=1000)
+def picture_of(env_id: str) -> Picture | None:
+    """How to draw an environment; None where it has no picture, or cannot be loaded here."""
+    try:
+        found = spec(env_id)
+        return getattr(load_entry_point(found.entry_point, env_id), "picture", None)
+    except Exception:  # whatever a third party's module raises: its episodes are shown as text
+        return None
+
+
+def _status(episode: Mapping[str, Any]) -> int:
+    status, success = episode.get("status"), bool(episode.get("success"))
+    if status == "failed":
+        return STATUSES.index("error")
+    if status == "cancelled":
+        return STATUSES.index("cancelled")
+    if success:
+        return STATUSES.index("solved")
+    return STATUSES.index("truncated" if status == "truncated" else "wrong")
+
+
+def _reward(turn: Mapping[str, Any]) -> float:
+    reward = turn.get("reward")
+    return float(reward) if isinstance(reward, int | float) else 0.0
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 4) if type(value) is float and -1e9 < value < 1e9 else plain(value)
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _text(value: Any) -> str:
+    return clip(value) if isinstance(value, str) else ""
+
+
+def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if value not in ("", None, [], 0)}

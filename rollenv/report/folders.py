@@ -1,0 +1,156 @@
+"""What is in the folder of a run: a training's or an evaluation's settings, numbers and episodes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rollenv.core import UsageError
+
+METRICS, EPISODES = "metrics.jsonl", "episodes.jsonl"
+#: The files by which a folder is known as a run's, and of which the page is made.
+FILES = (METRICS, EPISODES, "eval.json", "result.json", "config.json", "about.json")
+#: How deep below a folder runs are looked for.
+_DEPTH = 4
+
+
+@dataclass(slots=True)
+class Run:
+    """One folder, read."""
+
+    path: Path
+    kind: Literal["training", "evaluation"]
+    settings: dict[str, Any]
+    result: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    recipe: str
+    damaged: int = field(default=0)
+    """Lines that could not be read, so far."""
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.resolve().name
+
+    @property
+    def env_id(self) -> str:
+        """The environment's id; empty if unknown."""
+        env = self.settings.get("env", "")
+        return str(_mapping(env).get("id", "") if isinstance(env, Mapping) else env)
+
+    @property
+    def agent(self) -> str:
+        """The agent of an evaluation, or the model that was trained."""
+        return str(self.settings.get("agent") or _mapping(self.settings.get("model")).get("path") or "")
+
+    def episodes(self) -> Iterator[dict[str, Any]]:
+        """The stored episodes as plain data, one at a time; unreadable lines are counted and skipped."""
+        for row in self._rows(self.path / EPISODES):
+            if isinstance(row.get("task"), dict) and isinstance(row.get("turns"), list):
+                yield row
+            else:
+                self.damaged += 1
+
+    def _rows(self, file: Path) -> Iterator[dict[str, Any]]:
+        if not file.is_file():
+            return
+        with file.open("rb") as lines:
+            for line in lines:
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError):
+                    row = None
+                if isinstance(row, dict):
+                    yield row
+                else:
+                    self.damaged += 1
+
+
+def open_run(path: Path) -> Run:
+    """Read a folder, all but its episodes.
+
+    Raises:
+        UsageError: if it holds no run.
+    """
+    if not is_run(path):
+        raise UsageError(
+            f"{path} holds no run: there is no {METRICS}, eval.json or {EPISODES}; pass the folder of a training run "
+            "(rollenv train) or of an evaluation (rollenv eval --out), or --serve for a folder of runs"
+        )
+    training = (path / METRICS).exists() or (path / "config.json").exists()
+    settings = _read(path / ("config.json" if training else "eval.json"))
+    recipe = str(_read(path / "about.json").get("recipe", ""))
+    run = Run(path, "training" if training else "evaluation", settings, _read(path / "result.json"), [], recipe)
+    run.metrics = list(run._rows(path / METRICS))
+    return run
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is a run's."""
+    return any((path / name).is_file() for name in (METRICS, EPISODES, "eval.json"))
+
+
+def find_runs(root: Path) -> dict[str, Path]:
+    """All runs in a folder and the folders below it, by their path from there. Links to folders are not followed."""
+    found = {}
+    for folder, below, _ in os.walk(root):
+        path = Path(folder)
+        if is_run(path):
+            found[path.relative_to(root).as_posix() if path != root else root.resolve().name] = path
+            below.clear()
+        elif len(path.relative_to(root).parts) >= _DEPTH:
+            below.clear()
+        below.sort()
+    return dict(sorted(found.items()))
+
+
+def stamp(path: Path) -> tuple[tuple[int, int], ...]:
+    """Changes whenever one of a run's files does."""
+    files = [path / name for name in FILES]
+    return tuple((s.st_mtime_ns, s.st_size) if (s := _stat(file)) else (0, 0) for file in files)
+
+
+def tokenizer_of(run: Run) -> Any:
+    """The tokenizer that a run's model was saved with; None where there is none, or nothing to read it with."""
+    kind, _, folder = run.agent.partition(":")
+    roots = [run.path]
+    if run.kind == "evaluation":
+        roots = [Path(folder), run.path / folder] if kind in ("local", "vllm") and folder else []
+    for root in roots:
+        saved = [root / "tokenizer.json", *sorted((root / "checkpoints").glob("step-*/tokenizer.json"))]
+        if files := [file for file in saved if file.is_file()]:
+            return _tokenizer(files[-1])
+    return None
+
+
+@functools.lru_cache(maxsize=4)
+def _tokenizer(file: Path) -> Any:
+    try:
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(file))
+    except Exception:  # the extra is not installed, or the file is damaged: the page shows numbers instead
+        return None
+
+
+def _stat(file: Path) -> os.stat_result | None:
+    try:
+        return file.stat()
+    except OSError:
+        return None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return _mapping(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def _mapping(data: Any) -> dict[str, Any]:
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,203 @@
+// One episode: its board turn by turn, what the environment and the agent said, prompts, tokens and messages.
+
+const TABS = {reply: "Reply", prompt: "Prompt", tokens: "Tokens", talk: "Conversation"};
+const ICONS = {first: "M4 3v10M13 3 6 8l7 5z", back: "M10 3 5 8l5 5", play: "M4 2.5v11L13 8z", pause: "M4 3h3v10H4zM9 3h3v10H9z",
+               next: "M6 3l5 5-5 5", last: "M12 3v10M3 3l7 5-7 5z"};
+const icon = name => {
+  const picture = svgNode("svg", {viewBox: "0 0 16 16", width: 14, height: 14, fill: /back|next/.test(name) ? "none" : "currentColor", "stroke-width": 1.5, stroke: "currentColor", "aria-hidden": "true"});
+  picture.append(svgNode("path", {d: ICONS[name], "stroke-linejoin": "round"}));
+  return picture;
+};
+const SPEEDS = [0.5, 1, 2, 5];
+
+function player() {
+  const pane = el("div", {class: "card player"});
+  const now = {row: -1, episode: null, frame: 0, tab: "reply", timer: 0, speed: 1};
+  const turns = () => now.episode.t || [];
+
+  const stop = () => { clearInterval(now.timer); now.timer = 0; };
+  const go = frame => {
+    if (!now.episode) return;
+    now.frame = Math.min(turns().length, Math.max(0, frame));
+    if (now.frame === turns().length) stop();
+    draw();
+  };
+  const play = () => {
+    if (!now.episode) return;
+    if (now.timer) stop();
+    else {
+      if (now.frame === turns().length) now.frame = 0;
+      now.timer = setInterval(() => go(now.frame + 1), 700 / now.speed);
+    }
+    draw();
+  };
+
+  async function open(row) {
+    stop();
+    now.row = row;
+    if (row < 0) return pane.replaceChildren(el("p", {class: "dim"}, "Choose an episode."));
+    try {
+      const episode = await loadEpisode(row);
+      if (now.row !== row) return;
+      Object.assign(now, {episode, frame: 0});
+      draw();
+    } catch (error) {
+      now.episode = null;
+      pane.replaceChildren(el("p", {class: "fail"}, error.message));
+    }
+  }
+
+  const button = (label, text, press, disabled = false) =>
+    el("button", {type: "button", "aria-label": label, title: label, onclick: press, disabled}, text);
+
+  function controls() {
+    const n = turns().length, frame = now.frame;
+    const slider = el("input", {type: "range", min: "0", max: String(n), "aria-label": "Turn", oninput: event => go(+event.target.value)});
+    slider.value = String(frame);
+    const speed = choice("", SPEEDS.map(s => [s, `${s}×`]), now.speed, value => { now.speed = +value; if (now.timer) { stop(); play(); } }, "Speed");
+    return el("div", {class: "controls"},
+      button("First turn (Home)", icon("first"), () => go(0), frame === 0), button("Previous turn (left arrow)", icon("back"), () => go(frame - 1), frame === 0),
+      button(now.timer ? "Pause (space)" : "Play (space)", icon(now.timer ? "pause" : "play"), play, n === 0),
+      button("Next turn (right arrow)", icon("next"), () => go(frame + 1), frame === n), button("Last turn (End)", icon("last"), () => go(n), frame === n),
+      slider, el("span", {class: "small dim"}, frame === n ? `end, ${plural(n, "turn")}` : `turn ${frame + 1} of ${n}`), speed);
+  }
+
+  function head() {
+    const row = now.row, at = state.rows.indexOf(row), task = index.tasks[columns.task[row]];
+    const facts = [`reward ${short(columns.reward[row])}`, plural(turns().length, "turn")];
+    if (columns.tokens[row]) facts.push(`${plural(columns.tokens[row], "token")} written`);
+    if (columns.seconds[row]) facts.push(`${short(columns.seconds[row])} s${now.episode.a ? ` (agent ${short(now.episode.a)} s)` : ""}`);
+    if (now.episode.n) facts.push(`environment replaced ${now.episode.n}×`);
+    return el("div", {class: "row spread"},
+      el("div", {}, el("h3", {}, several ? `${data.runs[columns.run[row]].name}: ` : "", visible(episodeName(row))),
+         el("div", {class: "small dim"}, el("span", {class: "badge"}, el("i", {class: `dot ${status(row)}`}), visible(statusText(row))), ", " + facts.join(", ")),
+         el("div", {class: "small dim"}, visible([task.env, `seed ${task.seed}`, task.more].filter(Boolean).join(" ")))),
+      el("div", {class: "row"}, button("Previous episode (up arrow)", "↑", () => step(-1), at <= 0),
+         el("span", {class: "small dim"}, at < 0 ? "not in the list" : `${at + 1} of ${state.rows.length}`),
+         button("Next episode (down arrow)", "↓", () => step(1), at < 0 || at === state.rows.length - 1)));
+  }
+
+  function draw() {
+    const focused = document.activeElement, label = pane.contains(focused) ? focused.getAttribute("aria-label") || focused.dataset.tab : null;
+    const end = now.frame === turns().length, turn = end ? null : turns()[now.frame];
+    const view = end ? now.episode.v : turn.v, said = end ? now.episode.o : turn.o;
+    const before = now.frame > 0 ? turns()[now.frame - 1] : null;
+    const stage = el("div", {class: "stage"},
+      el("div", {}, view ? showView(view) : el("p", {class: "dim"}, "No drawing is stored of this turn.")),
+      el("div", {class: "said"}, el("div", {class: "dim small"}, "The environment says"), pre(said || "(nothing)"),
+         before ? el("p", {class: "small dim"}, `Reward of the turn before: ${short(before.r || 0)}`) : null));
+    if (!view) stage.firstChild.hidden = true;
+    if (!view) stage.style.gridTemplateColumns = "minmax(0, 1fr)";
+    const parts = [head(), now.episode.e ? el("div", {class: "fail"}, pre(now.episode.e)) : null,
+                   el("div", {style: {marginTop: "12px"}}, controls()), stage, tabs(turn)];
+    pane.replaceChildren(...parts.filter(Boolean));
+    if (now.tab === "talk") pane.querySelector("[role=tabpanel]").scrollTop = 1e9;
+    if (label) [...pane.querySelectorAll("[aria-label],[data-tab]")].find(n => n.getAttribute("aria-label") === label || n.dataset.tab === label)?.focus();
+    history.replaceState(null, "", `#episode-${now.row}-${now.frame}`);
+  }
+
+  function tabs(turn) {
+    const body = el("div", {class: "box", role: "tabpanel"});
+    const bar = el("div", {class: "tabs", role: "tablist"}, ...Object.entries(TABS).map(([key, name]) =>
+      el("button", {type: "button", role: "tab", "data-tab": key, "aria-selected": String(now.tab === key),
+                    onclick: () => { now.tab = key; draw(); }}, name)));
+    body.append(...{reply, prompt, tokens, talk}[now.tab](turn, turns(), now));
+    return el("div", {}, bar, body);
+  }
+
+  document.addEventListener("keydown", event => {
+    const target = event.target, typing = target.matches?.("input:not([type=range]):not([type=checkbox]), select, textarea");
+    if (typing || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (event.key === " " && target.matches?.("button, summary, a, input")) return;
+    if (event.key.startsWith("Arrow") && target.matches?.("input[type=range]")) return;
+    const act = {ArrowRight: () => go(now.frame + 1), ArrowLeft: () => go(now.frame - 1), ArrowDown: () => step(1), ArrowUp: () => step(-1),
+                 " ": play, Home: () => go(0), End: () => go(turns().length)}[event.key];
+    const inside = target === document.body ? seen(pane) : pane.contains(target) || target.closest?.(".list");
+    if (act && now.episode && inside) { event.preventDefault(); act(); }
+  });
+  const seen = node => { const b = node.getBoundingClientRect(); return b.bottom > 80 && b.top < innerHeight - 80; };
+  listeners.push(() => { if (state.current !== now.row) open(state.current); else if (now.episode) draw(); });
+  pane.open = open;
+  pane.go = go;
+  return pane;
+}
+
+// -- tabs --------------------------------------------------------------------------------------------------------------
+
+const nothing = text => [el("p", {class: "dim"}, text)];
+
+function reply(turn) {
+  if (!turn) return nothing("The episode is over.");
+  const why = turn.f ? el("p", {class: "small dim"}, `The reply ended at a limit (${turn.f}).`) : null;
+  if (!turn.w) return [pre(turn.x || "(empty)"), why].filter(Boolean);
+  return [el("div", {class: "dim small"}, "As the model wrote it"), pre(turn.w),
+          el("div", {class: "dim small", style: {marginTop: "10px"}}, "What the environment got of it"), pre(turn.x || "(empty)"), why].filter(Boolean);
+}
+
+function prompt(turn, turns, now) {
+  if (!turn) return nothing("The episode is over.");
+  if (turn.p && turn.p.length > 1) {
+    let text = "";
+    for (const {p} of turns.slice(0, now.frame + 1)) if (p && p.length > 1) text = text.slice(0, p[1]) + p[2];
+    return [el("div", {class: "dim small"}, `${plural(turn.p[0], "token")}, exactly as the model read them`), pre(text)];
+  }
+  if (turns.some(t => t.m)) return messages(turns.slice(0, now.frame + 1), false);
+  if (turn.p) return nothing(`The prompt had ${plural(turn.p[0], "token")}. Its text is not shown: the model's tokenizer was not found, or the package tokenizers is not installed.`);
+  return nothing("No prompt is stored: this agent has none, or it was left out to save space.");
+}
+
+function tokens(turn, turns, now) {
+  if (!turn) return nothing("The episode is over.");
+  const ids = turn.i || [], logprobs = turn.l || [];
+  if (!ids.length) return nothing("This agent's replies have no tokens.");
+  const vocabulary = index.vocabulary[columns.run[now.row]] || {};
+  const name = id => id in vocabulary ? vocabulary[id] : `#${id}`;
+  const told = n => `token ${ids[n]}: ` + (Number.isFinite(logprobs[n]) ? `probability ${Math.exp(logprobs[n]).toPrecision(3)}, log-probability ${logprobs[n].toFixed(3)}`
+                                                 : logprobs[n] === undefined ? "no probability is stored" : `log-probability ${logprobs[n]}`);
+  const line = el("div", {class: "small dim", "aria-live": "polite"}, "Point at a token for its probability.");
+  const box = el("div", {class: "tokens"}, ...ids.map((id, n) => {
+    const p = Number.isFinite(logprobs[n]) ? Math.exp(logprobs[n]) : logprobs[n] === undefined ? null : 0;
+    const span = el("span", {title: told(n)}, visible(name(id)).replace(/\n/g, "⏎\n") || "∅");
+    if (p !== null) span.style.backgroundColor = `hsl(${Math.round(125 * p)} 75% 50% / 0.3)`;
+    span.addEventListener("mouseenter", () => { line.textContent = told(n); });
+    return span;
+  }));
+  const rare = ids.map((_, n) => n).filter(n => Number.isFinite(logprobs[n])).sort((a, b) => logprobs[a] - logprobs[b]).slice(0, 8);
+  const table = el("table", {}, el("thead", {}, el("tr", {}, ...["Least likely", "Probability", "Log-probability"].map(t => el("th", {}, t)))),
+    el("tbody", {}, ...rare.map(n => el("tr", {}, el("td", {}, visible(name(ids[n])).replace(/\n/g, "⏎")), el("td", {}, Math.exp(logprobs[n]).toPrecision(3)), el("td", {}, logprobs[n].toFixed(3))))));
+  const sum = logprobs.filter(Number.isFinite).reduce((a, b) => a + b, 0);
+  return [box, line, el("p", {class: "small dim"}, `${plural(ids.length, "token")}, probability of the whole reply ${Math.exp(sum).toPrecision(3)}`), rare.length ? table : el("span")];
+}
+
+function talk(turn, turns, now) {
+  return messages(turns.slice(0, now.frame + 1), true, turn ? null : now.episode.o);
+}
+
+// What was said up to a turn. With withReply the last turn's reply too.
+function messages(turns, withReply, last = null) {
+  const out = [];
+  turns.forEach((turn, n) => {
+    if (turn.m) for (const message of turn.m) out.push(...oneMessage(message));
+    else out.push(message("environment", turn.o || ""));
+    if (withReply || n < turns.length - 1) out.push(...said(turn.w || turn.x || ""));
+  });
+  if (last !== null && last !== undefined) out.push(message("environment", last));
+  return out.length ? out : nothing("Nothing was said.");
+}
+
+const message = (who, text, kind = "") => el("div", {class: `msg ${kind}`}, el("div", {class: "who"}, visible(who)), pre(text));
+
+function oneMessage(data) {
+  const who = String(data.role || "message"), content = typeof data.content === "string" ? data.content : JSON.stringify(data.content ?? "", null, 2);
+  const calls = Array.isArray(data.tool_calls) ? data.tool_calls : [];
+  return [message(who, content, who === "tool" ? "tool" : ""), ...calls.map(call => message("tool call", JSON.stringify(call.function ?? call, null, 2), "call"))];
+}
+
+// A reply, its tool calls apart.
+function said(text) {
+  return text.split(/(<tool_call>[\s\S]*?<\/tool_call>)/).filter(part => part.trim()).map(part => {
+    const call = part.match(/^<tool_call>([\s\S]*)<\/tool_call>$/);
+    if (!call) return message("agent", part, "assistant");
+    try { return message("tool call", JSON.stringify(JSON.parse(call[1]), null, 2), "call"); } catch { return message("tool call", call[1], "call"); }
+  });
+}

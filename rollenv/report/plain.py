@@ -1,0 +1,70 @@
+"""Data that a browser can read: no NaN, no numbers that it would round, no endless text."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+#: Characters of one text on the page; a longer one is shortened in the middle.
+LONGEST = 20_000
+_MOST_EXACT = 2**53
+_DEEPEST = 20
+
+
+def clip(text: str) -> str:
+    """A text, shortened in the middle if it is very long."""
+    if len(text) <= LONGEST:
+        return text
+    head, tail = LONGEST * 3 // 4, LONGEST // 4
+    left_out = f"\n\n[... {len(text) - head - tail} characters are left out here ...]\n\n"
+    return text[:head] + left_out + text[-tail:]
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """Convert JSON data for JavaScript: non-finite numbers, and integers too large to be exact, become text.
+
+    Args:
+        value: JSON data.
+        depth: current nesting depth.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return clip(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, int) and abs(value) <= _MOST_EXACT:
+        return value
+    if depth > _DEEPEST:
+        return "..."
+    if isinstance(value, dict):
+        return {str(key): plain(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner, depth + 1) for inner in value]
+    return clip(_named(value))
+
+
+def _named(value: Any) -> str:
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
+    return hex(value) if isinstance(value, int) and value.bit_length() > 10_000 else str(value)
+
+
+def number(value: Any, default: float = 0.0) -> float | str:
+    """Convert a value to a number for the page.
+
+    Args:
+        value: any value.
+        default: used where ``value`` is not a number.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return default
+    made: float | str = plain(value)
+    return made
+
+
+def dumps(value: Any) -> str:
+    """JSON in ASCII that is safe inside a ``<script>``: no text in it can end the script."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,353 @@
+"""The summary of a run on the page: tiles, tables, and the names of its curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from rollenv.report.folders import Run
+from rollenv.report.plain import plain
+from rollenv.rollout.evaluate import wilson_interval
+
+#: How metrics by turn and by position of a token end, with plain names (rollenv.trainers.diagnostics has the buckets).
+_TURNS = tuple(
+    (part, f"turn {int(part) + 1}" if part.isdigit() else f"turns {part} after the first")
+    for part in ("0", "1", "2-3", "4-7", "8-15", "16-31", "32+")
+)
+_POSITIONS = tuple(
+    (part, f"tokens {part}") for part in ("0-15", "16-63", "64-255", "256-1023", "1024-4095", "4096-16383", "16384+")
+)
+
+#: Title, what it means, and the metrics in it with their plain names.
+Chart = tuple[str, str, tuple[tuple[str, str], ...]]
+#: The charts of a training run.
+CURVES: tuple[Chart, ...] = (
+    (
+        "Success",
+        "The share of episodes that were solved. Evaluations play the same unseen episodes each time; the band is "
+        "their 95 % interval. Training episodes are new ones each time and may be easier or harder.",
+        (("eval/success", "evaluation"), ("success", "training")),
+    ),
+    (
+        "Reward per episode",
+        "The mean of the rewards of an episode, added up over its turns.",
+        (("eval/reward", "evaluation"), ("reward", "training")),
+    ),
+    (
+        "Turns per episode",
+        "How many actions an episode takes until it ends or a limit ends it.",
+        (("eval/turns", "evaluation"), ("turns", "training")),
+    ),
+    ("Curriculum level", "The difficulty that training plays at; it follows the success rate.", (("level", "level"),)),
+    (
+        "Informative groups",
+        "The share of groups whose members got different rewards. Only these teach the model anything; near 0 the "
+        "tasks are too hard or too easy.",
+        (("informative_groups", "share of groups"),),
+    ),
+    (
+        "Entropy",
+        "How undecided the model is, in nats per token. A fall to 0 means that it no longer explores.",
+        (("entropy", "entropy"),),
+    ),
+    (
+        "Entropy by turn",
+        "The entropy at the first turns of an episode and at later ones. Where it falls first, the model is decided.",
+        tuple((f"entropy/turn/{turns}", name) for turns, name in _TURNS),
+    ),
+    (
+        "Entropy by position",
+        "The entropy of the first tokens of a response and of later ones.",
+        tuple((f"entropy/position/{tokens}", name) for tokens, name in _POSITIONS),
+    ),
+    ("Loss", "The policy-gradient loss. It says little by itself; watch the success instead.", (("loss", "loss"),)),
+    (
+        "Gradient norm",
+        "The length of the gradient before it is clipped. Spikes point to unstable steps.",
+        (("grad_norm", "norm"),),
+    ),
+    (
+        "KL divergence",
+        "How far the updated model is from the one that played the episodes, in nats per token.",
+        (("kl", "KL"),),
+    ),
+    (
+        "Clipped tokens",
+        "The share of tokens whose probability changed so much that the loss ignores them.",
+        (("clipped", "share of tokens"),),
+    ),
+    (
+        "Spread of advantages",
+        "Quantiles of the advantages of all response tokens. All at 0 teach nothing; far ends come from rare rewards.",
+        tuple((f"advantage/q{q:02d}", f"{q} %") for q in (0, 10, 50, 90, 100)),
+    ),
+    (
+        "Spread of returns",
+        "Quantiles of what the critic learns to predict.",
+        tuple((f"return/q{q:02d}", f"{q} %") for q in (0, 10, 50, 90, 100)),
+    ),
+    (
+        "Spread of rewards",
+        "The standard deviation of the rewards of all episodes of a batch. At 0 there is nothing to learn.",
+        (("reward_std", "deviation"),),
+    ),
+    (
+        "Explained variance",
+        "How much of the returns' variance the critic predicts: 1 is perfect, 0 no better than a constant, less is "
+        "harmful.",
+        (("explained_variance", "share"),),
+    ),
+    ("Loss of the critic", "The mean squared error of its predictions.", (("value_loss", "loss"),)),
+    (
+        "Sampler against trainer",
+        "KL divergence between the probabilities that tokens were drawn with and the trainer's for the same weights. "
+        "It should stay near 0; a correction weighs what is left.",
+        (("mismatch_kl", "before the update"), ("correction/mismatch_kl", "of what was trained on")),
+    ),
+    (
+        "Log-probability drift",
+        "How far the two log-probabilities of a token are apart, in nats: the mean, and the largest of the batch.",
+        (("logprob_drift", "mean"), ("logprob_drift_max", "largest")),
+    ),
+    (
+        "Effective sample size",
+        "The share of tokens that would tell as much if all weighed the same. Far below 1, a few tokens decide.",
+        (
+            ("mismatch_ess", "before the update"),
+            ("correction/weight_ess", "of a correction's weights"),
+            ("ratio_ess", "of the loss's ratios"),
+        ),
+    ),
+    (
+        "Drift",
+        "Turns whose tokens are not trained on as they were drawn. Must be 0.",
+        (("drift", "turns"),),
+    ),
+    (
+        "Corrected tokens",
+        "The share of tokens whose importance weight was cut, and of those that were left out.",
+        (("correction/clipped", "cut"), ("correction/masked", "left out")),
+    ),
+    (
+        "Weight of a token",
+        "The mean importance weight; 1 if sampler and trainer agree.",
+        (("correction/weight", "weight"),),
+    ),
+    (
+        "Distance to the start",
+        "KL divergence from the model that the run began with, in nats per token.",
+        (("reference_kl", "KL"),),
+    ),
+    (
+        "Distance to the teacher",
+        "How much likelier the drawn tokens are to the model than to its teacher, in nats per token.",
+        (("teacher_kl", "before the update"), ("reverse_kl", "of what was trained on")),
+    ),
+    ("Tokens with a teacher", "The share of tokens that a teacher judged.", (("taught", "share of tokens"),)),
+    ("KL coefficient", "How much the distance to the start costs.", (("kl_coefficient", "coefficient"),)),
+    (
+        "Groups played again",
+        "Groups of a batch whose rewards were all equal, so that others were played in their place.",
+        (("refilled", "groups"),),
+    ),
+    ("Tasks drawn", "How many tasks the source has given so far.", (("drawn", "tasks"),)),
+    (
+        "Trained samples",
+        "Samples of the batch that change the weights; those whose advantages are all 0 do not.",
+        (("trained_samples", "samples"),),
+    ),
+    ("Learning rate", "The step size of the optimizer.", (("lr", "learning rate"),)),
+    ("Tokens per second", "Tokens that were read and written while episodes were played.", (("tokens_per_s", "rate"),)),
+    (
+        "Seconds per iteration",
+        "Where the time goes: playing episodes, updating the model, evaluating.",
+        (("time/collect", "playing"), ("time/update", "updating"), ("time/eval", "evaluating")),
+    ),
+    (
+        "Errors",
+        "Episodes that failed because of the environment or the agent. They are left out of training.",
+        (("eval/failed", "evaluation"), ("failed", "training")),
+    ),
+)
+
+_HINT_SUCCESS = "The share of episodes that were solved, with its 95 % interval."
+
+
+def curves(metrics: Sequence[Mapping[str, Any]], main: str = "") -> list[dict[str, Any]]:
+    """The charts with data; those without a display name come last, under the metric's name.
+
+    Args:
+        metrics: rows of all runs.
+        main: the environment whose evaluation has no name in the metrics.
+    """
+    there = {key for row in metrics for key, value in row.items() if isinstance(value, int | float)} - {"iteration"}
+    charts = _of_domains(there, main) if any(domains(there)) else list(CURVES)
+    shown = [
+        {"title": title, "help": text, "series": [{"key": key, "name": name} for key, name in series if key in there]}
+        for title, text, series in charts
+        if any(key in there for key, _ in series) and (title != "Errors" or _any_nonzero(metrics, series))
+    ]
+    named = {key for _, _, series in charts for key, _ in series}
+    named |= {key for key in there if key.startswith("eval/") and key.endswith(("/low", "/high"))}
+    rest = [{"title": key, "help": "", "series": [{"key": key, "name": key}], "more": True} for key in there - named]
+    return [*shown, *sorted(rest, key=lambda chart: str(chart["title"]))]
+
+
+def domains(keys: Collection[str]) -> tuple[list[str], list[str]]:
+    """The domains that were evaluated besides the main environment, and those that were trained on.
+
+    Args:
+        keys: of the metrics.
+    """
+    found = sorted(key.removesuffix("/success") for key in keys if key.endswith("/success") and key != "eval/success")
+    evaluated = [name.removeprefix("eval/") for name in found if name.startswith("eval/")]
+    return evaluated, [name for name in found if not name.startswith("eval/")]
+
+
+def _of_domains(keys: Collection[str], main: str) -> list[Chart]:
+    """The charts of a mixture: its domains apart, and what is of one or of all of them named so."""
+    evaluated, trained = domains(keys)
+    whose = {"evaluation": f"{main or 'main environment'}, evaluation", "training": "all domains, training"}
+    series = [("eval/success", whose["evaluation"])]
+    series += [(f"eval/{name}/success", f"{name}, evaluation") for name in evaluated]
+    series += [(f"{name}/success", f"{name}, training") for name in trained]
+    text = (
+        "The share of episodes of each domain that were solved. Evaluations play the same unseen episodes each time; "
+        "the band is their 95 % interval."
+    )
+    others = [
+        (title, told, tuple((key, whose.get(name, name)) for key, name in of))
+        for title, told, of in CURVES
+        if title != "Success"
+    ]
+    mean = ("Success of all domains", "The share of solved episodes in training.", (("success", "training"),))
+    return [("Success by domain", text, tuple(series)), *others, mean]
+
+
+def _any_nonzero(metrics: Sequence[Mapping[str, Any]], series: Sequence[tuple[str, str]]) -> bool:
+    return any(row.get(key) for row in metrics for key, _ in series)
+
+
+def tiles(run: Run, counts: Sequence[int]) -> list[list[str]]:
+    """Label, value and explanation of each tile.
+
+    Args:
+        run: what they are about.
+        counts: stored episodes by their result, in the order of :data:`rollenv.report.episodes.STATUSES`.
+    """
+    made = _of_training(run) if run.kind == "training" else _of_evaluation(run, counts)
+    return [tile for tile in made if tile[1]]
+
+
+def _of_training(run: Run) -> list[list[str]]:
+    rows = [row for row in run.metrics if _number(row.get("eval/success")) is not None]
+    settings = run.settings
+    algorithm = settings.get("algorithm")
+    algorithm = str(algorithm.get("name", "")) if isinstance(algorithm, dict) else ""
+    seconds = sum(_number(row[key]) or 0.0 for row in run.metrics for key in row if key.startswith("time/"))
+    last = run.metrics[-1].get("iteration", "") if run.metrics else ""
+    planned = settings.get("iterations")
+    several = any(domains({key for row in run.metrics for key in row}))
+    of = f", of {run.env_id} alone; the table has every domain" if several else ""
+    return [
+        ["Success before", _share(rows[0]) if rows else "", f"Before training{of}. {_HINT_SUCCESS}"],
+        ["Success after", _share(rows[-1]) if len(rows) > 1 else "", f"At the last evaluation{of}. {_HINT_SUCCESS}"],
+        ["Time", duration(seconds), "Warm-up, playing, updating and evaluating, added up."],
+        ["Iterations", f"{last} of {planned}" if planned else str(last), "Rounds of playing and updating."],
+        ["Model", run.agent, "What was trained."],
+        ["Recipe", run.recipe, "The recipe that the run was started with."],
+        ["Algorithm", algorithm, "How advantages are computed."],
+        ["Environment", ", ".join(_parts(run)) or run.env_id, "What was played."],
+    ]
+
+
+def _parts(run: Run) -> list[str]:
+    """The names of a mixture's parts."""
+    tasks = run.settings.get("tasks")
+    parts = tasks.get("parts") if isinstance(tasks, dict) else None
+    names = []
+    for part in parts if isinstance(parts, list) else []:
+        env = part.get("env") if isinstance(part, dict) else None
+        if isinstance(env, dict):
+            names.append(str(part.get("name") or env.get("id", "")))
+    return names
+
+
+def _of_evaluation(run: Run, counts: Sequence[int]) -> list[list[str]]:
+    total, result = sum(counts), run.result
+    low, high = wilson_interval(counts[0], total) if total else (0.0, 0.0)
+    success: dict[str, Any] = {"eval/success": counts[0] / max(total, 1), "eval/low": low, "eval/high": high}
+    if _number(result.get("success")) is not None:
+        success = {f"eval/{key}": result.get(key) for key in ("success", "low", "high")}
+    n, k = result.get("n") or run.settings.get("n"), result.get("k") or run.settings.get("k") or 1
+    planned = f"{n}" if k == 1 else f"{n} × {k}"
+    unfinished = "" if result else ", unfinished" if total else ", no episode yet"
+    reward, turns, seconds = (_number(result.get(key)) for key in ("reward", "turns", "seconds"))
+    cost = _number(result.get("cost"))
+    return [
+        ["Success", _share(success) if total or result else "", _HINT_SUCCESS],
+        ["Errors", str(counts[3]), "Episodes that failed because of the environment or the agent."],
+        ["Tasks", (planned if n else f"{total} episodes") + unfinished, "Tasks, and episodes of each."],
+        ["Reward", "" if reward is None else f"{reward:.3f}", "The mean over episodes."],
+        ["Turns", "" if turns is None else f"{turns:.1f}", "The mean over episodes."],
+        ["Time", "" if seconds is None else duration(seconds), "From the first episode to the last."],
+        ["Cost", "" if not cost else f"{cost:.4f}", "As the endpoint's prices say."],
+        ["Agent", run.agent, "Who played."],
+        ["Environment", run.env_id, "What was played."],
+    ]
+
+
+def tables(run: Run) -> list[dict[str, Any]]:
+    """Success by domain of a training; pass@k and pass^k of an evaluation that played each task several times."""
+    return _domain_table(run) if run.kind == "training" else _pass_table(run)
+
+
+def _domain_table(run: Run) -> list[dict[str, Any]]:
+    rows = [row for row in run.metrics if _number(row.get("eval/success")) is not None]
+    evaluated, _ = domains({key for row in run.metrics for key in row})
+    if not rows or not evaluated:
+        return []
+    told = [
+        [name, _share(rows[0], prefix), _share(rows[-1], prefix) if len(rows) > 1 else ""]
+        for name, prefix in [(run.env_id, "eval/"), *((name, f"eval/{name}/") for name in evaluated)]
+    ]
+    title = "Success on unseen episodes by domain, with 95 % intervals"
+    return [{"title": title, "rows": plain([["domain", "before", "after"], *told])}]
+
+
+def _pass_table(run: Run) -> list[dict[str, Any]]:
+    at, every = run.result.get("pass_at"), run.result.get("pass_all")
+    if not isinstance(at, dict) or not isinstance(every, dict) or len(at) < 2:
+        return []
+    rows = [[str(j), _interval(at[j]), _interval(every.get(j))] for j in at]
+    head = ["k", "pass@k: at least one of k", "pass^k: all of k"]
+    return [{"title": "Success over k episodes of a task, with 95 % intervals", "rows": plain([head, *rows])}]
+
+
+def _interval(values: Any) -> str:
+    keys = ("eval/success", "eval/low", "eval/high")
+    return _share(dict(zip(keys, values, strict=False))) if isinstance(values, list | tuple) else ""
+
+
+def _share(row: Mapping[str, Any], prefix: str = "eval/") -> str:
+    success, low, high = (_number(row.get(prefix + key)) for key in ("success", "low", "high"))
+    if success is None:
+        return ""
+    text = f"{100 * success:.1f} %"
+    return text if low is None or high is None else f"{text} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours, whichever reads well."""
+    if not seconds:
+        return ""
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _number(value: Any) -> float | None:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if good else None

@@ -1,0 +1,234 @@
+"""The health of environments and workers: counts, latencies, failures in a row, quarantine."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollenv.core import RollenvError
+
+#: Latencies that are remembered of each kind of operation, for the quantiles.
+_REMEMBERED = 512
+
+#: Failed attempts in a row before the next one is delayed or the worker gets nothing new for a while.
+_PATIENCE = 3
+
+
+#: Episodes in a row in which an agent may fail.
+_AGENT_PATIENCE = 64
+
+
+class EnvUnhealthy(RollenvError):
+    """Every episode of an environment fails. The text says which, since when and why."""
+
+
+class AgentUnhealthy(RollenvError):
+    """The agent fails in every episode. The text says since when and why."""
+
+
+class RewardUnhealthy(RollenvError):
+    """The reward function fails for every trajectory. The text says since when and why."""
+
+
+@dataclass(slots=True)
+class Record:
+    """The record of one environment id, or of one worker."""
+
+    name: str
+    counts: Counter[str] = field(default_factory=Counter)
+    """Of operations ("reset", "step"), ends of episodes (see :meth:`ended`), and kinds of failure."""
+    latencies: dict[str, deque[float]] = field(default_factory=dict)
+    streak: int = 0
+    """Failures since the last episode that was completed."""
+    failed_episodes: int = 0
+    """Episodes given up since the last one that was completed."""
+    failing_since: float = 0.0
+    """When the first of ``reasons`` happened, in seconds since 1970."""
+    max_backoff: float = 10.0
+    resting_until: float = 0.0
+    """Nothing new is tried before, in seconds since 1970: after more than three failures in a row, each rest is twice
+    as long as the last, however many attempts fail meanwhile."""
+    rests: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    """What failed since the last episode that was completed."""
+    last_progress: float = 0.0
+    """When an operation last succeeded, in seconds since 1970."""
+
+    def ok(self, operation: str, seconds: float) -> None:
+        """Record a successful operation.
+
+        Args:
+            operation: name of the operation.
+            seconds: that it took.
+        """
+        self.counts[operation] += 1
+        self.last_progress = time.time()
+        recent = self.latencies.get(operation)
+        if recent is None:
+            recent = self.latencies[operation] = deque(maxlen=_REMEMBERED)
+        recent.append(seconds)
+
+    def failure(self, kind: str, text: str) -> None:
+        """Record a failed operation. A lost worker adds nothing to the streak, because its cause is unknown.
+
+        Args:
+            kind: of failure.
+            text: error message.
+        """
+        now = time.time()
+        if not self.reasons:
+            self.failing_since = now
+        self.counts[kind] += 1
+        self.reasons[text[:200]] += 1
+        if kind != "lost":
+            self.streak += 1
+            if self.streak > _PATIENCE and now >= self.resting_until:
+                self.resting_until = now + min(self.max_backoff, 0.01 * 2.0**self.rests)
+                self.rests += 1
+
+    def ended(self, status: str) -> None:
+        """An episode ended: "completed", "failed", "cancelled", "agent_failed" or "reward_failed"."""
+        self.counts[status] += 1
+        if status == "completed":
+            self.streak = self.failed_episodes = self.rests = 0
+            self.resting_until = 0.0
+            self.reasons.clear()
+        elif status == "failed":
+            self.failed_episodes += 1
+
+    @property
+    def backoff(self) -> float:
+        """Seconds to wait before the next attempt."""
+        return max(0.0, self.resting_until - time.time())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; latencies as quantiles in seconds."""
+        quantiles = {}
+        for operation, recent in self.latencies.items():
+            p50, p95, p99 = np.quantile(recent, (0.5, 0.95, 0.99)).tolist()
+            quantiles[operation] = {"p50": p50, "p95": p95, "p99": p99}
+        return {
+            "name": self.name,
+            "state": "quarantined" if self.backoff else "failing" if self.streak > _PATIENCE else "up",
+            "counts": dict(self.counts),
+            "latency": quantiles,
+            "streak": self.streak,
+            "failing_since": self.failing_since if self.reasons else None,
+            "reasons": dict(self.reasons.most_common(3)),
+            "last_progress": self.last_progress or None,
+        }
+
+
+class Health:
+    """Records by environment id and by worker.
+
+    Args:
+        unhealthy_after: episodes of one environment that may fail in a row before :class:`EnvUnhealthy` is raised.
+        max_backoff: the longest rest, in seconds, after failures in a row.
+    """
+
+    def __init__(self, unhealthy_after: int = 64, max_backoff: float = 10.0):
+        self.unhealthy_after, self.max_backoff = unhealthy_after, max_backoff
+        self.envs: dict[str, Record] = {}
+        self.workers: dict[str, Record] = {}
+        self.agent, self.reward = Record("agent"), Record("reward")
+        #: The last failures: seconds since 1970, environment id, worker, kind, text.
+        self.events: deque[tuple[float, str, str, str, str]] = deque(maxlen=100)
+
+    def env(self, env_id: str) -> Record:
+        """The record of an environment id."""
+        return self.envs.get(env_id) or self.envs.setdefault(env_id, Record(env_id, max_backoff=self.max_backoff))
+
+    def worker(self, name: str) -> Record:
+        """The record of a worker."""
+        return self.workers.get(name) or self.workers.setdefault(name, Record(name, max_backoff=self.max_backoff))
+
+    def shuns(self, worker: str) -> bool:
+        """Whether a worker is in quarantine."""
+        record = self.workers.get(worker)
+        return record is not None and record.backoff > 0
+
+    def failed(self, env_id: str, worker: str, kind: str, text: str) -> None:
+        """Record a failed operation.
+
+        Args:
+            env_id: the environment.
+            worker: name of the worker, or empty if there was none yet.
+            kind: of failure.
+            text: error message.
+        """
+        self.events.append((time.time(), env_id, worker, kind, text))
+        self.env(env_id).failure(kind, text)
+        if worker:
+            self.worker(worker).failure(kind, text)
+
+    def ended(self, env_id: str, worker: str, status: str, error: str = "") -> None:
+        """Record the end of an episode.
+
+        Args:
+            env_id: the environment.
+            worker: name of the worker.
+            status: of the trajectory.
+            error: why the episode failed.
+
+        Raises:
+            EnvUnhealthy: the environment failed too many times in a row.
+            AgentUnhealthy: the agent failed too many times in a row.
+            RewardUnhealthy: the reward function failed too many times in a row.
+        """
+        record = self.env(env_id)
+        record.ended(status)
+        if worker:
+            self.worker(worker).ended(status)
+        for other, its_failure in ((self.agent, "agent_failed"), (self.reward, "reward_failed")):
+            if status == its_failure:
+                other.failure("raised", error)
+            other.ended("failed" if status == its_failure else status if status == "completed" else "cancelled")
+        if record.failed_episodes >= self.unhealthy_after:
+            raise EnvUnhealthy(
+                f"{env_id} is unhealthy: its last {self._row(record)}. `rollenv check {env_id}` looks at the "
+                "environment itself"
+            )
+        if self.agent.failed_episodes >= _AGENT_PATIENCE:
+            raise AgentUnhealthy(f"the agent is unhealthy: its last {self._row(self.agent)}")
+        if self.reward.failed_episodes >= _AGENT_PATIENCE:
+            raise RewardUnhealthy(f"the reward function is unhealthy: its last {self._row(self.reward)}")
+
+    @staticmethod
+    def _row(record: Record) -> str:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.failing_since))
+        reasons = "; ".join(f"{n} times: {text}" for text, n in record.reasons.most_common(3))
+        return f"{record.failed_episodes} episodes failed, since {since}. {reasons}"
+
+    def snapshot(self, workers: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
+        """Everything as plain data; ``workers`` is the pool's report on its workers."""
+        reported = {w["worker"]: w for w in workers}
+        seen = {name: record.to_dict() for name, record in self.workers.items()}
+        return {
+            "time": time.time(),
+            "envs": [record.to_dict() for record in self.envs.values()],
+            "workers": [
+                {**seen.get(name, {"name": name}), **reported.get(name, {"state": "gone"})}
+                for name in sorted({*seen, *reported})
+            ],
+            "events": list(self.events),
+        }
+
+    def save(self, path: str | Path, workers: Iterable[dict[str, Any]] = ()) -> None:
+        """Write the snapshot as JSON, atomically.
+
+        Args:
+            path: of the file.
+            workers: snapshots of the workers.
+        """
+        partial = Path(f"{path}.partial")
+        partial.write_text(json.dumps(self.snapshot(workers)) + "\n", encoding="utf-8")
+        os.replace(partial, path)

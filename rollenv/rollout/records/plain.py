@@ -1,0 +1,113 @@
+"""Dataclasses to plain data and back, by their fields and annotations."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from rollenv.core import UsageError
+
+T = TypeVar("T")
+
+
+def hints(cls: Any) -> dict[str, Any]:
+    """The annotation of every field of a dataclass, resolved."""
+    return _hints(cls)
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    annotations = get_type_hints(cls)
+    return {f.name: annotations[f.name] for f in fields(cls)}
+
+
+def is_optional(hint: Any) -> bool:
+    """Whether None is a value of the annotation."""
+    return get_origin(hint) in (Union, types.UnionType) and type(None) in get_args(hint)
+
+
+def bare(hint: Any) -> Any:
+    """The annotation without "or None"."""
+    if not is_optional(hint):
+        return hint
+    rest = [a for a in get_args(hint) if a is not type(None)]
+    return rest[0] if len(rest) == 1 else Any
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses as dictionaries, tuples as lists; everything else unchanged."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: to_plain(getattr(value, name)) for name in hints(type(value))}
+    if isinstance(value, list | tuple):
+        return [to_plain(v) for v in value] if value and not isinstance(value[0], int | float) else list(value)
+    return value
+
+
+def from_plain(cls: type[T], data: Any, where: str = "") -> T:
+    """Rebuild a dataclass from the output of :func:`to_plain`, JSON or Parquet.
+
+    Keys that name a property of the class (a sum, say) are passed over.
+
+    Args:
+        cls: a dataclass; fields may be dataclasses, lists and tuples of them, and plain data.
+        data: a mapping with its fields; those with a default may be absent.
+        where: put before the text of errors.
+
+    Raises:
+        UsageError: for an unknown or missing key, or a value of another kind.
+    """
+    where = where or cls.__name__
+    if not isinstance(data, Mapping):
+        raise UsageError(f"{where}: expected an object with the fields of {cls.__name__}, got {type(data).__name__}")
+    known = hints(cls)
+    for key in data:
+        if key not in known and not isinstance(getattr(cls, key, None), property):
+            raise UsageError(f"{where}: {cls.__name__} has no field {key!r}; it has {', '.join(known)}")
+    values = {name: _value(hint, data[name], f"{where}.{name}") for name, hint in known.items() if name in data}
+    missing = [f.name for f in fields(cls) if f.name not in values and _needed(f)]  # type: ignore[arg-type]
+    if missing:
+        raise UsageError(f"{where}: the field {missing[0]!r} of {cls.__name__} is missing")
+    return cls(**values)
+
+
+def _needed(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    if value is None and is_optional(hint):
+        return None
+    hint = bare(hint)
+    if is_dataclass(hint):
+        return from_plain(hint, value, where)  # type: ignore[arg-type]
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (list, tuple):
+        _expect(value, (list, tuple), where)
+        return origin(_items(args[0], value, where))
+    if origin is Literal:
+        if value not in args:
+            raise UsageError(f"{where}: {value!r} is not one of {', '.join(map(repr, args))}")
+        return value
+    if hint is float:
+        _expect(value, (int, float), where)
+        return float(value)
+    kind = origin or hint
+    if isinstance(kind, type):
+        _expect(value, (kind,), where)
+    return value
+
+
+def _items(hint: Any, values: Any, where: str) -> list[Any]:
+    if hint in (int, str, bool) or (hint is float and all(type(v) is float for v in values)):
+        for value in values:
+            _expect(value, (hint,), where)
+        return list(values)
+    return [_value(hint, value, f"{where}[{i}]") for i, value in enumerate(values)]
+
+
+def _expect(value: Any, kinds: tuple[type, ...], where: str) -> None:
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise UsageError(f"{where}: expected {kinds[-1].__name__}, got {type(value).__name__} {str(value)[:60]!r}")

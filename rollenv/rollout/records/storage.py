@@ -1,0 +1,272 @@
+"""Trajectories and groups in files: JSONL, which grows a line at a time, and Parquet, small and quick to query.
+
+>>> with JsonlWriter("episodes.jsonl") as out:          # doctest: +SKIP
+...     manager = RolloutManager(agent, on_trajectory=out.write)
+>>> for trajectory in read("episodes.jsonl"):           # doctest: +SKIP
+...     ...
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import is_dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, get_args, get_origin, overload
+
+from rollenv.core import RollenvError, UsageError
+from rollenv.needs import require_extra
+from rollenv.rollout.records.plain import bare, from_plain, hints, to_plain
+from rollenv.rollout.types import Group, Trajectory
+
+Record = TypeVar("Record", Trajectory, Group)
+
+#: Records held in memory while Parquet is written or read.
+_CHUNK = 256
+
+
+class StorageError(RollenvError):
+    """A file of trajectories cannot be read."""
+
+
+def write(path: str | Path, records: Iterable[Trajectory] | Iterable[Group]) -> None:
+    """Write records to a new file; an existing one is replaced.
+
+    Args:
+        path: ends in ``.jsonl`` or ``.parquet``.
+        records: all trajectories, or all groups.
+
+    Raises:
+        UsageError: the file name has another ending.
+        MissingExtra: pyarrow, which Parquet needs, is not installed.
+    """
+    if _is_parquet(path):
+        _write_parquet(Path(path), records)
+        return
+    Path(path).unlink(missing_ok=True)
+    with JsonlWriter(path) as out:
+        for record in records:
+            out.write(record)
+
+
+@overload
+def read(path: str | Path) -> Iterator[Trajectory]: ...
+
+
+@overload
+def read(path: str | Path, kind: type[Record]) -> Iterator[Record]: ...
+
+
+def read(path: str | Path, kind: type[Any] = Trajectory) -> Iterator[Any]:
+    """The records of a file, one at a time.
+
+    A last line of JSONL that a crash cut short is passed over with a warning.
+
+    Args:
+        path: a ``.jsonl`` or ``.parquet`` file.
+        kind: ``Trajectory`` or ``Group``.
+
+    Raises:
+        StorageError: if the file is absent or damaged; the text says where.
+        UsageError: if a record is none of ``kind``.
+        MissingExtra: for Parquet without pyarrow.
+    """
+    parquet = _is_parquet(path)
+    if not Path(path).is_file():
+        raise StorageError(f"there is no file {str(path)!r}")
+    return _read_parquet(Path(path), kind) if parquet else _read_jsonl(Path(path), kind)
+
+
+def _is_parquet(path: str | Path) -> bool:
+    suffix = Path(path).suffix
+    if suffix not in (".jsonl", ".parquet"):
+        raise UsageError(f"trajectories are stored as .jsonl or .parquet files, not as {str(path)!r}")
+    return suffix == ".parquet"
+
+
+# -- JSONL -------------------------------------------------------------------------------------------------------------
+
+
+class JsonlWriter:
+    """Appends records to a file, each as one line written at once, so that a crash loses at most the last one.
+
+    If an earlier writer was cut off in the middle of a line, that line is removed, with a warning.
+
+    All text is ASCII with JSON's escapes. Two surrogates that Python keeps apart are read back as the character that
+    they mean together; other text comes back as it was.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        _mend(self.path)
+        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
+
+    def write(self, record: Trajectory | Group) -> None:
+        """Append a record.
+
+        Raises:
+            UsageError: if something in it is no JSON data.
+        """
+        self._file.write(_line(record))
+
+    def close(self) -> None:
+        """Close the file; calling it again does nothing."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def _line(record: Trajectory | Group) -> bytes:
+    try:
+        return json.dumps(to_plain(record), separators=(",", ":")).encode() + b"\n"
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"a record of {record.task.env_id} is not JSON data: {error}") from error
+
+
+def _mend(path: Path) -> None:
+    """Make the file end with a whole line."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with open(path, "r+b") as file:
+        start = _last_line(file)
+        file.seek(start)
+        rest = file.read()
+        if rest.endswith(b"\n"):
+            return
+        if _parses(rest):
+            file.write(b"\n")
+        else:
+            file.truncate(start)
+            warnings.warn(_cut_text(path, len(rest), "is removed"), stacklevel=3)
+
+
+def _last_line(file: Any) -> int:
+    """Where the last line begins."""
+    end = at = file.seek(0, 2)
+    while at > 0:
+        at = max(0, at - (1 << 16))
+        file.seek(at)
+        block = file.read(min(1 << 16, end - 1 - at))  # the last byte may be the line's own newline
+        if (found := block.rfind(b"\n")) >= 0:
+            return int(at + found + 1)
+    return 0
+
+
+def _read_jsonl(path: Path, kind: type[Any]) -> Iterator[Any]:
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                data = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                if line.endswith(b"\n"):
+                    raise StorageError(
+                        f"{path}: line {number} is damaged ({error}); remove that line, or restore the file"
+                    ) from error
+                warnings.warn(_cut_text(path, len(line), "is left out"), stacklevel=2)
+                return
+            yield from_plain(kind, data, f"{path}: line {number}")
+
+
+def _parses(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _cut_text(path: Path, size: int, what: str) -> str:
+    return f"{path}: the last record was cut short after {size} bytes, by a crash or a full disk, and {what}"
+
+
+# -- Parquet -----------------------------------------------------------------------------------------------------------
+
+#: Stands before four hexadecimal digits in the place of what Parquet's UTF-8 has no bytes for, and of itself.
+_ESCAPE = "\uffff"
+_TO_ESCAPE = re.compile("[\ud800-\udfff\uffff]")
+_ESCAPED = re.compile("\uffff([0-9a-f]{4})")
+
+
+def _write_parquet(path: Path, records: Iterable[Trajectory] | Iterable[Group]) -> None:
+    pa, parquet = _arrow()
+    remaining: Iterator[Trajectory | Group] = iter(records)
+    first = next(remaining, None)
+    kind = type(first) if first is not None else Trajectory
+    schema = pa.schema([(name, _arrow_type(hint)) for name, hint in hints(kind).items()])
+    with parquet.ParquetWriter(path, schema, compression="zstd") as out:
+        remaining = itertools.chain([] if first is None else [first], remaining)
+        while chunk := list(itertools.islice(remaining, _CHUNK)):
+            rows = [_to_row(kind, to_plain(record)) for record in chunk]
+            try:
+                out.write_table(pa.Table.from_pylist(rows, schema))
+            except (pa.ArrowException, OverflowError) as error:
+                raise UsageError(f"records do not fit Parquet: {error}; use JSONL instead") from error
+
+
+def _read_parquet(path: Path, kind: type[Any]) -> Iterator[Any]:
+    pa, parquet = _arrow()
+    try:
+        with parquet.ParquetFile(path) as file:
+            rows = (row for batch in file.iter_batches(_CHUNK) for row in batch.to_pylist())
+            for number, row in enumerate(rows):
+                yield from_plain(kind, _from_row(kind, row), f"{path}: row {number}")
+    except pa.ArrowException as error:
+        raise StorageError(f"{path} is not a Parquet file, or is damaged: {error}") from error
+
+
+def _arrow() -> tuple[Any, Any]:
+    pa = require_extra("pyarrow", "envs", "Parquet")
+    return pa, importlib.import_module("pyarrow.parquet")
+
+
+def _arrow_type(hint: Any) -> Any:
+    """Columns for plain fields; fields without a fixed shape are kept as JSON text."""
+    pa, _ = _arrow()
+    hint = bare(hint)
+    if is_dataclass(hint):
+        return pa.struct([(name, _arrow_type(inner)) for name, inner in hints(hint).items()])
+    if get_origin(hint) in (list, tuple):
+        return pa.list_(_arrow_type(get_args(hint)[0]))
+    return {int: pa.int64(), float: pa.float64(), bool: pa.bool_()}.get(hint, pa.string())
+
+
+def _to_row(hint: Any, value: Any) -> Any:
+    hint = bare(hint)
+    if value is None or hint in (int, float, bool):
+        return value
+    if is_dataclass(hint):
+        return {name: _to_row(inner, value[name]) for name, inner in hints(hint).items()}
+    if get_origin(hint) in (list, tuple):
+        inner = get_args(hint)[0]
+        return value if inner in (int, float, bool) else [_to_row(inner, v) for v in value]
+    if not _is_text(hint):
+        return json.dumps(value)
+    return _TO_ESCAPE.sub(lambda m: f"{_ESCAPE}{ord(m[0]):04x}", value)
+
+
+def _from_row(hint: Any, value: Any) -> Any:
+    hint = bare(hint)
+    if value is None or hint in (int, float, bool):
+        return value
+    if is_dataclass(hint):
+        known = hints(hint)
+        return {name: _from_row(known.get(name, str), inner) for name, inner in value.items()}
+    if get_origin(hint) in (list, tuple):
+        inner = get_args(hint)[0]
+        return value if inner in (int, float, bool) else [_from_row(inner, v) for v in value]
+    if not _is_text(hint):
+        return json.loads(value)
+    return _ESCAPED.sub(lambda m: chr(int(m[1], 16)), value) if isinstance(value, str) else value
+
+
+def _is_text(hint: Any) -> bool:
+    return hint is str or (all(isinstance(a, str) for a in get_args(hint)) and bool(get_args(hint)))

@@ -1,0 +1,5 @@
+"""Where environments run: in this process, in worker processes, in Ray actors."""
+
+from rollenv.rollout.workers.base import EnvFailure, InlineWorkers, WorkerEnv, Workers
+
+__all__ = ["EnvFailure", "InlineWorkers", "WorkerEnv", "Workers"]

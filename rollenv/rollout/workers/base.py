@@ -1,0 +1,416 @@
+"""Where environments run: the interface, and the simplest kind, inside this process.
+
+Worker processes are in :mod:`.processes`, Ray actors in :mod:`.ray`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from rollenv.core import Env, MissingExtra, RollenvError, Unsolvable, UsageError
+from rollenv.env_spec import EnvSpec
+from rollenv.registry import spec
+from rollenv.rollout import border
+from rollenv.rollout.types import Task
+
+logger = logging.getLogger(__name__)
+
+
+class EnvFailure(RollenvError):
+    """An environment failed to carry out a call.
+
+    Args:
+        kind: "raised" (it raised), "wrong" (what it returned has the wrong type), "hung" (a deadline passed), "lost"
+            (its process or machine is gone) or "differs" (a replay did not give what the first play gave).
+        text: what happened.
+        blamed: of "lost": it was this environment that ran when the worker died, as far as one can tell.
+    """
+
+    def __init__(self, kind: str, text: str, *, blamed: bool = False):
+        super().__init__(text)
+        self.kind, self.blamed = kind, blamed
+
+
+@dataclass(slots=True)
+class Seen:
+    """What an environment returned, and the name and drawing of the state it is now in (empty where not wanted)."""
+
+    observation: str
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, Any] = field(default_factory=dict)
+    state_key: str = ""
+    view: str = ""
+
+    @property
+    def fingerprint(self) -> int:
+        """Equal, within this process, for equal results."""
+        return hash((self.observation, self.reward, self.terminated, self.truncated, self.state_key))
+
+
+def checked(
+    observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any, state_key: Any = "", view: Any = ""
+) -> Seen:
+    """Validate everything that an environment returned.
+
+    Args:
+        observation: text.
+        reward: a finite number.
+        terminated: whether the task ended.
+        truncated: whether a limit ended the episode.
+        info: a dictionary.
+        state_key: text, or empty.
+        view: the rendered state, or empty.
+
+    Raises:
+        BadValue: a value has the wrong type or is out of range.
+    """
+    return Seen(
+        border.text(observation, "the observation"),
+        border.number(reward, "the reward"),
+        border.flag(terminated, "terminated"),
+        border.flag(truncated, "truncated"),
+        border.info(info),
+        border.text(state_key, "state_key()"),
+        border.text(view, "render()"),
+    )
+
+
+Shun = Callable[[str], bool]
+
+
+def nobody(worker: str) -> bool:
+    """Shun no worker."""
+    return False
+
+
+class WorkerEnv(Protocol):
+    """One environment in a worker. Its methods are called one at a time and raise :class:`EnvFailure`."""
+
+    worker: str
+    """The name of the worker, for health and flight records."""
+
+    async def reset(self) -> Seen:
+        """Build the environment on first use, and reset it.
+
+        Raises:
+            UsageError: the task's arguments are wrong.
+        """
+        ...
+
+    async def step(self, action: str) -> Seen: ...
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Call any other method of the environment. :class:`Unsolvable` is raised unchanged.
+
+        Args:
+            method: name of the method.
+            args: its arguments.
+        """
+        ...
+
+    async def overdue(self, failure: EnvFailure) -> EnvFailure:
+        """A deadline passed during a call: ``failure``, or what it was instead (another one held the worker)."""
+        ...
+
+    def close(self) -> None:
+        """Give it back. Returns immediately and never raises, even during a call."""
+        ...
+
+    def abandon(self) -> None:
+        """As :meth:`close`, for an environment that hangs: its resources are released by force."""
+        ...
+
+
+class Workers(Protocol):
+    """A pool of places for environments."""
+
+    interruptible: bool
+    """Whether a deadline can be kept while an environment computes."""
+
+    async def open(self, task: Task, *, views: bool = False, shun: Shun = nobody, alone: bool = False) -> WorkerEnv:
+        """Wait for a free slot for a task's environment, which is made at its first reset.
+
+        Args:
+            task: the task.
+            views: whether to render after every turn.
+            shun: of a worker's name, whether to avoid that worker where there is another one.
+            alone: let no other environment share the worker, where workers can be lost.
+
+        Raises:
+            UsageError: the task's id is unknown.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """End all workers and free what they hold."""
+        ...
+
+    def report(self) -> list[dict[str, Any]]:
+        """The state of every worker, as plain data."""
+        ...
+
+
+def make_env(env_spec: EnvSpec, task: Task) -> Env:
+    """Make the environment of a task, with its wrappers; used by every kind of worker.
+
+    Args:
+        env_spec: of the task's id.
+        task: with constructor arguments, wrappers and options.
+
+    Raises:
+        UsageError: the task's arguments, wrappers or options are wrong.
+    """
+    if task.seed < 0:
+        raise UsageError(f"{task.env_id}: a task's seed cannot be negative, got {task.seed}")
+    env = replace(env_spec, wrappers={**env_spec.wrappers, **task.wrappers}).make(**task.kwargs)
+    inner: Any = env.unwrapped
+    if task.options and type(inner).reset is Env.reset:  # others may take options that they do not declare
+        try:
+            inner._checked_options(task.options)
+        except UsageError:
+            env.close()
+            raise
+    return env
+
+
+class HostedEnv:
+    """An environment inside any kind of worker: plain calls, checked results as :class:`Seen`, every
+    failure as :class:`EnvFailure` with the environment's name.
+
+    Nothing that an environment raises passes, but for KeyboardInterrupt, which may be the user's.
+    """
+
+    def __init__(self, env_spec: EnvSpec, task: Task, views: bool):
+        self.task = task
+        with self._guarded("the constructor", (UsageError, MissingExtra)):
+            self.env = make_env(env_spec, task)
+        self.views = views
+        self.named = "state_key" in env_spec.abilities
+
+    def reset(self) -> Seen:
+        try:
+            result = self.env.reset(self.task.seed, **self._options())
+            observation, info = border.parts(result, 2, "its result")
+            return self._seen(observation, 0.0, False, False, info)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if isinstance(error, UsageError) and self.task.options:
+                raise UsageError(f"{self.task.env_id}: {says(error)}") from error
+            raise failed(self.task.env_id, "reset", error) from error
+
+    def restart(self, seed: int | None, options: dict[str, Any]) -> Seen:
+        """Reset with another seed, or none, and other options than the task's.
+
+        Args:
+            seed: of the episode.
+            options: of the reset.
+
+        Raises:
+            UsageError: there is no such option.
+        """
+        given = {"options": options} if options else {}
+        try:
+            observation, info = border.parts(self.env.reset(seed, **given), 2, "its result")
+            return self._seen(observation, 0.0, False, False, info)
+        except (KeyboardInterrupt, UsageError):
+            raise
+        except BaseException as error:
+            raise failed(self.task.env_id, "reset", error) from error
+
+    def about(self) -> dict[str, Any]:
+        """What a client elsewhere has to know of the environment."""
+        with self._guarded("its attributes"):
+            return {"reset_options": sorted(map(str, getattr(self.env, "reset_options", ())))}
+
+    def _options(self) -> dict[str, Any]:
+        """Nothing if there are none: an environment's ``reset`` may not take them."""
+        return {"options": dict(self.task.options)} if self.task.options else {}
+
+    def step(self, action: str) -> Seen:
+        try:
+            return self._seen(*border.parts(self.env.step(action), 5, "its result"))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise failed(self.task.env_id, "step", error) from error
+
+    def call(self, method: str, *args: Any) -> Any:
+        with self._guarded(method, (Unsolvable,) if method == "oracle_action" else ()):
+            answer = getattr(self.env, method)(*args)
+            return border.text(answer, "its result") if method in _ACTIONS else answer
+
+    def close(self) -> None:
+        try:
+            self.env.close()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            logger.warning("%s could not be closed: %s", self.task.env_id, told(error))
+
+    def twin(self) -> HostedEnv:
+        """A copy in the same state."""
+        twin = copy.copy(self)
+        with self._guarded("spawn"):
+            twin.env = self.env.spawn(True)
+            if not isinstance(twin.env, Env) or twin.env is self.env:
+                raise border.BadValue(f"its result is another environment, not {border.kind(twin.env)}")
+        return twin
+
+    def _seen(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> Seen:
+        terminated, truncated = border.flag(terminated, "terminated"), border.flag(truncated, "truncated")
+        key = self.env.state_key() if self.named and not (terminated or truncated) else ""
+        return checked(observation, reward, terminated, truncated, info, key, self.env.render() if self.views else "")
+
+    @contextlib.contextmanager
+    def _guarded(self, what: str, passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+        passing = (KeyboardInterrupt, *passing)
+        try:
+            yield
+        except passing:
+            raise
+        except BaseException as error:
+            raise failed(self.task.env_id, what, error) from error
+
+
+#: Methods that return an action.
+_ACTIONS = ("oracle_action", "sample_random_action")
+
+
+def failed(env_id: str, what: str, error: BaseException) -> EnvFailure:
+    """Convert an exception of an environment to a failure.
+
+    Args:
+        env_id: the environment.
+        what: the operation that failed.
+        error: the exception.
+    """
+    if isinstance(error, border.BadValue):
+        return EnvFailure("wrong", f"{env_id}: what {what} returned is wrong: {error}")
+    return EnvFailure("raised", f"{env_id}: {what} raised {told(error)}")
+
+
+def says(error: BaseException) -> str:
+    """The text of an exception; it may be missing, endless, not a text, or raise."""
+    try:
+        return "".join((str(error),))[:2000].encode("utf-8", "replace").decode()
+    except BaseException:
+        return ""
+
+
+def told(error: BaseException) -> str:
+    """An exception in one line."""
+    name = type.__getattribute__(type(error), "__name__")
+    return f"{name}: {text}" if (text := says(error)) else str(name)
+
+
+class InlineWorkers:
+    """Environments in this process, stepped in its event loop: for environments that compute little and never block.
+
+    Nothing can interrupt them. Members of a group are copies of one that was reset, where its kind can be copied.
+    """
+
+    interruptible = False
+
+    def __init__(self) -> None:
+        self._originals: dict[int, _Original] = {}
+        self.open_now = 0
+
+    async def open(self, task: Task, *, views: bool = False, shun: Shun = nobody, alone: bool = False) -> InlineEnv:
+        env_spec = spec(task.env_id)
+        self.open_now += 1
+        if "spawn" not in env_spec.abilities:
+            return InlineEnv(self, _Original(env_spec, task, views, shared=False), 0)
+        key = 2 * id(task) + views  # the members of a group have one task
+        original = self._originals.get(key)
+        if original is None:
+            original = self._originals[key] = _Original(env_spec, task, views, shared=True)
+        original.users += 1
+        return InlineEnv(self, original, key)
+
+    def closed(self, key: int) -> None:
+        """Record that an environment was closed; the last of its group closes the original too."""
+        self.open_now -= 1
+        if key:
+            original = self._originals[key]
+            original.users -= 1
+            if not original.users:
+                del self._originals[key]
+                if original.started:
+                    original.started[0].close()
+
+    async def aclose(self) -> None:
+        """Nothing to do: only open environments hold resources."""
+
+    def report(self) -> list[dict[str, Any]]:
+        return [{"worker": "inline", "state": "up", "envs": self.open_now}]
+
+
+@dataclass(slots=True)
+class _Original:
+    """How the environments of a group begin; those that can be copied share the reset."""
+
+    env_spec: EnvSpec
+    task: Task
+    views: bool
+    shared: bool
+    users: int = 0
+    started: tuple[HostedEnv, Seen] | None = None
+
+    def start(self) -> tuple[HostedEnv, Seen]:
+        if not self.shared:
+            return self._reset()
+        if self.started is None:
+            self.started = self._reset()
+        env, seen = self.started
+        return env.twin(), replace(seen, info=dict(seen.info))
+
+    def _reset(self) -> tuple[HostedEnv, Seen]:
+        env = HostedEnv(self.env_spec, self.task, self.views)
+        try:
+            return env, env.reset()
+        except BaseException:
+            env.close()
+            raise
+
+
+class InlineEnv:
+    """An environment of :class:`InlineWorkers`."""
+
+    __slots__ = ("_hosted", "_key", "_original", "_pool")
+    worker = "inline"
+
+    def __init__(self, pool: InlineWorkers, original: _Original, key: int):
+        self._pool, self._original, self._key = pool, original, key
+        self._hosted: HostedEnv | None = None
+
+    async def reset(self) -> Seen:
+        self._hosted, seen = self._original.start()
+        return seen
+
+    async def step(self, action: str) -> Seen:
+        assert self._hosted is not None
+        return self._hosted.step(action)
+
+    async def call(self, method: str, *args: Any) -> Any:
+        assert self._hosted is not None
+        return self._hosted.call(method, *args)
+
+    async def overdue(self, failure: EnvFailure) -> EnvFailure:
+        return failure
+
+    def close(self) -> None:
+        try:
+            if self._hosted is not None:
+                self._hosted.close()
+        finally:
+            self._pool.closed(self._key)
+
+    abandon = close

@@ -1,0 +1,406 @@
+"""Environments on servers (``rollenv serve``): weighted least load, health checks, one connection for each server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from rollenv.core import RollenvError, UsageError
+from rollenv.needs import extra
+from rollenv.remote import protocol
+from rollenv.remote.address import Address, parse
+from rollenv.remote.protocol import EnvBroke, NotAllowed, ServerError, ServerFull, ServerLost, SessionGone
+from rollenv.rollout.types import Task
+from rollenv.rollout.workers.base import EnvFailure, Seen, Shun, checked, nobody
+
+with extra("serve", "Playing on servers"):
+    from websockets.asyncio.client import ClientConnection, connect
+    from websockets.exceptions import InvalidStatus, WebSocketException
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that the first episodes wait for the last server, so that they are spread over all.
+_SETTLE = 5.0
+
+#: Seconds to connect, and between two tries to.
+_CONNECT, _AGAIN = 10.0, 0.5
+
+#: Seconds that a server gets to take the last requests.
+_GOODBYE = 1.0
+
+
+class RemoteWorkers:
+    """Servers as workers. An episode whose server is lost is replayed on another by the rollout manager.
+
+    Args:
+        servers: ``rollenv+ws://HOST:PORT[,HOST:PORT ...]``.
+        weights: how much each server can carry in proportion; the same for all by default.
+        envs_per_server: how many environments one holds for this client at the same time.
+        ping_every: seconds between two looks whether a server answers.
+        lost_after: seconds without an answer after which a server is lost. Its connection may be cut for less.
+
+    Raises:
+        UsageError: the address is wrong, or there are not as many weights as servers.
+    """
+
+    interruptible = True
+
+    def __init__(
+        self,
+        servers: str,
+        *,
+        weights: Sequence[float] = (),
+        envs_per_server: int = 512,
+        ping_every: float = 1.0,
+        lost_after: float = 10.0,
+    ):
+        addresses, env_id = parse(servers)
+        if env_id:
+            raise UsageError(f"{servers} names an environment; workers are servers alone")
+        weights = list(weights) or [1.0] * len(addresses)
+        if len(weights) != len(addresses) or min(weights) <= 0:
+            raise UsageError(f"there are {len(addresses)} servers and the weights {weights}; each needs one above 0")
+        self.envs_per_server, self.ping_every, self.lost_after = envs_per_server, ping_every, lost_after
+        self.servers = [Server(self, address, weight) for address, weight in zip(addresses, weights, strict=True)]
+        self._changed: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._settle_by = 0.0
+
+    async def open(
+        self, task: Task, *, views: bool = False, shun: Shun = nobody, alone: bool = False
+    ) -> RemoteWorkerEnv:
+        self._attach()
+        return RemoteWorkerEnv(await self.place(shun), task, views, shun)
+
+    async def place(self, shun: Shun) -> Server:
+        """Wait for a server with room, and take a place there.
+
+        Args:
+            shun: see :meth:`open`.
+
+        Raises:
+            NotAllowed: all servers refuse the token.
+        """
+        assert self._loop is not None
+        while True:
+            settled = all(server.tried for server in self.servers) or self._loop.time() > self._settle_by
+            if settled and (server := self._choose(shun)) is not None:
+                server.load += 1
+                return server
+            refused = [server.refusal for server in self.servers if server.refusal is not None]
+            if len(refused) == len(self.servers):
+                raise refused[0]
+            assert self._changed is not None
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), 0.5)
+
+    async def aclose(self) -> None:
+        for server in self.servers:
+            await server.aclose()
+        self._loop = None
+
+    def report(self) -> list[dict[str, Any]]:
+        return [server.report() for server in self.servers]
+
+    def changed(self) -> None:
+        """There may be room now."""
+        if self._changed is not None:
+            self._changed.set()
+
+    def _attach(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            raise UsageError("these workers are used by another event loop; close them there first")
+        self._loop, self._changed, self._settle_by = loop, asyncio.Event(), loop.time() + _SETTLE
+        for server in self.servers:
+            server.start()
+
+    def _choose(self, shun: Shun) -> Server | None:
+        """The server with the least load for its weight; a shunned one only if there is no other."""
+        now = asyncio.get_running_loop().time()
+        room = [s for s in self.servers if s.up and s.load < self.envs_per_server and s.full_until <= now]
+        return min(room, key=lambda server: (shun(server.name), server.load / server.weight), default=None)
+
+
+class Server:
+    """One server and the connection to it, which is made again when it is lost.
+
+    Requests stay until they are answered, and are sent again over a new connection: the server knows which of them it
+    has carried out.
+    """
+
+    def __init__(self, workers: RemoteWorkers, address: Address, weight: float):
+        self.workers, self.address, self.weight, self.name = workers, address, weight, str(address)
+        self.up, self.load, self.deaths, self.last_death = False, 0, 0, ""
+        self.tried = False
+        """Whether it has answered, or could not be reached, for the first time."""
+        self.refusal: RollenvError | None = None
+        self.full_until = 0.0
+        self._pending: dict[int, tuple[list[Any], asyncio.Future[Any]]] = {}
+        self._numbers = itertools.count(1)
+        self._connection: ClientConnection | None = None
+        self._unsent: list[int] = []
+        self._sending: set[asyncio.Task[None]] = set()
+        self._heard = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Connect, in the running event loop."""
+        self._pending.clear()
+        self._unsent.clear()
+        self._task = asyncio.get_running_loop().create_task(self._live())
+
+    async def aclose(self) -> None:
+        """Close the connection, once what was told is there."""
+        if self._task is not None and self._task.get_loop() is asyncio.get_running_loop() and self.up:
+            await self.answers(_GOODBYE)
+        if self._task is not None and not self._task.get_loop().is_closed():
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, RuntimeError):
+                await self._task
+        self._task, self.up = None, False
+        self._fail("the pool was closed")
+
+    def report(self) -> dict[str, Any]:
+        """The state, as plain data."""
+        state = "up" if self.up else "down"
+        return {"worker": self.name, "state": state, "envs": self.load, "pid": None} | {
+            "deaths": self.deaths,
+            "last_death": self.last_death,
+        }
+
+    def ask(self, *request: Any) -> asyncio.Future[Any]:
+        """Send a request.
+
+        Args:
+            request: operation and arguments; see :mod:`rollenv.remote.protocol`.
+
+        Returns:
+            A future of the answer.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        if self._task is None:
+            future.set_exception(ServerLost(f"{self.name} is lost: the pool was closed"))
+            return future
+        number = next(self._numbers)
+        self._pending[number] = (list(request), future)
+        if not self._unsent:
+            loop.call_soon(self._flush)
+        self._unsent.append(number)
+        return future
+
+    def tell(self, *request: Any) -> None:
+        """Send a request whose answer does not matter."""
+        self.ask(*request).add_done_callback(lambda future: future.cancelled() or future.exception())
+
+    async def answers(self, seconds: float) -> bool:
+        """Whether it answers within so many seconds."""
+        with contextlib.suppress(TimeoutError, RollenvError):
+            await asyncio.wait_for(self.ask("hello", protocol.VERSION), seconds)
+            return True
+        return False
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        """Be connected, for as long as this runs."""
+        loop = asyncio.get_running_loop()
+        silent_since = loop.time()
+        while True:
+            try:
+                async with asyncio.timeout(_CONNECT):
+                    connection = await self._connect()
+                self._heard, self.refusal = loop.time(), None
+                await self._talk(connection)
+                why = "the connection was closed"
+            except NotAllowed as error:
+                self.refusal = error
+                why = str(error)
+            except (OSError, WebSocketException, TimeoutError, RollenvError, ValueError) as error:
+                why = str(error) or type(error).__name__
+            finally:
+                self._connection = None
+            if self.up:
+                silent_since = loop.time()
+                logger.info("%s: %s", self.name, why)
+            self.up, self.tried = False, True
+            if loop.time() - silent_since >= self.workers.lost_after or not self._pending:
+                if self._pending:
+                    self.deaths += 1
+                self.last_death = why
+                self._fail(why)
+            self.workers.changed()
+            await asyncio.sleep(_AGAIN)
+
+    async def _connect(self) -> ClientConnection:
+        scheme = "wss" if self.address.tls else "ws"
+        headers = {"Authorization": f"Bearer {self.address.token}"} if self.address.token else {}
+        try:
+            return await connect(
+                f"{scheme}://{self.address}{protocol.PATH}",
+                subprotocols=[protocol.SUBPROTOCOL],  # type: ignore[list-item]
+                additional_headers=headers,
+                compression=None,
+                max_size=protocol.LARGEST_MESSAGE,
+                ping_interval=None,
+                proxy=None,
+            )
+        except InvalidStatus as error:
+            response = error.response
+            text = (response.body or b"").decode("utf-8", "replace").strip()[:500]
+            if response.status_code in (401, 403):
+                raise NotAllowed(f"{self.name}: {text}") from None
+            raise ServerError(f"{self.name} answered with HTTP status {response.status_code} {text}") from None
+
+    async def _talk(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        watch = asyncio.get_running_loop().create_task(self._watch(connection))
+        try:
+            self._unsent = list(self._pending)
+            self._flush()
+            async for message in connection:
+                try:
+                    answers = protocol.unpack_all(message if isinstance(message, bytes) else b"")
+                except UsageError as error:  # it would come again if it was asked again
+                    self.deaths += 1
+                    self._fail(f"it answers {error}")
+                    raise
+                self._heard = asyncio.get_running_loop().time()
+                if not self.up:
+                    self.up = self.tried = True
+                    self.workers.changed()
+                for answer in answers:
+                    self._answered(answer)
+        finally:
+            watch.cancel()
+            connection.transport.abort()
+
+    async def _watch(self, connection: ClientConnection) -> None:
+        """Ask whether it answers; drop the connection if it has been silent for too long."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self.tell("hello", protocol.VERSION)
+            asleep = loop.time()
+            await asyncio.sleep(self.workers.ping_every)
+            late = loop.time() - asleep - self.workers.ping_every
+            if late > self.workers.ping_every:  # the event loop stood still, so nothing was asked or read
+                self._heard = min(loop.time(), self._heard + late)
+            if loop.time() - self._heard > self.workers.lost_after:
+                self.last_death = f"it was silent for {loop.time() - self._heard:.1f} s"
+                self._fail(self.last_death)
+                self.deaths += 1
+                connection.transport.abort()
+                return
+
+    def _flush(self) -> None:
+        """Send what was asked for meanwhile, in one message."""
+        numbers, self._unsent = self._unsent, []
+        messages = []
+        for number in numbers:
+            if number not in self._pending:
+                continue
+            request, future = self._pending[number]
+            try:
+                messages.append(protocol.pack([number, *request]))
+            except UsageError as error:
+                del self._pending[number]
+                if not future.done():
+                    future.set_exception(error)
+        if self._connection is not None and messages:  # else all is sent when there is a connection
+            task = asyncio.get_running_loop().create_task(self._send(self._connection, protocol.pack_all(messages)))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _send(self, connection: ClientConnection, data: bytes) -> None:
+        with contextlib.suppress(WebSocketException, OSError):  # it is sent again over the next connection
+            await connection.send(data)
+
+    def _answered(self, answer: list[Any]) -> None:
+        _, future = self._pending.pop(answer[0], (None, None))
+        if future is None or future.done():
+            return
+        if len(answer) == 5:
+            future.set_exception(protocol.error_of(*answer[2:]))
+        else:
+            future.set_result(answer[1])
+
+    def _fail(self, why: str) -> None:
+        """Let all that wait know that the server is lost."""
+        pending, self._pending = self._pending, {}
+        for _, future in pending.values():
+            if not future.done():
+                future.set_exception(ServerLost(f"{self.name} is lost: {why}"))
+
+
+class RemoteWorkerEnv:
+    """An environment on a server."""
+
+    def __init__(self, server: Server, task: Task, views: bool, shun: Shun):
+        self._server, self._task, self._views, self._shun = server, task, views, shun
+        self.worker = server.name
+        self._session, self._count, self._open, self._begun = "", 0, True, False
+
+    async def reset(self) -> Seen:
+        if not self._begun:
+            task = self._task
+            name = self._session = self._session or protocol.session_name()  # known to close(), should that come first
+            settings = {"kwargs": task.kwargs, "wrappers": task.wrappers, "views": self._views}
+            while True:
+                try:
+                    await self._asked("open", name, task.env_id, settings)
+                    break
+                except ServerFull as error:  # or about to stop: go to another
+                    await self._move(error)
+            self._begun = True
+        observation, info, key, view = await self._call("reset", self._task.seed, self._task.options)
+        return checked(observation, 0.0, False, False, info, key, view)
+
+    async def _move(self, error: ServerFull) -> None:
+        seconds = float(error.details.get("retry_after", 1.0))
+        server, workers = self._server, self._server.workers
+        server.full_until = asyncio.get_running_loop().time() + seconds
+        new = await workers.place(self._shun)
+        server.load -= 1
+        self._server, self.worker = new, new.name
+        workers.changed()
+
+    async def step(self, action: str) -> Seen:
+        return checked(*await self._call("step", action))
+
+    async def call(self, method: str, *args: Any) -> Any:
+        return await self._call(method, *args)
+
+    async def overdue(self, failure: EnvFailure) -> EnvFailure:
+        if await self._server.answers(self._server.workers.lost_after):
+            return failure
+        return EnvFailure("lost", f"{self.worker} does not answer")
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._server.load -= 1
+            self._server.workers.changed()
+            if self._session:
+                self._server.tell("close", self._session)
+
+    abandon = close
+
+    async def _call(self, method: str, *args: Any) -> Any:
+        self._count += 1
+        return await self._asked("call", self._session, self._count, method, list(args))
+
+    async def _asked(self, *request: Any) -> Any:
+        try:
+            return await self._server.ask(*request)
+        except EnvBroke as error:
+            raise EnvFailure(str(error.details.get("kind", "raised")), str(error)) from error
+        except (ServerLost, SessionGone) as error:
+            raise EnvFailure("lost", str(error)) from error

@@ -1,0 +1,287 @@
+"""The web application: sessions behind the faces that clients know."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from rollenv import __version__
+from rollenv.core import EpisodeOver, RollenvError, UnknownEnv, UsageError
+from rollenv.needs import extra
+from rollenv.remote import protocol
+from rollenv.remote.protocol import NotAllowed, ServerFull, SessionGone
+from rollenv.rollout.workers.pool import WorkerPool
+from rollenv.serve.auth import Client, Tokens
+from rollenv.serve.native import Native
+from rollenv.serve.sessions import Sessions, Terms
+
+with extra("serve", "rollenv serve"):
+    from starlette.applications import Starlette
+    from starlette.requests import HTTPConnection, Request
+    from starlette.responses import JSONResponse, PlainTextResponse, Response
+    from starlette.routing import BaseRoute, Route, WebSocketRoute
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+#: Bytes of the body of a request.
+LARGEST_BODY = protocol.LARGEST_REQUEST
+
+#: Seconds in which it has to arrive.
+BODY_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a server is run."""
+
+    host: str = "127.0.0.1"
+    faces: tuple[str, ...] = ("gem", "openenv")
+    hosts: tuple[str, ...] = ()
+    """Names by which clients may call it, besides its own address and those of this machine."""
+    tokens: Path | None = None
+    tls: tuple[Path, Path] | None = None
+    """Files of the certificate and its key."""
+    drain: float = 30.0
+    """Seconds that sessions get to end before the server stops."""
+    silence: float = 900.0
+    """Seconds without a message after which a connection is closed."""
+    terms: Terms = field(default_factory=Terms)
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_local(self.host)
+
+
+def is_local(host: str) -> bool:
+    """Whether a host is this machine, seen from itself."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class Server:
+    """Everything that the faces share.
+
+    Args:
+        settings: how it is run.
+        workers: where environments live.
+
+    Raises:
+        UsageError: it would listen to other machines without tokens.
+    """
+
+    def __init__(self, settings: Settings, workers: WorkerPool):
+        self.settings = settings
+        self.tokens = Tokens.read(settings.tokens) if settings.tokens else Tokens({})
+        if not self.tokens and not settings.local:
+            raise UsageError(
+                f"on {settings.host} other machines can reach the server, so it needs tokens: make one with "
+                "`rollenv serve --new-token NAME >> tokens.toml` and pass --tokens tokens.toml"
+            )
+        self.core = Sessions(workers, settings.terms)
+        self.started = time.time()
+
+    def client(self, connection: HTTPConnection) -> Client:
+        """Who asks.
+
+        Raises:
+            NotAllowed: that is not known.
+        """
+        return self.tokens.client(connection.headers.get("authorization", ""))
+
+    def app(self) -> ASGIApp:
+        """The web application."""
+        from rollenv.serve import faces
+
+        routes: list[BaseRoute] = [
+            Route("/livez", self._alive),
+            Route("/readyz", self._ready),
+            Route("/health", self._health),
+            WebSocketRoute(protocol.PATH, _Native(self)),
+        ]
+        for name in self.settings.faces:
+            routes += faces.routes(name, self)
+        handlers = {RollenvError: _refused}
+        app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
+        return Guard(app, self)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self.core.start()
+        try:
+            yield
+        finally:
+            await self.core.stop()
+            await self.core.workers.aclose()
+
+    async def _alive(self, request: Request) -> Response:
+        return PlainTextResponse("alive\n")
+
+    async def _ready(self, request: Request) -> Response:
+        if self.core.draining:
+            return PlainTextResponse("about to stop\n", 503)
+        return PlainTextResponse("ready\n")
+
+    async def _health(self, request: Request) -> Response:
+        self.client(request).needs("admin")
+        core = self.core
+        told = {
+            "status": "draining" if core.draining else "healthy",
+            "version": __version__,
+            "uptime": time.time() - self.started,
+            "sessions": {"open": len(core.sessions), "most": core.terms.sessions, "waiting": core.gate.waiting},
+            "counts": asdict(core.counts),
+        }
+        return Json(told | core.health.snapshot(core.workers.report()))
+
+
+class _Native:
+    """The endpoint of the native protocol."""
+
+    def __init__(self, server: Server):
+        self._server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()  # the request to connect
+        server = self._server
+        try:
+            client = server.client(HTTPConnection(scope))
+        except NotAllowed as error:
+            await denied(send, 401, str(error))
+            return
+        offered = protocol.SUBPROTOCOL in scope.get("subprotocols", ())
+        await send({"type": "websocket.accept", "subprotocol": protocol.SUBPROTOCOL if offered else None})
+        await Native(server.core, client, receive, send, server.settings.silence).talk()
+
+
+async def denied(send: Send, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+    """Refuse a WebSocket before it is one.
+
+    Args:
+        send: of the connection.
+        status: of HTTP.
+        text: why.
+        headers: more of them.
+    """
+    more = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+    start = {"status": status, "headers": [(b"content-type", b"text/plain; charset=utf-8"), *more]}
+    await send({"type": "websocket.http.response.start", **start})
+    await send({"type": "websocket.http.response.body", "body": text.encode()})
+
+
+class Guard:
+    """What every request passes: the name by which the server is called, the page that asks, the size of the body.
+
+    A page on another site can make a browser send requests to this machine, and with a name of its own (DNS rebinding)
+    read the answers. So a request has to call the server by a name it knows, and one that comes from a page has to
+    come from the server's own.
+    """
+
+    def __init__(self, app: ASGIApp, server: Server):
+        self._app, self._settings = app, server.settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        headers = HTTPConnection(scope).headers
+        try:
+            problem = self._problem(headers.get("host", ""), headers.get("origin", ""))
+        except ValueError as error:
+            problem = f"the headers Host and Origin make no sense: {error}"
+        length = headers.get("content-length", "0")
+        if not problem and scope["type"] == "http" and (not length.isdigit() or int(length) > LARGEST_BODY):
+            await PlainTextResponse(f"the body has more than {LARGEST_BODY} bytes\n", 413)(scope, receive, send)
+        elif problem and scope["type"] == "http":
+            await PlainTextResponse(problem + "\n", 403)(scope, receive, send)
+        elif problem:
+            await receive()
+            await denied(send, 403, problem)
+        else:
+            await self._app(scope, self._limited(receive) if scope["type"] == "http" else receive, send)
+
+    def _problem(self, host: str, origin: str) -> str:
+        name = urlsplit(f"//{host}").hostname or ""
+        if self._settings.local and not (is_local(name) or name in self._settings.hosts):
+            return f"this server is not {name!r:.80}; whoever runs it can allow the name with --allow-host"
+        if origin and urlsplit(origin).netloc != host:
+            return f"pages of {origin!r:.80} may not use this server"
+        return ""
+
+    @staticmethod
+    def _limited(receive: Receive) -> Receive:
+        left, whole = LARGEST_BODY, False
+        end = asyncio.get_running_loop().time() + BODY_SECONDS
+
+        async def limited() -> Any:
+            nonlocal left, whole
+            if whole:
+                return await receive()  # the end of the connection, which takes its time
+            try:
+                async with asyncio.timeout_at(end):
+                    message = await receive()
+            except TimeoutError:
+                raise UsageError(f"the body did not arrive within {BODY_SECONDS:g} s") from None
+            whole = not message.get("more_body", False)
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise UsageError(f"the body has more than {LARGEST_BODY} bytes")
+            return message
+
+        return limited
+
+
+#: HTTP statuses of errors that clients are to tell apart, the narrower classes first.
+_STATUSES: tuple[tuple[type[RollenvError], int], ...] = (
+    (NotAllowed, 401),
+    (ServerFull, 503),
+    (SessionGone, 404),
+    (UnknownEnv, 404),
+    (EpisodeOver, 409),
+    (UsageError, 400),
+)
+
+
+def status_of(error: RollenvError) -> int:
+    """The status of HTTP for an error."""
+    return next((status for cls, status in _STATUSES if isinstance(error, cls)), 500)
+
+
+async def _refused(request: Request, error: RollenvError) -> Response:
+    headers = {}
+    if isinstance(error, ServerFull):
+        headers["Retry-After"] = str(max(1, round(float(error.details.get("retry_after", 1)))))
+    return JSONResponse({"detail": str(error)}, status_of(error), headers)
+
+
+async def body_of(request: Request) -> dict[str, Any]:
+    """The JSON object in the body of a request.
+
+    Raises:
+        UsageError: there is none.
+    """
+    try:
+        data = json.loads(await request.body() or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the body is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise UsageError("the body is not a JSON object")
+    return data
+
+
+class Json(JSONResponse):
+    """What environments return, as JSON: arrays become lists."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, default=protocol.plain, ensure_ascii=False, separators=(",", ":")).encode()

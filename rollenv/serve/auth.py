@@ -1,0 +1,127 @@
+"""Tokens: who a client is and what it may use. A file holds their hashes, never the tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.remote.protocol import NotAllowed
+
+#: What a token may be for.
+SCOPES = ("environments", "sandboxes", "admin")
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+
+
+@dataclass(frozen=True)
+class Client:
+    """Who asks."""
+
+    name: str
+    scopes: frozenset[str]
+
+    def needs(self, scope: str) -> None:
+        """Refuse what the client's token is not for.
+
+        Raises:
+            NotAllowed: it lacks the scope.
+        """
+        if scope not in self.scopes:
+            raise NotAllowed(f"the token of {self.name!r} is not for {scope}")
+
+
+#: Whoever asks a server without tokens, which listens on this machine only.
+ANYONE = Client("anyone", frozenset(SCOPES))
+
+
+class Tokens:
+    """The tokens that a server knows.
+
+    Args:
+        hashes: a mapping from client names to the SHA-256 of their tokens, in hexadecimal digits, and their scopes.
+            Tokens are 32 random bytes, so a plain hash is enough. Empty: everybody may do everything.
+    """
+
+    def __init__(self, hashes: Mapping[str, tuple[str, frozenset[str]]]):
+        self._hashes = {name: (digest.encode(), Client(name, scopes)) for name, (digest, scopes) in hashes.items()}
+
+    def __bool__(self) -> bool:
+        return bool(self._hashes)
+
+    @classmethod
+    def read(cls, file: Path) -> Tokens:
+        """Read ``[NAME]`` tables with ``hash`` and ``scopes``.
+
+        Raises:
+            UsageError: the file cannot be read, or is not of this form.
+        """
+        try:
+            tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"the tokens in {file} cannot be read: {error}") from error
+        return cls({name: _entry(file, name, table) for name, table in tables.items()})
+
+    def client(self, authorization: str) -> Client:
+        """Who sent this ``Authorization`` header. All hashes are compared, each in constant time.
+
+        Raises:
+            NotAllowed: there is no token in it, or none that is known.
+        """
+        if not self._hashes:
+            return ANYONE
+        kind, _, token = authorization.partition(" ")
+        if kind.lower() != "bearer" or not token.strip():
+            raise NotAllowed("a token is needed: send the header 'Authorization: Bearer TOKEN'")
+        digest = digest_of(token.strip()).encode()
+        found = [client for known, client in self._hashes.values() if hmac.compare_digest(known, digest)]
+        if not found:
+            raise NotAllowed("the token is wrong")
+        return found[0]
+
+
+def digest_of(token: str) -> str:
+    """What is stored of a token."""
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
+
+
+def new_token(name: str, scopes: list[str]) -> tuple[str, str]:
+    """A token, and the lines for the file.
+
+    Args:
+        name: of the client.
+        scopes: some of :data:`SCOPES`.
+
+    Returns:
+        (token, lines of TOML with its hash).
+
+    Raises:
+        UsageError: the name or a scope is wrong.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"a client's name has up to 40 letters, digits, '-', '_' and '.', unlike {name!r}")
+    token = "rollenv_" + secrets.token_urlsafe(32)
+    _scopes("a token", scopes)
+    return token, f"[{json.dumps(name)}]\nhash = {json.dumps(digest_of(token))}\nscopes = {json.dumps(scopes)}\n"
+
+
+def _entry(file: Path, name: str, table: Any) -> tuple[str, frozenset[str]]:
+    if not isinstance(table, dict) or set(table) != {"hash", "scopes"}:
+        raise UsageError(f"{file}: [{name}] needs the keys hash and scopes and no others")
+    if not isinstance(table["hash"], str) or not re.fullmatch(r"[0-9a-f]{64}", table["hash"]):
+        raise UsageError(f"{file}: the hash of [{name}] is not that of a token; `rollenv serve --new-token` makes one")
+    return table["hash"], _scopes(f"{file}: [{name}]", table["scopes"])
+
+
+def _scopes(where: str, scopes: Any) -> frozenset[str]:
+    if not isinstance(scopes, list) or not scopes or not all(scope in SCOPES for scope in scopes):
+        raise UsageError(f"{where}: scopes is a list of some of {', '.join(SCOPES)}, not {scopes!r:.80}")
+    return frozenset(scopes)

@@ -1,0 +1,77 @@
+"""Fair turns: who asks for much does not keep others waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
+
+#: Seconds after which somebody who is inside no longer keeps others out: an environment that hangs takes no place.
+_PATIENCE = 1.0
+
+
+class Gate:
+    """Lets so many in at a time; owners that wait take turns.
+
+    Args:
+        width: how many are inside at the same time, apart from those that have been there for long.
+        patience: seconds after which one counts as such.
+    """
+
+    def __init__(self, width: int, patience: float = _PATIENCE):
+        self.width = self._free = width
+        self._patience = patience
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return sum(map(len, self._waiting.values()))
+
+    @contextlib.asynccontextmanager
+    async def turn(self, owner: str) -> AsyncIterator[None]:
+        """Wait for a turn, and hold it for the block.
+
+        Args:
+            owner: whose turn it is.
+        """
+        if self._free and not self._waiting:
+            self._free -= 1
+        else:
+            await self._wait(owner)
+        left = False
+
+        def leave() -> None:
+            nonlocal left
+            if not left:
+                left = True
+                self._leave()
+
+        late = asyncio.get_running_loop().call_later(self._patience, leave)
+        try:
+            yield
+        finally:
+            late.cancel()
+            leave()
+
+    async def _wait(self, owner: str) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._leave()  # it was given a turn in the same moment
+            raise
+
+    def _leave(self) -> None:
+        self._free += 1
+        while self._free and self._waiting:
+            owner, turns = self._waiting.popitem(last=False)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[owner] = turns  # to the end of the line
+            if not turn.done():
+                turn.set_result(None)
+                self._free -= 1

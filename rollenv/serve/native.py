@@ -1,0 +1,184 @@
+"""The native protocol's side of the server; see :mod:`rollenv.remote.protocol`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import weakref
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from rollenv import __version__
+from rollenv.core import RollenvError, UsageError
+from rollenv.registry import spec
+from rollenv.remote import protocol
+from rollenv.remote.protocol import Cancelled, ServerError, error_answer
+from rollenv.serve.auth import Client
+from rollenv.serve.sessions import Session, Sessions
+
+logger = logging.getLogger(__name__)
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+#: Requests of one connection that are carried out at the same time; more are not read.
+_AT_ONCE = 1024
+
+
+class Native:
+    """Talks with one client until the connection ends. Its sessions go on without it.
+
+    Args:
+        core: the server's sessions.
+        client: who it is.
+        receive: messages of the connection.
+        send: to it.
+        silence: seconds without a message after which the connection is closed.
+    """
+
+    def __init__(self, core: Sessions, client: Client, receive: Receive, send: Send, silence: float):
+        self.core, self.client, self._receive, self._send, self.silence = core, client, receive, send, silence
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._connected = True
+        self._used: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._answers: list[bytes] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def talk(self) -> None:
+        """Answer requests of an accepted connection until it ends."""
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(self.silence):
+                        message = await self._receive()
+                except TimeoutError:
+                    await self._send({"type": "websocket.close", "code": 1001, "reason": "nothing was asked for long"})
+                    return
+                if message["type"] != "websocket.receive":
+                    return
+                try:
+                    requests = protocol.unpack_all(message.get("bytes") or b"")
+                except UsageError as error:
+                    await self._send({"type": "websocket.close", "code": 1007, "reason": str(error)[:100]})
+                    return
+                for request in requests:
+                    await self._room.acquire()
+                    self._begin(*request)
+        finally:
+            self._connected = False
+            for session in self._used:
+                session.left = time.monotonic()
+            for task in self._running.values():
+                task.cancel()  # a session's call goes on, and its answer waits for the client to come back
+
+    def _begin(self, number: int, operation: Any, *args: Any) -> None:
+        """Start to carry out a request. It keeps its room until its answer is sent."""
+        task = asyncio.get_running_loop().create_task(self._answer(number, operation, list(args)))
+        self._running[number] = task
+
+    async def _answer(self, number: int, operation: Any, args: list[Any]) -> None:
+        try:
+            try:
+                data = protocol.pack([number, await self._carried_out(operation, args)])
+            except RollenvError as error:
+                data = _refusal(number, error)
+            except asyncio.CancelledError:
+                if not self._connected:
+                    raise
+                data = _refusal(number, Cancelled("the request was cancelled"))
+            except Exception:
+                logger.exception("a request of %s failed", self.client.name)
+                data = _refusal(number, ServerError("the server failed; its log says why"))
+            if not self._answers:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._answers.append(data)
+        finally:
+            if self._running.get(number) is asyncio.current_task():
+                del self._running[number]
+
+    def _flush(self) -> None:
+        """Send the answers that are there by now, in one message."""
+        count, data, self._answers = len(self._answers), protocol.pack_all(self._answers), []
+        if self._connected:
+            self._sending = asyncio.get_running_loop().create_task(self._sent(data, count, self._sending))
+
+    async def _sent(self, data: bytes, count: int, before: asyncio.Task[None] | None) -> None:
+        """Send answers, and make room for as many requests: a client that reads no answers is not read either."""
+        if before is not None and not before.done():
+            await before
+        with contextlib.suppress(OSError, RuntimeError):  # the client has gone
+            await self._send({"type": "websocket.send", "bytes": data})
+        for _ in range(count):
+            self._room.release()
+
+    async def _carried_out(self, operation: Any, args: list[Any]) -> Any:
+        handler = _OPERATIONS.get(operation) if isinstance(operation, str) else None
+        if handler is None:
+            raise UsageError(f"there is no operation {operation!r:.40}; there are {', '.join(_OPERATIONS)}")
+        method, kinds = handler
+        if len(args) != len(kinds) or not all(isinstance(a, kind) for a, kind in zip(args, kinds, strict=True)):
+            raise UsageError(f"{operation} takes {len(kinds)} arguments: {', '.join(kind.__name__ for kind in kinds)}")
+        return await method(self, *args)
+
+    # -- operations ----------------------------------------------------------------------------------------------------
+
+    async def _hello(self, version: int) -> dict[str, Any]:
+        return {"version": protocol.VERSION, "rollenv": __version__, "client": self.client.name}
+
+    async def _spec(self, env_id: str) -> dict[str, Any]:
+        self.client.needs("environments")
+        if "://" in env_id:
+            raise UsageError(f"{env_id!r:.80} is not an id of an environment of this server")
+        found = spec(env_id)
+        return {
+            "abilities": sorted(found.abilities),
+            "nondeterministic": found.nondeterministic,
+            "oracle_success": found.oracle_success,
+            "indexed": found.indexed,
+            "levels": list(found.levels),
+            "summary": found.summary,
+        }
+
+    async def _open(self, session: str, env_id: str, settings: dict[str, Any]) -> dict[str, Any]:
+        self.client.needs("environments")
+        return (await self.core.open(session, self.client.name, env_id, settings)).about
+
+    async def _call(self, session: str, count: int, method: str, args: list[Any]) -> Any:
+        found = self.core.get(session, self.client.name)
+        found.left = 0.0
+        self._used.add(found)
+        try:
+            return await found.numbered(count, method, args)
+        except asyncio.CancelledError:
+            if self._connected:  # it was the client who gave up, and not its connection
+                found.cancel()
+            raise
+
+    async def _close(self, session: str) -> None:
+        with contextlib.suppress(ServerError):  # it is closed already
+            found = self.core.get(session, self.client.name)
+            self._used.discard(found)
+            self.core.close(found)
+
+    async def _cancel(self, number: int) -> None:
+        task = self._running.get(number)
+        if task is not None:
+            task.cancel()
+
+
+_OPERATIONS: dict[str, tuple[Callable[..., Awaitable[Any]], tuple[type, ...]]] = {
+    "hello": (Native._hello, (int,)),
+    "spec": (Native._spec, (str,)),
+    "open": (Native._open, (str, str, dict)),
+    "call": (Native._call, (str, int, str, list)),
+    "close": (Native._close, (str,)),
+    "cancel": (Native._cancel, (int,)),
+}
+
+
+def _refusal(number: int, error: RollenvError) -> bytes:
+    return protocol.pack([number, None, *error_answer(error)])

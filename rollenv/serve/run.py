@@ -1,0 +1,127 @@
+"""Runs a server in this process until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+from rollenv.core import UsageError
+from rollenv.needs import extra
+from rollenv.remote import protocol
+from rollenv.rollout.workers.processes import ProcessWorkers
+from rollenv.serve.app import Server, Settings
+
+with extra("serve", "rollenv serve"):
+    import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+logger = logging.getLogger(__name__)
+# uvicorn says this of every WebSocket that is refused.
+logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing handshake" not in record.getMessage())
+
+
+#: Seconds for the head of a request.
+_HEAD = 10.0
+
+
+class _Prompt(H11Protocol):
+    """Closes connections whose requests do not begin in time: many slow ones would keep others out."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        if self._late is None and (before is None or before.response_complete):
+            self._await_head()
+        super().data_received(data)
+        if self._late is not None and self.cycle is not before:
+            self._late.cancel()
+            self._late = None
+
+    def _await_head(self) -> None:
+        self._late = self.loop.call_later(_HEAD, self._give_up, self.cycle)
+
+    def _give_up(self, before: object) -> None:
+        self._late = None
+        if self.cycle is before and self.transport.get_protocol() is self:  # else it is a WebSocket now
+            self.transport.close()
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to :func:`serve`, which lets sessions end first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Args:
+        host: name or address of an interface of this machine.
+        port: 0 for any free one.
+
+    Raises:
+        UsageError: it cannot be had.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+
+
+async def serve(
+    settings: Settings, workers: ProcessWorkers, sock: socket.socket, ready: Callable[[], None] = lambda: None
+) -> None:
+    """Serve until SIGTERM or SIGINT. The first lets sessions end, the second ends them.
+
+    Args:
+        settings: how.
+        workers: where environments live.
+        sock: that listens.
+        ready: called when clients can come.
+    """
+    server = Server(settings, workers)
+    config = uvicorn.Config(
+        server.app(),
+        http=_Prompt,
+        ws="websockets-sansio",
+        ws_max_size=protocol.LARGEST_REQUEST,
+        ws_per_message_deflate=False,
+        ws_ping_interval=None,
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=30,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        ssl_certfile=str(settings.tls[0]) if settings.tls else None,
+        ssl_keyfile=str(settings.tls[1]) if settings.tls else None,
+    )
+    web = _Uvicorn(config)
+    loop = asyncio.get_running_loop()
+    draining: list[asyncio.Task[None]] = []
+
+    async def stop() -> None:
+        await server.core.drain(settings.drain)
+        web.should_exit = True
+
+    def asked_to_stop() -> None:
+        if draining:
+            web.should_exit = True
+        else:
+            draining.append(loop.create_task(stop()))
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked_to_stop)
+    loop.call_soon(ready)
+    await web.serve(sockets=[sock])

@@ -1,0 +1,460 @@
+"""Sessions: environments in worker processes, by name, with leases; a lost one is replayed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rollenv.core import EpisodeOver, NoSuchAbility, UsageError
+from rollenv.registry import spec
+from rollenv.remote import protocol
+from rollenv.remote.history import Differs, History, new_seed
+from rollenv.remote.protocol import EnvBroke, ServerFull, SessionGone
+from rollenv.rollout.records.health import Health
+from rollenv.rollout.types import Task
+from rollenv.rollout.workers.base import EnvFailure
+from rollenv.rollout.workers.pool import PooledEnv, WorkerPool
+from rollenv.serve import arguments
+from rollenv.serve.gate import Gate
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks for sessions whose lease is over.
+_REAP_EVERY = 1.0
+
+#: Calls of one session that may wait for their turn.
+_QUEUE = 64
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What clients get."""
+
+    sessions: int = 1024
+    """How many there are at the same time."""
+    per_owner: int = 0
+    """How many of them one owner has; 0 for all."""
+    idle: float = 1800.0
+    """Seconds without a call after which a session ends."""
+    gone: float = 300.0
+    """Seconds after which a session ends whose client's connection has ended, where it had one."""
+    total: float = 86_400.0
+    """Seconds after which it ends in any case."""
+    reset: float = 300.0
+    """Seconds for building and for each reset of an environment."""
+    step: float = 120.0
+    """Seconds for every other call."""
+    replays: int = 3
+    """How often a call is made again whose worker was lost."""
+    running: int = 64
+    """Calls into environments at the same time."""
+    any_arguments: bool = False
+    """Take every constructor argument, also those that name files and programs."""
+
+
+@dataclass
+class Counts:
+    """What happened since the start, for ``/metrics``."""
+
+    opened: int = 0
+    refused: int = 0
+    expired: int = 0
+    calls: int = 0
+    replays: int = 0
+
+
+class Session:
+    """One client's environment. Its calls are carried out one after another."""
+
+    __slots__ = (
+        "__weakref__", "_alone", "_building", "_closed", "_core", "_env", "_last", "_lock", "_openers", "about", "busy",
+        "count", "history", "last_step", "left", "name", "opened", "over", "owner", "task", "used", "views",
+    )  # fmt: skip
+
+    def __init__(self, core: Sessions, name: str, owner: str, task: Task, views: bool):
+        self._core, self.name, self.owner, self.task, self.views = core, name, owner, task, views
+        self._env: PooledEnv | None = None
+        self._lock = asyncio.Lock()
+        self._last: asyncio.Task[Any] | None = None
+        self._building: asyncio.Task[None] | None = None
+        self._openers, self._closed = 0, False
+        self.history, self.count = History(), 0
+        self.about: dict[str, Any] = {}
+        self.over, self._alone, self.busy = True, False, 0
+        self.opened = self.used = time.monotonic()
+        self.left = 0.0
+        """When the connection ended that was the last to use it; 0 while there is one, or there was none."""
+        self.last_step: list[Any] = []
+
+    async def numbered(self, count: int, method: str, args: list[Any]) -> Any:
+        """Carry out a call once, however often it is sent.
+
+        Args:
+            count: of the session's calls, from 1.
+            method: one of :data:`protocol.METHODS`.
+            args: of the call.
+
+        Raises:
+            SessionGone: the session was closed meanwhile.
+            UsageError: the count is neither the last call's nor the next, or too many calls wait.
+        """
+        if count == self.count + 1:
+            if self.busy >= _QUEUE:
+                raise UsageError(f"{self.busy} calls of this session wait already")
+            self.count = count
+            self._last = asyncio.get_running_loop().create_task(self.call(method, args))
+        elif count != self.count or self._last is None:
+            raise UsageError(f"call {count} is out of order; the last one was {self.count}")
+        return await self._outcome(self._last)
+
+    def cancel(self) -> None:
+        """Give up the call that runs, if one does."""
+        if self._last is not None:
+            self._last.cancel()
+
+    async def call(self, method: str, args: list[Any]) -> Any:
+        """Call a method of the environment.
+
+        Args:
+            method: one of :data:`protocol.METHODS`.
+            args: of the call; ``[seed, options]`` of a reset.
+
+        Returns:
+            ``[observation, info, state key, view]`` of a reset, ``[observation, reward, terminated, truncated, info,
+            state key, view]`` of a step, else what the method returned.
+
+        Raises:
+            EnvBroke: the environment failed.
+            EpisodeOver: a step before the first reset or after the end.
+            SessionGone: the session was closed meanwhile.
+            UsageError: wrong arguments.
+        """
+        args = _checked(method, args)
+        self.busy += 1
+        try:
+            async with self._lock, self._core.gate.turn(self.owner):
+                if self._core.sessions.get(self.name) is not self:
+                    raise SessionGone("the session was closed")
+                if method == "step" and self.over:
+                    raise EpisodeOver(f"{self.task.env_id}: the episode is over; reset it to start the next one")
+                if method == "reset" and args[0] is None and self.history.wants_a_seed:
+                    args = [new_seed(), args[1]]
+                answer = await self._carried_out(method, args)
+        finally:
+            self.busy -= 1
+            self.used = time.monotonic()
+        self._core.counts.calls += 1
+        self.history.add(method, args, answer)
+        if method == "step":
+            self.over, self.last_step = answer[2] or answer[3], answer
+            if self.over:
+                self._core.health.env(self.task.env_id).ended("completed")
+        elif method == "reset":
+            self.over = False
+        elif method == "set_state":
+            self.over = bool(args[0].get("over", False))
+        return answer
+
+    async def built(self) -> None:
+        """Build the environment, to see that its arguments are right, or wait for whoever does already.
+
+        The last one who waits and gives up ends the session.
+
+        Raises:
+            UsageError: they are not.
+            EnvBroke: the environment failed.
+            SessionGone: the session was closed meanwhile.
+        """
+        if self._building is None:
+            self._building = asyncio.get_running_loop().create_task(self._build())
+        building = self._building
+        self._openers += 1
+        try:
+            await self._outcome(building)
+        except BaseException:
+            if self._openers == 1 and (not building.done() or building.cancelled() or building.exception()):
+                self._core.close(self)
+            raise
+        finally:
+            self._openers -= 1
+
+    def end(self) -> None:
+        """Give up what runs, and the environment, for good."""
+        self._closed = True
+        self.cancel()
+        if self._building is not None:
+            self._building.cancel()
+        self.release()
+
+    def release(self, *, hung: bool = False) -> None:
+        """Give the environment back."""
+        env, self._env = self._env, None
+        if env is not None:
+            (env.abandon if hung else env.close)()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    async def _outcome(self, task: asyncio.Task[Any]) -> Any:
+        """What a task returns. It goes on if its caller is cancelled."""
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self._closed and (caller is None or not caller.cancelling()):
+                raise SessionGone("the session was closed") from None
+            raise
+
+    async def _build(self) -> None:
+        self.busy += 1
+        try:
+            async with self._lock, self._core.gate.turn(self.owner):
+                await self._guarded("reset", self._opened())
+        finally:
+            self.busy -= 1
+            self.used = time.monotonic()
+        self._core.counts.opened += 1
+
+    async def _carried_out(self, method: str, args: list[Any]) -> Any:
+        for left in range(self._core.terms.replays, -1, -1):
+            try:
+                if self._env is None:
+                    anew = method == "set_state" or (method == "reset" and args[0] is not None)
+                    await (self._opened() if anew else self._begin())
+                return await self._ask(method, args)
+            except EnvFailure as failure:
+                if self._closed:
+                    raise SessionGone("the session was closed") from failure
+                worker = self._env.worker if self._env is not None else ""
+                self._core.health.failed(self.task.env_id, worker, failure.kind, str(failure))
+                self.release(hung=failure.kind == "hung")
+                self._alone = self._alone or failure.blamed
+                if failure.kind != "lost" or not left:
+                    raise EnvBroke(str(failure), kind=failure.kind) from failure
+                self._core.counts.replays += 1
+                logger.info("session %.6s is replayed: %s", self.name, failure)
+            except Differs as error:
+                self.release()
+                raise EnvBroke(str(error), kind="differs") from error
+            except asyncio.CancelledError:
+                self.release()  # what it did is unknown; the next call begins with a replay
+                raise
+        raise AssertionError
+
+    async def _guarded(self, what: str, call: Any) -> None:
+        try:
+            await call
+        except EnvFailure as failure:
+            self.release(hung=failure.kind == "hung")
+            raise EnvBroke(f"{what}: {failure}", kind=failure.kind) from failure
+        except Differs as error:
+            self.release()
+            raise EnvBroke(str(error), kind="differs") from error
+
+    async def _opened(self) -> None:
+        """A new environment."""
+        seconds = self._core.terms.reset
+        try:
+            async with asyncio.timeout(seconds):
+                env = await self._core.workers.open(self.task, views=self.views, alone=self._alone)
+        except TimeoutError:
+            text = f"{self.task.env_id}: no worker had room for it within {seconds:g} s"
+            raise EnvBroke(text, kind="lost") from None
+        if self._closed:
+            env.close()
+            raise SessionGone("the session was closed")
+        self._env = env
+        self.about = await self._in_time("reset", env.about())
+
+    async def _begin(self) -> None:
+        """A new environment, brought to where the last one was."""
+        await self._opened()
+        for number, (method, args, _) in enumerate(self.history.calls):
+            self.history.check(number, await self._ask(method, args), self.task.env_id)
+
+    async def _ask(self, method: str, args: list[Any]) -> Any:
+        env = self._env
+        if env is None:  # released during a replay
+            raise SessionGone("the session was closed")
+        if method == "step":
+            seen = await self._in_time(method, env.step(args[0]))
+            return [
+                seen.observation, seen.reward, seen.terminated, seen.truncated, seen.info, seen.state_key, seen.view
+            ]  # fmt: skip
+        if method == "reset":
+            seen = await self._in_time(method, env.restart(*args))
+            return [seen.observation, seen.info, seen.state_key, seen.view]
+        return await self._in_time(method, env.call(method, *args))
+
+    async def _in_time(self, method: str, call: Any) -> Any:
+        terms, health, env = self._core.terms, self._core.health, self._env
+        assert env is not None
+        seconds, began = terms.reset if method == "reset" else terms.step, time.monotonic()
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await call
+            for record in (health.env(self.task.env_id), health.worker(env.worker)):
+                record.ok(method, time.monotonic() - began)
+            return answer
+        except TimeoutError:
+            failure = EnvFailure("hung", f"{self.task.env_id}: {method} did not return within {seconds:g} s")
+            raise await env.overdue(failure) from None
+
+
+class Sessions:
+    """All sessions of a server.
+
+    Args:
+        workers: where their environments live.
+        terms: what clients get.
+    """
+
+    def __init__(self, workers: WorkerPool, terms: Terms):
+        self.workers, self.terms = workers, terms
+        self.sessions: dict[str, Session] = {}
+        self.gate = Gate(terms.running)
+        self.counts, self.health = Counts(), Health(max_backoff=0.0)
+        self.draining = False
+        self._reaper: asyncio.Task[None] | None = None
+
+    async def open(self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> Session:
+        """Open a session, or return the one of this name and owner.
+
+        Args:
+            name: of the session; nobody else should be able to guess it.
+            owner: who may use it.
+            env_id: an id of :func:`rollenv.list_envs`.
+            settings: "kwargs" (constructor arguments), "wrappers" and "views" (draw after each turn).
+
+        Raises:
+            ServerFull: there is no room.
+            UnknownEnv: there is no such environment.
+            UsageError: wrong arguments.
+            EnvBroke: the environment could not be built.
+        """
+        if name in self.sessions:
+            found = self.get(name, owner)
+        else:
+            task, views = self._task(env_id, dict(settings or {}), name)
+            self._admit(owner)
+            found = self.sessions[name] = Session(self, name, owner, task, views)
+        await found.built()
+        return found
+
+    def get(self, name: str, owner: str) -> Session:
+        """A session by its name.
+
+        Args:
+            name: of the session.
+            owner: who asks.
+
+        Raises:
+            SessionGone: there is none of this owner.
+        """
+        found = self.sessions.get(name)
+        if found is not None and found.owner == owner:
+            return found
+        raise SessionGone("there is no such session: it was closed, its lease is over, or the server was restarted")
+
+    def close(self, session: Session) -> None:
+        """End a session; a call that runs is given up."""
+        if self.sessions.pop(session.name, None) is not None:
+            session.end()
+
+    def start(self) -> None:
+        """Begin to end sessions whose lease is over."""
+        self._reaper = asyncio.get_running_loop().create_task(self._reap())
+
+    async def stop(self) -> None:
+        """End all sessions."""
+        if self._reaper is not None:
+            self._reaper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reaper
+        for session in list(self.sessions.values()):
+            self.close(session)
+
+    async def drain(self, seconds: float) -> None:
+        """Take no new sessions, and wait until the others have ended.
+
+        Args:
+            seconds: to wait at most.
+        """
+        self.draining = True
+        end = time.monotonic() + seconds
+        while self.sessions and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _task(self, env_id: str, settings: dict[str, Any], name: str) -> tuple[Task, bool]:
+        if not isinstance(env_id, str) or "://" in env_id:
+            raise UsageError(f"{env_id!r:.80} is not an id of an environment of this server")
+        kwargs, wrappers = settings.pop("kwargs", {}), settings.pop("wrappers", {})
+        views = settings.pop("views", False) is True
+        if settings:
+            raise UsageError(f"unknown setting {next(iter(settings))!r:.40}; there are kwargs, wrappers and views")
+        env_spec, task = spec(env_id), Task(env_id, 0, kwargs, wrappers)
+        if not self.terms.any_arguments:
+            arguments.check(env_spec, task.kwargs, task.wrappers)
+        if not isinstance(name, str) or not 16 <= len(name) <= 64:
+            raise UsageError("the name of a session has 16 to 64 characters")
+        return task, views
+
+    def _admit(self, owner: str) -> None:
+        if self.draining:
+            self.counts.refused += 1
+            raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
+        if len(self.sessions) >= self.terms.sessions:
+            self.counts.refused += 1
+            raise ServerFull(f"all {self.terms.sessions} sessions are taken", retry_after=1.0)
+        if self.terms.per_owner and sum(s.owner == owner for s in self.sessions.values()) >= self.terms.per_owner:
+            self.counts.refused += 1
+            raise ServerFull(f"all {self.terms.per_owner} sessions of this client are taken", retry_after=1.0)
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(_REAP_EVERY)
+            now = time.monotonic()
+            for session in list(self.sessions.values()):
+                since = now - session.used
+                idle = since > self.terms.idle or (session.left and min(since, now - session.left) > self.terms.gone)
+                if (idle and not session.busy) or now - session.opened > self.terms.total:
+                    self.counts.expired += 1
+                    self.close(session)
+
+
+#: What methods take, apart from a reset.
+_TAKES: dict[str, tuple[type, ...]] = {
+    "step": (str,),
+    "set_state": (dict,),
+    "seed_stream": (int,),
+    "seed_actions": (int,),
+}
+
+
+def _checked(method: str, args: list[Any]) -> list[Any]:
+    """The arguments of a call.
+
+    Raises:
+        NoSuchAbility: there is no such method.
+        UsageError: they are not what it takes.
+    """
+    if method not in protocol.METHODS:
+        raise NoSuchAbility(f"environments have no {method!r:.40} that can be called from elsewhere")
+    if method == "reset":
+        seed, options = [*args, *[None, {}][len(args) :]] if len(args) <= 2 else (False, {})
+        if isinstance(seed, bool) or not isinstance(seed, int | None) or not isinstance(options, dict | None):
+            raise UsageError("reset takes a seed (a whole number from 0, or none) and options (a mapping)")
+        if seed is not None and seed < 0:
+            raise UsageError(f"a seed must be a non-negative integer, not {seed}")
+        return [seed, options or {}]
+    wanted = _TAKES.get(method, ())
+    if len(args) != len(wanted) or not all(isinstance(arg, kind) for arg, kind in zip(args, wanted, strict=True)):
+        names = ", ".join(kind.__name__ for kind in wanted) or "no argument"
+        raise UsageError(f"{method} takes {names}")
+    return args

@@ -1,0 +1,66 @@
+"""Playing at a terminal: a pseudo-terminal is one."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+
+import pytest
+
+pty = pytest.importorskip("pty")
+
+
+def play(*args: str, keys: list[str]) -> tuple[str, int]:
+    """What a terminal shows, with each of the keys pressed once it waits for one; and the exit code."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "rollenv", "play", *args]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
+    os.close(theirs)
+    shown = ""
+    try:
+        for key in keys:
+            shown += until(ours, "> ")
+            os.write(ours, key.encode())
+        shown += until(ours, None)
+        return shown.replace("\r\n", "\n"), process.wait(30)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def until(terminal: int, end: str | None) -> str:
+    """What comes up to a prompt, or to the end."""
+    shown = b""
+    while end is None or not shown.endswith(end.encode()):
+        assert select.select([terminal], [], [], 60)[0], shown.decode(errors="replace")
+        try:
+            data = os.read(terminal, 4096)
+        except OSError:  # the other side is closed
+            break
+        if not data:
+            break
+        shown += data
+    return shown.decode(errors="replace")
+
+
+def test_keys_move_in_a_grid_and_commands_go_back_and_on():
+    keys = ["\x1b[A", "l", "\x1bOB", ":hint\r", ":undo\r", ":nope\r", ":help\r", ":restart\r", "up\r", ":quit\r"]
+    shown, code = play("game:Sokoban-v0-easy", "--seed", "3", keys=keys)
+    assert code == 0
+    turns = [line.split(":")[0] for line in shown.splitlines() if line.startswith("Turn ")]
+    assert turns == ["Turn 1", "Turn 2", "Turn 3", "Turn 4", "Turn 3", "Turn 1"]  # up right down hint undo; restart, up
+    assert shown.count("This is Sokoban") == 2
+    assert "there is no command :nope" in shown
+    assert "\x1b[" in shown  # colours
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("last", "ends"), [("\x04", "play again?"), (":q\r", "play again?")])
+def test_a_bare_answer_is_enough(last, ends):
+    shown, code = play("game:GuessTheNumber-v0-easy", "max_turns=1", "--seed", "1", keys=["1\x7f9\r", last])
+    assert code == 0
+    assert "\\boxed{9}" in shown
+    assert ends in shown

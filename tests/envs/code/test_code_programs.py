@@ -1,0 +1,254 @@
+# ruff: noqa: E501
+"""Programs as people write them, and tests as data sets write them: which pass."""
+
+import pytest
+
+from rollenv.envs.code.tests import AssertTests, CallTests, run_tests
+from rollenv.sandbox import shared_pool
+
+#: (what, program, statements before the asserts, asserts, how many pass)
+PROGRAMS = [
+    (
+        "dataclass",
+        "from dataclasses import dataclass\n@dataclass\nclass P:\n  x: int = 1\n  y: list = None\ndef solve(): return P(3).x",
+        "",
+        ["assert solve()==3"],
+        1,
+    ),
+    (
+        "dataclass future",
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass P:\n  x: int = 1\ndef solve(): return P(3).x",
+        "",
+        ["assert solve()==3"],
+        1,
+    ),
+    ("missing annot", "def solve(x: List[int]): return 3", "", ["assert solve(1)==3"], 0),
+    (
+        "singledispatch",
+        "from functools import singledispatch\n@singledispatch\ndef solve(x): return 0\n@solve.register\ndef _(x: int): return 1\n@solve.register\ndef _(x: str): return 2",
+        "",
+        ["assert solve(1)==1", "assert solve('a')==2"],
+        2,
+    ),
+    (
+        "global state judged",
+        "n=0\ndef solve():\n  global n\n  n+=1\n  return n",
+        "",
+        ["for i in range(5):\n  assert solve()==i+1"],
+        1,
+    ),
+    ("closure", "def solve(n): return lambda x: x+n", "", ["assert solve(3)(4)==7"], 1),
+    (
+        "closure var",
+        "def solve(n): return lambda x: x+n",
+        "",
+        ["add = solve(3)\nassert add(4)==7\nassert add(5)==8"],
+        1,
+    ),
+    (
+        "class",
+        "class Stack:\n  def __init__(s): s.a=[]\n  def push(s,x): s.a.append(x)\n  def pop(s): return s.a.pop()",
+        "",
+        ["s = Stack()\ns.push(1)\ns.push(2)\nassert s.pop()==2\nassert s.pop()==1"],
+        1,
+    ),
+    (
+        "class check",
+        "class Stack:\n  def __init__(s): s.a=[]\n  def push(s,x): s.a.append(x)\n  def pop(s): return s.a.pop()",
+        "",
+        [
+            "def check(candidate):\n  s = candidate()\n  s.push(1)\n  s.push(2)\n  assert s.pop()==2\n  assert s.pop()==1\ncheck(Stack)"
+        ],
+        1,
+    ),
+    (
+        "class chain",
+        "class Q:\n  def __init__(s,x): s.x=x\n  def get(s): return s.x",
+        "",
+        ["assert Q(3).get()==3", "assert Q(4).x == 4"],
+        2,
+    ),
+    (
+        "custom exc",
+        "class MyErr(ValueError): pass\ndef solve(x): raise MyErr('neg')",
+        "",
+        ["try:\n  solve(-1)\n  assert False\nexcept ValueError:\n  pass"],
+        1,
+    ),
+    (
+        "async",
+        "import asyncio\nasync def solve(x):\n  await asyncio.sleep(0)\n  return x+1",
+        "",
+        ["import asyncio\nassert asyncio.run(solve(3))==4"],
+        1,
+    ),
+    (
+        "datetime",
+        "import datetime\ndef solve(): return datetime.date(2020,1,2)",
+        "",
+        ["import datetime\nassert solve()==datetime.date(2020,1,2)"],
+        1,
+    ),
+    (
+        "timedelta",
+        "import datetime\ndef solve(): return datetime.timedelta(1,5)",
+        "",
+        ["import datetime\nassert solve()==datetime.timedelta(days=1,seconds=5)"],
+        1,
+    ),
+    (
+        "counter mc",
+        "from collections import Counter\ndef solve(): return Counter('aab')",
+        "",
+        ["assert solve().most_common(1)==[('a',2)]"],
+        1,
+    ),
+    (
+        "deque",
+        "from collections import deque\ndef solve(): return deque([1,2])",
+        "",
+        ["from collections import deque\nassert solve()==deque([1,2])"],
+        1,
+    ),
+    (
+        "decimal str",
+        "from decimal import Decimal\ndef solve(): return Decimal('0.25')",
+        "",
+        ["assert str(solve())=='0.25'"],
+        1,
+    ),
+    ("memoryview", "def solve(): return memoryview(b'ab')", "", ["assert solve()==b'ab'"], 1),
+    (
+        "lambda judged",
+        "def solve(f,x): return f(x)",
+        "",
+        ["assert solve(lambda x:x+1,3)==4", "assert sorted([solve(len,[1])])==[1]"],
+        2,
+    ),
+    ("lambda judged2", "def solve(f,x): return f(x)", "", ["assert abs(solve(lambda x:x+1,3)-4)<1e-9"], 1),
+    ("chain 30", "def solve(x): return x+1", "", ["x=0\nfor _ in range(30):\n  x=solve(x)\nassert x==30"], 1),
+    ("type", "def solve(): return int", "", ["assert solve() is int"], 1),
+    ("nfc is not nfd", "def solve(): return 'á'", "", ["assert solve()=='á'"], 0),
+    ("-0.0", "def solve(): return -0.0", "", ["import math\nassert math.copysign(1,solve())==-1"], 1),
+    ("gen next", "def solve():\n  yield 1\n  yield 2", "", ["g=solve()\nassert next(g)==1\nassert next(g)==2"], 1),
+    (
+        "inf gen",
+        "import itertools\ndef solve(): return itertools.count()",
+        "",
+        ["import itertools\nassert list(itertools.islice(solve(),3))==[0,1,2]"],
+        1,
+    ),
+    (
+        "unittest",
+        "def solve(x): return x*2",
+        "",
+        [
+            "import unittest\nclass T(unittest.TestCase):\n  def test(self): self.assertEqual(solve(2),4)\nT('test').debug()"
+        ],
+        1,
+    ),
+    ("setup ref", "def solve(x): return ref(x)", "def ref(x): return x*7919", ["assert solve(3)==ref(3)"], 0),
+    ("setup want", "def solve(x): return WANT", "WANT = 7919", ["assert solve(3)==WANT"], 0),
+    ("setup want calls", "def solve(x): return WANT[x]", "WANT = {3: 7919}", ["assert solve(3)==7919"], 0),
+    (
+        "setup node",
+        "def solve(x): return x.v",
+        "class Node:\n  def __init__(s,v): s.v=v\nroot=Node(2)\nroot.v=3",
+        ["assert solve(root)==3"],
+        1,
+    ),
+    ("setup import judged", "def solve(x): return math.floor(x)", "import math", ["assert abs(solve(2.5)-2)<1"], 1),
+    (
+        "setup helper arg",
+        "def solve(x): return sum(x)",
+        "def build(n): return _inner(n)\ndef _inner(n): return list(range(n))",
+        ["assert solve(build(3))==3"],
+        1,
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "code", "setup", "asserts", "passes"), PROGRAMS, ids=[one[0] for one in PROGRAMS])
+def test_programs_as_people_write_them(what, code, setup, asserts, passes):
+    assert run_tests(code, AssertTests(tuple(asserts), setup), shared_pool(), 5.0) == passes
+
+
+#: (what is returned, what is wanted of a call, whether it is that)
+VALUES = [
+    ("10**5000", 10**5000, True),
+    ("[10**5000]", [10**5000 + 1], False),
+    ("{1, 2}", [1, 1], False),
+    ("{1, 2}", [2, 1], True),
+    ("{True}", [1], False),
+    ("999999999.5", 10**9, False),
+    ("1e17", 10**17 + 1, False),
+    ("3.0000000000000004", 3, True),
+    ("0.1 + 0.2", 0.3, True),
+    ("float('nan')", 0.0, False),
+    ("float('inf')", 10**400, False),
+    ("__import__('decimal').Decimal('2.5')", 2.5, True),
+    ("__import__('decimal').Decimal('sNaN')", 2.5, False),
+    ("__import__('decimal').Decimal('1e999999999')", 2, False),
+    ("__import__('fractions').Fraction(5, 2)", 2.5, True),
+    ("__import__('collections').Counter('aa')", {"a": 2}, True),
+    ("__import__('collections').deque([1])", [1], False),
+]
+
+
+@pytest.mark.parametrize(("returned", "wanted", "same"), VALUES, ids=[one[0] for one in VALUES])
+def test_values_of_calls(returned, wanted, same):
+    tests = CallTests("solve", ([],), (wanted,))
+    assert run_tests(f"def solve(): return {returned}", tests, shared_pool(), 5.0) == same
+
+
+def test_an_integer_of_any_size_may_be_wanted_of_an_assert():
+    tests = AssertTests((f"assert solve() == {hex(10**6000)}",))
+    assert run_tests("def solve(): return 10**6000", tests, shared_pool(), 5.0) == 1
+
+
+#: Objects of a program that answer everything as one would like: no test believes them.
+LIARS = """
+class Liar:
+    def __init__(self, *a): pass
+    def yes(self, *a): return True
+    __eq__ = __ne__ = __bool__ = __lt__ = __contains__ = yes
+    __hash__ = None
+    def __getattr__(self, name): return self
+    def __call__(self, *a): return self
+    def __iter__(self): return iter([self] * 3)
+    def __len__(self): return 3
+def solve(*a): return Liar()
+Solve = Liar
+"""
+UNBELIEVED = [
+    "assert solve(3) == 7919 or solve(4) != 5",
+    "assert solve(3)",
+    "assert not solve(3)",
+    "assert solve(3).isupper()",
+    "assert sorted(solve([3])) == [3] and solve([3])[0] == 3",
+    "assert 5 in solve(3)",
+    "assert len(solve(3)) == 3",
+    "assert solve(3)(4) == 7",
+    "assert solve(3) in (1, 2)",
+    "assert Solve(3) == 7919",
+    "assert Solve(3) != 7919",
+    "assert Solve(3).get() == 7919",
+    "assert Solve(3).flag",
+    "assert not Solve(3).flag",
+    "x = Solve(3)\nassert x.size == 4",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("test", UNBELIEVED)
+def test_an_object_of_the_program_is_not_believed(test):
+    assert run_tests(LIARS, AssertTests((test,)), shared_pool(), 5.0) == 0
+
+
+def test_a_program_that_counts_its_calls_has_one_guess():
+    """Its calls are made anew in each round; what is judged are the answers of one process."""
+    code = "n = 0\ndef solve(x):\n    global n\n    n += 1\n    return n"
+    tests = AssertTests(("x = solve(0)\nassert x == 1\nassert solve(x) == 2\nassert solve(solve(x)) == 4",))
+    assert run_tests(code, tests, shared_pool(), 5.0) == 1
+    assert run_tests(code.replace("n += 1", "n += 2"), tests, shared_pool(), 5.0) == 0

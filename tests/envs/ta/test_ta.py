@@ -1,0 +1,173 @@
+"""TextArena: the table of games, private seeding, opponents, and games that break."""
+
+import importlib.util
+import json
+import random
+
+import numpy as np
+import pytest
+
+import rollenv
+from rollenv import UsageError
+from rollenv.envs.ta.env import TextArena
+from rollenv.envs.ta.games import GAMES, LEFT_OUT, NO_SAMPLER
+from rollenv.envs.ta.moves import candidates
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("textarena") is None, reason="needs textarena")
+
+
+def test_every_game_of_the_installed_package_is_in_the_table():
+    from textarena.envs.registration import ENV_REGISTRY
+
+    there = {game for game in ENV_REGISTRY if not game.endswith(("-raw", "-train"))}
+    assert set(GAMES) | set(LEFT_OUT) == there
+    assert not set(GAMES) & set(LEFT_OUT)
+    assert set(GAMES) >= NO_SAMPLER
+
+
+def test_the_process_wide_generators_are_left_alone():
+    env = rollenv.make("ta:PigDice-v0")
+    random.seed(1)
+    np.random.seed(1)
+    expected = random.Random(1).random(), np.random.RandomState(1).random()
+    env.reset(0)
+    for _ in range(5):
+        env.step(env.sample_random_action())
+    assert (random.random(), np.random.random()) == expected
+
+
+def test_interleaved_episodes_do_not_disturb_each_other():
+    def episode(env, others=()):
+        told = [env.reset(3)[0]]
+        for _ in range(10):
+            for other in others:
+                other.step("[roll]")
+            told.append(env.step("[roll]")[0])
+        return told
+
+    alone = episode(rollenv.make("ta:PigDice-v0-500"))
+    beside = rollenv.make("ta:PigDice-v0-500")
+    beside.reset(8)
+    assert episode(rollenv.make("ta:PigDice-v0-500"), [beside]) == alone
+
+
+def test_both_seats_and_an_opponent_of_ones_own():
+    heard = []
+
+    def left_to_right(observation):
+        heard.append(observation)
+        return f"[{len(heard) - 1}]"
+
+    env = rollenv.make("ta:TicTacToe-v0", seat=1, opponent=left_to_right)
+    observation, _ = env.reset(0)
+    assert "[0]" in observation, "the other seat has moved first"
+    assert env.step("[8]")[4]["valid"] is True
+    _, reward, terminated, _, info = env.step("[7]")
+    assert (reward, terminated, info["success"]) == (-1.0, True, False), "0, 1 and 2 are a row"
+    assert len(heard) == 3
+
+
+def test_the_second_mistake_ends_the_game():
+    env = rollenv.make("ta:TicTacToe-v0")
+    env.reset(0)
+    first = env.step("[99]")
+    assert first[4] == {"valid": False}
+    _, reward, terminated, truncated, info = env.step("[99]")
+    assert (reward, terminated, truncated) == (-1.0, True, False)
+    assert info == {"valid": False, "success": False}
+
+
+def test_text_without_brackets_is_put_in_them_and_long_text_is_cut():
+    env = rollenv.make("ta:GuessTheNumber-v0")
+    env.reset(0)
+    assert env.step("7")[4]["valid"] is True
+    observation, *_ = env.step("x" * 10**6)
+    assert len(observation) < 5000
+
+
+def test_a_game_that_breaks_ends_the_episode():
+    env = rollenv.make("ta:TicTacToe-v0")
+    env.reset(0)
+
+    def fall(action):
+        raise KeyError("board")
+
+    env._game.step = fall
+    observation, reward, terminated, _, info = env.step("[4]")
+    assert (reward, terminated, info["valid"], info["success"]) == (-1.0, True, False, False)
+    assert "KeyError" in info["error"]
+    assert "KeyError" in observation
+    env.reset(0)
+    assert "error" not in env.step("[4]")[4]
+
+
+def test_an_opponent_that_breaks_the_game_costs_the_agent_nothing():
+    env = TextArena("TicTacToe-v0", 2, seat=1)
+    env.reset(0)
+    moves = env._game.step
+
+    def fall_for_the_other(action):
+        if env._state.current_player_id == 0:
+            raise ValueError("no")
+        return moves(action)
+
+    env._game.step = fall_for_the_other
+    free = next(n for n in range(9) if f"[{n}]" != f"[{env.render()[-2]}]")
+    _, reward, terminated, _, info = env.step(f"[{free}]")
+    assert terminated
+    assert info["success"] is False
+    assert reward in (0.0, -1.0)
+    assert "error" in info or not info["valid"]
+
+
+def test_ones_own_turn_limit_truncates():
+    env = rollenv.make("ta:2048-v0", max_turns=3)
+    env.reset(0)
+    results = [env.step(env.sample_random_action()) for _ in range(3)]
+    assert [r[2:4] for r in results] == [(False, False), (False, False), (False, True)]
+    assert results[-1][4]["success"] is False
+
+
+def test_states_are_replayed():
+    env, other = rollenv.make("ta:PigDice-v0-500"), rollenv.make("ta:PigDice-v0-500")
+    env.reset(4)
+    for _ in range(4):
+        env.step("[roll]")
+    state = json.loads(json.dumps(env.get_state()))
+    assert state["env"]["actions"] == ["[roll]"] * 4
+    other.set_state(state)
+    assert other.render() == env.render()
+    for _ in range(4):
+        assert other.step("[roll]") == env.step("[roll]")
+
+
+def test_likely_moves_come_from_the_text():
+    text = "[GAME] Place tiles with '[row col]', for example '[2 3]'. [Player 0] said [pass] "
+    moves = candidates(text, random.Random(0))
+    first = [next(moves) for _ in range(300)]
+    assert set(first[:3]) == {"[row col]", "[2 3]", "[pass]"}
+    assert {"[4 1]", "[0 2]"} <= set(first)
+    assert "[GAME]" not in first
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [{"seat": 2}, {"opponent": "expert"}, {"max_turns": 0}, {"num_players": 0}, {"size": 3}],
+)
+def test_wrong_settings_are_refused(kwargs):
+    with pytest.raises(UsageError):
+        rollenv.make("ta:TicTacToe-v0", **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("game", "share"),
+    [("Countdown", "_calculate_progress"), ("Cryptarithm", "_progress"), ("Slitherlink", "_progress")],
+)
+def test_a_reward_and_a_reason_that_a_game_has_swapped_are_put_right(game, share):
+    """These end over an invalid move with the share reached as their reward."""
+    env = rollenv.make(f"ta:{game}-v0")
+    env.reset(3)
+    env.step("[nonsense]")
+    reached = getattr(env._game, share)()
+    _, reward, terminated, _, info = env.step("[nonsense]")
+    assert (reward, terminated, info["success"]) == (pytest.approx(reached), True, reached >= 1)

@@ -1,0 +1,30 @@
+"""Servers for the tests: one that all share, and as many more as a test needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from serving import Served
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Served]:
+    """A server that stays as it is."""
+    served = Served()
+    yield served
+    served.stop()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Served]]:
+    """Starts servers with arguments of their own, which end with the test."""
+    started: list[Served] = []
+
+    def start(*args: str, **kwargs: object) -> Served:
+        started.append(Served(*args, **kwargs))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    for served in started:
+        served.stop()

@@ -1,0 +1,64 @@
+"""Environments that servers of the tests have besides the bundled ones."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import rollenv
+
+
+class Echo(rollenv.Env):
+    """Says what it hears."""
+
+    _changed_in_place = ()
+
+    def _reset(self, options):
+        self.turns = 0
+        return f"start {self.randint(1000)}", {}
+
+    def _step(self, action):
+        self.turns += 1
+        return f"{self.turns} {self.randint(1000)} {action}", 1.0, False, self.turns >= 1_000_000, {}
+
+
+class Moody(rollenv.Env):
+    """Does what it is told, however bad."""
+
+    def _reset(self, options):
+        self.turns = 0
+        return "what now?", {}
+
+    def _step(self, action):
+        self.turns += 1
+        word, _, rest = action.partition(" ")
+        if word == "hang":
+            time.sleep(float(rest or 1000))
+        elif word == "spin":
+            end = time.monotonic() + float(rest or 1000)
+            while time.monotonic() < end:
+                pass
+        elif word == "die":
+            os._exit(7)
+        elif word == "dieonce":  # the second try finds the file
+            if not os.path.exists(rest):
+                with open(rest, "w"):
+                    pass
+                os._exit(7)
+        elif word == "raise":
+            raise RuntimeError(rest)
+        elif word == "wrong":
+            return 5, "much", None, 1, "nothing"
+        elif word == "huge":
+            return "x" * int(rest), 0.0, False, False, {}
+        elif word == "fork":
+            os.fork()
+        elif word == "end":
+            return "over", 1.0, True, False, {}
+        elif word == "random":
+            return os.urandom(4).hex(), 0.0, False, False, {}
+        return f"turn {self.turns}", 0.0, False, False, {"pid": os.getpid()}
+
+
+rollenv.register("test:Echo-v0", "oddities:Echo", abilities=["spawn"])
+rollenv.register("test:Moody-v0", "oddities:Moody")

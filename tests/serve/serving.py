@@ -1,0 +1,42 @@
+"""Starts real servers for tests and benchmarks."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+class Served:
+    """A server in a process of its own."""
+
+    def __init__(self, *args: str, port: int = 0, env: dict[str, str] | None = None, workers: int = 2):
+        code = "import oddities; from rollenv.cli.main import main; main()"
+        command = [sys.executable, "-c", code, "serve", "--port", str(port), "--workers", str(workers), *args]
+        path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+        environ = os.environ | {"PYTHONPATH": path} | (env or {})
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.search(r"https?://(\S+):(\d+)", line)
+        assert found, f"the server did not start: {line!r}, exit code {self.process.poll()}"
+        self.port = int(found[2])
+        self.http = f"http://127.0.0.1:{self.port}"
+        self.address = f"rollenv+ws://127.0.0.1:{self.port}"
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def stop(self) -> None:
+        """End it by force, however it is; its workers end with it."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait(20)
+        if self.process.stdout is not None:
+            self.process.stdout.close()

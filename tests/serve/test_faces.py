@@ -1,0 +1,156 @@
+"""What the faces answer, byte by byte; the real clients are in test_clients.py."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+import rollenv
+from rollenv.remote.protocol import EnvBroke
+
+
+@pytest.fixture
+def gem(server):
+    with httpx.Client(base_url=f"{server.http}/apis/v1/envs/gem/") as client:
+        yield lambda name, **body: client.post(name, json=body)
+
+
+def test_gem_plays_an_episode(gem):
+    twin = rollenv.make("game:Sokoban-v0-tiny")
+    name = gem("make", env_id="game:Sokoban-v0-tiny").json()["sandbox_id"]
+    observation, info = twin.reset(3)
+    assert gem("reset", sandbox_id=name, seed=3).json() == {"observation": observation, "info": info}
+    done = False
+    while not done:
+        action = twin.oracle_action()
+        wanted = twin.step(action)
+        answer = gem("step", sandbox_id=name, action=action).json()
+        keys = ("observation", "reward", "terminated", "truncated", "info")
+        assert answer == dict(zip(keys, wanted, strict=True))
+        done = answer["terminated"] or answer["truncated"]
+    assert gem("step", sandbox_id=name, action="x").status_code == 409
+    assert gem("reset", sandbox_id=name).status_code == 200
+    assert gem("close", sandbox_id=name).json() == {"sandbox_id": name}
+    assert gem("step", sandbox_id=name, action="x").status_code == 404
+    assert "game:Sokoban-v0-tiny" in gem("list", sandbox_id=name).json()["env_id"]
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "status"),
+    [
+        ("make", {}, 400),
+        ("make", {"env_id": "game:Sokobam"}, 404),
+        ("make", {"env_id": 5}, 400),
+        ("reset", {"sandbox_id": "x"}, 404),
+        ("step", {"sandbox_id": "x", "action": "y"}, 404),
+    ],
+)
+def test_gem_says_what_is_wrong(gem, call, body, status):
+    answer = gem(call, **body)
+    assert answer.status_code == status
+    assert answer.json()["detail"]
+
+
+def test_bodies_that_are_no_objects(server):
+    for content in (b"", b"[1]", b"{", b"\xff\xfe", b'"x"'):
+        answer = httpx.post(f"{server.http}/apis/v1/envs/gem/make", content=content)
+        assert answer.status_code == 400
+
+
+@pytest.fixture
+def openenv(server):
+    with connect(f"ws://127.0.0.1:{server.port}/openenv/game:Sokoban-v0-tiny/ws") as socket_:
+
+        def ask(kind, **data):
+            socket_.send(json.dumps({"type": kind, "data": data}))
+            return json.loads(socket_.recv(30))
+
+        ask.raw = lambda text: (socket_.send(text), json.loads(socket_.recv(30)))[1]
+        ask.socket = socket_
+        yield ask
+
+
+def test_openenv_plays_an_episode(openenv):
+    twin = rollenv.make("game:Sokoban-v0-tiny")
+    observation, info = twin.reset(3)
+    answer = openenv("reset", seed=3, episode_id="ep")
+    assert answer["type"] == "observation"
+    assert answer["data"]["observation"] == {"text": observation, "terminated": False, "truncated": False, "info": info}
+    assert (answer["data"]["reward"], answer["data"]["done"]) == (None, False)
+    turns = 0
+    while not answer["data"]["done"]:
+        action = twin.oracle_action()
+        text, reward, *_ = twin.step(action)
+        answer = openenv("step", action=action)
+        assert answer["data"]["observation"]["text"] == text
+        assert answer["data"]["reward"] == reward
+        turns += 1
+    assert openenv("state") == {"type": "state", "data": {"episode_id": "ep", "step_count": turns}}
+    assert openenv("step", action="x")["data"]["done"], "a step after the end changes nothing"
+    openenv.socket.send(json.dumps({"type": "close"}))
+    with pytest.raises(ConnectionClosed):
+        openenv.socket.recv(10)
+
+
+def test_openenv_errors_keep_the_session(openenv):
+    codes = [openenv.raw(text)["data"]["code"] for text in ("{", "[1]", "null", '{"type": 5}', '{"type": "fly"}')]
+    assert codes == ["INVALID_JSON", "INVALID_JSON", "INVALID_JSON", "UNKNOWN_TYPE", "UNKNOWN_TYPE"]
+    assert openenv("step", action="x")["data"]["code"] == "EXECUTION_ERROR", "it was not reset"
+    assert openenv("reset", seed="a")["data"]["code"] == "EXECUTION_ERROR"
+    assert openenv("reset", seed=1)["type"] == "observation"
+    for data in ({}, {"action": 5}, {"action": "x", "more": 1}, {"message": "x"}):
+        assert openenv("step", **data)["data"]["code"] == "VALIDATION_ERROR"
+    assert openenv("step", action="x")["type"] == "observation"
+
+
+def test_openenv_over_http(server):
+    base = f"{server.http}/openenv/game:Sokoban-v0-tiny"
+    assert httpx.get(f"{base}/health").json() == {"status": "healthy"}
+    assert httpx.get(f"{server.http}/openenv/no:Such-v0/health").status_code == 404
+    assert httpx.get(f"{base}/metadata").json()["name"] == "game:Sokoban-v0-tiny"
+    schema = httpx.get(f"{base}/schema").json()
+    assert set(schema) == {"action", "observation", "state"}
+    first = httpx.post(f"{base}/reset", json={"seed": 3}).json()
+    assert first["observation"]["text"] == rollenv.make("game:Sokoban-v0-tiny").reset(3)[0]
+    echo = f"{server.http}/openenv/test:Echo-v0"
+    assert httpx.post(f"{echo}/step", json={"action": {"action": "x"}}).json()["done"] is False
+    assert httpx.post(f"{base}/step", json={"action": {"wrong": 1}}).status_code == 422
+    assert httpx.get(f"{base}/state").json() == {"episode_id": None, "step_count": 0}
+
+
+def test_openenv_without_room(serve):
+    served = serve("--sessions", "1")
+    url = f"ws://127.0.0.1:{served.port}/openenv/test:Echo-v0/ws"
+    with connect(url), connect(url) as second:
+        told = json.loads(second.recv(10))
+        assert told["data"]["code"] == "CAPACITY_REACHED"
+        assert (told["data"]["active_sessions"], told["data"]["max_sessions"]) == (1, 1)
+        with pytest.raises(ConnectionClosed):
+            second.recv(10)
+
+
+def test_health_tells_what_environments_and_workers_did(server, rollenv_command):
+    env = rollenv.make(f"{server.address}/test:Moody-v0")
+    env.reset(1)
+    with pytest.raises(EnvBroke):
+        env.step("raise the roof")
+    health = httpx.get(f"{server.http}/health").json()
+    record = next(record for record in health["envs"] if record["name"] == "test:Moody-v0")
+    assert record["counts"]["raised"] >= 1
+    assert "reset" in record["latency"]
+    assert any("the roof" in reason for reason in record["reasons"])
+    assert health["sessions"]["open"] >= 1
+    shown = rollenv_command("health", server.http)
+    assert "test:Moody-v0" in shown.stdout
+    assert "process-0" in shown.stdout
+    env.close()
+
+
+def test_a_face_can_be_left_out(serve):
+    served = serve("--faces", "gem")
+    assert httpx.get(f"{served.http}/openenv/test:Echo-v0/health").status_code == 404
+    assert httpx.post(f"{served.http}/apis/v1/envs/gem/list", json={}).status_code == 200

@@ -1,0 +1,206 @@
+"""Who may use a server: tokens, names, pages of other sites, sizes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+import rollenv
+from rollenv.core import UsageError
+from rollenv.remote import protocol
+from rollenv.remote.protocol import NotAllowed
+from rollenv.serve.auth import Tokens, new_token
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    """A file with two clients, and their tokens."""
+    made = {name: new_token(name, scopes) for name, scopes in (("ann", ["environments"]), ("bob", ["sandboxes"]))}
+    file = tmp_path / "tokens.toml"
+    file.write_text("".join(lines for _, lines in made.values()))
+    return file, {name: token for name, (token, _) in made.items()}
+
+
+def test_tokens_are_needed_and_belong_to_clients(serve, tokens, monkeypatch):
+    file, token = tokens
+    served = serve("--tokens", str(file))
+    env_id = f"{served.address}/test:Echo-v0"
+    for wrong, why in (("", "token is needed"), ("x", "token is wrong"), (token["ann"][:-1], "wrong")):
+        monkeypatch.setenv("ROLLENV_TOKEN", wrong)
+        with pytest.raises(NotAllowed, match=why):
+            rollenv.make(env_id)
+        headers = {"Authorization": f"Bearer {wrong}"} if wrong else {}
+        answer = httpx.post(f"{served.http}/apis/v1/envs/gem/make", json={"env_id": "test:Echo-v0"}, headers=headers)
+        assert answer.status_code == 401
+    monkeypatch.setenv("ROLLENV_TOKEN", token["bob"])
+    with pytest.raises(NotAllowed, match="not for environments"):
+        rollenv.make(env_id)
+
+
+def test_a_session_is_its_owners(serve, tmp_path):
+    made = {name: new_token(name, ["environments"]) for name in ("ann", "eve")}
+    (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))
+    served = serve("--tokens", str(tmp_path / "t.toml"))
+
+    def post(who, what, **body):
+        headers = {"Authorization": f"Bearer {made[who][0]}"}
+        return httpx.post(f"{served.http}/apis/v1/envs/gem/{what}", json=body, headers=headers)
+
+    name = post("ann", "make", env_id="test:Echo-v0").json()["sandbox_id"]
+    assert post("eve", "reset", sandbox_id=name, seed=1).status_code == 404
+    assert post("ann", "reset", sandbox_id=name, seed=1).status_code == 200
+
+
+def test_a_client_has_its_share_of_the_sessions(serve):
+    served = serve("--per-client", "1")
+
+    def make():
+        return httpx.post(f"{served.http}/apis/v1/envs/gem/make", json={"env_id": "test:Echo-v0"})
+
+    assert make().status_code == 200
+    refused = make()
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+    assert "of this client are taken" in refused.json()["detail"]
+
+
+def test_a_file_of_tokens_holds_no_token(tokens):
+    file, token = tokens
+    assert not any(each in file.read_text() for each in token.values())
+    assert Tokens.read(file).client(f"Bearer {token['ann']}").name == "ann"
+    for text in (
+        "[a]\nhash = 'x'\nscopes = ['admin']",
+        "[a]\nscopes = []",
+        "nonsense",
+        "[a]\nhash=1\nscopes=['admin']",
+    ):
+        file.write_text(text)
+        with pytest.raises(UsageError, match="tokens"):
+            Tokens.read(file)
+
+
+@pytest.mark.slow
+def test_the_command_makes_tokens_and_needs_them_for_other_machines():
+    def run(*args):
+        code = "from rollenv.cli.main import main; main()"
+        return subprocess.run([sys.executable, "-c", code, "serve", *args], capture_output=True, text=True, timeout=60)
+
+    made = run("--new-token", "ann", "--scopes", "environments,sandboxes")
+    assert made.returncode == 0
+    token = made.stderr.split()[-1]
+    assert token.startswith("rollenv_")
+    assert token not in made.stdout
+    assert run("--new-token", "an n").returncode == 2
+    assert run("--new-token", "ann", "--scopes", "everything").returncode == 2
+    refused = run("--host", "0.0.0.0", "--port", "0")
+    assert refused.returncode == 2
+    assert "needs tokens" in refused.stderr
+
+
+@pytest.mark.parametrize("path", ["/livez", "/health", "/apis/v1/envs/gem/list"])
+def test_names_and_pages_that_are_not_the_servers_own_are_refused(server, path):
+    for headers in (
+        {"Host": "evil.example"},
+        {"Host": f"evil.example:{server.port}"},
+        {"Origin": "https://evil.example"},
+    ):
+        assert httpx.post(server.http + path, headers=headers).status_code == 403
+        assert httpx.get(server.http + path, headers=headers).status_code == 403
+    own = {"Host": f"localhost:{server.port}", "Origin": f"http://localhost:{server.port}"}
+    assert httpx.get(server.http + "/livez", headers=own).status_code == 200
+
+
+@pytest.mark.parametrize("path", [protocol.PATH, "/openenv/test:Echo-v0/ws"])
+def test_sockets_of_other_pages_are_refused(server, path):
+    for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}):
+        with pytest.raises(InvalidStatus) as caught:
+            connect(f"ws://127.0.0.1:{server.port}{path}", additional_headers=headers)
+        assert caught.value.response.status_code == 403
+
+
+def test_a_name_that_is_allowed(serve):
+    served = serve("--allow-host", "hub.example")
+    assert httpx.get(served.http + "/livez", headers={"Host": "hub.example"}).status_code == 200
+
+
+def test_bodies_and_messages_that_are_too_large(server):
+    with socket.create_connection(("127.0.0.1", server.port)) as plain:
+        plain.sendall(
+            f"POST /apis/v1/envs/gem/make HTTP/1.1\r\nHost: localhost\r\nContent-Length: {1 << 40}\r\n\r\n".encode()
+        )
+        assert b" 413 " in plain.recv(1000)
+    with connect(f"ws://127.0.0.1:{server.port}{protocol.PATH}", max_size=None) as socket_:
+        with contextlib.suppress(ConnectionClosed):
+            socket_.send(b"x" * (protocol.LARGEST_MESSAGE + 10))
+        with pytest.raises(ConnectionClosed):
+            socket_.recv()
+    assert httpx.get(server.http + "/livez").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"x", b"\x00" * 100, b"\x91\x01", b"\x92\xa1x\xa1y", b"\xdd\xff\xff\xff\xff", b"\x91" * 5000, "text"],
+    ids=repr,
+)
+def test_messages_that_are_no_requests_end_the_connection_alone(server, data):
+    with connect(f"ws://127.0.0.1:{server.port}{protocol.PATH}") as socket_:
+        socket_.send(data)
+        with pytest.raises(ConnectionClosed) as caught:
+            socket_.recv(10)
+        assert caught.value.rcvd.code == 1007
+    assert httpx.get(server.http + "/livez").status_code == 200
+
+
+def test_requests_that_make_no_sense_are_answered(server):
+    requests = [
+        ["nothing"], [None], [["a"]], ["open"], ["open", 1, 2, 3], ["open", "n" * 20, "test:Echo-v0", {"x": 1}],
+        ["open", "short", "test:Echo-v0", {}], ["call", "n" * 20, 1, "step", ["x"]], ["spec", "rollenv+ws://localhost/x"],
+        ["open", "n" * 20, "rollenv+ws://localhost:1/x", {}], ["open", "n" * 20, "no:Such-v0", {}], ["call"] * 9,
+        ["open", "n" * 20, "test:Echo-v0", {"kwargs": 3}], ["open", "n" * 20, "test:Echo-v0", {"wrappers": [1]}],
+    ]  # fmt: skip
+    with connect(f"ws://127.0.0.1:{server.port}{protocol.PATH}") as socket_:
+        for number, request in enumerate(requests):
+            socket_.send(protocol.pack([number, *request]))
+            (answer,) = protocol.unpack_all(socket_.recv(10))
+            assert answer[0] == number
+            assert answer[2] in protocol.KINDS
+            assert answer[2] != "server"
+        name = protocol.session_name()
+        socket_.send(protocol.pack([50, "open", name, "test:Echo-v0", {}]))
+        socket_.recv(20)
+        calls = [["_step", []], ["close", []], ["__class__", []], ["step", []], ["step", [5]], ["reset", [1, 2, 3]]]
+        calls += [["reset", [True]], ["reset", [-1]], ["set_state", [[]]], ["set_state", [{}]], ["step", ["too early"]]]
+        for number, (method, args) in enumerate(calls, 1):
+            socket_.send(protocol.pack([100 + number, "call", name, number, method, args]))
+            (answer,) = protocol.unpack_all(socket_.recv(20))
+            assert answer[0] == 100 + number
+            assert answer[2] in protocol.KINDS, answer
+        socket_.send(protocol.pack([200, "call", name, 40, "reset", [1]]))
+        assert protocol.unpack_all(socket_.recv(20))[0][2] == "usage"
+        socket_.send(protocol.pack([201, "call", name, len(calls) + 1, "reset", [1]]))
+        assert len(protocol.unpack_all(socket_.recv(20))[0]) == 2, "the session is as good as new"
+
+
+@pytest.mark.integration
+def test_connections_that_say_nothing_end(serve):
+    served = serve("--silence", "1")
+    with connect(f"ws://127.0.0.1:{served.port}{protocol.PATH}") as quiet, pytest.raises(ConnectionClosed):
+        quiet.recv(10)
+    with socket.create_connection(("127.0.0.1", served.port)) as slow:  # a header that never ends
+        slow.settimeout(20)
+        started = time.monotonic()
+        try:
+            slow.sendall(b"GET /livez HTTP/1.1\r\n")
+            while time.monotonic() - started < 15:
+                slow.sendall(b"X")
+                time.sleep(0.2)
+            raise AssertionError("the server let it go on")
+        except OSError:
+            pass

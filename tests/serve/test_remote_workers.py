@@ -1,0 +1,114 @@
+"""Rollouts on servers: the same trajectories as at home, whatever becomes of the servers."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import pytest
+
+from rollenv.agents.base import Action, OracleAgent, RandomAgent, Session
+from rollenv.core import UsageError
+from rollenv.remote.protocol import NotAllowed
+from rollenv.rollout.evaluate import evaluate
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.types import Task
+from rollenv.rollout.workers.places import make_workers, workers_of
+from rollenv.rollout.workers.remote import RemoteWorkers
+
+TASKS = [Task("game:Sokoban-v0-tiny", seed) for seed in range(6)] + [Task("game:GuessTheNumber-v0", 1)]
+
+
+def collect(workers, tasks, group_size=1, agent=None, **settings):
+    with RolloutManager(agent or OracleAgent(0.3), workers, **settings) as manager:
+        try:
+            return manager.collect(tasks, group_size)
+        finally:
+            if workers is not None:
+                manager.run(workers.aclose())
+
+
+def test_servers_give_what_this_process_gives(server):
+    there = collect(RemoteWorkers(server.address), TASKS, 3, keep_views=True)
+    assert there == collect(None, TASKS, 3, keep_views=True)
+    assert {t.worker for group in there for t in group} == {f"127.0.0.1:{server.port}"}
+
+
+def test_wrappers_options_and_errors_of_tasks(server):
+    task = Task("game:Sokoban-v0-tiny", 1, {}, {"concat": {}})
+    assert collect(RemoteWorkers(server.address), [task], 2) == collect(None, [task], 2)
+    with pytest.raises(UsageError, match="no argument"):
+        collect(RemoteWorkers(server.address), [Task("game:Sokoban-v0-tiny", 1, {"boxes": 1})])
+
+
+def test_evaluation_by_the_name_of_the_workers(server):
+    assert workers_of(f"{server.address},127.0.0.1:1") == ("servers", 2)
+    with make_workers(server.address) as workers, RolloutManager(RandomAgent(), workers) as manager:
+        there = evaluate(RandomAgent(), "game:Sokoban-v0-tiny", n=30, seed=5, manager=manager)
+    assert there.reward == evaluate(RandomAgent(), "game:Sokoban-v0-tiny", n=30, seed=5).reward
+
+
+@pytest.mark.parametrize("wrong", ["rollenv+ws://h:1/game:X-v0", "rollenv+ws://h:1,,", "rollenv+ws://"])
+def test_wrong_addresses(wrong):
+    with pytest.raises(UsageError):
+        RemoteWorkers(wrong)
+    with pytest.raises(UsageError, match="weights"):
+        RemoteWorkers("rollenv+ws://h:1,h:2", weights=[1.0])
+
+
+@pytest.mark.slow
+def test_the_load_follows_the_weights(serve):
+    servers = [serve(workers=1), serve(workers=1)]
+    hosts = ",".join(f"127.0.0.1:{served.port}" for served in servers)
+    workers = RemoteWorkers(f"rollenv+ws://{hosts}", weights=[3.0, 1.0])
+    groups = collect(workers, [Task("test:Moody-v0", n) for n in range(40)], agent=Slow())
+    first = sum(t.worker.endswith(f":{servers[0].port}") for g in groups for t in g)
+    assert 25 <= first <= 35
+
+
+class Slow(Session):
+    """Asks for a short wait twice, and then for the end."""
+
+    def start(self, env, seed):
+        return self
+
+    async def act(self, observation, info):
+        return Action("end" if observation == "turn 2" else "hang 0.2")
+
+
+@pytest.mark.integration
+def test_episodes_survive_servers_that_are_killed_and_stopped(serve):
+    servers = [serve(workers=1) for _ in range(3)]
+    hosts = ",".join(f"127.0.0.1:{served.port}" for served in servers)
+    workers = RemoteWorkers(f"rollenv+ws://{hosts}", ping_every=0.2, lost_after=2.0)
+    tasks = [Task("game:Sokoban-v0-easy", seed) for seed in range(250)]
+    threading.Timer(1.0, servers[0].signal, (signal.SIGKILL,)).start()
+    threading.Timer(1.5, servers[1].signal, (signal.SIGSTOP,)).start()
+    agent = OracleAgent(0.5)
+    there = collect(workers, tasks, 2, agent=agent, max_concurrent=64)
+    assert there == collect(None, tasks, 2, agent=agent)
+    assert all(t.complete for group in there for t in group)
+
+
+@pytest.mark.integration
+def test_a_rolling_restart_replays_nothing(serve):
+    servers = [serve("--drain", "60", workers=1) for _ in range(2)]
+    hosts = ",".join(f"127.0.0.1:{served.port}" for served in servers)
+    workers = RemoteWorkers(f"rollenv+ws://{hosts}", ping_every=0.2)
+    tasks = [Task("game:Sokoban-v0-easy", seed) for seed in range(200)]
+    threading.Timer(1.0, servers[0].signal, (signal.SIGTERM,)).start()
+    there = collect(workers, tasks, max_concurrent=16)
+    assert there == collect(None, tasks)
+    assert sum(t.replays for group in there for t in group) == 0
+    assert servers[0].process.wait(30) == 0
+
+
+@pytest.mark.slow
+def test_a_server_that_refuses_the_token_is_named(serve, tmp_path):
+    (tmp_path / "tokens.toml").write_text(f'[me]\nhash = "{"0" * 64}"\nscopes = ["environments"]\n')
+    served = serve("--tokens", str(tmp_path / "tokens.toml"))
+    started = time.monotonic()
+    with pytest.raises(NotAllowed, match="token is needed"):
+        collect(RemoteWorkers(served.address), TASKS)
+    assert time.monotonic() - started < 10

@@ -1,0 +1,121 @@
+"""The hub is asked once and answers in time, or not at all. A server on loopback stands for it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from rollenv import hub
+from rollenv.errors import HubUnreachable, MissingData, MissingExtra, NotOnHub, UsageError
+
+constants = pytest.importorskip("huggingface_hub.constants")
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Has models with "there" in their names, and no others."""
+
+    asked = 0
+
+    def do_GET(self):
+        type(self).asked += 1
+        found = "there" in self.path
+        self.send_response(200 if found else 404)
+        if not found:
+            self.send_header("X-Error-Code", "RepoNotFound")
+        self.end_headers()
+        self.wfile.write(b'{"id": "a/there", "siblings": []}' if found else b"{}")
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def point(monkeypatch, tmp_path):
+    """Let the client ask at an address, with an empty cache."""
+
+    def to(port: int) -> None:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+
+    return to
+
+
+@pytest.fixture
+def server(point):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            Hub.asked = 0
+            point(server.server_address[1])
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_what_the_hub_has_may_be_loaded(server):
+    assert hub.loading("a/there") == {}
+    assert Hub.asked
+
+
+def test_what_it_has_not_is_no_model(server):
+    with pytest.raises(NotOnHub, match="no folder 'a/none', and the hub has no model a/none"):
+        hub.loading("a/none")
+    with pytest.raises(NotOnHub, match="has no dataset a/none"):
+        hub.ask("a/none", "dataset")
+
+
+def test_a_hub_that_accepts_and_says_nothing_is_not_waited_for(point):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        point(silent.getsockname()[1])
+        with pytest.raises(HubUnreachable, match="cannot be reached"):
+            hub.ask("a/there", timeout=0.3)
+
+
+def test_a_hub_that_is_down_is_no_missing_extra(point):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        point(taken.getsockname()[1])
+        with pytest.raises(HubUnreachable) as raised:
+            hub.loading("a/there")
+    assert not isinstance(raised.value, MissingExtra)
+
+
+def test_a_model_in_the_cache_needs_no_hub(point, tmp_path):
+    point(9)
+    snapshot = tmp_path / "models--a--kept" / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (tmp_path / "models--a--kept" / "refs").mkdir()
+    (tmp_path / "models--a--kept" / "refs" / "main").write_text("0123")
+    assert hub.loading("a/kept") == {"local_files_only": True}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["missing", "a/b/c", "/nowhere/x", "./a", "~/a", "a/"])
+def test_what_is_no_name_is_not_asked_for(server, path):
+    with pytest.raises(UsageError, match="there is no folder"):
+        hub.loading(path)
+    assert Hub.asked == 0
+
+
+def test_a_folder_is_not_asked_for(server, tmp_path):
+    assert hub.loading(str(tmp_path)) == {}
+    assert Hub.asked == 0
+
+
+def test_a_data_set_that_only_the_hub_has_is_missing_at_once_when_it_is_down(point, tmp_path, monkeypatch):
+    pytest.importorskip("datasets")
+    from rollenv.envs.data.rows import load_rows
+
+    point(9)
+    monkeypatch.setenv("ROLLENV_DATA", str(tmp_path))
+    with pytest.raises(MissingData, match="the hub cannot be reached"):
+        load_rows("someone/unheard-of", "test")

@@ -1,0 +1,148 @@
+"""GAE against its definition as a sum, and against examples worked by hand."""
+
+import math
+import random
+from itertools import chain, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ragged_batches import quick
+
+from rollenv.core import UsageError
+from rollenv.trainers.advantages import bi_level_gae, empg, token_gae, turn_gae
+
+
+def by_definition(rewards, values, last, gamma, lam):
+    """A_t = sum over l of (gamma lam)^l delta_{t+l}, each term on its own (GAE, eq. 16)."""
+    following = [*values, last][1:]
+    deltas = [r + gamma * after - v for r, v, after in zip(rewards, values, following, strict=True)]
+    return [
+        math.fsum((gamma * lam) ** step * deltas[t + step] for step in range(len(deltas) - t))
+        for t in range(len(deltas))
+    ]
+
+
+@st.composite
+def critics(draw):
+    """Rewards, values and bootstrap values of trajectories, and turns of their lengths."""
+    lengths = draw(st.lists(st.lists(st.integers(1, 3), max_size=4), min_size=1, max_size=4))
+    rng = random.Random(draw(st.integers(0, 10**6)))
+    values = [[rng.gauss(0, 1) for _ in range(sum(turns))] for turns in lengths]
+    return lengths, values, [rng.choice([0.0, rng.gauss(0, 1)]) for _ in lengths], rng
+
+
+DISCOUNTS = st.sampled_from([(1.0, 1.0), (0.95, 0.9), (0.9, 0.0), (0.0, 0.5)])
+
+
+@quick
+@given(critics(), DISCOUNTS, st.sampled_from([token_gae, turn_gae]))
+def test_gae_is_the_discounted_sum_of_deltas(case, discounts, estimate):
+    _, values, last, rng = case
+    rewards = [[rng.choice([0.0, 1.0, -0.1]) for _ in v] for v in values]
+    result = estimate(rewards, values, gamma=discounts[0], lam=discounts[1], bootstrap=last)
+    expected = [a for r, v, b in zip(rewards, values, last, strict=True) for a in by_definition(r, v, b, *discounts)]
+    assert result.advantages == pytest.approx(expected)
+    assert result.returns == pytest.approx([a + v for a, v in zip(expected, chain(*values), strict=True)])
+
+
+@quick
+@given(critics(), DISCOUNTS, DISCOUNTS)
+def test_bi_level_gae_runs_over_turns_and_then_inside_each(case, outer, inner):
+    lengths, values, last, rng = case
+    rewards = [[rng.choice([0.0, 1.0, -0.1]) for _ in turns] for turns in lengths]
+    expected, targets = [], []
+    for r, v, sizes, b in zip(rewards, values, lengths, last, strict=True):
+        ends = np.cumsum(sizes)
+        of_turns = by_definition(r, [v[end - 1] for end in ends], b, *outer)
+        for turn, end, size in zip(of_turns, ends, sizes, strict=True):
+            tokens = v[end - size : end]
+            # the last token's delta is the turn's advantage; before it, values alone
+            deltas = [inner[0] * after - now for now, after in pairwise(tokens)] + [turn]
+            for i in range(len(tokens)):
+                expected.append(sum((inner[0] * inner[1]) ** j * d for j, d in enumerate(deltas[i:])))
+                targets.append(expected[-1] + tokens[i])
+    settings = {"gamma": outer[0], "lam": outer[1], "token_gamma": inner[0], "token_lam": inner[1]}
+    result = bi_level_gae(rewards, values, lengths, bootstrap=last, **settings)
+    assert result.advantages == pytest.approx(expected)
+    assert result.returns == pytest.approx(targets)
+
+
+def test_worked_example_of_tokens():
+    # deltas, gamma 0.5: 0 + 0.5 * 2 - 1 = 0; 1 + 0 - 2 = -1. lam 0.5: A_1 = -1, A_0 = 0 + 0.25 * -1
+    ended = token_gae([[0.0, 1.0]], [[1.0, 2.0]], gamma=0.5, lam=0.5)
+    assert ended.advantages == pytest.approx([-0.25, -1])
+    assert ended.returns == pytest.approx([0.75, 1])
+    # cut off where the critic says 4: the last delta is 1 + 0.5 * 4 - 2 = 1
+    cut = token_gae([[0.0, 1.0]], [[1.0, 2.0]], gamma=0.5, lam=0.5, bootstrap=[4.0])
+    assert cut.advantages == pytest.approx([0.25, 1])
+    # with lam 1 the target is the discounted return whatever the critic says: 0 + 0.5 * 1 and 1
+    assert token_gae([[0.0, 1.0]], [[7.0, -3.0]], gamma=0.5, lam=1.0).returns == pytest.approx([0.5, 1])
+
+
+def test_worked_example_of_turns_of_unequal_length():
+    # deltas, gamma 1: 0 + 1 - 0.5 = 0.5; 2 - 1 = 1 | 1 - 0 = 1. lam 0.5
+    result = turn_gae([[0.0, 2.0], [1.0]], [[0.5, 1.0], [0.0]], gamma=1.0, lam=0.5)
+    assert result.advantages == pytest.approx([1, 1, 1])
+    assert result.returns == pytest.approx([1.5, 2, 1])
+
+
+def test_worked_example_of_two_levels():
+    # turns of 2 and 1 tokens, values (1, 2) and (3). Turn values 2 and 3, gamma 0.5, lam 1:
+    # A_2 = 4 - 3 = 1; A_1 = 0 + 0.5 * 3 - 2 + 0.5 * 1 = 0. Inside the first turn, gamma 1 and lam 0.5: 0 at its end and
+    # (2 - 1) + 0.5 * 0 = 1 before
+    result = bi_level_gae([[0.0, 4.0]], [[1.0, 2.0, 3.0]], [[2, 1]], gamma=0.5, token_lam=0.5)
+    assert result.advantages == pytest.approx([1, 0, 1])
+    assert result.returns == pytest.approx([2, 2, 4])
+
+
+def test_trajectories_do_not_see_each_other():
+    rewards, values = [[1.0, 0.0], [5.0]], [[0.3, 0.2], [9.0]]
+    both, alone = token_gae(rewards, values), token_gae(rewards[:1], values[:1])
+    assert both.advantages[:2].tolist() == alone.advantages.tolist()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_numbers_that_are_not_finite_are_refused_with_their_place(bad):
+    with pytest.raises(UsageError, match="value of token 1 of trajectory 1"):
+        token_gae([[0.0], [0.0, 0.0]], [[0.0], [0.0, bad]])
+    with pytest.raises(UsageError, match="reward of turn 0 of trajectory 1"):
+        turn_gae([[0.0], [bad]], [[0.0], [0.0]])
+    with pytest.raises(UsageError, match="bootstrap value of trajectory 1"):
+        token_gae([[0.0], [0.0]], [[0.0], [0.0]], bootstrap=[0.0, bad])
+    with pytest.raises(UsageError, match="value of token 2 of trajectory 0"):
+        bi_level_gae([[0.0, 0.0]], [[0.0, 0.0, bad]], [[1, 2]])
+
+
+def test_lengths_that_do_not_fit_are_refused():
+    with pytest.raises(UsageError, match="Trajectory 0 has 2 values for 1 rewards"):
+        token_gae([[0.0]], [[0.0, 0.0]])
+    for lengths in ([[1, 1]], [[3, 0]]):
+        with pytest.raises(UsageError, match="Trajectory 0 has 3 values for turns of"):
+            bi_level_gae([[0.0, 0.0]], [[0.0] * 3], lengths)
+
+
+def test_an_empty_batch_is_no_error():
+    for result in (token_gae([], []), turn_gae([[]], [[]]), bi_level_gae([], [], []), bi_level_gae([[]], [[]], [[]])):
+        assert result.advantages.tolist() == result.returns.tolist() == []
+
+
+@quick
+@given(critics())
+def test_empg_weighs_sure_turns_more(case):
+    lengths, _, _, rng = case
+    turns = [(n, t) for n, sizes in enumerate(lengths) for t in range(len(sizes))]
+    entropy, given = ([rng.random() for _ in turns] for _ in range(2))
+    if not turns:
+        assert empg([], [], [0]).tolist() == []
+        return
+    low, high = min(entropy), max(entropy)
+    unsure = {turn: (h - low) / (high - low + 1e-6) for turn, h in zip(turns, entropy, strict=True)}
+    usual = sum(math.exp(-2 * h) for h in unsure.values()) / len(turns)
+    raw = []
+    for (n, t), a in zip(turns, given, strict=True):
+        bonus = 0.1 * math.exp(-unsure[n, t + 1]) if (n, t + 1) in unsure else 0.0
+        raw.append(a * math.exp(-2 * unsure[n, t]) / usual + bonus)
+    expected = [a - sum(raw) / len(raw) for a in raw]
+    assert empg(given, entropy, [len(sizes) for sizes in lengths], scale=2.0) == pytest.approx(expected, abs=1e-9)

@@ -1,0 +1,325 @@
+"""Advantages of turns against the papers' formulas written out as loops, and against examples worked by hand."""
+
+import difflib
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ragged_batches import cases, deviation, mean, quick, score
+
+from rollenv.core import UsageError
+from rollenv.trainers.advantages import (
+    RunningMoments,
+    discounted_returns,
+    gigpo,
+    grpo,
+    hgpo,
+    mt_grpo,
+    rebn,
+    step_reinforce,
+)
+from rollenv.trainers.advantages.anchors import anchors
+
+ALL = {
+    "discounted_returns": lambda r, g, s: discounted_returns(r, 0.9),
+    "rebn": lambda r, g, s: rebn(r),
+    "step_reinforce": lambda r, g, s: step_reinforce(r, g),
+    "mt_grpo": lambda r, g, s: mt_grpo(r, g),
+    "gigpo": gigpo,
+    "gigpo_rows": lambda r, g, s: gigpo(r, g, s, statistics="rows"),
+    "hgpo": hgpo,
+    "hgpo_base": lambda r, g, s: hgpo(r, g, s, base=True),
+}
+
+
+def returns_of(case, gamma):
+    return {(n, t): math.fsum(gamma**k * r for k, r in enumerate(case.rewards[n][t:])) for n, t in case.turns}
+
+
+def episode_level(case, fines, std, statistics):
+    """Of every turn, from equation 3 (trajectories), or from the published code's rows."""
+    out = {}
+    for n, t in case.turns:
+        total, fine = math.fsum(case.rewards[n]), fines[n][t]
+        group = [m for m in range(len(case.rewards)) if case.groups[m] == case.groups[n]]
+        if statistics == "rows":
+            rows = [math.fsum(case.rewards[m]) - fine for m in group for fine in fines[m]]
+            alone = (total - fine) / (1 + 1e-6 if std else 1)
+            out[n, t] = alone if len(rows) == 1 else score(total - fine, rows, std)
+        else:
+            totals = [math.fsum(case.rewards[m]) for m in group]
+            scale = deviation(totals) + 1e-6 if std and deviation(totals) > 1e-6 else 1.0
+            out[n, t] = score(total, totals, std) - fine / scale
+    return out
+
+
+@quick
+@given(cases(), st.sampled_from([0.5, 0.95, 1.0]))
+def test_discounted_returns_and_what_normalizes_them(case, gamma):
+    returns = returns_of(case, gamma)
+    assert discounted_returns(case.rewards, gamma) == pytest.approx(list(returns.values()))
+    everywhere = [score(r, list(returns.values()), True) for r in returns.values()]
+    assert rebn(case.rewards, gamma=gamma) == pytest.approx(everywhere, abs=1e-8)
+    assert step_reinforce(case.rewards, case.groups, gamma=gamma, mean="batch", std="batch") == pytest.approx(
+        everywhere
+    )
+    peers = {n: [r for (m, _), r in returns.items() if case.groups[m] == case.groups[n]] for n, _ in case.turns}
+    expected = [score(r, peers[n], True) for (n, _), r in returns.items()]
+    assert step_reinforce(case.rewards, case.groups, gamma=gamma) == pytest.approx(expected, abs=1e-8)
+
+
+@quick
+@given(
+    cases(),
+    st.booleans(),
+    st.sampled_from([0.5, 0.95, 1.0]),
+    st.sampled_from([0.0, 1.0, 0.3]),
+    st.sampled_from(["trajectories", "rows"]),
+    st.booleans(),
+)
+def test_gigpo_adds_the_score_among_equal_states_of_the_group(case, std, gamma, weight, statistics, penalized):
+    fines = case.penalties if penalized else [[0.0] * len(r) for r in case.rewards]
+    returns = {(n, t): r - fines[n][t] for (n, t), r in returns_of(case, gamma).items()}
+    key = {turn: (case.groups[turn[0]], state) for turn, state in zip(case.turns, case.states, strict=True)}
+    episode = episode_level(case, fines, std, statistics)
+    expected = [
+        episode[turn] + weight * score(returns[turn], [returns[o] for o in case.turns if key[o] == key[turn]], std)
+        for turn in case.turns
+    ]
+    settings = {"gamma": gamma, "step_weight": weight, "std": std, "statistics": statistics}
+    settings |= {"penalties": fines} if penalized else {}
+    assert gigpo(case.rewards, case.groups, case.states, **settings) == pytest.approx(expected, abs=1e-7)
+
+
+@quick
+@given(cases(), st.booleans(), st.integers(0, 2), st.booleans(), st.sampled_from([0.0, 1.0, 2.0]))
+def test_hgpo_weighs_the_scores_among_turns_of_the_same_history(case, std, history, base, alpha):
+    returns = {(n, t): r - case.penalties[n][t] for (n, t), r in returns_of(case, 0.95).items()}
+    state = dict(zip(case.turns, case.states, strict=True))
+    expected = []
+    for n, t in case.turns:
+        found = [(0, episode_level(case, case.penalties, std, "rows")[n, t])] if base else []
+        for k in range(1, history + 2):
+            if t + 1 < k:
+                continue
+            mine = [state[n, i] for i in range(t - k + 1, t + 1)]
+            same = [
+                returns[m, u]
+                for m, u in case.turns
+                if case.groups[m] == case.groups[n]
+                and u + 1 >= k
+                and [state[m, i] for i in range(u - k + 1, u + 1)] == mine
+            ]
+            found.append((k, score(returns[n, t], same, std, ddof=0)))
+        counted = [((k + 1) ** alpha, a) for k, a in found if abs(a) > 1e-6]
+        expected.append(sum(w * a for w, a in counted) / (sum(w for w, _ in counted) + 1e-6))
+    settings = {"std": std, "history": history, "base": base, "alpha": alpha, "penalties": case.penalties}
+    assert hgpo(case.rewards, case.groups, case.states, **settings) == pytest.approx(expected, abs=1e-7)
+
+
+def test_worked_example_trajectories_of_unequal_length():
+    rewards, groups, states = [[0.0, 0.0, 10.0], [0.0]], np.array([0, 0]), ["s", "a", "b", "s"]
+    # returns of the trajectories 10 and 0: mean 5, variance 50, std 7.07107, so +-0.70711
+    by_paper = gigpo(rewards, groups, states, step_weight=0.0)
+    assert by_paper == pytest.approx([0.7071067, 0.7071067, 0.7071067, -0.7071067], abs=1e-6)
+    # rows 10 10 10 0: mean 7.5; squares 3 * 6.25 + 56.25 = 75, over 3: std 5
+    by_rows = gigpo(rewards, groups, states, step_weight=0.0, statistics="rows")
+    assert by_rows == pytest.approx([0.5, 0.5, 0.5, -1.5], abs=1e-6)
+    mean_only = gigpo(rewards, groups, states, step_weight=0.0, statistics="rows", std=False)
+    assert mean_only == pytest.approx([2.5, 2.5, 2.5, -7.5])
+    # gamma 0.5: discounted returns 2.5 5 10 | 0. State s: 2.5 and 0, mean 1.25; a and b are met once
+    joint = gigpo(rewards, groups, states, gamma=0.5, std=False)
+    assert joint == pytest.approx([5 + 1.25, 5, 5, -5 - 1.25])
+    # std of 2.5 and 0 is 1.76777: +-0.70711 once more, at half the weight
+    joint = gigpo(rewards, groups, states, gamma=0.5, step_weight=0.5)
+    assert joint == pytest.approx([1.0606600, 0.7071067, 0.7071067, -1.0606600], abs=1e-6)
+
+
+def test_worked_example_singletons():
+    # one trajectory of its task: nothing to compare with in the paper; two rows alike are not a single row
+    assert gigpo([[3.0, 4.0]], [0], ["a", "b"]).tolist() == [0, 0]
+    assert gigpo([[3.0, 4.0]], [0], ["a", "b"], statistics="rows").tolist() == [0, 0]
+    # a single row keeps its value in the published code: (7 - 0) / (1 + 1e-6)
+    assert gigpo([[7.0]], [0], ["a"]).tolist() == [0]
+    assert gigpo([[7.0]], [0], ["a"], statistics="rows") == pytest.approx([7 / 1.000001], abs=1e-12)
+    assert gigpo([[7.0]], [0], ["a"], statistics="rows", std=False).tolist() == [7]
+    # beside another task, each keeps its own
+    rows = gigpo([[7.0], [1.0], [3.0]], [5, 0, 0], ["a", "a", "b"], statistics="rows", std=False)
+    assert rows == pytest.approx([7, -1, 1])
+    # with a penalty of 0.1: rows 6.9; the paper's 0 less the penalty
+    assert gigpo([[7.0]], [0], ["a"], statistics="rows", std=False, penalties=[[0.1]]) == pytest.approx([6.9])
+    assert gigpo([[7.0]], [0], ["a"], penalties=[[0.1]]) == pytest.approx([-0.1])
+
+
+def test_worked_example_invalid_actions():
+    rewards, groups, states = [[0.0, 10.0], [0.0, 0.0]], [0, 0], ["s", "t", "s", "s"]
+    penalties = [[0.0, 2.0], [2.0, 0.0]]
+    # rows: 10 8 | -2 0, mean 4, differences 6 4 -6 -4, squares 104, over 3
+    spread = math.sqrt(104 / 3)
+    rows = gigpo(rewards, groups, states, step_weight=0.0, statistics="rows", penalties=penalties)
+    assert rows == pytest.approx(np.array([6, 4, -6, -4]) / spread, abs=1e-6)
+    # trajectories: mean 5, std 7.07107 without the penalties; then 5 and 5 - 2, -5 - 2 and -5
+    paper = gigpo(rewards, groups, states, step_weight=0.0, penalties=penalties)
+    assert paper == pytest.approx(np.array([5, 3, -7, -5]) / math.sqrt(50), abs=1e-6)
+    # steps, gamma 0.5: discounted 5 10 | 0 0, less penalties 5 8 | -2 0: the turn before the invalid one keeps its 5.
+    # State s: 5 -2 0, mean 1; t is met once
+    steps = gigpo(rewards, groups, states, gamma=0.5, std=False, penalties=penalties)
+    assert steps == pytest.approx([5 + 4, 3, -7 - 3, -5 - 1])
+
+
+def test_a_penalty_in_a_group_of_alike_returns_stays_a_penalty():
+    # nobody won: dividing by a standard deviation of 0 + 1e-6 would make -0.1 into -100000
+    lost = gigpo([[0.0, 0.0], [0.0]], [0, 0], ["a", "b", "c"], penalties=[[0.0, 0.1], [0.0]])
+    assert lost == pytest.approx([0, -0.1, 0])
+    # rows 0 -0.1 0: mean -1/30, variance (4 + 1 + 1) / 900 / 2 = 1 / 300
+    rows = gigpo([[0.0, 0.0], [0.0]], [0, 0], ["a", "b", "c"], penalties=[[0.0, 0.1], [0.0]], statistics="rows")
+    assert rows == pytest.approx(np.array([1, -2, 1]) / 30 * math.sqrt(300), abs=1e-4)
+
+
+def test_worked_example_hgpo():
+    rewards, states = [[0.0, 4.0], [0.0, 2.0], [0.0]], ["s", "t", "s", "t", "t"]
+    # gamma 1: returns 4 4 | 2 2 | 0. k = 1: s has 4 2: +1 -1; t has 4 2 0: +2 0 -2. k = 2: (s, t) has 4 2: +1 -1.
+    # Weights 2 and 3: turn 1 of the first (2 * 2 + 3 * 1) / 5; of the second a_1 is 0, so only a_2 counts: -1
+    advantages = hgpo(rewards, [0, 0, 0], states, gamma=1.0, history=1, std=False)
+    assert advantages == pytest.approx([1, 7 / 5, -1, -1, -2], abs=1e-5)
+    # population std: of 4 2 it is 1, of 4 2 0 sqrt(8 / 3)
+    advantages = hgpo(rewards, [0, 0, 0], states, gamma=1.0, history=1)
+    assert advantages == pytest.approx([1, (2 * 2 / math.sqrt(8 / 3) + 3) / 5, -1, -1, -2 / math.sqrt(8 / 3)], abs=1e-5)
+
+
+def test_near_equal_states_join_the_first_that_resembles_them():
+    # ratios are 2 * matches / letters: abcd abce 6/8; abce abfe 6/8; abcd abfe 4/8: likeness is not passed on
+    tasks, states = [0, 0, 0, 0, 1], ["abcd", "abce", "abfe", "abcd", "abcd"]
+    assert anchors(tasks, states, similarity=0.75).tolist() == [0, 0, 1, 0, 2]
+    assert anchors(tasks, states, similarity=0.76).tolist() == [0, 1, 2, 0, 3]
+    assert anchors(tasks, states).tolist() == [0, 1, 2, 0, 3]
+    # each is compared with firsts only: wbfe and abcd have 2/8; abfe and abcd 4/8, so it never meets wbfe
+    assert anchors([0] * 3, ["abcd", "wbfe", "abfe"], similarity=0.5).tolist() == [0, 1, 0]
+    # the ratio depends on the order: diet after tide has 4/8, tide after diet 2/8 (difflib's documentation)
+    assert anchors([0, 0, 1, 1], ["tide", "diet", "diet", "tide"], similarity=0.5).tolist() == [0, 0, 1, 2]
+    # abcd and abce together have returns 1 0, abfe has its own: only the pair is compared
+    advantages = gigpo([[1.0], [0.0], [7.0]], [0, 0, 0], states[:3], std=False, similarity=0.75)
+    episode = gigpo([[1.0], [0.0], [7.0]], [0, 0, 0], states[:3], std=False, step_weight=0.0)
+    assert advantages - episode == pytest.approx([0.5, -0.5, 0])
+
+
+@quick
+@given(st.lists(st.text("ab", max_size=5), max_size=8), st.sampled_from([0.3, 0.6, 0.9, 1.0]))
+def test_similar_states_are_found_greedily_in_order(states, similarity):
+    firsts, labels = [], []
+    for key in states:
+        near = [i for i, f in enumerate(firsts) if difflib.SequenceMatcher(None, key, f).ratio() >= similarity]
+        if not near:
+            firsts.append(key)
+        labels.append(near[0] if near else len(firsts) - 1)
+    assert anchors([3] * len(states), states, similarity=similarity).tolist() == labels
+
+
+def test_long_states_are_compared_as_difflib_does():
+    # beyond 200 characters difflib ignores frequent ones on one side only, so the order of arguments is seen
+    room = "\n".join("#####" + "." * i + "####" for i in range(30))
+    states = [room, room.replace(".", "_", 9), room[::-1], room + "!", room]
+    for similarity in (0.5, 0.9, 0.99):
+        near = difflib.SequenceMatcher(None, states[1], states[0]).ratio() >= similarity
+        assert (anchors([0, 0], states[:2], similarity=similarity).tolist() == [0, 0]) is near
+        labels = anchors([0] * 5, states, similarity=similarity)
+        assert labels[4] == labels[0]
+
+
+def test_equal_states_of_different_tasks_are_not_compared():
+    for estimate in (gigpo, hgpo):
+        assert estimate([[1.0], [0.0]], np.array([0, 1]), ["same", "same"]).tolist() == [0, 0]
+    assert gigpo([[1.0], [0.0]], [0, 1], ["same", "same"], similarity=0.5).tolist() == [0, 0]
+
+
+@quick
+@given(cases(), st.sampled_from(sorted(ALL)), st.randoms(use_true_random=False))
+def test_names_of_groups_and_states_and_the_order_of_trajectories_do_not_matter(case, name, rng):
+    before = ALL[name](case.rewards, case.groups, case.states)
+    renamed = ALL[name](case.rewards, -3 * case.groups, ["state " + s for s in case.states])
+    assert renamed == pytest.approx(before)
+    order = rng.sample(range(len(case.rewards)), len(case.rewards))
+    turns = [case.turns.index((n, t)) for n in order for t in range(len(case.rewards[n]))]
+    moved = ALL[name]([case.rewards[n] for n in order], case.groups[order], [case.states[t] for t in turns])
+    assert moved == pytest.approx(before[turns], abs=1e-7)
+
+
+@quick
+@given(cases(), st.sampled_from(["trajectories", "rows"]), st.sampled_from([0.5, 8.0]))
+def test_a_larger_scale_of_rewards_and_penalties_passes_through_or_cancels(case, statistics, scale):
+    def advantages(factor, std):
+        rewards, fines = ([[factor * x for x in part] for part in whole] for whole in (case.rewards, case.penalties))
+        settings = {"std": std, "statistics": statistics, "penalties": fines}
+        return gigpo(rewards, case.groups, case.states, **settings)
+
+    assert advantages(scale, std=False) == pytest.approx(scale * advantages(1.0, std=False), abs=1e-9)
+    if (
+        statistics == "rows"
+        and min(np.bincount(np.repeat(case.groups, [len(r) for r in case.rewards]), minlength=1)) > 1
+    ):
+        assert advantages(scale, std=True) == pytest.approx(advantages(1.0, std=True), abs=1e-3)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ALL)
+def test_a_reward_that_is_not_finite_is_refused_with_its_trajectory(name, bad):
+    with pytest.raises(UsageError, match=re.escape("reward of turn 1 of trajectory 2 is")):
+        ALL[name]([[0.0, 1.0], [1.0], [0.0, bad, 0.0]], np.array([0, 0, 1]), list("abcabc"))
+
+
+@pytest.mark.parametrize("estimate", [gigpo, hgpo])
+def test_wrong_penalties_are_refused_with_their_trajectory(estimate):
+    batch = [[0.0, 1.0], [1.0, 0.0]], [0, 0], list("abab")
+    with pytest.raises(UsageError, match="penalty of turn 0 of trajectory 1 is nan"):
+        estimate(*batch, penalties=[[0.0, 0.0], [math.nan, 0.0]])
+    with pytest.raises(UsageError, match="Trajectory 1 has a penalty below 0"):
+        estimate(*batch, penalties=[[0.0, 0.1], [-0.1, 0.0]])
+    with pytest.raises(UsageError, match="Trajectory 0 has 3 penalties for 2 rewards"):
+        estimate(*batch, penalties=[[0.0, 0.1, 0.0], [0.0]])
+
+
+def test_unknown_settings_are_refused():
+    with pytest.raises(UsageError, match="statistics of GiGPO"):
+        gigpo([[1.0]], [0], ["a"], statistics="row")
+    for similarity in (0.0, 1.5, math.nan):
+        with pytest.raises(UsageError, match="similarity"):
+            gigpo([[1.0]], [0], ["a"], similarity=similarity)
+    with pytest.raises(UsageError, match="no scope"):
+        step_reinforce([[1.0]], [0], mean="task")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_empty_batch_and_trajectories_without_turns_are_no_error(name):
+    assert ALL[name]([], np.array([], dtype=int), []).tolist() == []
+    assert ALL[name]([[], []], np.array([0, 0]), []).tolist() == []
+    assert len(ALL[name]([[], [1.0, 0.0]], np.array([0, 0]), ["a", "b"])) == 2
+
+
+def test_step_reinforce_by_running_moments():
+    seen = RunningMoments()
+    seen.update([0.0, 2.0])  # mean 1, variance 2
+    result = step_reinforce([[0.0, 3.0]], [0], gamma=1.0, mean="running", std="running", running=seen)
+    assert result == pytest.approx([2 / math.sqrt(2)] * 2, abs=1e-5)
+    assert mean(rebn([[1.0], [2.0], [4.0]])) == pytest.approx(0, abs=1e-9)
+
+
+def test_mt_grpo_compares_last_rewards_and_those_of_turns_of_the_same_number():
+    # Outcomes 1, 0, 0 of mean 1/3; first turns 0.5 and 0.2 of mean 0.35 (the third trajectory's only turn is its last)
+    rewards, groups = [[0.5, 0.1, 1.0], [0.2, 0.0], [0.0]], [4, 4, 4]
+    found = mt_grpo(rewards, groups, weight=0.5, std=False)
+    assert found == pytest.approx([2 / 3 + 0.075, 2 / 3, 2 / 3, -1 / 3 - 0.075, -1 / 3, -1 / 3])
+    # std of the outcomes sqrt(1/3), of first turns 0.15 sqrt(2); a second turn alone is compared with none
+    found = mt_grpo(rewards, groups, weight=2.0)
+    out, turn = 1 / math.sqrt(3), math.sqrt(2)
+    assert found == pytest.approx([2 * out + turn, 2 * out, 2 * out, -out - turn, -out, -out], abs=1e-4)
+
+
+@given(st.lists(st.lists(st.floats(-1, 1), max_size=4), min_size=1, max_size=6), st.booleans())
+def test_mt_grpo_of_episodes_that_pay_at_their_end_only_is_grpo(rewards, std):
+    rewards = [[0.0] * (len(row) - 1) + row[-1:] for row in rewards]
+    groups = [i % 2 for i in range(len(rewards))]
+    expected = grpo([sum(row) for row in rewards], groups, std=std)
+    assert mt_grpo(rewards, groups, std=std) == pytest.approx(np.repeat(expected, [len(row) for row in rewards]))

@@ -1,0 +1,58 @@
+"""The arithmetic of an update's memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from rollenv.trainers.config import load_config  # noqa: E402
+from rollenv.trainers.memory import Shape, Update, shape_of, table, update_memory, update_of  # noqa: E402
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "training.md"
+#: Qwen2.5-1.5B.
+LARGE = Shape(1_543_714_304, 28, 1536, 8960, 1536, 256, 151_936)
+
+
+def test_the_shape_is_counted_from_a_configuration():
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+    settings = transformers.Qwen2Config(vocab_size=50, num_key_value_heads=2, tie_word_embeddings=True, **sizes)
+    attention = 8 * 8 + 8 + 2 * (8 * 4 + 4) + 8 * 8
+    parameters = 50 * 8 + 2 * (attention + 3 * 8 * 16 + 2 * 8) + 8
+    assert shape_of(settings) == Shape(parameters, 2, 8, 16, 8, 4, 50)
+
+
+def test_the_guide_shows_what_the_function_computes():
+    memory = update_memory(LARGE, update_of(load_config("webshop_published"), 4096 + 512, player=2))
+    text = GUIDE.read_text()
+    for name, value in table(memory):
+        assert re.search(rf"^\| {re.escape(name)} \| {value.split()[0]} \|$", text, re.MULTILINE), name
+    assert sum(memory.values()) < 80e9
+
+
+@pytest.mark.parametrize(
+    ("change", "grows"),
+    [
+        ({"tokens": 40_000}, {"activations"}),
+        ({"checkpointing": False}, {"activations"}),
+        ({"player": 4}, {"the player's copy"}),
+        ({"critic": "model"}, {"activations", "the critic with Adam and gradients"}),
+        ({"most_logits": 1 << 40}, {"logits at a time"}),
+    ],
+)
+def test_what_grows_with_what(change, grows):
+    base = Update(16_384, 2, checkpointing=True, player=2, reference=True)
+    before, after = update_memory(LARGE, base), update_memory(LARGE, dataclasses.replace(base, **change))
+    assert {name for name in before if after[name] > before[name]} == grows
+    assert all(after[name] >= before[name] for name in before)
+
+
+def test_a_sample_longer_than_a_micro_batch_counts_whole():
+    config = load_config("webshop_published", ["optimizer.micro_batch_tokens=1000"])
+    assert update_of(config, 4608, player=2).tokens == 4608
+    assert update_of(load_config("sokoban"), 0, player=4).player == 0, "the tiny model's weights are shared"

@@ -1,0 +1,365 @@
+"""Rewards beside the environment's: by domain, for form and length, for instructions, and by a judge."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollenv import UsageError
+from rollenv.agents.base import AgentFailed, OracleAgent
+from rollenv.agents.chat.endpoint import Endpoint, Patience
+from rollenv.core import RollenvError
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.types import Task, Trajectory, Turn
+from rollenv.trainers.rewards import (
+    CHECKS,
+    ByDomain,
+    Format,
+    Instructions,
+    Judge,
+    JudgeFailed,
+    Overlong,
+    Sum,
+    follows,
+)
+from rollenv.trainers.rewards.judge import read_score
+from rollenv.trainers.sources import MixtureSource, SeedSource, TaskTemplate
+
+sys.path.append(str(Path(__file__).parent.parent / "agents"))
+from chat_server import ChatServer, completion
+
+SUMS = TaskTemplate("math:Arithmetic-v0-digit")
+
+
+def answered(*texts, task=None, tokens=0, asked="What is 1 + 1?"):
+    turns = [Turn((1,), (2,) * tokens, (0.0,) * tokens, 0.0, text, asked) for text in texts]
+    return Trajectory(task or Task("math:Arithmetic-v0-digit", 0), turns, "terminated")
+
+
+def worth(reward, trajectory):
+    return asyncio.run(reward(trajectory))
+
+
+def always(value):
+    async def reward(trajectory):
+        return value
+
+    return reward
+
+
+async def broken(trajectory):
+    raise ValueError("broken")
+
+
+# -- by domain ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_domain_is_the_name_in_the_mixture_and_then_the_environment():
+    source = MixtureSource({"hard": (1, SeedSource(SUMS)), "other": (1, SeedSource(SUMS))})
+    hard, other = next(source), next(source)
+    reward = ByDomain({"*": always(0), "math:*": always(1), "hard": always(2), "code:*": always(3)})
+    assert worth(reward, answered("x", task=hard)) == 2
+    assert worth(reward, answered("x", task=other)) == 1
+    assert worth(reward, answered("x", task=Task("game:Sokoban-v0-easy", 0))) == 0
+    assert worth(reward, answered("x", task=Task("code:OneLine-v0", 0))) == 3
+
+
+def test_the_outer_name_goes_before_the_inner_one():
+    inner = MixtureSource({"inner": (1, SeedSource(SUMS))})
+    task = next(MixtureSource({"outer": (1, inner)}))
+    assert worth(ByDomain({"inner": always(1), "outer": always(2)}), answered("x", task=task)) == 2
+    assert worth(ByDomain({"inner": always(1), "math:*": always(2)}), answered("x", task=task)) == 1
+
+
+def test_a_domain_without_a_reward_is_an_error():
+    with pytest.raises(UsageError, match=r"math:Arithmetic-v0-digit; there are code:\*"):
+        worth(ByDomain({"code:*": always(1)}), answered("x"))
+
+
+def test_sums_are_weighted_and_a_part_that_fails_is_told_as_it_is():
+    assert worth(Sum([(2.0, always(1.0)), (-0.5, always(3.0))]), answered("x")) == 0.5
+    left = []
+
+    async def slow(trajectory):
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            left.append("cancelled")
+            raise
+
+    with pytest.raises(ValueError, match="broken"):
+        worth(Sum([(1.0, slow), (1.0, broken)]), answered("x"))
+    assert left == ["cancelled"]
+
+
+def test_rewards_are_added_as_trajectories_end_and_a_failing_one_is_no_zero():
+    source = MixtureSource({"good": (1, SeedSource(SUMS)), "bad": (1, SeedSource(SUMS))})
+    reward = ByDomain({"good": always(0.25), "bad": broken})
+    with RolloutManager(OracleAgent(), reward=reward) as manager:
+        groups = manager.collect([next(source), next(source)], 2)
+    done = [t for group in groups for t in group]
+    assert {t.reward for t in done if t.complete} == {1.25}
+    failed = [t for t in done if not t.complete]
+    assert {t.failure for t in failed} == {"reward"}
+    assert all("broken" in t.error for t in failed)
+
+
+# -- form and length ---------------------------------------------------------------------------------------------------
+
+
+def test_the_format_is_that_of_the_whole_response_in_every_turn():
+    reward = Format(r"<think>.*</think>\s*\d+", matched=0.1, missed=-0.5)
+    assert worth(reward, answered("<think>\nso\n</think> 4\n")) == 0.1
+    assert worth(reward, answered("well <think></think> 4")) == -0.5
+    assert worth(reward, answered("<think></think>4", "4")) == pytest.approx(-0.2)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"), [(0, 0.0), (80, 0.0), (85, -0.5), (90, -1.0), (99, -1.9), (100, -2.0), (500, -2.0)]
+)
+def test_overlong_responses_are_punished_on_a_slope(tokens, expected):
+    assert worth(Overlong(longest=100, buffer=20, penalty=2.0), answered("x", tokens=tokens)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ByDomain({}),
+        lambda: Sum([]),
+        lambda: Format("("),
+        lambda: Format("x", matched=0.0, missed=0.0),
+        lambda: Overlong(10, 0),
+        lambda: Overlong(10, 11),
+        lambda: Overlong(10, 5, 0.0),
+        lambda: Judge("http://127.0.0.1:1/v1", "m", template="{task}"),
+        lambda: Judge("http://127.0.0.1:1/v1", "m", attempts=0),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(make):
+    with pytest.raises(UsageError):
+        make()
+
+
+# -- instructions ------------------------------------------------------------------------------------------------------
+
+CASES = [
+    ("keywords:existence", {"keywords": ["sun", "sea"]}, "Sun and SEA.", "sunny sea"),
+    ("keywords:forbidden_words", {"forbidden_words": ["no"]}, "nothing", "No!"),
+    ("keywords:frequency", {"keyword": "a b", "frequency": 2, "relation": "at least"}, "a b, A B", "a b ab"),
+    ("keywords:frequency", {"keyword": "c++", "frequency": 2, "relation": "less than"}, "c++", "C++ c++"),
+    ("keywords:letter_frequency", {"letter": "e", "let_frequency": 2, "let_relation": "less than"}, "E", "eE"),
+    ("length_constraints:number_words", {"num_words": 3, "relation": "at least"}, "don't stop now", "don't stop"),
+    ("length_constraints:number_sentences", {"num_sentences": 2, "relation": "less than"}, "It is 3.5.", "A. B!"),
+    ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "one\n***\ntwo", "one\n\ntwo"),
+    (
+        "length_constraints:nth_paragraph_first_word",
+        {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "So"},
+        'one\n\n"so" two',
+        "so one\n\ntwo",
+    ),
+    ("detectable_format:constrained_response", {}, "Well. My answer is maybe.", "My answer is perhaps."),
+    ("detectable_content:number_placeholders", {"num_placeholders": 2}, "[name], [street]", "[name]"),
+    ("detectable_content:postscript", {"postscript_marker": "P.S."}, "Yes.\nP.S. no", "the P.S. is missing"),
+    ("detectable_format:number_bullet_lists", {"num_bullets": 2}, "* a\n- b", "* a\n- b\n* c"),
+    ("detectable_format:number_highlighted_sections", {"num_highlights": 2}, "*one* **two**", "* one * *two*"),
+    ("detectable_format:multiple_sections", {"section_spliter": "PART", "num_sections": 2}, "PART 1\nPART 2", "PART 1"),
+    ("detectable_format:json_format", {}, '```json\n{"a": 1}\n```', "{a: 1}"),
+    ("detectable_format:title", {}, "<<joy>>\ntext", "<< >>"),
+    ("startend:end_checker", {"end_phrase": "Is that all?"}, "Yes. is that all? \n", "Is that all? Yes"),
+    ("startend:quotation", {}, ' "yes" ', '"'),
+    ("combination:repeat_prompt", {"prompt_to_repeat": "Say it"}, "say it\nI do", "I do say it"),
+    ("combination:two_responses", {}, "one\n******\ntwo", "one\n******\none"),
+    ("change_case:capital_word_frequency", {"capital_frequency": 1, "capital_relation": "at least"}, "an NPC", "An"),
+    ("change_case:english_capital", {}, "ALL 3", "All"),
+    ("change_case:english_lowercase", {}, "all 3", "All"),
+    ("punctuation:no_comma", {}, "a b", "a, b"),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "right", "wrong"), CASES, ids=[case[0] for case in CASES])
+def test_each_instruction(name, arguments, right, wrong):
+    instruction = {"id": name, **arguments, "not_given": None}
+    assert follows(right, instruction)
+    assert not follows(wrong, instruction)
+    assert not follows(" \n", instruction)
+
+
+def test_every_instruction_has_a_case():
+    assert {case[0] for case in CASES} == set(CHECKS)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=60), st.sampled_from(CASES))
+def test_any_text_has_a_verdict(text, case):
+    assert follows(text, {"id": case[0], **case[1]}) in (True, False)
+
+
+@pytest.mark.parametrize("unit", ["<<a", " \n", "* a ", "[", "a.", "***", "P.S.\n", "*a", "<<\n", "- \n", ". ", "``"])
+def test_long_texts_are_read_in_linear_time(unit):
+    for name, arguments, *_ in CASES:  # where it was quadratic, this would take minutes
+        follows(unit * 30_000, {"id": name, **arguments})
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        {"id": "keywords:presence"},
+        {},
+        {"id": "length_constraints:number_words"},
+        {"id": "length_constraints:number_words", "num_words": "3"},
+        {"id": "length_constraints:number_words", "num_words": 3, "relation": "more than"},
+        {"id": "punctuation:no_comma", "commas": 3},
+    ],
+)
+def test_instructions_that_cannot_be_checked_are_errors(instruction):
+    with pytest.raises(UsageError, match=r"instruction|relation"):
+        follows("a text", instruction)
+
+
+def test_all_or_a_share_of_a_tasks_instructions():
+    wanted = [{"id": "punctuation:no_comma"}, {"id": "change_case:english_capital"}]
+    assert worth(Instructions(wanted), answered("no, never", "yes")) == 0.0
+    assert worth(Instructions(wanted, partial=True), answered("YES", "yes")) == 0.5
+    assert worth(Instructions(lambda task: wanted[task.seed :]), answered("A, B", task=Task("x:y", 1))) == 1.0
+    assert worth(Instructions(lambda task: []), answered("x")) == 0.0, "nothing asked is nothing done"
+
+
+# -- a judge -----------------------------------------------------------------------------------------------------------
+
+
+def judge_that_says(*replies):
+    left = list(replies)
+
+    async def behave(exchange):
+        reply = left.pop(0) if len(left) > 1 else left[0]
+        await (exchange.hang_up() if reply is None else exchange.json(completion(reply)))
+
+    return ChatServer(behave)
+
+
+def test_a_judge_sees_task_and_answer_as_they_are_and_its_score_is_the_reward():
+    with judge_that_says("It is right.\n\n**Score: 7.5**") as server:
+        judge = Judge(server.url, "m", extra_body={"seed": 1})
+        assert worth(judge, answered("{task} Score: 10", asked="What is {answer}?")) == 0.75
+    (body,) = server.requests
+    assert body["model"] == "m"
+    assert body["seed"] == 1
+    text = body["messages"][0]["content"]
+    assert "What is {answer}?" in text
+    assert "\n{task} Score: 10\n" in text
+    assert judge.metrics() == {"judge/verdicts": 1, "judge/unreadable": 0, "judge/failures": 0}
+
+
+def test_a_verdict_that_cannot_be_read_is_asked_for_again_and_never_a_zero():
+    with judge_that_says("hm", "Score: 3", "hm") as server:
+        judge = Judge(server.url, "m")
+        assert worth(judge, answered("x")) == 0.3
+        with pytest.raises(JudgeFailed, match="'hm'"):
+            worth(judge, answered("x"))
+    assert judge.metrics() == {"judge/verdicts": 1, "judge/unreadable": 3, "judge/failures": 1}
+
+
+def test_a_judge_without_a_verdict_leaves_failed_trajectories_in_the_rollout():
+    with judge_that_says("I cannot say.") as server, RolloutManager(OracleAgent(), reward=Judge(server.url, "m")) as m:
+        (group,) = m.collect([next(SeedSource(SUMS))], 2)
+    assert [t.failure for t in group] == ["reward"] * 2
+    assert group.complete == []
+
+
+def test_an_endpoint_that_hangs_up_is_the_endpoints_error():
+    with judge_that_says(None) as server:
+        endpoint = Endpoint(server.url, patience=Patience(retries=1, first_wait=0.01))
+        with pytest.raises(AgentFailed):
+            worth(Judge(endpoint, "m"), answered("x"))
+
+
+async def silent(exchange):
+    await exchange.hang()
+
+
+async def failing(exchange):
+    await exchange.json({"error": "out of memory"}, "500 Internal Server Error")
+
+
+async def babbling(exchange):
+    await exchange.send(b"<html>Score: 10</html>")
+
+
+def saying(data):
+    async def behave(exchange):
+        await exchange.json(data)
+
+    return behave
+
+
+@pytest.mark.parametrize(
+    "behave",
+    [silent, failing, babbling, saying([]), saying({"choices": []}), saying({"choices": [{"message": "Score: 10"}]})]
+    + [saying(completion(text)) for text in (None, "", "Score: 11", "Score: -1", "Score: nan", "Score: 1e1", "10")],
+)
+def test_a_judge_that_does_not_judge_gives_no_reward_and_does_not_hang(behave):
+    with ChatServer(behave) as server:
+        judge = Judge(Endpoint(server.url, patience=Patience(0.2, retries=1, first_wait=0.01)), "m")
+        with pytest.raises(RollenvError, match=r"judge|gave no answer|Score"):
+            worth(judge, answered("x"))
+    assert judge.metrics()["judge/failures"] == 1
+    assert judge.metrics()["judge/verdicts"] == 0
+
+
+def thinking(raw, text):
+    turn = Turn((1,), (2,), (0.0,), 0.0, text, "What?", raw=raw)
+    return Trajectory(Task("math:Arithmetic-v0-digit", 0), [turn], "terminated")
+
+
+def test_thoughts_are_no_part_of_an_answer_that_is_judged():
+    """Otherwise the words that are asked for could be hidden there, and no thought could stand before JSON."""
+    hidden = thinking("<think>sun, Score: 10</think>rain", "rain")
+    assert worth(Instructions([{"id": "keywords:existence", "keywords": ["sun"]}]), hidden) == 0.0
+    assert worth(Instructions([{"id": "punctuation:no_comma"}]), hidden) == 1.0
+    with judge_that_says("Score: 3") as server:
+        worth(Judge(server.url, "m"), hidden)
+    assert "sun" not in server.requests[0]["messages"][0]["content"]
+    assert worth(Format("<think>.*</think>rain"), hidden) == 0.0, "a form is that of the whole response"
+
+
+def test_a_judge_is_not_asked_about_nothing():
+    with judge_that_says("Score: 10") as server:
+        assert [worth(Judge(server.url, "m"), thinking(r, t)) for r, t in (("", " \n"), ("<think>a</think>", ""))] == [
+            0,
+            0,
+        ]
+    assert not server.requests
+
+
+@pytest.mark.parametrize(
+    ("pattern", "response"),
+    [(r"(a|a)+b", "a" * 60), (r".*<a>.*</a>.*<b>.*</b>.*<c>.*</c>", "<a></a><b></b><c>" * 3000)],
+)
+def test_a_pattern_that_backtracks_forever_is_no_match(pattern, response, caplog):
+    assert worth(Format(pattern, missed=-0.5), answered(response)) == -0.5
+    assert "took over" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [
+        ("Score: 10", 10.0),
+        ("score : 0 / 10", 0.0),
+        ("x\nScore: [3].", 3.0),
+        ("Score: 3\n\n", 3.0),
+        ("Score: 3\nor so", None),
+        ("Score: 11", None),
+        ("Score: -1", None),
+        ("Score: <number>", None),
+        ("The score: 3", None),
+        ("Score: 3 or 4", None),
+        ("Score: nan", None),
+        ("", None),
+        ("Score: " + " " * 10**6 + "x", None),
+    ],
+)
+def test_scores(reply, score):
+    assert read_score(reply) == score

@@ -1,0 +1,40 @@
+"""A task for runs of a second: say the words that are shown. Rewards differ from answer to answer."""
+
+import rollenv
+
+ID = "test:Words-v0"
+WORDS = ("up", "down", "left", "right")
+
+
+class Words(rollenv.Env):
+    """``turns`` words, one after another. A right one pays ``pay``, others what their letters make."""
+
+    reset_options = frozenset({"index", "start"})
+
+    def __init__(self, turns=3, pay=1.0, end=True):
+        self.turns, self.pay, self.end = turns, pay, end
+
+    def _reset(self, options):
+        self.turn = 0
+        self.word = WORDS[options.get("index", options.get("start", self.randint(4)))]
+        return self.word, {"suffix": self.word}
+
+    def _step(self, action):
+        right = action == self.word
+        reward = self.pay if right else 0.1 * (sum(map(ord, action)) % 5)
+        self.turn += 1
+        self.word = WORDS[self.randint(4)]
+        info = {"suffix": self.word, "success": right, "valid": action in WORDS}
+        return self.word, reward, self.end and self.turn == self.turns, not self.end and self.turn == self.turns, info
+
+    def oracle_action(self):
+        return self.word
+
+    def sample_random_action(self):
+        return self.action_rng.choice(WORDS)
+
+    def state_key(self):
+        return f"{self.turn} {self.word}"
+
+    def num_tasks(self):
+        return len(WORDS)

@@ -1,0 +1,128 @@
+"""Advantages of whole trajectories, each compared with its group or with the batch."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rollenv.trainers.advantages.moments import EPSILON, Floats, finite, group_moments
+from rollenv.trainers.advantages.shaping import whiten
+
+
+def group_normalize(values: ArrayLike, groups: ArrayLike, *, std: bool) -> Floats:
+    """Subtract each group's mean and, with ``std``, divide by its standard deviation plus 1e-6.
+
+    A group of one, or one whose values are alike, gets zeros.
+
+    Args:
+        values: (N,)
+        groups: (N,) integers.
+        std: whether to divide by the standard deviation.
+
+    Returns:
+        (N,)
+
+    Raises:
+        UsageError: for a number that is not finite.
+    """
+    moments = group_moments(finite(values, "value"), groups)
+    scaled = moments.centred / (moments.spread + EPSILON) if std else moments.centred
+    return np.where(moments.alike, 0.0, scaled)
+
+
+def grpo(rewards: ArrayLike, groups: ArrayLike, *, std: bool = True) -> Floats:
+    """Group-relative advantages, (r - mean) / (std + 1e-6) (GRPO, arXiv 2402.03300, eq. 4).
+
+    Without ``std`` it is r - mean (Dr. GRPO, arXiv 2503.20783). A group of one, or one whose values are alike, gets
+    zeros.
+
+    Args:
+        rewards: (N,) return of each trajectory.
+        groups: (N,) the task each trajectory belongs to.
+        std: whether to divide by the standard deviation.
+
+    Returns:
+        (N,)
+
+    Raises:
+        UsageError: for a return that is not finite.
+    """
+    return group_normalize(finite(rewards, "return"), groups, std=std)
+
+
+def rloo(rewards: ArrayLike, groups: ArrayLike) -> Floats:
+    """Return minus the mean return of the group's other members (RLOO, arXiv 2402.14740). A group of one gets 0.
+
+    Args:
+        rewards: (N,) return of each trajectory.
+        groups: (N,) the task each trajectory belongs to.
+
+    Returns:
+        (N,)
+
+    Raises:
+        UsageError: for a return that is not finite.
+    """
+    moments = group_moments(finite(rewards, "return"), groups)
+    return moments.centred * moments.count / np.maximum(moments.count - 1, 1)
+
+
+def reinforce(rewards: ArrayLike) -> Floats:
+    """The return itself, with no baseline (REINFORCE, Williams 1992).
+
+    Args:
+        rewards: (N,) return of each trajectory.
+
+    Returns:
+        (N,)
+
+    Raises:
+        UsageError: for a return that is not finite.
+    """
+    return finite(rewards, "return").copy()
+
+
+def reinforce_pp(rewards: ArrayLike, groups: ArrayLike, lengths: ArrayLike, *, baseline: bool) -> Floats:
+    """Returns whitened over all tokens of the batch (REINFORCE++, arXiv 2501.03262).
+
+    Every token of a trajectory has its return, so in mean and variance a trajectory counts as often as it has tokens
+    (:func:`whiten`). One without tokens gets 0 and does not count. With ``baseline`` the mean return of the group, in
+    which each trajectory counts once, is subtracted first; a group of one then starts from 0.
+
+    Args:
+        rewards: (N,) return of each trajectory.
+        groups: (N,) the task each trajectory belongs to; only read with ``baseline``.
+        lengths: (N,) tokens that the policy drew in each trajectory.
+        baseline: whether to subtract the group's mean (REINFORCE++-baseline).
+
+    Returns:
+        (N,)
+
+    Raises:
+        UsageError: for a return that is not finite.
+    """
+    returns = finite(rewards, "return")
+    return whiten(group_moments(returns, groups).centred if baseline else returns, lengths)
+
+
+def maxrl(rewards: ArrayLike, groups: ArrayLike) -> Floats:
+    """How far a return is from its group's mean, relative to that mean: (r - mean) / mean (MaxRL, arXiv 2602.02710).
+
+    For returns of 0 and more, best of success and failure: the rarer success is in the group, the more it weighs. A
+    group whose mean is not above 1e-6 gets zeros; with negative returns that may be a group with successes.
+
+    Args:
+        rewards: (N,) return of each trajectory.
+        groups: (N,) the task each trajectory belongs to.
+
+    Returns:
+        (N,)
+
+    Raises:
+        UsageError: for a return that is not finite.
+    """
+    returns = finite(rewards, "return")
+    centred = group_moments(returns, groups).centred
+    mean = returns - centred
+    useful = mean > EPSILON
+    return np.where(useful, centred / np.where(useful, mean, 1.0), 0.0)

@@ -1,0 +1,235 @@
+"""Advantages of turns: their discounted returns compared with the batch, the group or the state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rollenv.core import UsageError
+from rollenv.trainers.advantages.anchors import anchors, numbered
+from rollenv.trainers.advantages.groups import group_normalize
+from rollenv.trainers.advantages.moments import (
+    EPSILON,
+    Floats,
+    RunningMoments,
+    finite,
+    group_moments,
+    parts,
+    ragged,
+    same_sizes,
+    sizes,
+)
+from rollenv.trainers.advantages.shaping import Scope, normalize
+
+Rewards = Sequence[Sequence[float]]
+Statistics = Literal["trajectories", "rows"]
+
+
+def discounted_returns(rewards: Rewards, gamma: float) -> Floats:
+    """Return-to-go of every turn, R_t = sum over k >= t of gamma^(k-t) r_k (GiGPO, arXiv 2505.10978, eq. 5).
+
+    Args:
+        rewards: for each of N trajectories the rewards of its turns.
+        gamma: discount per turn, 0 to 1.
+
+    Returns:
+        (T,)
+
+    Raises:
+        UsageError: for a reward that is not finite.
+    """
+    out: list[float] = []
+    for trajectory in parts(ragged(rewards, "reward"), sizes(rewards)):
+        total, backwards = 0.0, []
+        for reward in reversed(trajectory):
+            total = reward + gamma * total
+            backwards.append(total)
+        out += backwards[::-1]
+    return np.array(out, dtype=np.float64)
+
+
+def mt_grpo(rewards: Rewards, groups: ArrayLike, *, weight: float = 0.5, std: bool = True) -> Floats:
+    """Outcomes and turns compared apart, A_t = A_outcome + weight A_turn,t (MT-GRPO, arXiv 2505.11821).
+
+    A trajectory's outcome is the reward of its last turn; it is compared with those of its group. The reward of each
+    turn before it is compared with those of the turns of the same number in the group. The last turn has the outcome
+    only. Both comparisons are those of :func:`group_normalize`.
+
+    Args:
+        rewards: for each of N trajectories the rewards of its turns.
+        groups: (N,) the task each trajectory belongs to.
+        weight: lambda in the paper; how much a turn's own reward counts beside the outcome.
+        std: whether to divide by standard deviations.
+
+    Returns:
+        (T,)
+
+    Raises:
+        UsageError: for a reward that is not finite.
+    """
+    paid, lengths = ragged(rewards, "reward"), sizes(rewards)
+    outcome = group_normalize([row[-1] if len(row) else 0.0 for row in rewards], groups, std=std)
+    left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(paid))  # turns of the trajectory from this one on
+    numbers = np.repeat(lengths, lengths) - left
+    early = np.flatnonzero(left > 1)
+    task = np.repeat(np.asarray(groups), lengths)
+    advantages = np.repeat(outcome, lengths)
+    labels = numbered(zip(task[early].tolist(), numbers[early].tolist(), strict=True))
+    advantages[early] += weight * group_normalize(paid[early], labels, std=std)
+    return advantages
+
+
+def rebn(rewards: Rewards, *, gamma: float = 0.9) -> Floats:
+    """Discounted returns of turns, normalized over all turns of the batch (ReBN in GEM, arXiv 2510.01051).
+
+    A_t = (R_t - mean) / (std + 1e-6). Every turn counts the same, whatever its trajectory or group.
+
+    Args:
+        rewards: for each of N trajectories the rewards of its turns.
+        gamma: discount per turn, 0 to 1.
+
+    Returns:
+        (T,)
+
+    Raises:
+        UsageError: for a reward that is not finite.
+    """
+    returns = discounted_returns(rewards, gamma)
+    return group_normalize(returns, np.zeros(len(returns), dtype=np.int64), std=True)
+
+
+def step_reinforce(
+    rewards: Rewards,
+    groups: ArrayLike,
+    *,
+    gamma: float = 0.95,
+    mean: Scope = "group",
+    std: Scope = "group",
+    running: RunningMoments | None = None,
+) -> Floats:
+    """Discounted returns of turns, normalized over the turns of a group or the batch (``step_reinforce`` in ROLL).
+
+    Args:
+        rewards: for each of N trajectories the rewards of its turns.
+        groups: (N,) the task each trajectory belongs to.
+        gamma: discount per turn, 0 to 1.
+        mean: over which turns the mean is taken (:func:`normalize`); "none" and a ``std`` of "none" leave the return.
+        std: over which turns the standard deviation is taken.
+        running: moments of the returns of turns, for "running".
+
+    Returns:
+        (T,)
+
+    Raises:
+        UsageError: for a reward that is not finite.
+    """
+    task = np.repeat(np.asarray(groups), sizes(rewards))
+    return normalize(discounted_returns(rewards, gamma), task, mean=mean, std=std, running=running)
+
+
+def gigpo(
+    rewards: Rewards,
+    groups: ArrayLike,
+    states: Sequence[str],
+    *,
+    gamma: float = 0.95,
+    step_weight: float = 1.0,
+    std: bool = True,
+    statistics: Statistics = "trajectories",
+    penalties: Rewards | None = None,
+    similarity: float | None = None,
+) -> Floats:
+    """Group-in-group advantages of turns (GiGPO, arXiv 2505.10978, eq. 3, 6, 7 and 8): A = A_episode + omega A_step.
+
+    A_episode (:func:`episode_advantages`) compares the trajectory's return with its group. A_step compares the turn's
+    discounted return, minus its penalty, with those of all turns that its group took in the same state; a state met
+    once gives 0.
+
+    Args:
+        rewards: for each of N trajectories the rewards of its turns, without the penalties.
+        groups: (N,) the task each trajectory belongs to.
+        states: (T,) the state key of every turn. Equal keys of different tasks are not compared.
+        gamma: discount per turn, 0 to 1.
+        step_weight: weight of the step-level advantage (omega in the paper).
+        std: whether to divide by standard deviations.
+        statistics: what the episode level's mean and standard deviation are taken over.
+        penalties: for each trajectory, for each turn, 0 or more, as for an invalid action. It is subtracted from the
+            return and from the discounted return of its own turn only: no earlier turn pays for it.
+        similarity: None compares states by equal keys. From above 0 to 1, a turn joins the first state of its task
+            whose first key resembles its own by at least this ratio
+            (:func:`rollenv.trainers.advantages.anchors.anchors`).
+
+    Returns:
+        (T,)
+
+    Raises:
+        UsageError: for numbers that are not finite, a penalty below 0, and unknown or impossible settings.
+    """
+    task = np.repeat(np.asarray(groups), sizes(rewards))
+    fines = turn_penalties(rewards, penalties)
+    episode = episode_advantages(rewards, groups, fines, std=std, statistics=statistics)
+    labels = anchors(task, states, similarity=similarity)
+    return episode + step_weight * group_normalize(discounted_returns(rewards, gamma) - fines, labels, std=std)
+
+
+def episode_advantages(
+    rewards: Rewards, groups: ArrayLike, penalties: Floats, *, std: bool, statistics: Statistics
+) -> Floats:
+    """How a turn's trajectory compares with its group (GiGPO, eq. 3), less the turn's penalty.
+
+    With "trajectories", as in the paper, mean and standard deviation are taken over the returns of the group's
+    trajectories. Penalties do not enter them: (R - penalty - mean) / (std + 1e-6). In a group of one, or whose returns
+    are alike, R - mean is 0 and nothing is divided, so that what is left is minus the penalty, not a million times it.
+
+    With "rows", as in verl-agent's code, each turn of the group is a row with the value R - penalty, and mean and
+    standard deviation are taken over rows: long trajectories weigh more. A group that is a single row keeps its value,
+    as if the mean were 0 and the standard deviation 1; a single trajectory of several turns is no such group.
+
+    Args:
+        rewards: for each of N trajectories the rewards of its turns.
+        groups: (N,) the task each trajectory belongs to.
+        penalties: (T,)
+        std: whether to divide by standard deviations.
+        statistics: what mean and standard deviation are taken over.
+
+    Returns:
+        (T,)
+
+    Raises:
+        UsageError: for numbers that are not finite, or an unknown ``statistics``.
+    """
+    if statistics not in get_args(Statistics):
+        raise UsageError(f"{statistics!r} are no statistics of GiGPO. Use one of {', '.join(get_args(Statistics))}.")
+    lengths = sizes(rewards)
+    returns = finite([sum(r) for r in parts(ragged(rewards, "reward"), lengths)], "return")
+    if statistics == "trajectories":
+        moments = group_moments(returns, groups)
+        scale: Floats = np.where(moments.alike | (not std), 1.0, moments.spread + EPSILON)
+        centred: Floats = np.where(moments.alike, 0.0, moments.centred) / scale
+        return np.repeat(centred, lengths) - penalties / np.repeat(scale, lengths)
+    rows, task = np.repeat(returns, lengths) - penalties, np.repeat(np.asarray(groups), lengths)
+    alone = group_moments(rows, task).count == 1
+    return np.where(alone, rows / (1 + EPSILON if std else 1), group_normalize(rows, task, std=std))
+
+
+def turn_penalties(rewards: Rewards, penalties: Rewards | None) -> Floats:
+    """The penalties of all turns, shape (T,); zeros for None.
+
+    Args:
+        rewards: for each of N trajectories the rewards of its turns; only their number counts.
+        penalties: for each trajectory, for each turn, 0 or more; None for no penalties.
+
+    Raises:
+        UsageError: for one that is not finite or below 0, or a trajectory that has not one for each turn.
+    """
+    if penalties is None:
+        return np.zeros(int(sizes(rewards).sum()))
+    same_sizes(rewards, penalties, "penalties")
+    fines = ragged(penalties, "penalty")
+    if (fines < 0).any():
+        trajectory = next(i for i, p in enumerate(penalties) if min(p, default=0.0) < 0)
+        raise UsageError(f"Trajectory {trajectory} has a penalty below 0. Penalties are subtracted: give 0 or more.")
+    return fines

@@ -1,0 +1,189 @@
+"""Signs that training goes wrong, read from the metrics that are logged anyway.
+
+An alarm is a pure function of the rows so far, so it needs no state beyond the log, and a resumed run continues as if
+it had not stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from numbers import Real
+from typing import Any
+
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """What happened, with the numbers, and what to do."""
+
+    name: str
+    happened: str
+    do: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.happened}. {self.do}"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When alarms go off."""
+
+    patience: int = 3
+    """Iterations in a row for what can happen by chance: equal rewards, no informative group."""
+    quiet: int = 10
+    """An alarm that held within this many iterations is not given again."""
+    entropy: float = 0.1
+    """Share of the first iteration's entropy."""
+    ratio: float = 1.5
+    """The mean ratio lies between this and its inverse."""
+    logprob_drift: float = 0.1
+    """Mean of |log π - log μ| for the same weights, in nats. bfloat16 samplers are at about 0.01."""
+
+
+def alarms(metrics: Row, history: Rows, limits: Limits | None = None) -> list[Alarm]:
+    """Alarms that a new row gives. Each cause is reported when it begins, not again while it lasts.
+
+    Rows may lack metrics; a rule sees only the rows that have its own. Read are ``reward_std`` (spread of all episodes'
+    rewards) and ``reward``, ``informative_groups`` (share), ``entropy``, ``ratio``, ``drift`` (turns whose tokens are
+    not those that were played), ``logprob_drift``, and every number for being finite.
+
+    Args:
+        metrics: of this iteration.
+        history: rows of all iterations before it, oldest first.
+        limits: when to report.
+    """
+    limits = limits or Limits()
+    rows = [*history, metrics]
+    found = []
+    for rule in RULES:
+        alarm = rule(rows, limits)
+        if alarm is not None and not _lasts(rule, rows, limits):
+            found.append(alarm)
+    return found + _not_finite(rows, limits)
+
+
+Rule = Callable[[Rows, Limits], Alarm | None]
+
+
+def _lasts(rule: Rule, rows: Rows, limits: Limits) -> bool:
+    starts = range(max(len(rows) - limits.quiet, 0), len(rows))
+    return any(rule(rows[:end], limits) is not None for end in starts)
+
+
+def _last(rows: Rows, name: str, n: int = 1) -> list[float]:
+    """The ``n`` latest values, latest first; none if the last row has none, for what is not new is no news."""
+    if not rows or not _finite(rows[-1].get(name)):
+        return []
+    return list(islice((row[name] for row in reversed(rows) if _finite(row.get(name))), n))
+
+
+def _constant_reward(rows: Rows, limits: Limits) -> Alarm | None:
+    last = _last(rows, "reward_std", limits.patience)
+    if len(last) < limits.patience or max(last) > 1e-9:
+        return None
+    return Alarm(
+        "constant_reward",
+        f"all episodes of the last {limits.patience} iterations had one reward, {rows[-1].get('reward', math.nan):g}",
+        "Look at an episode: is the task far too hard or easy, or does its reward not see the answer? Change the "
+        "level, warm up by imitation, or give partial rewards",
+    )
+
+
+def _no_informative_group(rows: Rows, limits: Limits) -> Alarm | None:
+    last = _last(rows, "informative_groups", limits.patience)
+    if len(last) < limits.patience or max(last) > 0 or _constant_reward(rows, limits):
+        return None  # equal rewards are one cause, not two
+    return Alarm(
+        "no_informative_group",
+        f"in {limits.patience} iterations no group had members that differ in reward, so nothing was learnt",
+        "Raise the group size or the temperature, or pick tasks with a success rate near one half",
+    )
+
+
+def _entropy_collapse(rows: Rows, limits: Limits) -> Alarm | None:
+    now = _last(rows, "entropy")
+    start = next((row["entropy"] for row in rows if _finite(row.get("entropy"))), 0.0)
+    if not now or start <= 0 or now[0] > limits.entropy * start:
+        return None
+    return Alarm(
+        "entropy_collapse",
+        f"entropy fell to {now[0]:.3g} nats per token from {start:.3g} at the start",
+        "Members of a group become copies. If reward does not rise any more, lower the learning rate, raise the upper "
+        "clip, add an entropy bonus or go back to an earlier checkpoint",
+    )
+
+
+def _ratio_far(rows: Rows, limits: Limits) -> Alarm | None:
+    now = _last(rows, "ratio")
+    if not now or 1 / limits.ratio <= now[0] <= limits.ratio:
+        return None
+    return Alarm(
+        "ratio_far",
+        f"the mean ratio of policy and old policy is {now[0]:.3g}, not {1 / limits.ratio:.2f} to {limits.ratio:g}",
+        "Make fewer updates of a batch, lower the learning rate or the staleness, and check that old log-probabilities "
+        "are of the same tokens and temperature",
+    )
+
+
+def _drift(rows: Rows, limits: Limits) -> Alarm | None:
+    now = _last(rows, "drift")
+    if not now or now[0] == 0:
+        return None
+    return Alarm(
+        "drift",
+        f"tokens of {now[0]:g} turns are not trained on as they were drawn",
+        "The agent's prompts are rebuilt from text: keep token ids, and run rollenv's drift check on one episode",
+    )
+
+
+def _logprob_drift(rows: Rows, limits: Limits) -> Alarm | None:
+    now = _last(rows, "logprob_drift")
+    if not now or now[0] <= limits.logprob_drift:
+        return None
+    return Alarm(
+        "logprob_drift",
+        f"sampler and trainer disagree by {now[0]:.3g} nats per token, more than {limits.logprob_drift:g}",
+        "Check that weights were synchronised and that both use one temperature, no top-p or top-k, and one precision; "
+        "if they must differ, use a correction such as tis or icepop",
+    )
+
+
+def _not_finite(rows: Rows, limits: Limits) -> list[Alarm]:
+    """One alarm for all names that are new."""
+    bad = _bad(rows[-1])
+    for row in rows[-limits.quiet - 1 : -1]:
+        bad -= _bad(row)
+    if not bad:
+        return []
+    values = ", ".join(f"{name} is {rows[-1][name]}" for name in sorted(bad))
+    return [
+        Alarm(
+            "not_finite",
+            values,
+            "Lower the learning rate or the bound of the gradient's norm, and look for log-probabilities of -inf. The "
+            "last checkpoint before this iteration is good",
+        )
+    ]
+
+
+def _bad(row: Row) -> set[str]:
+    return {name for name, value in row.items() if isinstance(value, Real) and not _finite(value)}
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+RULES: tuple[Rule, ...] = (
+    _constant_reward,
+    _no_informative_group,
+    _entropy_collapse,
+    _ratio_far,
+    _drift,
+    _logprob_drift,
+)

@@ -1,0 +1,176 @@
+"""From rewards to advantages: a section whose ``name`` decides which other keys there are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rollenv.trainers.config.section import Discount, Positive, Scope, Section, Share, Weight, union
+
+
+class Algorithm(Section):
+    """Base of the algorithms: how a turn's advantage comes from rewards."""
+
+    whiten: bool = False
+    """Normalise advantages over all response tokens of the batch to mean 0 and standard deviation 1."""
+    clip_advantage: Weight = 0.0
+    """Advantages are cut at plus and minus this; 0 for no limit."""
+
+
+class Grpo(Algorithm):
+    """A trajectory against its group (GRPO; without the standard deviation Dr. GRPO)."""
+
+    name: Literal["grpo"] = "grpo"
+    normalize_std: bool = True
+    """Divide advantages by the group's standard deviation."""
+
+
+class Rloo(Algorithm):
+    """A trajectory against the mean of the others of its group."""
+
+    name: Literal["rloo"] = "rloo"
+
+
+class Reinforce(Algorithm):
+    """The return itself."""
+
+    name: Literal["reinforce"] = "reinforce"
+
+
+class ReinforcePlusPlus(Algorithm):
+    """Returns normalised over all tokens of the batch (REINFORCE++)."""
+
+    name: Literal["reinforce_pp"] = "reinforce_pp"
+    baseline: bool = True
+    """Subtract the group's mean first."""
+
+
+class MaxRl(Algorithm):
+    """A trajectory against its group, in units of the group's success (MaxRL)."""
+
+    name: Literal["maxrl"] = "maxrl"
+
+
+class Rebn(Algorithm):
+    """Discounted returns of turns, normalised over the batch (ReBN)."""
+
+    name: Literal["rebn"] = "rebn"
+    gamma: Discount = 0.9
+    """Discount per turn."""
+
+
+class StepReinforce(Algorithm):
+    """Discounted returns of turns."""
+
+    name: Literal["step_reinforce"] = "step_reinforce"
+    gamma: Discount = 0.95
+    """Discount per turn."""
+    mean: Scope = "group"
+    """Over which turns the mean is taken that is subtracted."""
+    std: Scope = "group"
+    """Over which turns the standard deviation is taken that is divided by."""
+
+
+class Gigpo(Algorithm):
+    """A trajectory against its group, and a turn against other turns in the same state (GiGPO)."""
+
+    name: Literal["gigpo"] = "gigpo"
+    normalize_std: bool = True
+    """Divide advantages by the standard deviation of what they are compared with."""
+    gamma: Discount = 0.95
+    """Discount of the step returns."""
+    step_weight: Weight = 1.0
+    """Weight of the step advantage (omega)."""
+    statistics: Literal["trajectories", "rows"] = "trajectories"
+    """What a group's mean is taken over: trajectories, as in the paper, or all their turns, as in the authors' code."""
+    similarity: Share = 1.0
+    """States at least as similar as this count as the same; 1 for equal ones only."""
+
+
+class Hgpo(Algorithm):
+    """A turn against other turns with the same last states, for several numbers of last states (HGPO)."""
+
+    name: Literal["hgpo"] = "hgpo"
+    normalize_std: bool = True
+    gamma: Discount = 0.95
+    """Discount of the step returns."""
+    history: int = Field(2, ge=0)
+    """The most earlier states that have to agree besides the present one."""
+    alpha: Weight = 1.0
+    """How much more longer agreement weighs."""
+    base_group: bool = False
+    """Compare whole trajectories as well."""
+
+
+class Empg(Algorithm):
+    """A trajectory against its group, where turns of an unsure policy count less (EMPG)."""
+
+    name: Literal["empg"] = "empg"
+    normalize_std: bool = True
+    scale: Weight = 1.0
+    """How strongly unsure turns are damped."""
+    bonus: Weight = 0.1
+    """Added to a turn that leads to a sure next turn."""
+    future_scale: Weight = 1.0
+    """How strongly an unsure next turn lowers the bonus."""
+
+
+class MtGrpo(Algorithm):
+    """A trajectory's last reward against its group, and each earlier turn's against those of the same number
+    (MT-GRPO)."""
+
+    name: Literal["mt_grpo"] = "mt_grpo"
+    normalize_std: bool = True
+    turn_weight: Positive = 0.5
+    """How much a turn's own reward counts beside the last one (lambda)."""
+
+
+class CriticConfig(Section):
+    """What predicts returns."""
+
+    kind: Literal["model", "head"] = "model"
+    """A model of its own, begun as a copy of the policy's; or a head on the policy's hidden states, which leaves these
+    as they are."""
+    lr: Positive = 1e-5
+    warm_up: int = Field(0, ge=0)
+    """Iterations in which only the critic learns."""
+    clip: Weight = 0.2
+    """How far a prediction may move in an update before its loss is cut; 0 for no limit."""
+
+
+class Ppo(Algorithm):
+    """Advantages of a critic (generalised advantage estimation)."""
+
+    name: Literal["ppo"] = "ppo"
+    credit: Literal["token", "turn", "bi_level"] = "token"
+    """What a step of the estimator is: a token; a turn (Turn-PPO); or a turn, and its tokens inside (VAGEN)."""
+    gamma: Discount = 1.0
+    lam: Share = 0.95
+    turn_gamma: Discount = 0.99
+    """Discount per turn, where ``credit`` knows turns."""
+    turn_lam: Share = 0.9
+    critic: CriticConfig = CriticConfig()
+
+
+AnyAlgorithm = Annotated[
+    Grpo | Rloo | Reinforce | ReinforcePlusPlus | MaxRl | Rebn | StepReinforce | Gigpo | Hgpo | Empg | MtGrpo | Ppo,
+    Field(discriminator="name"),
+    union(
+        "algorithm",
+        "name",
+        Grpo,
+        Rloo,
+        Reinforce,
+        ReinforcePlusPlus,
+        MaxRl,
+        Rebn,
+        StepReinforce,
+        Gigpo,
+        Hgpo,
+        Empg,
+        MtGrpo,
+        Ppo,
+        base=Algorithm,
+    ),
+]

@@ -1,0 +1,328 @@
+"""Loading a run's configuration: recipes, ``key=value`` settings, and errors that name the right key."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from rollenv.core import UsageError
+from rollenv.trainers.config.losses import Loss
+from rollenv.trainers.config.run import TrainConfig
+from rollenv.trainers.config.section import Union, union_of
+
+_LOSSES = (union_of("loss") or Union("", {}, frozenset())).variants.values()
+
+#: What is between rewards and the loss, without which a teacher alone teaches.
+_OF_REWARDS = (
+    "algorithm",
+    "correction",
+    *(f"rewards.{key}" for key in ("scale", "shift", "clip", "mean", "std", "success_only", "invalid_penalty")),
+    "rewards.overlong",
+    "loss.name",
+    *dict.fromkeys(f"loss.{k}" for m in _LOSSES for k in m.model_fields.keys() - Loss.model_fields.keys() - {"name"}),
+)
+
+#: Keys that do something only under other settings: when, and what to say.
+_IDLE: tuple[tuple[str, Callable[[TrainConfig], bool], str], ...] = (
+    ("model.size", lambda c: c.model.path == "tiny", "model.path='tiny'"),
+    ("model.warm_up", lambda c: c.model.path == "tiny", "model.path='tiny'"),
+    ("loss.final_entropy", lambda c: c.loss.entropy > 0, "loss.entropy above 0"),
+    ("rollout.reset_deadline", lambda c: c.rollout.workers != "inline", "rollout.workers other than inline"),
+    ("rollout.step_deadline", lambda c: c.rollout.workers != "inline", "rollout.workers other than inline"),
+    ("algorithm.gamma", lambda c: getattr(c.algorithm, "credit", "") != "turn", "algorithm.credit other than turn"),
+    ("algorithm.lam", lambda c: getattr(c.algorithm, "credit", "") != "turn", "algorithm.credit other than turn"),
+    ("algorithm.turn_gamma", lambda c: getattr(c.algorithm, "credit", "") != "token", "algorithm.credit=turn"),
+    ("algorithm.turn_lam", lambda c: getattr(c.algorithm, "credit", "") != "token", "algorithm.credit=turn"),
+    (
+        "loss.observations",
+        lambda c: c.loss.observations == 0 or c.samples == "trajectory",
+        "rollout.samples=trajectory",
+    ),
+    ("kl.horizon", lambda c: getattr(c.kl, "target", 1) > 0, "kl.target above 0"),
+    ("algorithm.future_scale", lambda c: getattr(c.algorithm, "bonus", 1) > 0, "algorithm.bonus above 0"),
+    *((key, lambda c: not getattr(c.distill, "alone", False), "distill.alone=false") for key in _OF_REWARDS),
+    ("prompt.template_args", lambda c: c.templates, "a model.path other than tiny, and prompt.chat=true"),
+    ("trackers.project", lambda c: "wandb" in c.trackers.use, "trackers.use=['wandb']"),
+    # the tiny model is warmed up on the environment itself
+    (
+        "env.kwargs",
+        lambda c: c.tasks.kind != "mixture" or c.model.path == "tiny",
+        "tasks.kind other than mixture, whose parts have their own",
+    ),
+    ("env.options", lambda c: c.tasks.kind != "mixture", "tasks.kind other than mixture, whose parts have their own"),
+)
+
+#: What cannot work: the key to change, when, and why.
+_IMPOSSIBLE: tuple[tuple[str, Callable[[TrainConfig], bool], str], ...] = (
+    (
+        "rewards.overlong",
+        lambda c: c.rewards.overlong > c.rollout.max_new_tokens,
+        "is more tokens than rollout.max_new_tokens",
+    ),
+    (
+        "kl.horizon",
+        lambda c: getattr(c.kl, "target", 0) > 0 and 0.2 * _most_trajectories(c) >= getattr(c.kl, "horizon", 0),
+        "is too short for so many trajectories a batch: the coefficient could fall to 0; raise it",
+    ),
+    (
+        "distill.alone",
+        lambda c: getattr(c.distill, "alone", False) and (c.algorithm.name == "ppo" or c.kl.name == "reward"),
+        "leaves a critic and a penalty in rewards nothing to do; take another algorithm.name, and kl.name=loss or none",
+    ),
+    (
+        "distill.path",
+        lambda c: getattr(c.distill, "path", "") == "tiny",
+        "names a model that is made anew for every run; take a checkpoint of one",
+    ),
+    ("loss.dual", lambda c: 0 < getattr(c.loss, "dual", 0) <= 1, "is a limit above 1, or 0 for none"),
+    (
+        "tasks.down",
+        lambda c: getattr(c.tasks, "down", 0) >= getattr(c.tasks, "up", 1),
+        "must be below tasks.up, or levels would change all the time",
+    ),
+)
+
+
+def _most_trajectories(config: TrainConfig) -> int:
+    return config.rollout.groups_per_batch * (config.rollout.group_size + config.rollout.extra_members)
+
+
+def recipes() -> dict[str, Path]:
+    """The bundled recipes by name."""
+    folder = Path(str(resources.files("rollenv.trainers.recipes")))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
+    """Load a recipe, with overrides.
+
+    Args:
+        recipe: name of a bundled recipe, or path of a TOML file.
+        overrides: ``key=value``; keys are dotted, values are TOML.
+
+    Raises:
+        UsageError: the recipe or a key is unknown (the message names similar ones), or a value has the wrong type.
+    """
+    path = recipes().get(recipe, Path(recipe))
+    if not path.is_file():
+        raise UsageError(f"there is no recipe {recipe!r}; bundled are {', '.join(recipes())}, or pass a TOML file")
+    data = _read(path)
+    _apply(data, overrides)
+    config = parse_config(data)
+    if config.rewards.domains:
+        from rollenv.trainers.rewards.configured import check_domains
+
+        check_domains(config)
+    _refuse_idle_keys(config, [".".join(_split(o)[0]) for o in overrides] or list(_flat(data)))
+    return config
+
+
+def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A recipe's data, on top of that of the recipe that it extends."""
+    if path in seen:
+        raise UsageError(f"{path} extends itself: {' -> '.join(p.name for p in (*seen, path))}")
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
+    if "extends" not in data:
+        return data
+    name = data.pop("extends")
+    if not isinstance(name, str):
+        raise UsageError(f"{path}: extends names a recipe, got {name!r}")
+    parent = recipes().get(name, path.parent / name)
+    if not parent.is_file():
+        raise UsageError(f"{path} extends {name!r}, which is neither a bundled recipe nor a file beside it")
+    return _merged(_read(parent, (*seen, path)), data)
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    out = dict(below)
+    if (union := union_of(prefix)) and union.tag in above:
+        _choose(out, union, above[union.tag])
+    for key, value in above.items():
+        name = f"{prefix}.{key}" if prefix else key
+        known = out.get(key)
+        out[key] = _merged(known, value, name) if isinstance(value, dict) and isinstance(known, dict) else value
+    return out
+
+
+def _apply(data: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Settings in their order, but first those that decide which other keys there are."""
+    split = [_split(override) for override in overrides]
+    for path, value in sorted(split, key=lambda item: not _is_tag(item[0])):
+        _set(data, path, value)
+
+
+def _is_tag(path: Sequence[str]) -> bool:
+    union = union_of(".".join(path[:-1]))
+    return union is not None and path[-1] == union.tag
+
+
+def _choose(section: dict[str, Any], union: Union, tag: Any) -> None:
+    """Another variant was chosen: what was set for the one before means nothing to it."""
+    if section.get(union.tag, union.default) != tag:
+        for key in [k for k in section if k not in union.common]:
+            del section[key]
+
+
+def with_settings(config: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
+    """Return a configuration with ``key=value`` settings applied.
+
+    Args:
+        config: to start from.
+        overrides: settings such as ``optimizer.lr=1e-5``, applied in order.
+
+    Raises:
+        UsageError: for an unknown key (the message names the nearest ones) or a value of the wrong type.
+    """
+    data = config.model_dump(mode="json")
+    _apply(data, overrides)
+    return parse_config(data)
+
+
+def _refuse_idle_keys(config: TrainConfig, keys: Sequence[str]) -> None:
+    """Raise UsageError for a key that was set and does nothing under the other settings.
+
+    Args:
+        config: all settings.
+        keys: the user's, or those of a recipe that is loaded as it is. What a recipe says about a choice that the user
+            made otherwise is no mistake of either.
+    """
+    for key, works, when in _IDLE:
+        if any(k == key or k.startswith(key + ".") for k in keys) and not works(config):
+            raise UsageError(f"{key} does nothing here, only with {when}; leave it out")
+
+
+def parse_config(data: dict[str, Any]) -> TrainConfig:
+    """Validate plain data.
+
+    Raises:
+        UsageError: naming every bad key or value, or what cannot work together.
+    """
+    try:
+        config = TrainConfig.model_validate(data)
+    except ValidationError as error:
+        lines = [_explain(e["loc"], e["type"], e["msg"], e.get("input")) for e in error.errors()]
+        raise UsageError("; ".join(lines)) from error
+    if wrong := [f"{key} {why}" for key, when, why in _IMPOSSIBLE if when(config)]:
+        raise UsageError("; ".join(wrong))
+    return config
+
+
+def changed_keys(old: TrainConfig, new: TrainConfig) -> list[str]:
+    """List every setting that differs, as ``key: old -> new``.
+
+    Args:
+        old: settings before.
+        new: settings after.
+    """
+    a, b = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
+    return [f"{k}: {a.get(k)!r} -> {b.get(k)!r}" for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)]
+
+
+def _split(override: str) -> tuple[list[str], Any]:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise UsageError(f"{override!r} is not of the form key=value")
+    try:
+        return key.split("."), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.split("."), value  # a bare word is a string
+
+
+def _set(data: dict[str, Any], path: list[str], value: Any) -> None:
+    for i, name in enumerate(path[:-1]):
+        data = data.setdefault(name, {})
+        if not isinstance(data, dict):
+            raise UsageError(f"{'.'.join(path[: i + 1])} is a value, not a section; {'.'.join(path)} cannot be set")
+    if (union := union_of(".".join(path[:-1]))) and path[-1] == union.tag:
+        _choose(data, union, value)
+    data[path[-1]] = value
+
+
+def _explain(location: tuple[int | str, ...], kind: str, message: str, value: Any) -> str:
+    parts, tag = _plain_location(location)
+    key = ".".join(map(str, parts))
+    if kind == "union_tag_invalid" and (union := _union_above(parts)):
+        given = value.get(union.tag) if isinstance(value, dict) else value
+        near = difflib.get_close_matches(str(given), union.variants, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return f"{key}.{union.tag} is one of {', '.join(union.variants)}, not {given!r}{hint}"
+    if kind != "extra_forbidden":
+        return f"{key}: {message[:1].lower()}{message[1:]}" + ("" if kind == "missing" else f", got {value!r}")
+    union = _union_above(parts[:-1])
+    if union and (readers := [name for name, model in union.variants.items() if parts[-1] in model.model_fields]):
+        return (
+            f"{key} does nothing under {'.'.join(map(str, parts[:-1]))}.{union.tag}={tag!r}, "
+            f"only under {', '.join(readers)}; leave it out"
+        )
+    return f"there is no key {key!r}" + (
+        f"; did you mean {' or '.join(map(repr, near))}?" if (near := _near(key)) else ""
+    )
+
+
+def _plain_location(location: Sequence[int | str]) -> tuple[list[int | str], str]:
+    """The keys as they are written, without the variants that pydantic puts between them, and the last variant."""
+    parts: list[int | str] = []
+    tag = ""
+    for part in location:
+        union = _union_above(parts)
+        if union and part in union.variants:
+            tag = str(part)
+            if not any(part in model.model_fields for model in union.variants.values()):
+                continue
+        parts.append(part)
+    return parts, tag
+
+
+def _union_above(parts: Sequence[int | str]) -> Union | None:
+    """The variants of the section, or of the entry of a list, in which a key stands."""
+    return union_of(next((str(part) for part in reversed(parts) if isinstance(part, str)), ""))
+
+
+def _near(key: str) -> list[str]:
+    """The keys that are most likely meant: of the same name elsewhere, of the same section, or similar overall."""
+    keys = _all_keys()
+    section, _, name = key.rpartition(".")
+    siblings = [k for k in keys if k.rpartition(".")[0] == section]
+    named = sorted((k for k in keys if k.rpartition(".")[2] == name), key=lambda k: k.count("."))
+    close = difflib.get_close_matches
+    return named[:3] or close(key, siblings, n=2) or close(key, keys, n=2) or _near_name(name, keys)
+
+
+def _near_name(name: str, keys: Sequence[str]) -> list[str]:
+    """Keys of any section whose own name is like this one."""
+    names = difflib.get_close_matches(name, {k.rpartition(".")[2] for k in keys}, n=2)
+    return [k for near in names for k in keys if k.rpartition(".")[2] == near][:3]
+
+
+def _all_keys(model: type[BaseModel] = TrainConfig, prefix: str = "") -> list[str]:
+    """All keys of all variants, once each."""
+    return list(dict.fromkeys(_walk_keys(model, prefix)))
+
+
+def _walk_keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        union = union_of(prefix + name)
+        below = list(union.variants.values()) if union else [field.annotation]
+        for section in below:
+            if isinstance(section, type) and issubclass(section, BaseModel):
+                yield from _walk_keys(section, f"{prefix}{name}.")
+
+
+def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict) and value:
+            out |= _flat(value, f"{prefix}{key}.")
+        else:
+            out[prefix + key] = value
+    return out

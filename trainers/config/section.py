@@ -1,0 +1,63 @@
+"""What all sections of the configuration have in common, and sections of which one key decides about the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Discount = Annotated[float, Field(gt=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Weight = Annotated[float, Field(ge=0)]
+Scope = Literal["none", "group", "batch"]
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """A section with variants: the key ``tag`` decides which other keys there are."""
+
+    tag: str
+    variants: Mapping[str, type[Section]]
+    common: frozenset[str]
+    """Keys that every variant has with the same meaning."""
+
+    @property
+    def default(self) -> str:
+        """The variant where none is named."""
+        return next(iter(self.variants))
+
+
+#: By the name of the section, wherever it is.
+_UNIONS: dict[str, Union] = {}
+
+
+def union(section: str, tag: str, *models: type[Section], base: type[Section] = Section) -> BeforeValidator:
+    """Register a section's variants, the default one first.
+
+    Args:
+        section: its name.
+        tag: the key that decides.
+        models: each with the values of its tag as a Literal.
+        base: whose keys all variants have in common.
+
+    Returns:
+        A validator that adds the default tag where none was given.
+    """
+    variants = {str(value): model for model in models for value in get_args(model.model_fields[tag].annotation)}
+    _UNIONS[section] = Union(tag, variants, frozenset(base.model_fields))
+    default = _UNIONS[section].default
+    return BeforeValidator(lambda value: {tag: default, **value} if isinstance(value, dict) else value)
+
+
+def union_of(path: str) -> Union | None:
+    """The variants of a section, by its dotted path; None for a section that has none."""
+    return _UNIONS.get(path.rpartition(".")[2])

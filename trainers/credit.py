@@ -1,0 +1,273 @@
+"""From rewards to an advantage for every response token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rollenv.rollout.types import Trajectory
+from rollenv.trainers import advantages as adv
+from rollenv.trainers.advantages.moments import parts, ragged
+from rollenv.trainers.config.algorithms import AnyAlgorithm, Empg, Gigpo, Hgpo, Ppo
+from rollenv.trainers.config.rewards import RewardsConfig
+from rollenv.trainers.experience import Experience, Floats
+
+Ragged = list[list[float]]
+
+
+@dataclass(slots=True)
+class Shaped:
+    """The rewards of all turns as an algorithm sees them, one list for each trajectory."""
+
+    rewards: Ragged
+    penalties: Ragged
+    """0 or more, to be subtracted; what is left of them after those that are in ``rewards``."""
+    kl: Floats | None = None
+    """(R,) a penalty for each token, to be subtracted."""
+
+
+@dataclass(slots=True)
+class Shaper:
+    """Rewards as the environment gave them become those that advantages are computed from."""
+
+    settings: RewardsConfig
+    max_new_tokens: int
+    running: adv.RunningMoments = field(default_factory=adv.RunningMoments)
+
+    def __call__(self, data: Experience) -> Shaped:
+        """Shape the rewards of a batch.
+
+        Args:
+            data: the batch.
+
+        Raises:
+            UsageError: a reward is not finite. Nothing has changed then.
+        """
+        ragged([[turn.reward for turn in t.turns] for t in data.trajectories], "reward")
+        rewards = [self._of(t) for t in data.trajectories]
+        fine = self.settings.invalid_penalty
+        penalties = [[0.0 if turn.valid else fine for turn in t.turns] for t in data.trajectories]
+        if self.settings.overlong:
+            for row, trajectory in zip(rewards, data.trajectories, strict=True):
+                lengths = [len(turn.response_ids) for turn in trajectory.turns]
+                longer = adv.overlong_penalty(lengths, limit=self.max_new_tokens, buffer=self.settings.overlong)
+                row[:] = [r + p for r, p in zip(row, longer.tolist(), strict=True)]
+        totals = np.array([sum(row) for row in rewards], dtype=np.float64)
+        for row, total, wanted in zip(rewards, totals, self._totals(totals, data), strict=True):
+            if row:
+                row[-1] += wanted - total
+            if self.settings.clip:
+                row[:] = _held_within(row, self.settings.clip)
+        return Shaped(rewards, penalties)
+
+    def _of(self, trajectory: Trajectory) -> list[float]:
+        scale = self.settings.scale
+        if not self.settings.success_only:
+            return [scale * turn.reward for turn in trajectory.turns]
+        return [0.0] * (len(trajectory.turns) - 1) + [scale * trajectory.success][: len(trajectory.turns)]
+
+    def _totals(self, totals: Floats, data: Experience) -> Floats:
+        """Returns after shifting and normalising."""
+        settings = self.settings
+        totals = totals + settings.shift
+        if "running" in (settings.mean, settings.std):
+            self.running.update(totals)
+        if (settings.mean, settings.std) != ("none", "none"):
+            totals = adv.normalize(totals, data.groups, mean=settings.mean, std=settings.std, running=self.running)
+        return totals
+
+
+def _held_within(rewards: list[float], limit: float) -> list[float]:
+    """Rewards whose sum never leaves plus and minus a limit: those beyond it are not paid when it is reached."""
+    total, before, out = 0.0, 0.0, []
+    for reward in rewards:
+        total += reward
+        held = min(max(total, -limit), limit)
+        out.append(held - before)
+        before = held
+    return out
+
+
+def assign(data: Experience, shaped: Shaped, algorithm: AnyAlgorithm) -> None:
+    """Write the column "advantages", and "returns" (NaN where there is no target) for a critic.
+
+    Args:
+        data: the batch; for PPO with the column "values", for EMPG with "entropy".
+        shaped: its rewards.
+        algorithm: how advantages are computed.
+    """
+    if isinstance(algorithm, Ppo):
+        _of_critic(data, shaped, algorithm)
+    else:
+        shaped = _with_kl(data, shaped)
+        separate = isinstance(algorithm, Gigpo | Hgpo)
+        rewards = shaped.rewards if separate else _fined(shaped)
+        data.columns["advantages"] = data.of_turns(_ALGORITHMS[algorithm.name](data, rewards, shaped, algorithm))
+    if algorithm.whiten:
+        data.columns["advantages"] = adv.whiten(data.columns["advantages"])
+    if limit := algorithm.clip_advantage:
+        data.columns["advantages"] = data.columns["advantages"].clip(-limit, limit)
+
+
+def _fined(shaped: Shaped) -> Ragged:
+    pairs = zip(shaped.rewards, shaped.penalties, strict=True)
+    return [[r - p for r, p in zip(row, fines, strict=True)] for row, fines in pairs]
+
+
+def _with_kl(data: Experience, shaped: Shaped) -> Shaped:
+    """A turn pays for its tokens."""
+    if shaped.kl is None:
+        return shaped
+    paid = np.bincount(data.turn, shaped.kl, minlength=int(data.lengths.sum()))
+    parts = np.split(paid, np.cumsum(data.lengths)[:-1])
+    rewards = [[r - p for r, p in zip(row, part, strict=True)] for row, part in zip(shaped.rewards, parts, strict=True)]
+    return Shaped(rewards, shaped.penalties)
+
+
+def _spread(of_trajectories: Callable[[Floats, Experience, Any], Floats]) -> Callable[..., Floats]:
+    """From an advantage of each trajectory's return to one of each turn."""
+
+    def advantages(data: Experience, rewards: Ragged, shaped: Shaped, algorithm: Any) -> Floats:
+        totals = np.array([sum(row) for row in rewards], dtype=np.float64)
+        return np.repeat(of_trajectories(totals, data, algorithm), data.lengths)
+
+    return advantages
+
+
+def _tokens_of_trajectories(data: Experience) -> Floats:
+    return np.bincount(data.trajectory, minlength=len(data.trajectories)).astype(np.float64)
+
+
+#: (data, rewards, shaped, algorithm) -> (T,)
+_ALGORITHMS: dict[str, Callable[..., Floats]] = {
+    "grpo": _spread(lambda r, d, a: adv.grpo(r, d.groups, std=a.normalize_std)),
+    "rloo": _spread(lambda r, d, a: adv.rloo(r, d.groups)),
+    "reinforce": _spread(lambda r, d, a: adv.reinforce(r)),
+    "reinforce_pp": _spread(
+        lambda r, d, a: adv.reinforce_pp(r, d.groups, _tokens_of_trajectories(d), baseline=a.baseline)
+    ),
+    "maxrl": _spread(lambda r, d, a: adv.maxrl(r, d.groups)),
+    "rebn": lambda d, rewards, shaped, a: adv.rebn(rewards, gamma=a.gamma),
+    "step_reinforce": lambda d, rewards, shaped, a: adv.step_reinforce(
+        rewards, d.groups, gamma=a.gamma, mean=a.mean, std=a.std
+    ),
+    "gigpo": lambda d, rewards, shaped, a: adv.gigpo(
+        rewards,
+        d.groups,
+        [turn.state_key for turn in d.turns],
+        gamma=a.gamma,
+        step_weight=a.step_weight,
+        std=a.normalize_std,
+        statistics=a.statistics,
+        penalties=shaped.penalties,
+        similarity=a.similarity if a.similarity < 1 else None,
+    ),
+    "empg": lambda d, rewards, shaped, a: _modulated(d, rewards, a),
+    "mt_grpo": lambda d, rewards, shaped, a: adv.mt_grpo(rewards, d.groups, weight=a.turn_weight, std=a.normalize_std),
+    "hgpo": lambda d, rewards, shaped, a: adv.hgpo(
+        rewards,
+        d.groups,
+        [turn.state_key for turn in d.turns],
+        gamma=a.gamma,
+        history=a.history,
+        alpha=a.alpha,
+        std=a.normalize_std,
+        base=a.base_group,
+        penalties=shaped.penalties,
+    ),
+}
+
+
+def _modulated(data: Experience, rewards: Ragged, algorithm: Empg) -> Floats:
+    """GRPO's advantages of the turns that were drawn, weighed by the entropy of each; 0 for others."""
+    plain = adv.grpo([sum(row) for row in rewards], data.groups, std=algorithm.normalize_std)
+    counts = np.bincount(data.turn, minlength=int(data.lengths.sum()))
+    there = counts > 0
+    owner = np.repeat(np.arange(len(data.trajectories)), data.lengths)[there]
+    out = np.zeros(len(counts))
+    out[there] = adv.empg(
+        plain[owner],
+        np.bincount(data.turn, data.columns["entropy"], minlength=len(counts))[there] / counts[there],
+        np.bincount(owner, minlength=len(data.trajectories)),
+        scale=algorithm.scale,
+        future_scale=algorithm.future_scale,
+        bonus=algorithm.bonus,
+    )
+    return out
+
+
+def _of_critic(data: Experience, shaped: Shaped, algorithm: Ppo) -> None:
+    values, firsts = data.columns["values"], data.first_of_turn
+    by_trajectory = data.by_trajectory(values)
+    if algorithm.credit == "token":
+        rewards, sizes = _of_drawn(data, _fined(shaped))
+        flat = np.zeros(len(data)) if shaped.kl is None else -shaped.kl
+        flat[np.append(firsts[1:], True)] += np.concatenate([np.zeros(0), *rewards])  # on the last token of each turn
+        gae = adv.token_gae(data.by_trajectory(flat), by_trajectory, gamma=algorithm.gamma, lam=algorithm.lam)
+        data.columns["advantages"], data.columns["returns"] = gae.advantages, gae.returns
+        return
+    rewards, sizes = _of_drawn(data, _fined(_with_kl(data, shaped)))
+    if algorithm.credit == "turn":
+        at_prompts = parts(values[firsts], map(len, sizes))
+        gae = adv.turn_gae(rewards, at_prompts, gamma=algorithm.turn_gamma, lam=algorithm.turn_lam)
+        data.columns["advantages"] = np.repeat(gae.advantages, [n for row in sizes for n in row])
+        data.columns["returns"] = np.full(len(data), np.nan)
+        data.columns["returns"][firsts] = gae.returns
+        return
+    gae = adv.bi_level_gae(
+        rewards,
+        by_trajectory,
+        sizes,
+        gamma=algorithm.turn_gamma,
+        lam=algorithm.turn_lam,
+        token_gamma=algorithm.gamma,
+        token_lam=algorithm.lam,
+    )
+    data.columns["advantages"], data.columns["returns"] = gae.advantages, gae.returns
+
+
+def _of_drawn(data: Experience, rewards: Ragged) -> tuple[Ragged, list[list[int]]]:
+    """Rewards and numbers of tokens of the turns that have any. Others leave their rewards to the turn before."""
+    counts = iter(np.bincount(data.turn, minlength=int(data.lengths.sum())).tolist())
+    kept: Ragged = []
+    sizes: list[list[int]] = []
+    for row in rewards:
+        paid: list[float] = []
+        tokens: list[int] = []
+        early = 0.0
+        for reward in row:
+            if n := next(counts):
+                paid.append(reward + early)
+                tokens.append(n)
+                early = 0.0
+            elif paid:
+                paid[-1] += reward
+            else:
+                early += reward
+        kept.append(paid)
+        sizes.append(tokens)
+    return kept, sizes
+
+
+def with_trajectory_weights(data: Experience, settings: RewardsConfig, weights: Floats) -> Floats:
+    """Weights of tokens with those of their trajectories.
+
+    Args:
+        data: the batch.
+        settings: which weights trajectories have.
+        weights: (R,) of tokens, by the aggregation.
+
+    Returns:
+        (R,)
+    """
+    if settings.length_weight:
+        weights = weights * adv.length_weights(_tokens_of_trajectories(data))[data.trajectory]
+    if settings.difficulty_weight:
+        solved = np.array([t.success for t in data.trajectories], dtype=np.float64)
+        members = np.bincount(data.groups)
+        share = np.bincount(data.groups, solved) / np.maximum(members, 1)
+        weights = weights * adv.difficulty_weights(1 - share[data.groups])[data.trajectory]
+    return weights

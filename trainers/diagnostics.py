@@ -1,0 +1,106 @@
+"""Numbers that show how training goes, from flat per-token arrays: NumPy or torch in, floats out.
+
+Nothing to measure (no tokens) gives no numbers, and finite input finite ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+#: Buckets of positions end before these.
+POSITIONS = (16, 64, 256, 1024, 4096, 16384)
+#: Buckets of turns end before these.
+TURNS = (1, 2, 4, 8, 16, 32)
+LEVELS = (0.0, 0.1, 0.5, 0.9, 1.0)
+
+
+def mismatch(policy: Any, behavior: Any) -> dict[str, float]:
+    """How far the sampler's log-probabilities are from those that the trainer computes for the same weights.
+
+    With d = log π - log μ and ρ = exp(d): ``mismatch_kl``, the mean of ρ - d - 1, an estimate of KL(μ || π);
+    ``logprob_drift`` and ``logprob_drift_max``, mean and largest |d|; ``mismatch_ess``, the effective sample size of ρ.
+
+    Args:
+        policy: (n,) log-probabilities under the trainer.
+        behavior: (n,) as drawn.
+    """
+    d = floats(policy) - floats(behavior)
+    if not len(d):
+        return {}
+    return {
+        "mismatch_kl": float((np.exp(np.minimum(d, 60)) - d - 1).mean()),
+        "logprob_drift": float(np.abs(d).mean()),
+        "logprob_drift_max": float(np.abs(d).max()),
+        "mismatch_ess": effective_sample_size(np.exp(d - d.max())),
+    }
+
+
+def effective_sample_size(weights: Any) -> float:
+    """(Σ w)² / (n Σ w²) of weights (n,), not negative: 1 if all are equal, 1/n if one is all, 0 if none is."""
+    w = floats(weights)
+    if not len(w) or w.max() == 0:
+        return 0.0
+    w = w / w.max()
+    return float(w.sum() ** 2 / (len(w) * (w**2).sum()))
+
+
+def quantiles(name: str, values: Any, levels: Sequence[float] = LEVELS) -> dict[str, float]:
+    """Quantiles of ``values`` (n,), as ``name/q00`` to ``name/q100``.
+
+    Args:
+        name: of the metrics, before the slash.
+        values: (n,); without any there are no metrics.
+        levels: which quantiles, each from 0 to 1: 0 is the smallest value, 0.5 the median, 1 the largest.
+    """
+    v = floats(values)
+    if not len(v):
+        return {}
+    return {f"{name}/q{round(100 * q):02d}": float(at) for q, at in zip(levels, np.quantile(v, levels), strict=True)}
+
+
+def explained_variance(values: Any, returns: Any) -> float:
+    """1 - Var(R - V) / Var(R): 1 for a perfect critic, 0 for a constant one, less for a harmful one.
+
+    0 where the returns do not vary.
+
+    Args:
+        values: (n,) of the critic.
+        returns: (n,)
+    """
+    v, r = floats(values), floats(returns)
+    if not len(r) or r.var() <= 1e-12 * (r**2).mean():  # equal numbers may vary by rounding
+        return 0.0
+    return float(1 - (r - v).var() / r.var())
+
+
+def by_bucket(name: str, values: Any, places: Any, ends: Sequence[int]) -> dict[str, float]:
+    """Means of ``values`` over buckets of ``places``, such as entropy by turn or by position.
+
+    Args:
+        name: of the metrics: ``name/0-15``, ``name/16-63`` ... ``name/16384+``. Empty buckets are left out.
+        values: (n,)
+        places: (n,) integers from 0, such as :data:`TURNS` of a trajectory or :data:`POSITIONS` in a response.
+        ends: ascending; a bucket ends before each of them.
+    """
+    v, p = floats(values), floats(places)
+    bucket = np.searchsorted(np.asarray(ends), p, side="right")
+    out = {}
+    for i in np.unique(bucket):
+        first = ends[i - 1] if i else 0
+        last = f"{first}+" if i == len(ends) else f"{first}" if ends[i] - 1 == first else f"{first}-{ends[i] - 1}"
+        out[f"{name}/{last}"] = float(v[bucket == i].mean())
+    return out
+
+
+def floats(values: Any) -> Floats:
+    """As float64 on the host; bfloat16 has no other way to NumPy."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().double().cpu().numpy()
+    return np.asarray(values, dtype=np.float64)

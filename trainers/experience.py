@@ -1,0 +1,269 @@
+"""What a batch of trajectories teaches: samples, and numbers for each of their response tokens.
+
+There is no padding anywhere. Columns are flat arrays over the response tokens of all samples, one after another: a
+turn's or a trajectory's number is spread over its tokens, a sample's tokens are found by where they begin.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollenv.core import UsageError
+from rollenv.rollout.records.samples import Sample, step_samples, trajectory_samples
+from rollenv.rollout.types import Group, Trajectory, Turn
+from rollenv.trainers.prefixes import families, tokens_in
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Experience:
+    """A batch of ``N`` trajectories with ``T`` turns as ``M`` samples with ``R`` response tokens."""
+
+    trajectories: list[Trajectory]
+    groups: Ints
+    """(N,) which task each trajectory belongs to."""
+    samples: list[Sample]
+    starts: Ints
+    """(M + 1,) where the response tokens of each sample begin in the columns."""
+    sequence: Ints
+    """(R,) the sample of each token."""
+    turn: Ints
+    """(R,) the turn of each token, counted over all trajectories."""
+    inputs: list[Ints]
+    """(M,) what the model has to read of each sample: all before its last response token."""
+    keys: list[bytes]
+    """(M,) equal for samples with equal inputs."""
+    columns: dict[str, Floats] = field(default_factory=dict)
+    """(R,) each: "behavior", "advantages", "weights", and what else an algorithm needs."""
+
+    def __len__(self) -> int:
+        """The number of response tokens."""
+        return len(self.sequence)
+
+    @property
+    def turns(self) -> list[Turn]:
+        """(T,) of all trajectories, one after another."""
+        return [turn for t in self.trajectories for turn in t.turns]
+
+    @property
+    def lengths(self) -> Ints:
+        """(N,) the number of turns of each trajectory."""
+        return np.array([len(t.turns) for t in self.trajectories], dtype=np.int64)
+
+    @property
+    def trajectory(self) -> Ints:
+        """(R,) the trajectory of each token."""
+        return self._of_samples([s.trajectory for s in self.samples])
+
+    @property
+    def prompt(self) -> Ints:
+        """(R,) the group of each token."""
+        return self._of_samples([s.group for s in self.samples])
+
+    @property
+    def first_of_turn(self) -> NDArray[np.bool_]:
+        """(R,) whether a token is the first of its turn."""
+        first: NDArray[np.bool_] = np.diff(self.turn, prepend=-1) != 0
+        return first
+
+    @property
+    def turn_number(self) -> Ints:
+        """(R,) the turn of each token, counted in its trajectory."""
+        begins = np.cumsum(self.lengths) - self.lengths
+        return self.turn - begins[self.trajectory]
+
+    @property
+    def position(self) -> Ints:
+        """(R,) the place of each token in its response."""
+        firsts = np.flatnonzero(self.first_of_turn)
+        return np.arange(len(self)) - np.repeat(firsts, np.diff(firsts, append=len(self)))
+
+    @property
+    def drift(self) -> int:
+        """How many turns are not in their sample with the prompt and the response that were played. Must be 0."""
+        drawn = sum(bool(turn.response_ids) for t in self.trajectories for turn in t.turns)
+        return drawn - sum(map(self._held, self.samples))
+
+    def _held(self, sample: Sample) -> int:
+        """How many turns' tokens a sample has as they were played."""
+        turns, held = self.trajectories[sample.trajectory].turns, 0
+        ids, marks = sample.ids.tolist(), sample.turns.tolist()
+        for index in dict.fromkeys(marks).keys() - {-1}:
+            begin, drawn = len(turns[index].prompt_ids), len(turns[index].response_ids)
+            played = turns[index].prompt_ids + turns[index].response_ids
+            held += tuple(ids[: len(played)]) == played and marks[begin : begin + drawn].count(
+                index
+            ) == drawn == marks.count(index)
+        return held
+
+    @property
+    def observed(self) -> int:
+        """How many tokens were said between responses."""
+        return sum(len(self.between(i)) for i in range(len(self.samples)))
+
+    def rows(self, numbers: Sequence[int]) -> Ints:
+        """The places of some samples' response tokens in the columns.
+
+        Args:
+            numbers: of the samples.
+        """
+        return np.concatenate([np.arange(self.starts[i], self.starts[i + 1]) for i in numbers])
+
+    def between(self, number: int) -> Ints:
+        """The places in a sample's input of what was said between its responses.
+
+        Args:
+            number: of the sample.
+        """
+        mask = self.samples[number].mask[: len(self.inputs[number])]
+        places: Ints = np.flatnonzero(~mask)
+        return places[places > mask.argmax()] if mask.any() else places[:0]
+
+    def by_trajectory(self, values: Floats) -> list[list[float]]:
+        """A number for each response token, as one list for each trajectory.
+
+        Args:
+            values: (R,)
+        """
+        counts = np.bincount(self.trajectory, minlength=len(self.trajectories))
+        return [part.tolist() for part in np.split(values, np.cumsum(counts)[:-1])]
+
+    def of_turns(self, values: Floats) -> Floats:
+        """Spread a number for each turn over the turn's response tokens.
+
+        Args:
+            values: (T,)
+
+        Returns:
+            (R,)
+        """
+        return values[self.turn]
+
+    def _of_samples(self, values: Sequence[int]) -> Ints:
+        return np.array(values, dtype=np.int64)[self.sequence]
+
+
+def experience(groups: Sequence[Group], samples: Literal["turn", "trajectory"]) -> Experience:
+    """What the trajectories that did not fail teach.
+
+    Args:
+        groups: of a rollout.
+        samples: one sample of every turn, or of all turns of a trajectory as far as each prompt continues the last.
+
+    Raises:
+        UsageError: for turns without tokens or without a prompt, or whose log-probabilities do not match their tokens.
+    """
+    members = [(label, t) for label, group in enumerate(groups) for t in group if t.complete]
+    make = step_samples if samples == "turn" else trajectory_samples
+    made = [s for number, (label, t) in enumerate(members) for s in make(t, group=label, number=number)]
+    made = [s for s in made if s.mask.any()]
+    if any(s.mask[0] for s in made):
+        raise UsageError(
+            "a turn has no prompt; its first response token cannot be trained on, since nothing precedes it"
+        )
+    sizes = [int(s.mask.sum()) for s in made]
+    lengths = [len(t.turns) for _, t in members]
+    inputs = [s.ids[: len(s) - 1 - int(s.mask[::-1].argmax())] for s in made]
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+    turn = [s.turns[s.mask] + offsets[s.trajectory] for s in made]
+    return Experience(
+        [t for _, t in members],
+        np.array([label for label, _ in members], dtype=np.int64),
+        made,
+        np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64),
+        np.repeat(np.arange(len(made)), sizes),
+        np.concatenate(turn).astype(np.int64) if turn else np.zeros(0, dtype=np.int64),
+        inputs,
+        [tokens.tobytes() for tokens in inputs],
+        {"behavior": np.concatenate([s.logprobs[s.mask] for s in made]) if made else np.zeros(0)},
+    )
+
+
+def minibatches(
+    data: Experience, sequences: int, rng: random.Random, *, useful: NDArray[np.bool_] | None = None
+) -> list[list[int]]:
+    """Distribute all samples at random over optimizer steps with about equal numbers of response tokens.
+
+    There is one step for about every ``sequences`` different model inputs. Samples with the same input stay together,
+    since they cost one forward pass, unless they are more than a step.
+
+    Args:
+        data: the whole batch.
+        sequences: different inputs to a step.
+        rng: decides which samples share a step.
+        useful: (M,) the samples that change something; the others are left out, but count as tokens.
+
+    Returns:
+        The numbers of the samples of each step; steps without useful samples are empty.
+    """
+    sizes = np.diff(data.starts).tolist()
+    by_input: dict[bytes, list[int]] = {}
+    for number, key in enumerate(data.keys):
+        by_input.setdefault(key, []).append(number)
+    count = max(1, round(len(by_input) / sequences))
+    most = sum(sizes) / count
+    pieces = [piece for together in by_input.values() for piece in _pieces(together, sizes, most)]
+    rng.shuffle(pieces)
+    pieces.sort(key=lambda piece: sum(sizes[i] for i in piece), reverse=True)
+    steps: list[list[int]] = [[] for _ in range(count)]
+    lightest = [(0, i) for i in range(count)]
+    for piece in pieces:
+        load, i = heapq.heappop(lightest)
+        heapq.heappush(lightest, (load + sum(sizes[k] for k in piece), i))
+        steps[i] += [k for k in piece if useful is None or useful[k]]
+    rng.shuffle(steps)
+    return steps
+
+
+def _pieces(numbers: list[int], sizes: Sequence[int], most: float) -> Iterator[list[int]]:
+    """Samples in runs of at most so many tokens, or of one sample."""
+    start = load = 0
+    for i, number in enumerate(numbers):
+        if i > start and load + sizes[number] > most:
+            yield numbers[start:i]
+            start, load = i, 0
+        load += sizes[number]
+    yield numbers[start:]
+
+
+def micro_batches(data: Experience, step: Sequence[int], max_tokens: int, *, share: bool = False) -> list[list[int]]:
+    """Cut an optimizer step into pieces of at most so many tokens; samples with equal inputs cost one.
+
+    A sample that is longer than that is a piece of its own.
+
+    Args:
+        data: the whole batch.
+        step: numbers of the samples.
+        max_tokens: that go through the model at once.
+        share: whether what inputs have in common at their beginning costs one, too.
+
+    Returns:
+        The numbers of the samples of each piece. Those of a piece have similar lengths.
+    """
+    found, within = families((data.keys[i] for i in step), share=share)
+    by_leaf: dict[bytes, list[int]] = {}
+    for number in step:
+        by_leaf.setdefault(within[data.keys[number]], []).append(number)
+    order = {leaf: (-len(leaf), place) for place, leaf in enumerate(by_leaf)}
+    pieces: list[list[int]] = []
+    load = max_tokens
+    for family in sorted(found, key=lambda f: min(order[leaf] for leaf in f.leaves)):
+        begun = False  # whether the piece has what the family shares
+        for leaf in sorted(family.leaves, key=order.__getitem__):
+            size = tokens_in(leaf)
+            if load + size - begun * family.stem > max_tokens and (load or not pieces):
+                pieces.append([])
+                load, begun = 0, False
+            pieces[-1] += by_leaf[leaf]
+            load += size - begun * family.stem
+            begun = True
+    return pieces

@@ -1,0 +1,383 @@
+"""What a batch of trajectories does to the weights: advantages, minibatches, gradients, steps."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rollenv.core import RollenvError
+from rollenv.rollout.types import Group
+from rollenv.trainers import checkpoint, credit, losses
+from rollenv.trainers.config import TrainConfig
+from rollenv.trainers.config.algorithms import Empg, Ppo
+from rollenv.trainers.config.losses import KlReward
+from rollenv.trainers.diagnostics import POSITIONS, TURNS, by_bucket, explained_variance, floats, mismatch, quantiles
+from rollenv.trainers.experience import Experience, Floats, Ints, experience, micro_batches, minibatches
+from rollenv.trainers.objective import Objective
+from rollenv.trainers.parts import Parts
+from rollenv.trainers.policies.base import HIDDEN, Policy
+from rollenv.trainers.policies.packed import Packed, pack
+from rollenv.trainers.run_dir import RunDir
+from rollenv.trainers.siblings import with_siblings
+from rollenv.trainers.sources import task_seed
+
+logger = logging.getLogger(__name__)
+
+
+class TrainingError(RollenvError):
+    """Training cannot continue; the checkpoints are good."""
+
+
+#: Ends the names of metrics of which the effective sample size is told.
+SQUARED = "_squared"
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over the tokens of finished steps."""
+
+    tokens: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    norms: list[float] = field(default_factory=list)
+    """Of the gradients of the steps that were taken."""
+    skipped: int = 0
+    entropies: list[tuple[Ints, Floats]] = field(default_factory=list)
+    """Places of response tokens in the batch, and the entropy at each."""
+
+    def means(self) -> dict[str, float]:
+        """Of every metric over all tokens, and of the norms."""
+        means = {name: total / max(self.tokens, 1) for name, total in self.sums.items()}
+        for name in [name for name in means if name.endswith(SQUARED)]:
+            plain, square = name.removesuffix(SQUARED), means.pop(name)
+            means[f"{plain}_ess"] = means[plain] ** 2 / square if square else 0.0
+        return means | ({"grad_norm": sum(self.norms) / len(self.norms)} if self.norms else {})
+
+
+class Learner:
+    """Changes the weights of a run's policy, and of its critic if it has one.
+
+    Args:
+        config: the run's settings.
+        parts: what learns.
+        run: where checkpoints are, for error messages.
+    """
+
+    def __init__(self, config: TrainConfig, parts: Parts, run: RunDir):
+        self.config, self.parts, self.run = config, parts, run
+        self.objective = Objective(config)
+
+    # -- from trajectories to advantages -----------------------------------------------------------------------------
+
+    def judge(self, groups: Sequence[Group], metrics: dict[str, float]) -> Experience:
+        """What a batch teaches: an advantage and a weight for each response token.
+
+        Args:
+            groups: of a rollout.
+            metrics: where numbers for the log go.
+
+        Raises:
+            TrainingError: no episode could be played to its end.
+            UsageError: a reward is not finite.
+        """
+        config, parts = self.config, self.parts
+        data = experience(groups, config.samples)
+        if not len(data):
+            raise TrainingError(
+                f"no episode of iteration {parts.iteration + 1} could be played to its end: see health.json"
+            )
+        metrics["drift"] = data.drift
+        shaped = parts.shaper(data)
+        self._score(data, metrics)
+        if parts.reference:
+            shaped.kl = self._penalty(data, metrics)
+        if parts.critic:
+            data.columns["values"] = self._values(data)
+        credit.assign(data, shaped, config.algorithm)
+        if self.objective.taught_alone:
+            data.columns["advantages"][:] = 0.0
+        if parts.critic:
+            there = ~np.isnan(data.columns["returns"])
+            values, returns = data.columns["values"][there], data.columns["returns"][there]
+            metrics |= {"explained_variance": explained_variance(values, returns)} | quantiles("return", returns)
+        metrics |= quantiles("advantage", data.columns["advantages"])
+        data.columns["weights"] = self._weights(data)
+        if config.loss.imitate:
+            solved = np.array([t.success for t in data.trajectories], dtype=np.float64)
+            data.columns["imitate"] = solved[data.trajectory]
+        return data
+
+    def _score(self, data: Experience, metrics: dict[str, float]) -> None:
+        """What the policy, its reference and a teacher say about the tokens, as far as that is needed."""
+        parts, columns, algorithm = self.parts, data.columns, self.config.algorithm
+        if isinstance(algorithm, Empg):
+            columns["entropy"] = self._said(data, parts.policy, "entropy")
+        if self.objective.recomputes:
+            columns["proximal"] = self._said(data, parts.policy)
+            metrics |= mismatch(columns["proximal"], columns["behavior"])
+        if parts.reference:
+            columns["reference"] = self._said(data, parts.reference)
+        if self.config.distill.name != "none":
+            columns["teacher"] = self._teach(data)
+            taught = ~np.isnan(columns["teacher"])
+            metrics["taught"] = float(taught.mean())
+            metrics["teacher_kl"] = float(
+                (columns["behavior"] - columns["teacher"])[taught].sum() / max(taught.sum(), 1)
+            )
+
+    def _teach(self, data: Experience) -> Floats:
+        """(R,) log-probabilities under the teacher; NaN for tokens without one."""
+        if self.parts.teacher:
+            return self._said(data, self.parts.teacher)
+        shown, taught = with_siblings(data, self.parts.player.engine.max_context)
+        return self._said(shown, self.parts.policy, samples=taught)
+
+    def _penalty(self, data: Experience, metrics: dict[str, float]) -> Floats | None:
+        """(R,) what each token pays for its distance to the reference, if rewards are to pay for that."""
+        settings, kl = self.config.kl, self.parts.kl
+        if not isinstance(settings, KlReward) or kl is None:
+            return None
+        policy = torch.from_numpy(data.columns.get("proximal", data.columns["behavior"]))
+        away = losses.kl_estimate(policy, torch.from_numpy(data.columns["reference"]), kind=settings.kind)
+        penalty: Floats = kl.coefficient * away.numpy()
+        metrics |= {"reference_kl": float(away.mean()), "kl_coefficient": kl.coefficient}
+        kl.update(float(away.mean()), len(data.trajectories))
+        return penalty
+
+    def _weights(self, data: Experience) -> Floats:
+        """(R,) what each token counts; one in all, as long as trajectories have no weights of their own."""
+        kind = self.config.loss.aggregate
+        length = self.config.rollout.max_new_tokens if kind == "fixed" else None
+        weights = losses.token_weights(kind, data.sequence, data.prompt, length=length)
+        return credit.with_trajectory_weights(data, self.config.rewards, weights)
+
+    def _said(
+        self,
+        data: Experience,
+        policy: Policy,
+        what: Literal["logprobs", "entropy"] = "logprobs",
+        samples: Sequence[int] | None = None,
+    ) -> Floats:
+        """(R,) what a policy says about the response tokens of some samples, or of all; NaN for the others."""
+        out = np.full(len(data), np.nan)
+        for numbers, batch in self._pieces(data, samples, reader=policy):
+            with torch.no_grad():
+                scores = getattr(policy.logprobs(batch, (what,)), what)
+            out[data.rows(numbers)] = floats(scores)
+        return out
+
+    def _values(self, data: Experience) -> Floats:
+        """(R,) what the critic expects before each response token."""
+        critic = self.parts.critic
+        assert critic is not None
+        out = np.zeros(len(data))
+        for numbers, batch in self._pieces(data):
+            with torch.no_grad():
+                values = critic.values(batch, self._hidden(batch))
+            out[data.rows(numbers)] = values.double().cpu().numpy()
+        return out
+
+    def _hidden(self, batch: Packed) -> torch.Tensor | None:
+        """The policy's states, where the critic reads them."""
+        critic = self.parts.critic
+        if critic is None or critic.kind != "head":
+            return None
+        with torch.no_grad():
+            return self.parts.policy.logprobs(batch, HIDDEN).hidden
+
+    def _pieces(
+        self,
+        data: Experience,
+        samples: Sequence[int] | None = None,
+        *,
+        reader: Policy | None = None,
+        observations: bool = False,
+    ) -> Iterator[tuple[list[int], Packed]]:
+        """Micro-batches of all or some samples, for the trained policy or another.
+
+        With ``observations`` also of what was said between their responses.
+        """
+        samples = range(len(data.samples)) if samples is None else samples
+        share = (reader or self.parts.policy).packs
+        for numbers in micro_batches(data, samples, self.config.optimizer.micro_batch_tokens, share=share):
+            yield (
+                numbers,
+                pack(data, numbers, self.parts.policy.device, observations=observations, share=share),
+            )
+
+    # -- from advantages to steps ------------------------------------------------------------------------------------
+
+    def update(self, data: Experience) -> dict[str, float]:
+        """Steps along the gradients of a batch; metrics are means over response tokens.
+
+        Args:
+            data: the batch, as :meth:`judge` left it.
+
+        Raises:
+            TrainingError: a loss, gradient or weight is not finite, and the settings say to stop, or nothing is left.
+        """
+        config, parts = self.config, self.parts
+        rng = random.Random(task_seed(config.seed, parts.iteration, -1))
+        useful = self._useful(data)
+        if not useful.any():
+            logger.warning(
+                "iteration %d gave no learning signal: %s; look at the sampled episodes, and try easier tasks, larger "
+                "groups or a longer warm-up",
+                parts.iteration + 1,
+                self._why_useless(),
+            )
+        totals = Totals()
+        for _ in range(config.optimizer.epochs if useful.any() else 0):
+            steps = minibatches(data, config.optimizer.minibatch_sequences, rng, useful=useful)
+            for step in filter(None, steps):
+                self._step(data, step, len(steps), totals)
+        self._check(totals)
+        counts = {
+            "optimizer_steps": len(totals.norms),
+            "skipped_steps": totals.skipped,
+            "trained_samples": int(useful.sum()),
+        }
+        return totals.means() | entropies(data, totals.entropies) | counts | {"lr": self._learning_rate()}
+
+    def _useful(self, data: Experience) -> NDArray[np.bool_]:
+        """(M,) the samples that change something."""
+        useful: NDArray[np.bool_] = np.add.reduceat(np.abs(data.columns["advantages"]), data.starts[:-1]) > 0
+        if "teacher" in data.columns:
+            useful |= np.add.reduceat(~np.isnan(data.columns["teacher"]), data.starts[:-1]) > 0
+        if self.objective.idle or self.parts.critic:
+            useful[:] = True
+        if self.config.rewards.drop_truncated:
+            cut = [any(turn.finish == "length" for turn in t.turns) for t in data.trajectories]
+            useful &= ~np.array([cut[s.trajectory] for s in data.samples])
+        return useful
+
+    def _why_useless(self) -> str:
+        equal = "no member succeeded beside another" if self.objective.taught_alone else "all advantages were 0"
+        cut = " where responses were not cut off (rewards.drop_truncated)"
+        return equal + (cut if self.config.rewards.drop_truncated else "")
+
+    def _step(self, data: Experience, step: list[int], steps: int, totals: Totals) -> None:
+        """One optimizer step over some samples. If a gradient is not finite all weights stay as they were."""
+        parts = self.parts
+        targets = int((~np.isnan(data.columns["returns"][data.rows(step)])).sum()) if parts.critic else 0
+        observed = data.observed if self.config.loss.observations else 0
+        found = Totals()
+        for numbers, batch in self._pieces(data, step, observations=self.config.loss.observations > 0):
+            batch.columns["weights"] *= steps  # over the whole batch they add up to one
+            metrics = self._backward(batch, observed / steps, max(targets, 1))
+            for name, values in metrics.items():
+                found.sums[name] = found.sums.get(name, 0.0) + float(values.double().sum())
+            if "entropy" in metrics:
+                found.entropies.append((data.rows(numbers), floats(metrics["entropy"])))
+            found.tokens += len(batch)
+        norm = self._walk()
+        if not math.isfinite(norm):
+            self._skip(totals, found.sums.get("loss", 0.0), norm)
+            return
+        totals.norms.append(norm)
+        totals.tokens += found.tokens
+        totals.entropies += found.entropies
+        for name, value in found.sums.items():
+            totals.sums[name] = totals.sums.get(name, 0.0) + value
+
+    def _walk(self) -> float:
+        """Policy and critic step together, or neither does; the norm of the policy's gradients, or one not finite."""
+        policy, critic = self.parts.policy, self.parts.critic
+        behind = critic.gradient_norm() if critic else 0.0
+        norm = policy.step(self._learning_rate(), hold=not math.isfinite(behind)) if self._learns else 0.0
+        if critic:
+            critic.step(hold=not math.isfinite(norm))
+        return norm if math.isfinite(behind) else behind
+
+    def _backward(self, batch: Packed, observed: float, targets: int) -> dict[str, torch.Tensor]:
+        """Add a micro-batch's part of the gradients.
+
+        Args:
+            batch: to learn from.
+            observed: tokens between responses that a step has in the mean.
+            targets: of the critic that this step has.
+
+        Returns:
+            Metrics for each token.
+        """
+        parts, critic = self.parts, self.parts.critic
+        metrics: dict[str, torch.Tensor] = {}
+        hidden = None
+        if self._learns:
+            wanted = (*self.objective.outputs, *(HIDDEN if critic else ()))
+            out = parts.policy.logprobs(batch, wanted, entropy_gradient=self.config.loss.entropy > 0)
+            loss, metrics = self.objective(batch, out, entropy=self._entropy_bonus(), observed=observed)
+            parts.policy.backward(loss)
+            hidden = out.hidden
+        if critic:
+            hidden = hidden if hidden is not None else self._hidden(batch)
+            metrics |= critic.backward(batch, hidden, 1 / targets)
+        return metrics
+
+    @property
+    def _learns(self) -> bool:
+        """Whether the policy learns in this iteration; at first perhaps only the critic does."""
+        algorithm = self.config.algorithm
+        return not isinstance(algorithm, Ppo) or self.parts.iteration >= algorithm.critic.warm_up
+
+    def _skip(self, totals: Totals, loss: float, norm: float) -> None:
+        totals.skipped += 1
+        iteration = self.parts.iteration + 1
+        if self.parts.policy.overflowed and math.isfinite(loss):
+            logger.info("iteration %d: a step was left out while the scale of float16 is found", iteration)
+        elif self.config.optimizer.on_nonfinite == "stop":
+            raise self._not_finite(f"the loss is {loss} and the norm of the gradient {norm}")
+        else:
+            logger.warning("iteration %d: a step was skipped: its loss or gradient is not finite", iteration)
+
+    def _check(self, totals: Totals) -> None:
+        parts = self.parts
+        if totals.skipped and not totals.norms and not parts.policy.overflowed:
+            raise self._not_finite("no loss or gradient of the iteration was finite")
+        if not parts.policy.finite():
+            raise self._not_finite("a weight is no longer finite")
+        if parts.critic and not parts.critic.finite():
+            raise self._not_finite("a weight of the critic is no longer finite")
+
+    def _not_finite(self, what: str) -> TrainingError:
+        saved = checkpoint.checkpoints(self.run.checkpoints)
+        last = f"the last checkpoint, {saved[-1]}, is good" if saved else "there is no checkpoint yet"
+        return TrainingError(
+            f"training stopped in iteration {self.parts.iteration + 1}: {what}; {last}. Try a lower optimizer.lr or "
+            "optimizer.max_grad_norm in a new run"
+        )
+
+    def _learning_rate(self) -> float:
+        """Linear warm-up, then linear decay to ``final_lr`` times the rate."""
+        settings = self.config.optimizer
+        warm = min(1.0, (self.parts.iteration + 1) / (settings.warmup_iterations + 1))
+        return settings.lr * warm * self._decayed(settings.final_lr)
+
+    def _entropy_bonus(self) -> float:
+        """The coefficient of this iteration: linear decay to ``final_entropy`` times the setting."""
+        return self.config.loss.entropy * self._decayed(self.config.loss.final_entropy)
+
+    def _decayed(self, final: float) -> float:
+        """The share that is left in this iteration, on a line from 1 to ``final``."""
+        return final + (1 - final) * (1 - self.parts.iteration / self.config.iterations)
+
+
+def entropies(data: Experience, found: Sequence[tuple[Ints, Floats]]) -> dict[str, float]:
+    """Mean entropy by turn and by position in the response.
+
+    Args:
+        data: the batch.
+        found: places of response tokens, and the entropy at each.
+    """
+    if not found:
+        return {}
+    at, values = (np.concatenate(part) for part in zip(*found, strict=True))
+    by_turn = by_bucket("entropy/turn", values, data.turn_number[at], TURNS)
+    return by_turn | by_bucket("entropy/position", values, data.position[at], POSITIONS)

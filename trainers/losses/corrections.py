@@ -1,0 +1,196 @@
+"""Weights that correct for a sampler that is not quite the policy: μ drew the tokens, π is trained.
+
+ρ = π / μ per token, where π is the proximal policy, so that weights stay as they are during an update, or the current
+one (``policy="current"``). Weights carry no gradient; a loss is corrected by ``corrected(loss, correction)``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import reduce
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rollenv.trainers.losses.types import LossInput, TokenLoss, divergence, ratio_of, require, segment_mean, segment_sum
+
+Policy = Literal["proximal", "current"]
+
+
+@dataclass(slots=True)
+class Correction:
+    """Weights of tokens, and what is logged about them.
+
+    Metrics are per token: ``masked`` and ``clipped`` (shares when averaged), ``mismatch_kl`` (ρ - log ρ - 1),
+    ``weight`` and ``weight_squared``: the effective sample size is mean(weight)² / mean(weight_squared) of the tokens.
+    """
+
+    weights: Tensor
+    """(n,) without a gradient."""
+    metrics: dict[str, Tensor]
+
+
+def tis(x: LossInput, *, cap: float | None = 2.0, floor: float = 0.0, policy: Policy = "proximal") -> Correction:
+    """w = max(min(ρ, cap), floor), truncated importance sampling (Yao et al., 2025, "Your efficient RL framework ...").
+
+    With ``ppo_clip``, which is around the proximal policy, this is decoupled PPO (2110.00641), exactly so with
+    ``cap=None``.
+
+    Args:
+        x: the tokens.
+        cap: largest weight, above ``floor``; None for no limit.
+        floor: smallest weight, at least 0; 0 raises none.
+        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
+
+    Raises:
+        UsageError: a setting is out of its range.
+    """
+    require(cap is None or 0 <= floor < cap, f"tis needs 0 <= floor < cap, not {floor} and {cap}")
+    log_ratio = _log_ratio(x, policy)
+    ratio = ratio_of(log_ratio)
+    weights = ratio.clamp(min=floor, max=cap)
+    return _correction(weights, log_ratio, clipped=weights != ratio)
+
+
+def seq_tis(x: LossInput, *, cap: float = 2.0, policy: Policy = "proximal") -> Correction:
+    """w = min(product of ρ over the sample, cap), the unbiased form of :func:`tis` before truncation.
+
+    Args:
+        x: the tokens.
+        cap: largest weight, above 0.
+        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
+
+    Raises:
+        UsageError: a setting is out of its range.
+    """
+    require(cap > 0, f"seq_tis needs a cap above 0, not {cap}")
+    log_ratio = _log_ratio(x, policy)
+    product = segment_sum(log_ratio, x.sequences)
+    return _correction(product.clamp(max=math.log(cap)).exp(), log_ratio, clipped=product > math.log(cap))
+
+
+def mis(
+    x: LossInput, *, cap: float = 3.0, level: Literal["token", "sequence"] = "sequence", policy: Policy = "proximal"
+) -> Correction:
+    """w = ρ where ρ <= cap, else 0, masked importance sampling; ρ of the token or multiplied over the sample.
+
+    Args:
+        x: the tokens.
+        cap: the largest ρ that counts, above 0.
+        level: "token" for the ρ of each token, "sequence" for the product over its sample.
+        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
+
+    Raises:
+        UsageError: a setting is out of its range.
+    """
+    require(cap > 0, f"mis needs a cap above 0, not {cap}")
+    require(level in ("token", "sequence"), f"mis is by token or sequence, not {level!r}")
+    log_ratio = _log_ratio(x, policy)
+    used = log_ratio if level == "token" else segment_sum(log_ratio, x.sequences)
+    dropped = used > math.log(cap)
+    weights = used.clamp(max=math.log(cap)).exp()
+    return _correction(weights, log_ratio, dropped=dropped)
+
+
+def geo(x: LossInput, *, band: float = 1e-3, policy: Policy = "proximal") -> Correction:
+    """w = 1 where exp(mean of log ρ over the sample) lies in 1 - band .. 1 + band, else 0 (geometric mask).
+
+    To be combined with a weight of tokens: ``combine(geo(x), tis(x))``.
+
+    Args:
+        x: the tokens.
+        band: how far from 1 the mean ratio of a sample may be, above 0.
+        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
+
+    Raises:
+        UsageError: a setting is out of its range.
+    """
+    require(band > 0, f"geo needs a band above 0, not {band}")
+    log_ratio = _log_ratio(x, policy)
+    mean = ratio_of(segment_mean(log_ratio, x.sequences))
+    return _correction(torch.ones_like(mean), log_ratio, dropped=(mean < 1 - band) | (mean > 1 + band))
+
+
+def icepop(x: LossInput, *, low: float = 0.5, high: float = 5.0, policy: Policy = "proximal") -> Correction:
+    """w = ρ where low <= ρ <= high, else 0, IcePop (2510.18855).
+
+    Args:
+        x: the tokens.
+        low: the smallest ρ that counts, at least 0; 0 drops none for being small.
+        high: the largest ρ that counts, above ``low``.
+        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
+
+    Raises:
+        UsageError: a setting is out of its range.
+    """
+    require(0 <= low < high, f"icepop needs 0 <= low < high, not {low} and {high}")
+    log_ratio = _log_ratio(x, policy)
+    ratio = ratio_of(log_ratio)
+    return _correction(ratio, log_ratio, dropped=(ratio < low) | (ratio > high))
+
+
+def opsm(x: LossInput, *, delta: float = 1e-4, policy: Policy = "current") -> Correction:
+    """w = 0 for tokens with A < 0 in samples where the mean of log μ - log π is above delta, else 1.
+
+    Off-policy sequence masking (DeepSeek-V3.2, 2512.02556, eq. 9, which leaves delta open): do not learn from mistakes
+    that the policy would no longer make.
+
+    Args:
+        x: the tokens.
+        delta: how far a sample's mean of log μ - log π may be above 0, at least 0.
+        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
+
+    Raises:
+        UsageError: a setting is out of its range.
+    """
+    require(delta >= 0, f"opsm needs a delta of at least 0, not {delta}")
+    log_ratio = _log_ratio(x, policy)
+    away = segment_mean(-log_ratio, x.sequences) > delta
+    return _correction(torch.ones_like(log_ratio), log_ratio, dropped=away & (x.advantages < 0))
+
+
+def combine(*corrections: Correction) -> Correction:
+    """The product of weights. A token is masked or clipped where any of them did so."""
+    weights = reduce(torch.mul, [c.weights for c in corrections])
+    shares = {
+        name: reduce(torch.maximum, [c.metrics[name] for c in corrections])
+        for name in ("masked", "clipped", "mismatch_kl")
+    }
+    return Correction(weights, shares | _moments(weights))
+
+
+def corrected(loss: TokenLoss, correction: Correction) -> TokenLoss:
+    """Multiply a loss by weights; their metrics get the prefix "correction/".
+
+    Args:
+        loss: of n tokens.
+        correction: weights and metrics of the same n tokens.
+    """
+    metrics = {f"correction/{name}": values for name, values in correction.metrics.items()}
+    return TokenLoss(loss.values * correction.weights, loss.metrics | metrics)
+
+
+def _log_ratio(x: LossInput, policy: Policy) -> Tensor:
+    require(policy in ("proximal", "current"), f"corrections are to the proximal or the current policy, not {policy!r}")
+    return ((x.proximal if policy == "proximal" else x.logprobs) - x.behavior).detach()
+
+
+def _correction(
+    weights: Tensor, log_ratio: Tensor, *, dropped: Tensor | None = None, clipped: Tensor | None = None
+) -> Correction:
+    none = torch.zeros_like(log_ratio)
+    if dropped is not None:
+        weights = torch.where(dropped, 0.0, weights)
+    metrics = {
+        "masked": none if dropped is None else dropped.to(none.dtype),
+        "clipped": none if clipped is None else clipped.to(none.dtype),
+        "mismatch_kl": divergence(log_ratio),
+    }
+    return Correction(weights, metrics | _moments(weights))
+
+
+def _moments(weights: Tensor) -> dict[str, Tensor]:
+    """In float64: squares of weights without a cap do not fit float32."""
+    return {"weight": weights.double(), "weight_squared": weights.double() ** 2}

@@ -1,0 +1,52 @@
+"""Learning from another policy's probabilities, or from given texts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rollenv.trainers.losses.types import LossInput, TokenLoss, divergence, ratio_of, require
+
+
+def distill(x: LossInput, teacher: Tensor, *, low: float | None = 0.2, square: float = 1e-3) -> TokenLoss:
+    """-sg(log π_T - log π) ρ + square (log ρ)² with ρ = π / μ: the reverse KL to a teacher as advantage of each token.
+
+    On-policy distillation (Lu, 2025; the form is prime-rl's). The teacher is another model; or the policy itself that
+    was also given feedback or the answer of a successful sibling (SDPO, 2601.20802) or a demonstration: all that
+    differs is the context in which ``teacher`` was computed.
+
+    Args:
+        x: the tokens; its advantages are not used.
+        teacher: (n,) log-probabilities of the same tokens under the teacher.
+        low: a token is dropped where π - μ is below -``low``; None drops none.
+        square: weight of (log ρ)².
+
+    Raises:
+        UsageError: a setting is out of its range.
+    """
+    require(low is None or low >= 0, f"distill's low is at least 0, not {low}")
+    require(square >= 0, f"distill's square is at least 0, not {square}")
+    log_ratio = x.logprobs - x.behavior
+    ratio = ratio_of(log_ratio)
+    with torch.no_grad():
+        dropped = (
+            torch.zeros_like(ratio) if low is None else (x.logprobs.exp() - x.behavior.exp() < -low).to(ratio.dtype)
+        )
+        gap = teacher - x.logprobs
+    metrics = {"reverse_kl": -gap, "clipped": dropped, "ratio": ratio.detach(), "kl": divergence(log_ratio)}
+    return TokenLoss(-gap * ratio * (1 - dropped) + square * log_ratio**2, metrics)
+
+
+def imitation(logprobs: Tensor) -> TokenLoss:
+    """-log π of given tokens, (n,): supervised fine-tuning."""
+    return TokenLoss(-logprobs, {"nll": -logprobs.detach()})
+
+
+def echo(logprobs: Tensor, coefficient: float = 0.05) -> TokenLoss:
+    """-coefficient log π of tokens that the environment wrote, an extra loss next to the policy's (ECHO, 2605.24517).
+
+    Args:
+        logprobs: (n,) of observation tokens, not of drawn ones. Take ``token_weights`` over them alone.
+        coefficient: lambda of the paper.
+    """
+    return TokenLoss(-coefficient * logprobs, {"observation_nll": -logprobs.detach()})

@@ -1,0 +1,162 @@
+"""How much memory an update needs, from the shape of the model and the settings: arithmetic, nothing is loaded.
+
+It counts what stays (weights, optimizer) and what the largest forward and backward pass holds at its peak. It leaves
+out the player's caches while it plays, the buffers of kernels, and what the allocator wastes: leave a tenth free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from rollenv.trainers.config.algorithms import Ppo
+
+if TYPE_CHECKING:
+    from rollenv.trainers.config import TrainConfig
+
+#: See :data:`rollenv.trainers.policies.head.MOST_LOGITS`.
+MOST_LOGITS = 1 << 26
+
+#: Bytes of a float32 number.
+_FULL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a decoder's memory follows from."""
+
+    parameters: int
+    layers: int
+    width: int
+    """Of the states between layers."""
+    intermediate: int
+    queries: int
+    """Width of all heads' queries together."""
+    keys: int
+    """Width of all heads' keys together; values have the same."""
+    vocabulary: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """How a model is updated."""
+
+    tokens: int
+    """That go through the model at once."""
+    product: int = _FULL
+    """Bytes of a number in products: 4, or 2 for bfloat16 and float16."""
+    checkpointing: bool = False
+    player: int = 0
+    """Bytes a parameter of the player's copy; 0 where it plays with the trained weights."""
+    reference: bool = False
+    critic: Literal["none", "head", "model"] = "none"
+    most_logits: int = MOST_LOGITS
+    teacher: int = 0
+    """Parameters of a model that teaches."""
+
+
+def update_memory(shape: Shape, update: Update) -> dict[str, int]:
+    """Bytes by what they are for, which add up to the peak of an update.
+
+    Args:
+        shape: of the model.
+        update: how it is updated.
+    """
+    weights = _FULL * shape.parameters
+    out = {
+        "weights in float32": weights,
+        "Adam's two moments": 2 * weights,
+        "gradients": weights,
+        "the player's copy": update.player * shape.parameters,
+        "the reference in float32": weights if update.reference else 0,
+        "the teacher in float32": _FULL * update.teacher,
+        "the critic with Adam and gradients": 4 * weights if update.critic == "model" else 0,
+        "weights in the type of products": 0 if update.product == _FULL else update.product * shape.parameters,
+    }
+    return out | {
+        "activations": _activations(shape, update),
+        "logits at a time": _logits(shape, update),
+    }
+
+
+def layer_bytes(shape: Shape, product: int) -> int:
+    """Bytes that a layer keeps of a token for the backward pass.
+
+    The input of the layer and of its second half, two normalised copies of each in float32 (with lower precision each
+    product casts an own one), queries, keys, values, what attention gives twice, and four of the intermediate width.
+
+    Args:
+        shape: of the model.
+        product: bytes of a number in products.
+    """
+    states = 2 * 2 * _FULL + (2 * _FULL if product == _FULL else (3 + 2) * product)
+    return states * shape.width + product * (3 * shape.queries + 2 * shape.keys + 4 * shape.intermediate)
+
+
+def _activations(shape: Shape, update: Update) -> int:
+    """Of all layers; with checkpointing the layers' inputs, and all of one layer."""
+    product = _FULL if update.critic == "model" else update.product  # a critic computes in float32
+    one = layer_bytes(shape, product)
+    held = shape.layers * _FULL * shape.width + one if update.checkpointing else shape.layers * one
+    return update.tokens * held
+
+
+def _logits(shape: Shape, update: Update) -> int:
+    """The chunk as it comes and in float32, divided by the temperature, and two more in the backward pass."""
+    chunk = min(update.tokens, max(1, update.most_logits // shape.vocabulary)) * shape.vocabulary
+    return chunk * (update.product + 4 * _FULL)
+
+
+def update_of(config: TrainConfig, longest: int, *, player: int, teacher: int = 0) -> Update:
+    """How a run updates its model.
+
+    Args:
+        config: of the run.
+        longest: the most tokens of a sample, which goes through the model whole even beyond
+            ``optimizer.micro_batch_tokens``.
+        player: bytes of a number in the player's weights.
+        teacher: parameters of the model that teaches, if one does.
+    """
+    model, algorithm = config.model, config.algorithm
+    shared = model.sync == "in_place" or (model.sync == "auto" and model.path == "tiny")
+    return Update(
+        max(config.optimizer.micro_batch_tokens, longest),
+        _FULL if model.precision == "float32" else 2,
+        model.gradient_checkpointing,
+        0 if shared else player,
+        config.kl.name != "none",
+        algorithm.critic.kind if isinstance(algorithm, Ppo) else "none",
+        teacher=teacher,
+    )
+
+
+def shape_of(settings: Any) -> Shape:
+    """The shape of a model, from its Hugging Face configuration; its weights are counted, not made.
+
+    Args:
+        settings: a ``PreTrainedConfig`` of a causal language model.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(settings)
+    text = settings.get_text_config()
+    heads = text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // heads
+    return Shape(
+        sum(p.numel() for p in model.parameters()),
+        text.num_hidden_layers,
+        text.hidden_size,
+        text.intermediate_size,
+        heads * size,
+        (getattr(text, "num_key_value_heads", None) or heads) * size,
+        text.vocab_size,
+    )
+
+
+def table(memory: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Rows of what there is, largest first, and their sum, in GB (10^9 bytes)."""
+    rows = sorted(((name, size) for name, size in memory.items() if size), key=lambda row: -row[1])
+    return [(name, f"{size / 1e9:.2f} GB") for name, size in [*rows, ("at the peak", sum(memory.values()))]]

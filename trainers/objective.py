@@ -1,0 +1,133 @@
+"""From the settings to the loss of a micro-batch: one number per response token, and weights that add them up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rollenv.trainers import losses
+from rollenv.trainers.config import TrainConfig
+from rollenv.trainers.config.losses import KlLoss, NoDistill
+from rollenv.trainers.losses import Correction, LossInput, TokenLoss
+from rollenv.trainers.policies.base import Output, Outputs
+from rollenv.trainers.policies.packed import Packed
+
+#: From a section's settings to its loss.
+POLICY_LOSSES: dict[str, Callable[..., TokenLoss]] = {
+    "ppo_clip": lambda x, c: losses.ppo_clip(x, low=c.clip_low, high=c.clip_high, dual=c.dual or None, ratio=c.ratio),
+    "gspo": lambda x, c: (losses.gspo_token if c.tokens else losses.gspo)(x, low=c.clip_low, high=c.clip_high),
+    "cispo": lambda x, c: losses.cispo(x, cap=c.cap),
+    "topr": lambda x, c: losses.topr(x, positive=c.positive, negative=c.negative, level=c.ratio),
+    "dppo": lambda x, c: losses.dppo(x, low=c.low, high=c.high, square=c.square, variant=c.variant),
+    "sapo": lambda x, c: losses.sapo(x, positive=c.positive, negative=c.negative),
+    "gmpo": lambda x, c: losses.gmpo(x, low=c.low, high=c.high),
+    "reinforce": lambda x, c: losses.reinforce(x),
+}
+
+CORRECTIONS: dict[str, Callable[..., Correction]] = {
+    "tis": lambda x, c: losses.tis(x, cap=c.cap),
+    "seq_tis": lambda x, c: losses.seq_tis(x, cap=c.cap),
+    "mis": lambda x, c: losses.mis(x, cap=c.cap, level="token"),
+    "seq_mis": lambda x, c: losses.mis(x, cap=c.cap, level="sequence"),
+    "geo": lambda x, c: _with_tis(losses.geo(x, band=c.band), x, c.cap),
+    "icepop": lambda x, c: losses.icepop(x, low=c.low, high=c.high),
+    "opsm": lambda x, c: _with_tis(losses.opsm(x, delta=c.delta), x, c.cap),
+}
+
+
+def _with_tis(mask: Correction, x: LossInput, cap: float) -> Correction:
+    return losses.combine(mask, losses.tis(x, cap=cap)) if cap else mask
+
+
+@dataclass(slots=True)
+class Objective:
+    """What is minimised for a micro-batch."""
+
+    config: TrainConfig
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """What it needs of the policy."""
+        return ("logprobs", "entropy")
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the policy at the start of an update has to be asked for its own log-probabilities."""
+        return self.config.optimizer.old_logprobs == "recomputed" or self.config.correction.name != "none"
+
+    @property
+    def taught_alone(self) -> bool:
+        """Whether only a teacher teaches, and rewards do not."""
+        return not isinstance(self.config.distill, NoDistill) and self.config.distill.alone
+
+    @property
+    def idle(self) -> bool:
+        """Whether samples whose advantages are all 0 change the weights too."""
+        loss = self.config.loss
+        return bool(loss.entropy or loss.imitate or loss.observations or isinstance(self.config.kl, KlLoss))
+
+    def __call__(
+        self, batch: Packed, out: Outputs, *, entropy: float, observed: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss, and a metric for each token.
+
+        Args:
+            batch: with the columns "behavior", "advantages" and "weights", and those that the settings ask for.
+            out: of the policy.
+            entropy: coefficient of the bonus in this iteration.
+            observed: observation tokens that an optimizer step has in the mean.
+
+        Returns:
+            The part of the step's loss that this micro-batch has; and metrics, (n,) each.
+        """
+        assert out.logprobs is not None
+        columns, config = batch.columns, self.config
+        x = LossInput(
+            out.logprobs,
+            columns.get("proximal", columns["behavior"]),
+            columns["behavior"],
+            columns["advantages"],
+            batch.sequences,
+            batch.turns,
+            columns.get("reference"),
+            out.entropy,
+        )
+        loss = self._main(x, columns.get("teacher"))
+        values, metrics = loss.values, {"loss": loss.values.detach(), **loss.metrics}
+        if "ratio" in metrics:
+            metrics["ratio_squared"] = metrics["ratio"].double() ** 2
+        if isinstance(config.kl, KlLoss):
+            kl = losses.kl_loss(x, config.kl.coef, kind=config.kl.kind)
+            values, metrics = values + kl.values, metrics | kl.metrics
+        if config.loss.imitate:
+            values = values + config.loss.imitate * columns["imitate"] * losses.imitation(x.logprobs).values
+        if out.entropy is not None:
+            bonus = losses.entropy_bonus(x, entropy)
+            values, metrics = values + bonus.values, metrics | bonus.metrics
+        total = (columns["weights"] * values).sum()
+        if out.observations is not None:
+            total = total + losses.echo(out.observations, config.loss.observations).values.sum() / max(observed, 1)
+        return total, metrics
+
+    def _main(self, x: LossInput, teacher: Tensor | None) -> TokenLoss:
+        """What rewards teach, and a teacher."""
+        config = self.config
+        taught = None if teacher is None else self._taught(x, teacher)
+        if taught and self.taught_alone:
+            return taught
+        loss = POLICY_LOSSES[config.loss.name](x, config.loss)
+        if config.correction.name != "none":
+            loss = losses.corrected(loss, CORRECTIONS[config.correction.name](x, config.correction))
+        return TokenLoss(loss.values + taught.values, taught.metrics | loss.metrics) if taught else loss
+
+    def _taught(self, x: LossInput, teacher: Tensor) -> TokenLoss:
+        """The loss of the tokens that have a teacher; others have NaN there."""
+        settings = self.config.distill
+        assert not isinstance(settings, NoDistill)
+        there = ~teacher.isnan()
+        known = torch.where(there, teacher, x.logprobs.detach())
+        loss = losses.distill(x, known, low=settings.low, square=settings.square)
+        return TokenLoss(settings.coef * there * loss.values, loss.metrics)

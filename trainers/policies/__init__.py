@@ -1,0 +1,1 @@
+"""What is trained: a model with its optimizer, and what it says about given tokens."""

@@ -1,0 +1,88 @@
+"""What every policy can do, wherever its weights are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+from rollenv.trainers.policies.packed import Packed
+
+#: What can be asked of a forward pass.
+Output = Literal["logprobs", "entropy", "hidden"]
+LOGPROBS: tuple[Output, ...] = ("logprobs",)
+HIDDEN: tuple[Output, ...] = ("hidden",)
+
+
+@dataclass(slots=True)
+class Outputs:
+    """What a model says about the ``n`` response tokens of a micro-batch; None for what was not asked."""
+
+    logprobs: Tensor | None = None
+    """(n,) float32"""
+    entropy: Tensor | None = None
+    """(n,) float32, of the distributions that the tokens were drawn from."""
+    hidden: Tensor | None = None
+    """(n, width) the last layer's, before each token was drawn; without gradient."""
+    observations: Tensor | None = None
+    """(m,) float32 log-probabilities of what was said between the responses, at temperature 1."""
+
+
+class Policy(Protocol):
+    """A model that is trained."""
+
+    overflowed: bool
+    """Whether the last step was left out and the next one has better chances, as its loss is multiplied by less."""
+
+    packs: bool
+    """Whether the model reads samples as one row, in which the beginning that some share is there once."""
+
+    def logprobs(
+        self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
+    ) -> Outputs:
+        """What the model says about the response tokens of a micro-batch, with gradients where they are enabled.
+
+        Args:
+            batch: to read.
+            outputs: what to compute.
+            entropy_gradient: whether the entropy has gradients as well.
+        """
+        ...
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a part of the loss to those of this step."""
+        ...
+
+    def step(self, lr: float, *, hold: bool = False) -> float:
+        """One step along the gradients summed since the last; no weight changes if they are not finite.
+
+        Args:
+            lr: the learning rate.
+            hold: take no step, only drop the gradients.
+
+        Returns:
+            The norm of the gradients, before it was cut.
+        """
+        ...
+
+    def finite(self) -> bool:
+        """Whether every weight is a finite number."""
+        ...
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """All weights under the model's own names, each whole."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs besides the model's weights."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state.
+
+        Raises:
+            ValueError: it is none of this model's.
+        """
+        ...

@@ -1,0 +1,123 @@
+"""A model that predicts returns."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rollenv.trainers.losses import value_loss
+from rollenv.trainers.policies.local import hidden_states
+from rollenv.trainers.policies.packed import Packed
+
+
+class Critic:
+    """Predicts the return from before each response token.
+
+    Args:
+        model: the policy's, at the start of the run.
+        kind: "model" for a copy of it with a head of its own, all of which learns; "head" for a head on the policy's
+            hidden states, which do not change for it.
+        lr: learning rate.
+        clip: how far a value may move in an update before its loss is cut; 0 for no limit.
+        max_grad_norm: gradients are cut to this norm.
+        packs: whether the model reads packed sequences.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        kind: Literal["model", "head"],
+        lr: float,
+        clip: float = 0.2,
+        max_grad_norm: float = 1.0,
+        packs: bool = True,
+    ):
+        width = model.config.get_text_config().hidden_size
+        device = next(model.parameters()).device
+        self.kind, self.clip, self.max_grad_norm, self.packs = kind, clip, max_grad_norm, packs
+        self.head = nn.Linear(width, 1, device=device)
+        nn.init.zeros_(self.head.weight)  # the first values are 0: no noise before anything is learned
+        nn.init.zeros_(self.head.bias)
+        self.model = copy.deepcopy(model) if kind == "model" else None
+        self.module = nn.ModuleList([self.head, *([self.model] if self.model is not None else [])])
+        self.adam = torch.optim.AdamW(self.module.parameters(), lr=lr, weight_decay=0.0)
+
+    def values(self, batch: Packed, hidden: Tensor | None = None) -> Tensor:
+        """The returns that are expected, (n,).
+
+        Args:
+            batch: to read.
+            hidden: (n, width) the policy's states, for a head.
+
+        Returns:
+            (n,) float32, with gradients where they are enabled.
+        """
+        if self.model is not None:
+            hidden = hidden_states(self.model, batch, packs=self.packs)[: len(batch)]
+        assert hidden is not None
+        out: Tensor = self.head(hidden.float())
+        return out[:, 0]
+
+    def backward(self, batch: Packed, hidden: Tensor | None, share: float) -> dict[str, Tensor]:
+        """Add the gradients of a micro-batch's part of the squared errors.
+
+        Args:
+            batch: with the columns "returns" (NaN for tokens without a target) and "values" (before the update).
+            hidden: (n, width) the policy's states, for a head.
+            share: one by the number of targets in the step.
+
+        Returns:
+            (n,) metrics.
+        """
+        returns = batch.columns["returns"]
+        there = ~returns.isnan()
+        loss = value_loss(
+            self.values(batch, hidden),
+            torch.where(there, returns, 0.0),
+            old=batch.columns["values"],
+            clip=self.clip or None,
+        )
+        (loss.values * there).sum().mul(share).backward()
+        return {"value_loss": (loss.values.detach() * there), "value_clipped": loss.metrics["value_clipped"] * there}
+
+    def gradient_norm(self) -> float:
+        """The norm of the gradients summed since the last step."""
+        return float(nn.utils.get_total_norm([p.grad for p in self.module.parameters() if p.grad is not None]))
+
+    def step(self, *, hold: bool = False) -> float:
+        """One step along the gradients; no weight changes if they are not finite. Returns their norm.
+
+        Args:
+            hold: take no step, only drop the gradients.
+        """
+        norm = float(nn.utils.clip_grad_norm_(self.module.parameters(), self.max_grad_norm))
+        if math.isfinite(norm) and not hold:
+            self.adam.step()
+        self.adam.zero_grad()
+        return norm
+
+    def finite(self) -> bool:
+        """Whether every weight is a finite number."""
+        return all(bool(torch.isfinite(weight).all()) for weight in self.module.parameters())
+
+    def state_dict(self) -> dict[str, Any]:
+        """All weights, and the optimizer's state."""
+        return {"module": self.module.state_dict(), "adam": self.adam.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state.
+
+        Raises:
+            ValueError: it is none of this model's.
+        """
+        try:
+            self.module.load_state_dict(state["module"])
+        except RuntimeError as error:
+            raise ValueError(f"its critic belongs to another model: {error}") from error
+        self.adam.load_state_dict(state["adam"])

@@ -1,0 +1,31 @@
+"""Rewards beside the environment's own, computed as each trajectory ends: ``RolloutManager(reward=...)``.
+
+A reward function gets a finished trajectory and returns what is added to its last turn's reward::
+
+    reward = ByDomain(
+        {
+            "math:*": Sum([(1.0, Format(r"<think>.*</think>.*"))]),
+            "chat": Judge("http://127.0.0.1:8000/v1", "judge"),
+            "*": Overlong(longest=4096, buffer=512),
+        }
+    )
+"""
+
+from rollenv.trainers.rewards.base import ByDomain, Reward, Sum
+from rollenv.trainers.rewards.instructions import CHECKS, Instructions, RowInstructions, follows
+from rollenv.trainers.rewards.judge import Judge, JudgeFailed
+from rollenv.trainers.rewards.shape import Format, Overlong
+
+__all__ = [
+    "CHECKS",
+    "ByDomain",
+    "Format",
+    "Instructions",
+    "Judge",
+    "JudgeFailed",
+    "Overlong",
+    "Reward",
+    "RowInstructions",
+    "Sum",
+    "follows",
+]

@@ -1,0 +1,133 @@
+"""From the settings of a run to the rewards by domain."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from rollenv.agents.chat.endpoint import Endpoint, Patience
+from rollenv.core import UsageError
+from rollenv.rollout.types import Trajectory
+from rollenv.trainers.config import TrainConfig
+from rollenv.trainers.config.rewards import AnyDomainReward, FormatReward, InstructionsReward, JudgeReward, LengthReward
+from rollenv.trainers.config.run import AnyTasks, EnvConfig, Mixture
+from rollenv.trainers.rewards.base import Reward, Sum, domains, pattern_of
+from rollenv.trainers.rewards.instructions import Instructions, RowInstructions
+from rollenv.trainers.rewards.judge import TEMPLATE, Judge
+from rollenv.trainers.rewards.shape import Format, Overlong
+
+
+class DomainRewards:
+    """What ``rewards.domains`` adds to the environments' own rewards. A domain without an entry gets nothing more.
+
+    Args:
+        config: of the run.
+
+    Raises:
+        UsageError: an entry cannot be.
+    """
+
+    def __init__(self, config: TrainConfig):
+        parts: dict[str, list[tuple[float, Reward]]] = {}
+        _check_rows(config)
+        for one in config.rewards.domains:
+            parts.setdefault(one.domain, []).append((one.weight, _reward(one)))
+        self._rewards = {pattern: Sum(rewards) for pattern, rewards in parts.items()}
+        self._judges = [r for rewards in parts.values() for _, r in rewards if isinstance(r, Judge)]
+        self._paid: dict[str, list[float]] = {}
+
+    async def __call__(self, trajectory: Trajectory) -> float:
+        pattern = pattern_of(self._rewards, list(domains(trajectory)))
+        if pattern is None:
+            return 0.0
+        paid = await self._rewards[pattern](trajectory)
+        self._paid.setdefault(pattern, []).append(paid)
+        return paid
+
+    def metrics(self) -> dict[str, float]:
+        """The mean that was added in each domain since the last call, and the judges' counts since the start."""
+        paid, self._paid = self._paid, {}
+        added = {f"added/{domain}": sum(values) / len(values) for domain, values in paid.items()}
+        counts: dict[str, float] = {}
+        for judge in self._judges:
+            for name, value in judge.metrics().items():
+                counts[name] = counts.get(name, 0) + value
+        return added | counts
+
+
+def domain_rewards(config: TrainConfig) -> DomainRewards | None:
+    """The rewards that a run adds to those of its environments; None where it adds none.
+
+    Args:
+        config: of the run.
+
+    Raises:
+        UsageError: see :class:`DomainRewards`.
+    """
+    return DomainRewards(config) if config.rewards.domains else None
+
+
+def check_domains(config: TrainConfig) -> None:
+    """Refuse entries of ``rewards.domains`` without an effect.
+
+    Args:
+        config: of the run.
+
+    Raises:
+        UsageError: nothing that is played is left for an entry.
+    """
+    patterns = dict.fromkeys(one.domain for one in config.rewards.domains)
+    paths = [path for path, _ in _paths(config.env, config.tasks)]
+    reached = {pattern_of(patterns, path) for path in paths}
+    for pattern in patterns:
+        if pattern not in reached:
+            known = dict.fromkeys(name for path in paths for name in path)
+            raise UsageError(
+                f"rewards.domains: nothing that is played is left for {pattern!r}; played are {', '.join(known)}, and "
+                "of several entries that fit, the first decides"
+            )
+
+
+def _paths(env: EnvConfig, tasks: AnyTasks) -> Iterator[tuple[tuple[str, ...], EnvConfig]]:
+    """The domains of every kind of task that is trained on, the outermost first, and its environment."""
+    if not isinstance(tasks, Mixture):
+        yield (env.id,), env
+        return
+    for part in tasks.parts:
+        for path, inner in _paths(part.env, part.tasks):
+            yield (part.name or part.env.id, *path), inner
+
+
+def _check_rows(config: TrainConfig) -> None:
+    """Refuse rows whose instructions cannot be checked, before anything is played."""
+    patterns = dict.fromkeys(one.domain for one in config.rewards.domains)
+    for path, env in _paths(config.env, config.tasks):
+        decides = pattern_of(patterns, path)
+        for one in config.rewards.domains:
+            if one.domain == decides and isinstance(one, InstructionsReward) and one.column:
+                RowInstructions(one.column, one.arguments).check(env.id, env.kwargs)
+
+
+def _reward(settings: AnyDomainReward) -> Reward:
+    if isinstance(settings, FormatReward):
+        return Format(settings.pattern, matched=settings.matched, missed=settings.missed)
+    if isinstance(settings, LengthReward):
+        return Overlong(settings.longest, settings.buffer)
+    if isinstance(settings, InstructionsReward):
+        rows = RowInstructions(settings.column, settings.arguments)
+        return Instructions(rows if settings.column else settings.checks, partial=settings.partial)
+    return _judge(settings)
+
+
+def _judge(settings: JudgeReward) -> Judge:
+    key = os.environ.get(settings.key_variable) if settings.key_variable else None
+    if settings.key_variable and key is None:
+        raise UsageError(f"rewards.domains: the environment variable {settings.key_variable} is not set")
+    return Judge(
+        Endpoint(settings.url, key, concurrency=settings.concurrency, patience=Patience(settings.timeout, retries=2)),
+        settings.model,
+        template=settings.template or TEMPLATE,
+        attempts=settings.attempts,
+        temperature=settings.temperature,
+        max_tokens=settings.max_tokens,
+    )

@@ -1,0 +1,306 @@
+"""Instructions that a program can verify, with the ids and arguments of IFEval (arXiv 2311.07911)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.parsing import last_code_block
+from rollenv.registry import spec
+from rollenv.rollout.types import Task, Trajectory
+from rollenv.trainers.rewards.base import said
+
+#: ``{"id": "length_constraints:number_words", "num_words": 100, "relation": "at least"}``
+Instruction = Mapping[str, Any]
+Check = Callable[..., bool]
+
+_WORD = re.compile(r"\w+(?:['’-]\w+)*")
+_SENTENCE = re.compile(r"[^.!?\s][^.!?]*(?:[.!?](?!\s|$)[^.!?]*)*[.!?]*")
+
+
+def _compare(count: int, relation: str, wanted: int) -> bool:
+    if relation not in ("at least", "less than"):
+        raise UsageError(f"a relation is 'at least' or 'less than', not {relation!r}")
+    return count >= wanted if relation == "at least" else count < wanted
+
+
+def _occurrences(text: str, word: str) -> int:
+    return len(re.findall(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE))
+
+
+def _existence(text: str, keywords: Sequence[str]) -> bool:
+    return all(_occurrences(text, word) for word in keywords)
+
+
+def _forbidden(text: str, forbidden_words: Sequence[str]) -> bool:
+    return not any(_occurrences(text, word) for word in forbidden_words)
+
+
+def _frequency(text: str, keyword: str, frequency: int, relation: str = "at least") -> bool:
+    return _compare(_occurrences(text, keyword), relation, frequency)
+
+
+def _letters(text: str, letter: str, let_frequency: int, let_relation: str = "at least") -> bool:
+    return _compare(text.lower().count(letter.lower()), let_relation, let_frequency)
+
+
+def _words(text: str, num_words: int, relation: str = "at least") -> bool:
+    return _compare(len(_WORD.findall(text)), relation, num_words)
+
+
+def _sentences(text: str, num_sentences: int, relation: str = "at least") -> bool:
+    return _compare(len(_SENTENCE.findall(text)), relation, num_sentences)
+
+
+def _paragraphs(text: str, num_paragraphs: int) -> bool:
+    parts = [part.strip() for part in re.split(r"\s?\*\*\*\s?", text)]
+    return len([part for part in parts if part]) == num_paragraphs and all(parts[1:-1])
+
+
+def _nth_paragraph(text: str, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
+    parts = [part.strip() for part in text.split("\n\n") if part.strip()]
+    if len(parts) != num_paragraphs or not 1 <= nth_paragraph <= num_paragraphs:
+        return False
+    first = _WORD.search(parts[nth_paragraph - 1])
+    return first is not None and first[0].lower() == first_word.lower()
+
+
+def _constrained(text: str) -> bool:
+    return re.search(r"\bmy answer is (?:yes|no|maybe)\.", text, re.IGNORECASE) is not None
+
+
+def _placeholders(text: str, num_placeholders: int) -> bool:
+    return len(re.findall(r"\[[^\[\]\n]+\]", text)) >= num_placeholders
+
+
+def _postscript(text: str, postscript_marker: str = "P.S.") -> bool:
+    return re.search(rf"^[ \t]*{re.escape(postscript_marker)}[ \t]*\S", text, re.MULTILINE | re.IGNORECASE) is not None
+
+
+def _bullets(text: str, num_bullets: int) -> bool:
+    return len(re.findall(r"^[ \t]*[*-][ \t]+\S", text, re.MULTILINE)) == num_bullets
+
+
+def _highlights(text: str, num_highlights: int) -> bool:
+    return len(re.findall(r"(\*\*?)[^\s*](?:[^*\n]*[^\s*])?\1", text)) >= num_highlights
+
+
+def _sections(text: str, section_spliter: str, num_sections: int) -> bool:
+    return len(re.findall(rf"^[ \t]*{re.escape(section_spliter)}[ \t]+\w", text, re.MULTILINE)) >= num_sections
+
+
+def _json(text: str) -> bool:
+    fenced = last_code_block(text, ("json", "")) if text.lstrip().startswith("```") else None
+    try:
+        json.loads(text if fenced is None else fenced)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _title(text: str) -> bool:
+    return any(title.strip() for title in re.findall(r"<<([^<>\n]+)>>", text))
+
+
+def _end(text: str, end_phrase: str) -> bool:
+    return text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
+
+
+def _quoted(text: str) -> bool:
+    text = text.strip()
+    return len(text) > 1 and text[0] == text[-1] == '"'
+
+
+def _repeated(text: str, prompt_to_repeat: str) -> bool:
+    return text.strip().lower().startswith(prompt_to_repeat.strip().lower())
+
+
+def _two(text: str) -> bool:
+    parts = [part.strip() for part in text.split("******")]
+    return len(parts) == 2 and all(parts) and parts[0] != parts[1]
+
+
+def _capitals(text: str, capital_frequency: int, capital_relation: str = "at least") -> bool:
+    return _compare(sum(word.isupper() for word in _WORD.findall(text)), capital_relation, capital_frequency)
+
+
+#: By IFEval's ids; each is called with the response and the instruction's arguments.
+CHECKS: dict[str, Check] = {
+    "keywords:existence": _existence,
+    "keywords:forbidden_words": _forbidden,
+    "keywords:frequency": _frequency,
+    "keywords:letter_frequency": _letters,
+    "length_constraints:number_words": _words,
+    "length_constraints:number_sentences": _sentences,
+    "length_constraints:number_paragraphs": _paragraphs,
+    "length_constraints:nth_paragraph_first_word": _nth_paragraph,
+    "detectable_content:number_placeholders": _placeholders,
+    "detectable_content:postscript": _postscript,
+    "detectable_format:number_bullet_lists": _bullets,
+    "detectable_format:number_highlighted_sections": _highlights,
+    "detectable_format:multiple_sections": _sections,
+    "detectable_format:json_format": _json,
+    "detectable_format:constrained_response": _constrained,
+    "detectable_format:title": _title,
+    "startend:end_checker": _end,
+    "startend:quotation": _quoted,
+    "combination:repeat_prompt": _repeated,
+    "combination:two_responses": _two,
+    "change_case:capital_word_frequency": _capitals,
+    "change_case:english_capital": lambda text: text.isupper(),
+    "change_case:english_lowercase": lambda text: text.islower(),
+    "punctuation:no_comma": lambda text: "," not in text,
+}
+
+
+def follows(text: str, instruction: Instruction) -> bool:
+    """Whether a response follows an instruction. An empty one follows none.
+
+    Args:
+        text: the response.
+        instruction: its ``id`` in :data:`CHECKS`, and its arguments; those that are None or NaN do not count.
+
+    Raises:
+        UsageError: the id is unknown, or the arguments are wrong. An empty text or list is: anything would follow it.
+    """
+    arguments = {name: value for name, value in instruction.items() if name != "id" and _given(value)}
+    check = CHECKS.get(str(instruction.get("id")))
+    if check is None:
+        raise UsageError(f"the instruction {instruction.get('id')!r} is unknown; there are {', '.join(CHECKS)}")
+    try:
+        _refuse_empty(arguments)
+        return check(text, **arguments) and bool(text.strip())
+    except (TypeError, AttributeError) as error:
+        raise UsageError(f"the instruction {instruction['id']} cannot be checked with {arguments}: {error}") from error
+
+
+def _given(value: Any) -> bool:
+    """Tables fill up rows with None, and those of numbers with NaN."""
+    return value is not None and value == value
+
+
+def _refuse_empty(arguments: Mapping[str, Any]) -> None:
+    """Raise TypeError for arguments that are neither numbers nor texts, or that hold nothing to look for."""
+    for name, value in arguments.items():
+        listed = name in ("keywords", "forbidden_words")
+        parts = value if listed else [value]
+        if not isinstance(parts, list | tuple) or not parts or not all(_tells(one, listed) for one in parts):
+            raise TypeError(f"{name} is {value!r:.80}")
+
+
+def _tells(value: Any, text: bool) -> bool:
+    if isinstance(value, str):
+        return bool(value.strip())
+    return not text and isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class Instructions:
+    """Rewards the last response for the instructions that it follows. Where there are none it adds nothing.
+
+    Args:
+        instructions: those of every task, or a function that gives a task's, such as :class:`RowInstructions`.
+        partial: the share that is followed; otherwise 1 if all are, else 0 (IFEval's prompt-level accuracy).
+
+    Raises:
+        UsageError: when called, for instructions that are unknown.
+    """
+
+    def __init__(
+        self, instructions: Sequence[Instruction] | Callable[[Task], Sequence[Instruction]], *, partial: bool = False
+    ):
+        self.instructions, self.partial = instructions, partial
+
+    async def __call__(self, trajectory: Trajectory) -> float:
+        wanted = self.instructions(trajectory.task) if callable(self.instructions) else self.instructions
+        followed = [follows(said(trajectory), one) for one in wanted]
+        if not followed:
+            return 0.0
+        return sum(followed) / len(followed) if self.partial else float(all(followed))
+
+
+class RowInstructions:
+    """The instructions that the row of a task carries, in IFEval's form: a column of ids and one of their arguments.
+
+    The environment is made once and reset as the task was, which settles the row.
+
+    Args:
+        column: of the list of ids.
+        arguments: of the list of mappings, one for each id; a row without it has instructions without arguments.
+    """
+
+    def __init__(self, column: str = "instruction_id_list", arguments: str = "kwargs"):
+        self.column, self.arguments = column, arguments
+        self._envs: list[tuple[str, dict[str, Any], Any]] = []
+
+    def __call__(self, task: Task) -> list[Instruction]:
+        """The task's instructions.
+
+        Raises:
+            UsageError: its environment has no rows, or the row is not as it should be.
+        """
+        env = self._env(task.env_id, task.kwargs)
+        env.reset(seed=task.seed, options=task.options or None)
+        return self.read(env.row)
+
+    def check(self, env_id: str, kwargs: dict[str, Any]) -> None:
+        """Try the instructions of all rows of an environment.
+
+        Args:
+            env_id: of the environment.
+            kwargs: its constructor arguments.
+
+        Raises:
+            UsageError: one cannot be checked, or no row has any.
+        """
+        rows = self._env(env_id, kwargs).rows
+        found = 0
+        for number, row in enumerate(rows):
+            try:
+                for one in self.read(row):
+                    follows("text", one)
+                    found += 1
+            except UsageError as error:
+                raise UsageError(f"row {number} of {env_id}: {error}") from error
+        if not found:
+            raise UsageError(f"no row of {env_id} has instructions in its column {self.column!r}")
+
+    def read(self, row: Mapping[str, Any]) -> list[Instruction]:
+        """The instructions of a row.
+
+        Args:
+            row: of a data set.
+
+        Raises:
+            UsageError: there is no such column, or it is not as it should be.
+        """
+        if self.column not in row:
+            raise UsageError(f"there is no column {self.column!r} with instructions; there are {', '.join(row)}")
+        ids = _listed(row[self.column])
+        arguments = _listed(row.get(self.arguments)) or [{}] * len(ids)
+        if len(arguments) != len(ids) or not all(isinstance(one, Mapping | None) for one in arguments):
+            raise UsageError(f"{self.arguments!r} must have a mapping for each of the {len(ids)} instructions")
+        return [{**(given or {}), "id": name} for name, given in zip(ids, arguments, strict=True)]
+
+    def _env(self, env_id: str, kwargs: dict[str, Any]) -> Any:
+        for known, its, env in self._envs:
+            if known == env_id and its == kwargs:
+                return env
+        made: Any = spec(env_id).make(**kwargs).unwrapped
+        if not hasattr(made, "row"):
+            raise UsageError(f"{env_id} has no rows that could carry instructions; list them in checks")
+        self._envs.append((env_id, kwargs, made))
+        return made
+
+
+def _listed(value: Any) -> list[Any]:
+    """A column that should hold a list: as one, as JSON text, or as an array."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = [value]
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]

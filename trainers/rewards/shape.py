@@ -1,0 +1,82 @@
+"""Rewards for the form and length of responses."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.needs import require_extra
+from rollenv.rollout.types import Trajectory
+from rollenv.trainers.advantages import overlong_penalty
+
+logger = logging.getLogger(__name__)
+
+#: A pattern such as ``(a+)+b`` can take longer than the universe lasts. What takes so many seconds is no match.
+PATIENCE = 1.0
+
+
+class Format:
+    """A reward for responses in a form, a penalty for others; the mean over the turns.
+
+    Args:
+        pattern: a regular expression that the whole response must match; ``.`` matches line ends too, and white space
+            around the response does not count.
+            A match that takes longer than :data:`PATIENCE` counts as none, with a warning.
+        matched: for a turn that does.
+        missed: for one that does not.
+
+    Raises:
+        UsageError: the pattern is no regular expression, or both rewards are equal.
+    """
+
+    def __init__(self, pattern: str, *, matched: float = 0.0, missed: float = -1.0):
+        library: Any = require_extra("regex", "train", "A reward for the format")  # re knows no time limit
+        try:
+            re.compile(pattern, re.DOTALL)
+            self.pattern = library.compile(pattern, library.DOTALL)
+        except (re.error, library.error) as error:
+            raise UsageError(f"the format {pattern!r} is not a regular expression: {error}") from error
+        if matched == missed:
+            raise UsageError(f"a format whose rewards are both {matched} has no effect")
+        self.matched, self.missed = matched, missed
+
+    async def __call__(self, trajectory: Trajectory) -> float:
+        good = [self._fits((turn.raw or turn.text).strip()) for turn in trajectory.turns]
+        return sum(self.matched if one else self.missed for one in good) / len(good)
+
+    def _fits(self, response: str) -> bool:
+        try:
+            return self.pattern.fullmatch(response, timeout=PATIENCE) is not None
+        except TimeoutError:
+            logger.warning("the format %r took over %g s on %.60r...", self.pattern.pattern, PATIENCE, response)
+            return False
+
+
+class Overlong:
+    r"""DAPO's soft overlong punishment (arXiv 2503.14476, equation 13), of all response tokens together.
+
+    With ``y`` tokens: 0 up to ``longest - buffer``, then ``(longest - buffer - y) / buffer`` down to -1 at ``longest``,
+    and -1 beyond; times ``penalty``.
+
+    Args:
+        longest: the most tokens of an episode's responses.
+        buffer: the length of the slope before.
+        penalty: its depth.
+
+    Raises:
+        UsageError: unless ``0 < buffer <= longest`` and ``penalty > 0``.
+    """
+
+    def __init__(self, longest: int, buffer: int, penalty: float = 1.0):
+        if not 0 < buffer <= longest or not penalty > 0:
+            raise UsageError(
+                f"0 < buffer <= longest and penalty > 0 must hold; got buffer={buffer}, longest={longest}, "
+                f"penalty={penalty}"
+            )
+        self.longest, self.buffer, self.penalty = longest, buffer, penalty
+
+    async def __call__(self, trajectory: Trajectory) -> float:
+        tokens = sum(len(turn.response_ids) for turn in trajectory.turns)
+        return self.penalty * float(overlong_penalty([tokens], limit=self.longest, buffer=self.buffer)[0])

@@ -1,0 +1,62 @@
+"""From the settings of a run to its source of tasks."""
+
+from __future__ import annotations
+
+from rollenv.curriculum import Curriculum, Schedule
+from rollenv.env_spec import Wrappers
+from rollenv.trainers.config import TrainConfig
+from rollenv.trainers.config.run import AnyTasks, EnvConfig, Levels, Mixture, Pool
+from rollenv.trainers.config.run import Rows as RowsConfig
+from rollenv.trainers.sources.aware import SuccessAware
+from rollenv.trainers.sources.base import TaskSource, TaskTemplate, task_seed
+from rollenv.trainers.sources.mixture import MixtureSource
+from rollenv.trainers.sources.plain import CurriculumSource, DatasetSource, Rows, Seeds, SeedSource
+from rollenv.wrappers.factory import with_tokenizer
+
+
+def source_of(config: TrainConfig, wrappers: Wrappers) -> TaskSource:
+    """What a run plays.
+
+    Args:
+        config: of the run.
+        wrappers: around the environment, with those of the tokenizer filled in.
+
+    Raises:
+        UsageError: the environment has no rows or levels, or other settings do not fit it.
+    """
+    tokenizer = "" if config.model.path == "tiny" else config.model.path
+    return _source(config.env.model_copy(update={"wrappers": wrappers}), config.tasks, config.seed, tokenizer)
+
+
+def _source(env: EnvConfig, tasks: AnyTasks, seed: int, tokenizer: str) -> TaskSource:
+    template = TaskTemplate(env.id, env.kwargs, env.wrappers, env.options)
+    if isinstance(tasks, RowsConfig):
+        return DatasetSource(Rows(template), seed=seed, shuffle=tasks.shuffle)
+    if isinstance(tasks, Pool):
+        items = Seeds(template, tasks.pool, seed=seed) if tasks.pool else Rows(template)
+        return SuccessAware(items, seed=seed, explore=tasks.explore, half_life=tasks.half_life)
+    if isinstance(tasks, Levels):
+        return _curriculum(template, tasks, seed)
+    if isinstance(tasks, Mixture):
+        parts = {
+            part.name or part.env.id: (
+                part.ratio,
+                _source(_around(part.env, tokenizer), part.tasks, task_seed(seed, "part", number), tokenizer),
+            )
+            for number, part in enumerate(tasks.parts)
+        }
+        return MixtureSource(parts)
+    return SeedSource(template, seed=seed)
+
+
+def _around(env: EnvConfig, tokenizer: str) -> EnvConfig:
+    return env.model_copy(update={"wrappers": with_tokenizer(env.wrappers, tokenizer)})
+
+
+def _curriculum(template: TaskTemplate, tasks: Levels, seed: int) -> CurriculumSource:
+    name = template.env_id
+    curriculum = Curriculum(name, tasks.levels) if tasks.levels else Curriculum.for_env(name)
+    schedule = Schedule(
+        len(curriculum), seed=seed, window=tasks.window, up=tasks.up, down=tasks.down, review=tasks.review
+    )
+    return CurriculumSource(template, curriculum, schedule, seed=seed)

@@ -1,0 +1,233 @@
+"""Seeds, data sets and curricula."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollenv.core import UsageError
+from rollenv.curriculum import Curriculum, Schedule
+from rollenv.registry import spec
+from rollenv.rollout.types import Group, Task
+from rollenv.trainers.sources.base import Drawn, TaskTemplate, count, own_part, read_state, task_seed
+
+
+class SeedSource:
+    """A new seed for every task; it depends only on the run's seed and the task's number.
+
+    Args:
+        template: what to play.
+        seed: of the run. In a mixture, give each source another one: ``task_seed(seed, name)``.
+    """
+
+    def __init__(self, template: TaskTemplate, *, seed: int = 0):
+        self.template, self.seed = template, seed
+        self.drawn = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Task:
+        number, self.drawn = self.drawn, self.drawn + 1
+        return self.template.task(task_seed(self.seed, number), (number,))
+
+    def record(self, task: Task, group: Group) -> None:
+        own_part(task, self, lambda number: number >= 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.drawn = read_state(self, state, lambda saved: count(saved["drawn"]))
+
+    def metrics(self) -> dict[str, float]:
+        return {"drawn": self.drawn}
+
+
+class Items(Protocol):
+    """A finite set of different tasks."""
+
+    def __len__(self) -> int: ...
+
+    def task(self, item: int, seed: int) -> Drawn:
+        """One of the tasks, with the item's number as its origin.
+
+        Args:
+            item: its number, from 0.
+            seed: for what is random about it, if the item does not settle that.
+        """
+        ...
+
+
+class Rows:
+    """The numbered tasks of an environment: rows of a data set, goals of a shop.
+
+    Args:
+        template: an environment that is registered as ``indexed``.
+        size: how many there are; by default the environment is made once and asked.
+
+    Raises:
+        UsageError: its tasks are not numbered, the template fixes the index, or there are none.
+    """
+
+    def __init__(self, template: TaskTemplate, *, size: int | None = None):
+        self.template = template
+        if not spec(template.env_id).indexed:
+            raise UsageError(f"the tasks of {template.env_id} are not numbered; draw them with SeedSource or Seeds")
+        if "index" in template.options:
+            raise UsageError(f"options of {template.env_id} fix the index; leave it to the source")
+        self.size = _tasks_of(template) if size is None else size
+        if self.size < 1:
+            raise UsageError(f"{template.env_id} has {self.size} tasks; at least 1 is needed")
+
+    def __len__(self) -> int:
+        return self.size
+
+    def task(self, item: int, seed: int) -> Drawn:
+        return self.template.task(seed, (item,), options={"index": item})
+
+
+def _tasks_of(template: TaskTemplate) -> int:
+    with contextlib.closing(spec(template.env_id).make(**template.kwargs)) as env:
+        return env.num_tasks()
+
+
+class Seeds:
+    """So many tasks of an environment, each with a seed of its own.
+
+    Args:
+        template: what to play.
+        size: how many.
+        seed: the tasks' seeds follow from it.
+
+    Raises:
+        UsageError: there are none.
+    """
+
+    def __init__(self, template: TaskTemplate, size: int, *, seed: int = 0):
+        if size < 1:
+            raise UsageError(f"a pool of seeds has at least 1, got size={size}")
+        self.template, self.size, self.seed = template, size, seed
+
+    def __len__(self) -> int:
+        return self.size
+
+    def task(self, item: int, seed: int) -> Drawn:
+        return self.template.task(task_seed(self.seed, "pool", item), (item,))
+
+
+class DatasetSource:
+    """Every item once an epoch, in an order that follows from the seed and the epoch.
+
+    Args:
+        items: :class:`Rows` or :class:`Seeds`.
+        seed: of the run.
+        shuffle: False keeps the order of the items.
+    """
+
+    def __init__(self, items: Items, *, seed: int = 0, shuffle: bool = True):
+        self.items, self.seed, self.shuffle = items, seed, shuffle
+        self.drawn = 0
+        self._order: tuple[int, NDArray[np.int64]] | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Task:
+        number, self.drawn = self.drawn, self.drawn + 1
+        epoch, place = divmod(number, len(self.items))
+        return self.items.task(self._item(epoch, place), task_seed(self.seed, number))
+
+    def _item(self, epoch: int, place: int) -> int:
+        if not self.shuffle:
+            return place
+        if self._order is None or self._order[0] != epoch:
+            rng = np.random.Generator(np.random.PCG64(task_seed(self.seed, "epoch", epoch)))
+            self._order = epoch, rng.permutation(len(self.items))
+        return int(self._order[1][place])
+
+    def record(self, task: Task, group: Group) -> None:
+        own_part(task, self, range(len(self.items)).__contains__)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"drawn": self.drawn, "size": len(self.items)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        drawn, size = read_state(self, state, lambda saved: (count(saved["drawn"]), saved["size"]))
+        check_size(size, len(self.items))
+        self.drawn = drawn
+
+    def metrics(self) -> dict[str, float]:
+        return {"drawn": self.drawn, "epoch": self.drawn / len(self.items)}
+
+
+def check_size(saved: Any, there: int) -> None:
+    """Compare a saved number of items with today's.
+
+    Args:
+        saved: at the time of the checkpoint.
+        there: now.
+
+    Raises:
+        UsageError: they differ, so that numbers of items no longer mean the same.
+    """
+    if saved != there:
+        raise UsageError(
+            f"the state is of a data set of {saved!r:.80} tasks, this one has {there}; restore the data set"
+        )
+
+
+class CurriculumSource:
+    """Seeds at levels that follow the success rate.
+
+    Args:
+        template: wrappers and options of the tasks, and constructor arguments that all levels share; the environment
+            is the curriculum's.
+        curriculum: the levels.
+        schedule: chooses among them; by default one with its own defaults and ``seed``.
+        seed: of the run.
+
+    Raises:
+        UsageError: the template names another environment, or the schedule has another number of levels.
+    """
+
+    def __init__(
+        self, template: TaskTemplate, curriculum: Curriculum, schedule: Schedule | None = None, *, seed: int = 0
+    ):
+        self.template, self.curriculum, self.seed = template, curriculum, seed
+        self.schedule = schedule or Schedule(len(curriculum), seed=seed)
+        if spec(template.env_id).id != curriculum.env_id:
+            raise UsageError(f"the levels are {curriculum.env_id}'s, the template is of {template.env_id}")
+        if (levels := len(self.schedule.rates())) != len(curriculum):
+            raise UsageError(f"the schedule has {levels} levels, the curriculum {len(curriculum)}")
+        self.drawn = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Task:
+        number, self.drawn = self.drawn, self.drawn + 1
+        level = self.schedule.choose(number)
+        return self.template.task(task_seed(self.seed, number), (level,), kwargs=self.curriculum[level])
+
+    def record(self, task: Task, group: Group) -> None:
+        level = own_part(task, self, range(len(self.curriculum)).__contains__)
+        for trajectory in group.complete:
+            self.schedule.record(level, trajectory.success)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"drawn": self.drawn, "schedule": self.schedule.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        drawn, schedule = read_state(self, state, lambda saved: (count(saved["drawn"]), saved["schedule"]))
+        self.schedule.load_state_dict(schedule)
+        self.drawn = drawn
+
+    def metrics(self) -> dict[str, float]:
+        rate = self.schedule.rates()[self.schedule.level]
+        known = {} if rate is None else {"level_success": rate}
+        return {"drawn": self.drawn, "level": self.schedule.level, **known}

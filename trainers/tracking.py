@@ -1,0 +1,320 @@
+"""Where a run's numbers go besides its folder: Weights & Biases, TensorBoard.
+
+A tracker only ever watches: wrapped in :class:`Trackers`, one that fails is a warning and training goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from rollenv.core import UsageError
+from rollenv.needs import extra, require_extra
+from rollenv.rollout.types import Trajectory
+
+logger = logging.getLogger(__name__)
+
+#: Episodes that are shown of those given at a time, and characters of each.
+MOST_EPISODES = 16
+MOST_CHARACTERS = 20_000
+
+
+class Tracker(Protocol):
+    """Receives what a run logs. Times are iterations; metrics have the names of ``metrics.jsonl``."""
+
+    def start(self, run_path: Path, config: dict[str, Any]) -> None:
+        """Begin, or continue what an earlier process began.
+
+        Args:
+            run_path: the run's folder, which exists.
+            config: the settings, as JSON data.
+        """
+        ...
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Log numbers.
+
+        Args:
+            iteration: how many are done.
+            metrics: by name.
+        """
+        ...
+
+    def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
+        """Log some of the episodes, to be read.
+
+        Args:
+            iteration: at which they were played.
+            trajectories: all of them.
+        """
+        ...
+
+    def finish(self, artifacts: Sequence[Path]) -> None:
+        """End, and wait until all is stored.
+
+        Args:
+            artifacts: files to keep with the run, such as the report; those that do not exist are passed over.
+        """
+        ...
+
+
+class Trackers:
+    """Several trackers as one that never raises: what fails is logged as a warning, once for each tracker.
+
+    A tracker that failed later is tried again with the next numbers; one that could not start is left alone.
+
+    Args:
+        trackers: any number.
+    """
+
+    def __init__(self, trackers: Sequence[Tracker] = ()):
+        self.trackers = list(trackers)
+        self._warned: set[int] = set()
+
+    def start(self, run_path: Path, config: dict[str, Any]) -> None:
+        started = []
+        for tracker in self.trackers:
+            with self._guarded(tracker, "start"):
+                tracker.start(run_path, config)
+                started.append(tracker)
+        self.trackers = started
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        for tracker in self.trackers:
+            with self._guarded(tracker, "log"):
+                tracker.log(iteration, metrics)
+
+    def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
+        for tracker in self.trackers:
+            with self._guarded(tracker, "log episodes"):
+                tracker.episodes(iteration, trajectories)
+
+    def finish(self, artifacts: Sequence[Path]) -> None:
+        for tracker in self.trackers:
+            with self._guarded(tracker, "finish"):
+                tracker.finish(artifacts)
+
+    @contextlib.contextmanager
+    def _guarded(self, tracker: Tracker, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (Exception, SystemExit) as error:  # whatever a library does, training is worth more
+            if id(tracker) not in self._warned:
+                self._warned.add(id(tracker))
+                logger.warning(
+                    "%s could not %s: %s: %s. Training goes on; metrics.jsonl in the run's folder has all numbers",
+                    type(tracker).__name__,
+                    what,
+                    type(error).__name__,
+                    error,
+                )
+
+
+class WandbTracker:
+    """Weights & Biases: settings, curves, a table of episodes, and the report as an artifact.
+
+    A run that is continued goes on under the same id, which ``wandb.json`` in the run's folder holds.
+
+    Args:
+        project: where the run is listed.
+        entity: a team; by default the account's own.
+        mode: ``online``, ``offline`` (files in the run's folder, for ``wandb sync``) or ``disabled``; by default what
+            ``WANDB_MODE`` says.
+        name: of the run; by default that of its folder.
+        tags: of the run.
+
+    Raises:
+        MissingExtra: wandb is not installed.
+        UsageError: there is no such mode.
+    """
+
+    def __init__(
+        self,
+        project: str = "rollenv",
+        *,
+        entity: str | None = None,
+        mode: str | None = None,
+        name: str | None = None,
+        tags: Sequence[str] = (),
+    ):
+        self._wandb: Any = require_extra("wandb", "wandb", "Tracking with Weights & Biases")
+        if mode not in (None, "online", "offline", "disabled"):
+            raise UsageError(f"W&B has the modes online, offline and disabled, not {mode!r}")
+        self.project, self.entity, self.mode, self.name, self.tags = project, entity, mode, name, tuple(tags)
+        self._run: Any = None
+
+    def start(self, run_path: Path, config: dict[str, Any]) -> None:
+        wandb = self._wandb
+        self._run = wandb.init(
+            project=self.project,
+            entity=self.entity,
+            name=self.name or run_path.name,
+            tags=self.tags or None,
+            id=_kept_id(run_path / "wandb.json"),
+            resume="allow",
+            dir=str(run_path),
+            mode=self.mode,
+            reinit="create_new",  # another run of this process is not ended
+            settings=wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True),
+        )
+        self._run.config.update(config, allow_val_change=True)
+        self._run.define_metric("*", step_metric="iteration")
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        self._run.log({"iteration": iteration, **metrics})
+
+    def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
+        rows = episode_rows(trajectories)
+        if rows:
+            table = self._wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
+            self._run.log({"iteration": iteration, "episodes": table})
+
+    def finish(self, artifacts: Sequence[Path]) -> None:
+        run, self._run = self._run, None
+        if run is None:
+            return
+        try:
+            if there := [path for path in artifacts if path.is_file()]:
+                artifact = self._wandb.Artifact(f"run-{run.id}-files", type="rollenv-run")
+                for path in there:
+                    artifact.add_file(str(path), name=path.name)
+                run.log_artifact(artifact)
+        finally:
+            run.finish()
+
+
+def _kept_id(file: Path) -> str:
+    """The id that the run's folder keeps; a new one is written first."""
+    try:
+        kept = json.loads(file.read_text())["id"]
+        if isinstance(kept, str) and kept:
+            return kept
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    new = secrets.token_hex(4)
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps({"id": new}) + "\n")
+    partial.replace(file)
+    return new
+
+
+class TensorBoardTracker:
+    """TensorBoard: curves, episodes as text, settings as hyper-parameters, in ``tensorboard/`` of the run's folder.
+
+    Of a run that is continued, points after the checkpoint are replaced.
+
+    Raises:
+        MissingExtra: tensorboard is not installed.
+    """
+
+    def __init__(self) -> None:
+        with extra("tensorboard", "Tracking with TensorBoard"):
+            from torch.utils import tensorboard
+        self._library: Any = tensorboard
+        self._folder, self._config = Path(), dict[str, Any]()
+        self._writer: Any = None
+
+    def start(self, run_path: Path, config: dict[str, Any]) -> None:
+        self._folder, self._config = run_path / "tensorboard", config
+        self._folder.mkdir(exist_ok=True)
+
+    def _opened(self, iteration: int) -> Any:
+        """The writer; the first iteration says where the run continues."""
+        if self._writer is None:
+            self._writer = self._library.SummaryWriter(str(self._folder), purge_step=iteration)
+            self._writer.add_text("config", _as_code(json.dumps(self._config, indent=2)), iteration)
+        return self._writer
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        first = self._writer is None
+        writer = self._opened(iteration)
+        if first:
+            hparams = self._library.writer.hparams(flat(self._config), dict.fromkeys(metrics, 0.0))
+            for summary in hparams:
+                writer.file_writer.add_summary(summary)
+        for name, value in metrics.items():
+            writer.add_scalar(name, value, iteration)
+        writer.flush()
+
+    def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
+        writer = self._opened(iteration)
+        for number, row in enumerate(episode_rows(trajectories)):
+            told = "\n".join(f"{name}: {value}" for name, value in row.items() if name != "episode")
+            writer.add_text(f"episodes/{number}", _as_code(f"{told}\n\n{row['episode']}"), iteration)
+        writer.flush()
+
+    def finish(self, artifacts: Sequence[Path]) -> None:
+        """Close the file. TensorBoard keeps no other files.
+
+        Args:
+            artifacts: not used.
+        """
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+
+def episode_rows(trajectories: Sequence[Trajectory], most: int = MOST_EPISODES) -> list[dict[str, Any]]:
+    """Some episodes for a table, spread evenly over those given.
+
+    Args:
+        trajectories: to choose from.
+        most: how many.
+
+    Returns:
+        Rows with the same keys: plain numbers and texts.
+    """
+    n = len(trajectories)
+    chosen = trajectories if n <= most else [trajectories[i * n // most] for i in range(most)]
+    return [
+        {
+            "env": t.task.env_id,
+            "seed": str(t.task.seed),  # tables of W&B round large integers
+            "member": t.member,
+            "status": t.status,
+            "success": t.success,
+            "reward": t.reward if math.isfinite(t.reward) else str(t.reward),
+            "turns": len(t.turns),
+            "episode": transcript(t),
+        }
+        for t in chosen
+    ]
+
+
+def transcript(trajectory: Trajectory) -> str:
+    """What was said, turn by turn, for people; the middle of a long one is left out."""
+    parts = [
+        f"[{number}] {turn.observation}\n> {turn.raw or turn.text}\n({turn.reward:g})"
+        for number, turn in enumerate(trajectory.turns, 1)
+    ]
+    ending = trajectory.error or trajectory.final_observation
+    text = "\n\n".join([*parts, *([ending] if ending else [])]).encode("utf-8", "replace").decode()
+    half = MOST_CHARACTERS // 2
+    return text if len(text) <= 2 * half else f"{text[:half]}\n[...]\n{text[-half:]}"
+
+
+def flat(config: Mapping[str, Any], before: str = "") -> dict[str, bool | int | float | str]:
+    """Nested settings as dotted keys; lists and empty values as text.
+
+    Args:
+        config: as JSON data.
+        before: prefix of the keys.
+    """
+    found: dict[str, bool | int | float | str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{before}{key}.")
+        else:
+            found[before + key] = value if isinstance(value, bool | int | float | str) else json.dumps(value)
+    return found
+
+
+def _as_code(text: str) -> str:
+    """Markdown that shows a text as it is: indented lines are code."""
+    return "\n".join("    " + line for line in text.splitlines())
