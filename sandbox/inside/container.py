@@ -79,7 +79,8 @@ def main() -> None:
 
 
 def _harden(rules: int | None) -> Callable[[], None]:
-    program = seccomp.filter_program()
+    # What a killed process kept in files without names is freed after its memory; meanwhile the machine would kill others.
+    program = seccomp.filter_program(memfd=False)
 
     def harden() -> None:
         _become(CODE_USER)
