@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def _harden(rules: int | None) -> Callable[[], None]:
-    # What a killed process kept in files without names is freed after its memory; meanwhile the machine would kill others.
+    # Files without names are freed some time after their owner was killed, and meanwhile the machine kills others too.
     program = seccomp.filter_program(memfd=False)
 
     def harden() -> None:
