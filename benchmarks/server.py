@@ -110,9 +110,7 @@ async def native(address: str, sessions: int, stack: contextlib.AsyncExitStack) 
     return [lambda env=env: env.step("hello") for env in envs]  # type: ignore[misc]
 
 
-async def measured(
-    make: Callable[..., Awaitable[list[Step]]], where: str, sessions: int, seconds: float
-) -> list[float]:
+async def measured(make: Make, where: str, sessions: int, seconds: float) -> list[float]:
     """Steps per second, and p50 and p99 of a step in milliseconds."""
     async with contextlib.AsyncExitStack() as stack:
         steps = await make(where, sessions, stack)

@@ -7,7 +7,7 @@ import contextlib
 import ipaddress
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ class Server:
             Route("/livez", self._alive),
             Route("/readyz", self._ready),
             Route("/health", self._health),
-            WebSocketRoute(protocol.PATH, _Native(self)),
+            WebSocketRoute(protocol.PATH, Endpoint(self, self._native, subprotocol=protocol.SUBPROTOCOL)),
         ]
         for name in self.settings.faces:
             routes += faces.routes(name, self)
@@ -124,6 +124,9 @@ class Server:
         finally:
             await self.core.stop()
             await self.core.workers.aclose()
+
+    async def _native(self, client: Client, connection: HTTPConnection, receive: Receive, send: Send) -> None:
+        await Native(self.core, client, receive, send, self.settings.silence).talk()
 
     async def _alive(self, request: Request) -> Response:
         return PlainTextResponse("alive\n")
@@ -146,36 +149,50 @@ class Server:
         return Json(told | core.health.snapshot(core.workers.report()))
 
 
-class _Native:
-    """The endpoint of the native protocol."""
+class Endpoint:
+    """A WebSocket for clients that the server knows.
 
-    def __init__(self, server: Server):
-        self._server = server
+    Args:
+        server: that it belongs to.
+        talk: called with (client, the request to connect, receive, send) once the connection stands.
+        scope: what the client's token has to be for, if anything.
+        subprotocol: chosen where the client offers it.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        talk: Callable[[Client, HTTPConnection, Receive, Send], Awaitable[None]],
+        *,
+        scope: str | None = None,
+        subprotocol: str | None = None,
+    ):
+        self._server, self._talk, self._scope, self._subprotocol = server, talk, scope, subprotocol
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # the request to connect
-        server = self._server
+        connection = HTTPConnection(scope)
         try:
-            client = server.client(HTTPConnection(scope))
+            client = self._server.client(connection)
+            if self._scope is not None:
+                client.needs(self._scope)
         except NotAllowed as error:
             await denied(send, 401, str(error))
             return
-        offered = protocol.SUBPROTOCOL in scope.get("subprotocols", ())
-        await send({"type": "websocket.accept", "subprotocol": protocol.SUBPROTOCOL if offered else None})
-        await Native(server.core, client, receive, send, server.settings.silence).talk()
+        offered = self._subprotocol in scope.get("subprotocols", ())
+        await send({"type": "websocket.accept", "subprotocol": self._subprotocol if offered else None})
+        await self._talk(client, connection, receive, send)
 
 
-async def denied(send: Send, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+async def denied(send: Send, status: int, text: str) -> None:
     """Refuse a WebSocket before it is one.
 
     Args:
         send: of the connection.
         status: of HTTP.
         text: why.
-        headers: more of them.
     """
-    more = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
-    start = {"status": status, "headers": [(b"content-type", b"text/plain; charset=utf-8"), *more]}
+    start = {"status": status, "headers": [(b"content-type", b"text/plain; charset=utf-8")]}
     await send({"type": "websocket.http.response.start", **start})
     await send({"type": "websocket.http.response.body", "body": text.encode()})
 

@@ -12,11 +12,10 @@ from typing import Any
 
 from rollenv import __version__
 from rollenv.core import RollenvError, UsageError
-from rollenv.registry import spec
 from rollenv.remote import protocol
 from rollenv.remote.protocol import Cancelled, ServerError, error_answer
 from rollenv.serve.auth import Client
-from rollenv.serve.sessions import Session, Sessions
+from rollenv.serve.sessions import Session, Sessions, served
 
 logger = logging.getLogger(__name__)
 
@@ -131,9 +130,7 @@ class Native:
 
     async def _spec(self, env_id: str) -> dict[str, Any]:
         self.client.needs("environments")
-        if "://" in env_id:
-            raise UsageError(f"{env_id!r:.80} is not an id of an environment of this server")
-        found = spec(env_id)
+        found = served(env_id)
         return {
             "abilities": sorted(found.abilities),
             "nondeterministic": found.nondeterministic,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rollenv.core import EpisodeOver, NoSuchAbility, UsageError
+from rollenv.env_spec import EnvSpec
 from rollenv.registry import spec
 from rollenv.remote import protocol
 from rollenv.remote.history import Differs, History, new_seed
@@ -144,7 +146,7 @@ class Session:
                     raise EpisodeOver(f"{self.task.env_id}: the episode is over; reset it to start the next one")
                 if method == "reset" and args[0] is None and self.history.wants_a_seed:
                     args = [new_seed(), args[1]]
-                answer = await self._carried_out(method, args)
+                answer = await self._carried_out(functools.partial(self._answered, method, args))
         finally:
             self.busy -= 1
             self.used = time.monotonic()
@@ -213,19 +215,17 @@ class Session:
         self.busy += 1
         try:
             async with self._lock, self._core.gate.turn(self.owner):
-                await self._guarded("reset", self._opened())
+                await self._carried_out(self._opened)
         finally:
             self.busy -= 1
             self.used = time.monotonic()
         self._core.counts.opened += 1
 
-    async def _carried_out(self, method: str, args: list[Any]) -> Any:
+    async def _carried_out(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Make a call, and again if its worker is lost."""
         for left in range(self._core.terms.replays, -1, -1):
             try:
-                if self._env is None:
-                    anew = method == "set_state" or (method == "reset" and args[0] is not None)
-                    await (self._opened() if anew else self._begin())
-                return await self._ask(method, args)
+                return await call()
             except EnvFailure as failure:
                 if self._closed:
                     raise SessionGone("the session was closed") from failure
@@ -245,15 +245,11 @@ class Session:
                 raise
         raise AssertionError
 
-    async def _guarded(self, what: str, call: Any) -> None:
-        try:
-            await call
-        except EnvFailure as failure:
-            self.release(hung=failure.kind == "hung")
-            raise EnvBroke(f"{what}: {failure}", kind=failure.kind) from failure
-        except Differs as error:
-            self.release()
-            raise EnvBroke(str(error), kind="differs") from error
+    async def _answered(self, method: str, args: list[Any]) -> Any:
+        if self._env is None:
+            anew = method == "set_state" or (method == "reset" and args[0] is not None)
+            await (self._opened() if anew else self._begin())
+        return await self._ask(method, args)
 
     async def _opened(self) -> None:
         """A new environment."""
@@ -392,13 +388,11 @@ class Sessions:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _task(self, env_id: str, settings: dict[str, Any], name: str) -> tuple[Task, bool]:
-        if not isinstance(env_id, str) or "://" in env_id:
-            raise UsageError(f"{env_id!r:.80} is not an id of an environment of this server")
         kwargs, wrappers = settings.pop("kwargs", {}), settings.pop("wrappers", {})
         views = settings.pop("views", False) is True
         if settings:
             raise UsageError(f"unknown setting {next(iter(settings))!r:.40}; there are kwargs, wrappers and views")
-        env_spec, task = spec(env_id), Task(env_id, 0, kwargs, wrappers)
+        env_spec, task = served(env_id), Task(env_id, 0, kwargs, wrappers)
         if not self.terms.any_arguments:
             arguments.check(env_spec, task.kwargs, task.wrappers)
         if not isinstance(name, str) or not 16 <= len(name) <= 64:
@@ -426,6 +420,21 @@ class Sessions:
                 if (idle and not session.busy) or now - session.opened > self.terms.total:
                     self.counts.expired += 1
                     self.close(session)
+
+
+def served(env_id: str) -> EnvSpec:
+    """What is registered under an id; never another server's.
+
+    Args:
+        env_id: an id of :func:`rollenv.list_envs`.
+
+    Raises:
+        UnknownEnv: there is no such environment.
+        UsageError: it is no id.
+    """
+    if not isinstance(env_id, str) or "://" in env_id:
+        raise UsageError(f"{env_id!r:.80} is not an id of an environment of this server")
+    return spec(env_id)
 
 
 #: What methods take, apart from a reset.

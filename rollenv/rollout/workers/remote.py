@@ -13,7 +13,8 @@ from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
 from rollenv.remote import protocol
 from rollenv.remote.address import Address, parse
-from rollenv.remote.protocol import EnvBroke, NotAllowed, ServerError, ServerFull, ServerLost, SessionGone
+from rollenv.remote.connection import refused
+from rollenv.remote.protocol import EnvBroke, NotAllowed, ServerFull, ServerLost, SessionGone
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure, Seen, Shun, checked, nobody
 
@@ -254,11 +255,8 @@ class Server:
                 proxy=None,
             )
         except InvalidStatus as error:
-            response = error.response
-            text = (response.body or b"").decode("utf-8", "replace").strip()[:500]
-            if response.status_code in (401, 403):
-                raise NotAllowed(f"{self.name}: {text}") from None
-            raise ServerError(f"{self.name} answered with HTTP status {response.status_code} {text}") from None
+            told = error.response
+            raise refused(self.name, told.status_code, bytes(told.body or b""), told.headers) from None
 
     async def _talk(self, connection: ClientConnection) -> None:
         self._connection = connection

@@ -12,6 +12,7 @@ from rollenv.core import UsageError
 from rollenv.registry import list_envs
 from rollenv.remote.protocol import session_name
 from rollenv.serve.app import Json, Server, body_of
+from rollenv.serve.sessions import Session
 
 _PATH = "/apis/v1/envs/gem"
 
@@ -26,25 +27,25 @@ def routes(server: Server) -> list[BaseRoute]:
         session = await server.core.open(session_name(), client.name, _text(body, "env_id"))
         return JSONResponse({"sandbox_id": session.name})
 
-    async def reset(request: Request) -> Response:
+    async def asked(request: Request) -> tuple[Session, dict[str, Any]]:
         client = server.client(request)  # first, for a body is read for clients alone
         body = await body_of(request)
-        session = server.core.get(_text(body, "sandbox_id"), client.name)
+        return server.core.get(_text(body, "sandbox_id"), client.name), body
+
+    async def reset(request: Request) -> Response:
+        session, body = await asked(request)
         observation, info, *_ = await session.call("reset", [body.get("seed")])
         return Json({"observation": observation, "info": info})
 
     async def step(request: Request) -> Response:
-        client = server.client(request)
-        body = await body_of(request)
-        session = server.core.get(_text(body, "sandbox_id"), client.name)
+        session, body = await asked(request)
         answer = await session.call("step", [_text(body, "action")])
         return Json(dict(zip(("observation", "reward", "terminated", "truncated", "info"), answer, strict=False)))
 
     async def close(request: Request) -> Response:
-        client = server.client(request)
-        name = _text(await body_of(request), "sandbox_id")
-        server.core.close(server.core.get(name, client.name))
-        return JSONResponse({"sandbox_id": name})
+        session, _ = await asked(request)
+        server.core.close(session)
+        return JSONResponse({"sandbox_id": session.name})
 
     async def every(request: Request) -> Response:
         server.client(request).needs("environments")

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
 
 from rollenv import __version__, cards
 from rollenv.core import EpisodeOver, RollenvError, UsageError
-from rollenv.registry import spec
-from rollenv.remote.protocol import NotAllowed, ServerFull, plain, session_name
-from rollenv.serve.app import Json, Server, body_of, denied
-from rollenv.serve.sessions import Session
+from rollenv.remote.protocol import ServerFull, plain, session_name
+from rollenv.serve.app import Endpoint, Json, Server, body_of
+from rollenv.serve.auth import Client
+from rollenv.serve.sessions import Session, served
 
 _PATH = "/openenv/{env_id}"
 
@@ -88,114 +89,129 @@ def _told(seen: Observation, reward: float | None, done: bool) -> dict[str, Any]
 
 def routes(server: Server) -> list[BaseRoute]:
     """The WebSocket, and what is asked over HTTP."""
+    face = _Face(server)
+    http = {"reset": ("POST", face.reset), "step": ("POST", face.step), "state": ("GET", face.state)}
+    http |= {"health": ("GET", face.health), "metadata": ("GET", face.metadata), "schema": ("GET", face.schema)}
+    http |= {"mcp": ("POST", face.mcp)}
+    paths: dict[str, Any] = {f"/{name}": {verb.lower(): {"responses": {"200": {}}}} for name, (verb, _) in http.items()}
 
-    async def opened(connection: HTTPConnection) -> Session:
-        client = server.client(connection)
-        client.needs("environments")
-        return await server.core.open(session_name(), client.name, connection.path_params["env_id"])
+    async def openapi(request: Request) -> Response:
+        about = {"title": served(request.path_params["env_id"]).id, "version": "1.0.0"}
+        return JSONResponse({"openapi": "3.1.0", "info": about, "paths": paths})
 
-    async def once(request: Request, method: str) -> Response:
-        """A request without a session: an environment of its own, as in OpenEnv."""
-        server.client(request).needs("environments")  # first, for a body is read for clients alone
-        body = await body_of(request)
-        session = await opened(request)
-        try:
-            play = Play(session)
-            if method == "reset":
-                return Json(await play.reset(body))
+    found: list[BaseRoute] = [Route(f"{_PATH}/{name}", f, methods=[verb]) for name, (verb, f) in http.items()]
+    socket = WebSocketRoute(f"{_PATH}/ws", Endpoint(server, face.talk, scope="environments"))
+    return [*found, Route(f"{_PATH}/openapi.json", openapi), socket]
+
+
+class _Face:
+    """What the routes lead to.
+
+    Args:
+        server: whose sessions are played.
+    """
+
+    def __init__(self, server: Server):
+        self.server = server
+
+    async def reset(self, request: Request) -> Response:
+        """The first observation of an environment that lives as long as this request."""
+        return await self._once(request, lambda play, body: play.reset(body))
+
+    async def step(self, request: Request) -> Response:
+        """The first turn of an environment that lives as long as this request."""
+
+        async def call(play: Play, body: dict[str, Any]) -> dict[str, Any]:
             await play.reset({})
             action = body.get("action")
-            return Json(await play.step(action if isinstance(action, dict) else {"action": action}))
-        except ValueError as error:
-            return JSONResponse({"detail": _errors(error)}, 422)
-        finally:
-            server.core.close(session)
+            return await play.step(action if isinstance(action, dict) else {"action": action})
 
-    async def reset(request: Request) -> Response:
-        return await once(request, "reset")
+        return await self._once(request, call)
 
-    async def step(request: Request) -> Response:
-        return await once(request, "step")
-
-    async def state(request: Request) -> Response:
+    async def state(self, request: Request) -> Response:
         """Of an environment that was just made; a page of another site can ask for it, so none is."""
-        server.client(request).needs("environments")
-        spec(request.path_params["env_id"])
+        self._allowed(request)
+        served(request.path_params["env_id"])
         return JSONResponse(State().model_dump())
 
-    async def health(request: Request) -> Response:
-        spec(request.path_params["env_id"])
+    async def health(self, request: Request) -> Response:
+        """Whether there is such an environment."""
+        served(request.path_params["env_id"])
         return JSONResponse({"status": "healthy"})
 
-    async def metadata(request: Request) -> Response:
-        found = spec(request.path_params["env_id"])
+    async def metadata(self, request: Request) -> Response:
+        """What it is."""
+        found = served(request.path_params["env_id"])
         described = {"name": found.id, "description": cards.summary(found), "version": __version__}
         return JSONResponse(described | {"readme_content": None, "author": None, "documentation_url": None})
 
-    async def schema(request: Request) -> Response:
+    async def schema(self, request: Request) -> Response:
+        """The forms of actions, observations and states."""
         models: dict[str, type[BaseModel]] = {"action": Action, "observation": Observation, "state": State}
         return JSONResponse({name: model.model_json_schema() for name, model in models.items()})
 
-    async def mcp(request: Request) -> Response:
-        client = server.client(request)
-        client.needs("environments")
+    async def mcp(self, request: Request) -> Response:
+        """Tools over JSON-RPC."""
+        client = self._allowed(request)
         try:
             asked = await body_of(request)
         except UsageError as error:
             return JSONResponse(_rpc_error(None, -32700, str(error)))
-        number, method = asked.get("id"), asked.get("method")
-        given = asked.get("params")
-        params: dict[str, Any] = given if isinstance(given, dict) else {}
+        number, method, given = asked.get("id"), asked.get("method"), asked.get("params")
         if asked.get("jsonrpc") != "2.0" or not isinstance(method, str):
             return JSONResponse(_rpc_error(number, -32600, "not a request of JSON-RPC 2.0"))
+        if method not in ("openenv/session/create", "openenv/session/close", "tools/list", "tools/call"):
+            return JSONResponse(_rpc_error(number, -32601, f"there is no method {method!r:.40}"))
         try:
-            if method == "openenv/session/create":
-                result: Any = {"session_id": (await opened(request)).name}
-            elif method == "openenv/session/close":
-                server.core.close(server.core.get(str(params.get("session_id")), client.name))
-                result = {}
-            elif method == "tools/list":
-                result = {"tools": _TOOLS}
-            elif method == "tools/call":
-                result = await _tool(server.core.get(str(params.get("session_id")), client.name), params)
-            else:
-                return JSONResponse(_rpc_error(number, -32601, f"there is no method {method!r:.40}"))
+            result = await self._told(client, request, method, given if isinstance(given, dict) else {})
         except (RollenvError, ValueError) as error:
             return JSONResponse(_rpc_error(number, -32602, str(error)))
         return Json({"jsonrpc": "2.0", "id": number, "result": result})
 
-    async def openapi(request: Request) -> Response:
-        paths: dict[str, Any] = {
-            f"/{name}": {verb.lower(): {"responses": {"200": {}}}} for name, (verb, _) in http.items()
-        }
-        about = {"title": spec(request.path_params["env_id"]).id, "version": "1.0.0"}
-        return JSONResponse({"openapi": "3.1.0", "info": about, "paths": paths})
-
-    async def talk(scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        connection = HTTPConnection(scope)
+    async def talk(self, client: Client, connection: HTTPConnection, receive: Receive, send: Send) -> None:
+        """A session that lasts as long as its WebSocket."""
         try:
-            server.client(connection).needs("environments")
-        except NotAllowed as error:
-            await denied(send, 401, str(error))
-            return
-        await send({"type": "websocket.accept"})
-        try:
-            session = await opened(connection)
+            session = await self._opened(client, connection)
         except RollenvError as error:
-            await _send(send, _opening_error(server, error))
+            await _send(send, _opening_error(self.server, error))
             await send({"type": "websocket.close", "code": 1000})
             return
         try:
-            await _talk(Play(session), receive, send, server.settings.silence)
+            await _talk(Play(session), receive, send, self.server.settings.silence)
         finally:
-            server.core.close(session)
+            self.server.core.close(session)
 
-    http = {"reset": ("POST", reset), "step": ("POST", step), "state": ("GET", state), "health": ("GET", health)}
-    http |= {"metadata": ("GET", metadata), "schema": ("GET", schema), "mcp": ("POST", mcp)}
-    found: list[BaseRoute] = [Route(f"{_PATH}/{name}", f, methods=[verb]) for name, (verb, f) in http.items()]
-    found.append(Route(f"{_PATH}/openapi.json", openapi))
-    return [*found, WebSocketRoute(f"{_PATH}/ws", _Endpoint(talk))]
+    def _allowed(self, request: Request) -> Client:
+        client = self.server.client(request)
+        client.needs("environments")
+        return client
+
+    async def _opened(self, client: Client, connection: HTTPConnection) -> Session:
+        return await self.server.core.open(session_name(), client.name, connection.path_params["env_id"])
+
+    async def _once(self, request: Request, call: Callable[[Play, dict[str, Any]], Awaitable[Any]]) -> Response:
+        """A request without a session: an environment of its own, as in OpenEnv."""
+        client = self._allowed(request)  # first, for a body is read for clients alone
+        body = await body_of(request)
+        session = await self._opened(client, request)
+        try:
+            return Json(await call(Play(session), body))
+        except ValueError as error:
+            return JSONResponse({"detail": _errors(error)}, 422)
+        finally:
+            self.server.core.close(session)
+
+    async def _told(self, client: Client, request: Request, method: str, params: dict[str, Any]) -> Any:
+        """The result of a method of :meth:`mcp`."""
+        if method == "openenv/session/create":
+            return {"session_id": (await self._opened(client, request)).name}
+        if method == "tools/list":
+            return {"tools": _TOOLS}
+        session = self.server.core.get(str(params.get("session_id")), client.name)
+        if method == "tools/call":
+            return await _tool(session, params)
+        self.server.core.close(session)
+        return {}
 
 
 #: What an agent may call over MCP; a session comes from ``openenv/session/create``.
@@ -222,16 +238,6 @@ async def _tool(session: Session, params: dict[str, Any]) -> dict[str, Any]:
 
 def _rpc_error(number: Any, code: int, message: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
-
-
-class _Endpoint:
-    """A function of ASGI; Starlette takes only classes and instances for one."""
-
-    def __init__(self, call: Any):
-        self._call = call
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._call(scope, receive, send)
 
 
 async def _talk(play: Play, receive: Receive, send: Send, silence: float) -> None:
