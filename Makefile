@@ -61,11 +61,15 @@ gem: .bench/gem/installed
 	touch $@
 
 # Clients of other projects, for the tests that let them talk to `rollenv serve`.
-PEERS := .bench/rock/installed .bench/openenv/installed
+PEERS := $(patsubst %,.bench/%/installed,rock openenv e2b fusion mcp openreward)
 peers: $(PEERS)
 
 .bench/rock/installed: PACKAGES := rl-rock==1.11.0
 .bench/openenv/installed: PACKAGES := openenv==0.10.0
+.bench/e2b/installed: PACKAGES := e2b-code-interpreter==2.11.5 e2b==2.63.0
+.bench/fusion/installed: PACKAGES := sandbox-fusion==0.3.7
+.bench/mcp/installed: PACKAGES := mcp==2.3.0
+.bench/openreward/installed: PACKAGES := openreward==0.1.167
 $(PEERS):
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP) $(PACKAGES)

@@ -9,6 +9,7 @@ import typer
 
 from rollenv.cli.common import console, error_console
 from rollenv.core import UsageError
+from rollenv.serve.faces import FACES
 
 #: Shown by --help, one line for each client.
 _EXAMPLES = """
@@ -32,7 +33,8 @@ def command(
     gone: float = typer.Option(300.0, min=0.1, help="Seconds after which a session ends whose client has gone."),
     reset_deadline: float = typer.Option(300.0, min=0.1, help="Seconds for building or resetting an environment."),
     step_deadline: float = typer.Option(120.0, min=0.1, help="Seconds for every other call into one."),
-    faces: str = typer.Option("gem,openenv", help="Protocols besides rollenv's own."),
+    sandboxes: int = typer.Option(64, min=0, help="Sandboxes at the same time."),
+    faces: str = typer.Option(",".join(FACES), help="Protocols besides rollenv's own."),
     tokens: Path = typer.Option(None, help="TOML file with the hashes of tokens."),
     new_token: str = typer.Option("", metavar="NAME", help="Print a token for a client, and its lines for the file."),
     scopes: str = typer.Option("environments", help="What the new token is for: environments, sandboxes, admin."),
@@ -47,6 +49,7 @@ def command(
     from rollenv.rollout.workers.processes import ProcessWorkers
     from rollenv.serve import auth, run
     from rollenv.serve.app import Settings
+    from rollenv.serve.boxes import BoxTerms
     from rollenv.serve.sessions import Terms
 
     if new_token:
@@ -73,6 +76,7 @@ def command(
             step=step_deadline,
             any_arguments=any_arguments,
         ),
+        boxes=BoxTerms(sandboxes=sandboxes, per_owner=per_client, idle=idle),
     )
     sock = run.listen(host, port)
     pool = ProcessWorkers(workers or None, envs_per_process=sessions)

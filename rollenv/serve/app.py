@@ -19,7 +19,10 @@ from rollenv.needs import extra
 from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed, ServerFull, SessionGone
 from rollenv.rollout.workers.pool import WorkerPool
+from rollenv.sandbox.errors import ContextBusy, NotFound, SandboxDied, SandboxFileError, SandboxPaused
 from rollenv.serve.auth import Client, Tokens
+from rollenv.serve.boxes import Boxes, BoxTerms
+from rollenv.serve.faces import FACES
 from rollenv.serve.native import Native
 from rollenv.serve.sessions import Sessions, Terms
 
@@ -42,7 +45,7 @@ class Settings:
     """How a server is run."""
 
     host: str = "127.0.0.1"
-    faces: tuple[str, ...] = ("gem", "openenv")
+    faces: tuple[str, ...] = FACES
     hosts: tuple[str, ...] = ()
     """Names by which clients may call it, besides its own address and those of this machine."""
     tokens: Path | None = None
@@ -53,6 +56,7 @@ class Settings:
     silence: float = 900.0
     """Seconds without a message after which a connection is closed."""
     terms: Terms = field(default_factory=Terms)
+    boxes: BoxTerms = field(default_factory=BoxTerms)
 
     @property
     def local(self) -> bool:
@@ -89,7 +93,7 @@ class Server:
                 f"on {settings.host} other machines can reach the server, so it needs tokens: make one with "
                 "`rollenv serve --new-token NAME >> tokens.toml` and pass --tokens tokens.toml"
             )
-        self.core = Sessions(workers, settings.terms)
+        self.core, self.boxes = Sessions(workers, settings.terms), Boxes(settings.boxes)
         self.started = time.time()
 
     def client(self, connection: HTTPConnection) -> Client:
@@ -119,9 +123,11 @@ class Server:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self.core.start()
+        self.boxes.start()
         try:
             yield
         finally:
+            await self.boxes.stop()
             await self.core.stop()
             await self.core.workers.aclose()
 
@@ -145,6 +151,7 @@ class Server:
             "uptime": time.time() - self.started,
             "sessions": {"open": len(core.sessions), "most": core.terms.sessions, "waiting": core.gate.waiting},
             "counts": asdict(core.counts),
+            "sandboxes": self.boxes.report() | {"counts": asdict(self.boxes.counts)},
         }
         return Json(told | core.health.snapshot(core.workers.report()))
 
@@ -264,6 +271,11 @@ _STATUSES: tuple[tuple[type[RollenvError], int], ...] = (
     (NotAllowed, 401),
     (ServerFull, 503),
     (SessionGone, 404),
+    (SandboxDied, 404),
+    (NotFound, 404),
+    (ContextBusy, 409),
+    (SandboxPaused, 409),
+    (SandboxFileError, 400),
     (UnknownEnv, 404),
     (EpisodeOver, 409),
     (UsageError, 400),

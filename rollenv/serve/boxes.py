@@ -1,0 +1,294 @@
+"""Sandboxes of clients: by name, with leases; and a pool for programs that run alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.remote.protocol import ServerFull, SessionGone, session_name
+from rollenv.sandbox import AsyncSandbox, Pool, Sandbox
+from rollenv.sandbox.types import Limits, RunResult
+from rollenv.serve.gate import Gate
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks for sandboxes whose lease is over.
+_REAP_EVERY = 1.0
+
+#: Programs that run alone at the same time; their own limits end them.
+_CORES, _NO_HURRY = os.cpu_count() or 1, 1e9
+
+#: Calls into one sandbox at the same time; each holds a thread.
+_CALLS = 8
+
+
+@dataclass(frozen=True)
+class BoxTerms:
+    """What clients get."""
+
+    sandboxes: int = 64
+    """How many there are at the same time; 0 for none at all."""
+    per_owner: int = 0
+    """How many of them one owner has; 0 for all."""
+    idle: float = 1800.0
+    """Seconds without a call after which one ends."""
+    total: float = 86_400.0
+    """Seconds after which it ends in any case; clients may ask for less."""
+    limits: Limits = field(default_factory=Limits)
+    """Of each."""
+    longest: float = 600.0
+    """Seconds that one call may ask for."""
+    waiting: int = 1000
+    """Programs that may wait for the pool."""
+    backend: str = "local"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of the backend."""
+
+
+class Box:
+    """A client's sandbox."""
+
+    def __init__(self, name: str, owner: str, sandbox: Sandbox, metadata: Mapping[str, str]):
+        self.name, self.owner, self.metadata = name, owner, dict(metadata)
+        self.sandbox = AsyncSandbox(sandbox)
+        self.started = time.time()
+        """Seconds since 1970."""
+        self.opened = self.used = time.monotonic()
+        self.busy = 0
+        self._room = asyncio.Semaphore(_CALLS)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.sandbox.sync.alive
+
+    @contextlib.asynccontextmanager
+    async def use(self) -> AsyncIterator[AsyncSandbox]:
+        """Hold it for a call: :class:`AsyncSandbox`. It is not idle meanwhile.
+
+        Raises:
+            SessionGone: it has ended.
+        """
+        if not self.alive:
+            raise SessionGone("the sandbox has ended")
+        self.busy += 1
+        try:
+            async with self._room:
+                yield self.sandbox
+        finally:
+            self.busy -= 1
+            self.used = time.monotonic()
+
+
+@dataclass
+class BoxCounts:
+    """What happened since the start, for ``/metrics``."""
+
+    opened: int = 0
+    refused: int = 0
+    expired: int = 0
+    runs: int = 0
+
+
+class Boxes:
+    """All sandboxes of a server.
+
+    Args:
+        terms: what clients get.
+    """
+
+    def __init__(self, terms: BoxTerms):
+        self.terms, self.counts = terms, BoxCounts()
+        self.boxes: dict[str, Box] = {}
+        self.draining = False
+        self.gate = Gate(_CORES, patience=_NO_HURRY)
+        self._opening: list[str] = []
+        self._pool: Pool | None = None
+        self._pool_lock = asyncio.Lock()
+        self._reaper: asyncio.Task[None] | None = None
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def open(
+        self,
+        owner: str,
+        *,
+        lifetime: float | None = None,
+        env: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Box:
+        """Start a sandbox.
+
+        Args:
+            owner: who may use it.
+            lifetime: seconds until it ends, at most those of the terms.
+            env: environment variables of everything that runs.
+            metadata: what the owner wants to remember of it.
+
+        Raises:
+            ServerFull: there is no room.
+            SandboxError: this machine cannot isolate one.
+            UsageError: wrong arguments.
+        """
+        self._admit(owner)
+        terms, seconds = self.terms, self.lifetime(lifetime)
+        self._opening.append(owner)
+        try:
+            sandbox = await asyncio.to_thread(
+                Sandbox.create, terms.backend, limits=terms.limits, env=env, timeout=seconds, **terms.settings
+            )
+        finally:
+            self._opening.remove(owner)
+        box = Box(session_name(), owner, sandbox, metadata or {})
+        if self.draining:
+            sandbox.kill()
+            raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
+        self.boxes[box.name] = box
+        self.counts.opened += 1
+        return box
+
+    def lifetime(self, seconds: float | None) -> float:
+        """What a client gets that asks for so many seconds of life.
+
+        Args:
+            seconds: that it asks for; None for as many as there are.
+
+        Raises:
+            UsageError: it asks for none.
+        """
+        if seconds is None:
+            return self.terms.total
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+            raise UsageError(f"a sandbox's lifetime is a number of seconds above 0, not {seconds!r:.40}")
+        return min(float(seconds), self.terms.total)
+
+    def seconds(self, asked: float | None) -> float:
+        """What a call gets that asks for so many seconds.
+
+        Args:
+            asked: seconds; None for what the limits say.
+
+        Raises:
+            UsageError: that is no time.
+        """
+        if asked is None:
+            return self.terms.limits.seconds
+        if isinstance(asked, bool) or not isinstance(asked, int | float) or not asked > 0:
+            raise UsageError(f"a timeout is a number of seconds above 0, not {asked!r:.40}")
+        return min(float(asked), self.terms.longest)
+
+    def get(self, name: str, owner: str) -> Box:
+        """A sandbox by its name.
+
+        Args:
+            name: of the sandbox.
+            owner: who asks.
+
+        Raises:
+            SessionGone: there is none of this owner.
+        """
+        found = self.boxes.get(name)
+        if found is not None and found.owner == owner and found.alive:
+            return found
+        raise SessionGone("there is no such sandbox: it was ended, its time is over, or the server was restarted")
+
+    def of(self, owner: str) -> list[Box]:
+        """The sandboxes of an owner, the oldest first."""
+        return [box for box in self.boxes.values() if box.owner == owner and box.alive]
+
+    async def close(self, box: Box) -> None:
+        """End a sandbox, whatever runs in it."""
+        if self.boxes.pop(box.name, None) is not None:
+            await asyncio.to_thread(box.sandbox.sync.kill)
+
+    async def run(self, owner: str, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
+        """Run a Python program alone, in a warm sandbox of the pool. Owners take turns.
+
+        Args:
+            owner: who asks.
+            code: the program.
+            stdin: what it reads.
+            timeout: seconds; see :meth:`seconds`.
+
+        Raises:
+            ServerFull: too many wait.
+            SandboxError: this machine cannot isolate one.
+        """
+        seconds = self.seconds(timeout)
+        if self.draining or self.gate.waiting >= self.terms.waiting:
+            self.counts.refused += 1
+            raise ServerFull(f"{self.gate.waiting} programs wait already", retry_after=1.0, draining=self.draining)
+        pool = await self._pooled()
+        async with self.gate.turn(owner):
+            self.counts.runs += 1
+            return await asyncio.to_thread(pool.run, code, stdin=stdin, timeout=seconds)
+
+    def report(self) -> dict[str, Any]:
+        """The state, as plain data."""
+        told = {"open": len(self.boxes), "most": self.terms.sandboxes}
+        return told | {"pool": self._pool.health() if self._pool is not None else None}
+
+    def start(self) -> None:
+        """Begin to end sandboxes whose lease is over."""
+        loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(16 + 2 * self.terms.sandboxes, thread_name_prefix="sandbox")
+        loop.set_default_executor(self._threads)
+        self._reaper = loop.create_task(self._reap())
+
+    async def stop(self) -> None:
+        """End all sandboxes."""
+        self.draining = True
+        if self._reaper is not None:
+            self._reaper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reaper
+        await asyncio.gather(*map(self.close, list(self.boxes.values())))
+        if self._pool is not None:
+            await asyncio.to_thread(self._pool.close)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _admit(self, owner: str) -> None:
+        terms = self.terms
+        mine = sum(box.owner == owner for box in self.boxes.values()) + self._opening.count(owner)
+        problem = ""
+        if self.draining:
+            problem = "the server is about to stop"
+        elif len(self.boxes) + len(self._opening) >= terms.sandboxes:
+            problem = f"all {terms.sandboxes} sandboxes are taken"
+        elif terms.per_owner and mine >= terms.per_owner:
+            problem = f"all {terms.per_owner} sandboxes of this client are taken"
+        if problem:
+            self.counts.refused += 1
+            raise ServerFull(problem, retry_after=5.0, draining=self.draining)
+
+    async def _pooled(self) -> Pool:
+        async with self._pool_lock:  # it is made when somebody first needs it
+            if self._pool is None:
+                terms = self.terms
+                self._pool = await asyncio.to_thread(Pool, _CORES, terms.backend, limits=terms.limits, **terms.settings)
+        return self._pool
+
+    def _ended(self) -> Iterator[Box]:
+        now = time.monotonic()
+        for box in self.boxes.values():
+            idle = now - box.used > self.terms.idle and not box.busy
+            if not box.alive or idle or now - box.opened > self.terms.total:
+                yield box
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(_REAP_EVERY)
+            for box in list(self._ended()):
+                self.counts.expired += 1
+                try:
+                    await self.close(box)
+                except Exception:
+                    logger.exception("a sandbox could not be ended")
