@@ -22,7 +22,9 @@ from rollenv.rollout.workers.pool import WorkerPool
 from rollenv.sandbox.errors import ContextBusy, NotFound, SandboxDied, SandboxFileError, SandboxPaused
 from rollenv.serve.auth import Client, Tokens
 from rollenv.serve.boxes import Boxes, BoxTerms
+from rollenv.serve.canaries import Canaries
 from rollenv.serve.faces import FACES
+from rollenv.serve.metrics import CONTENT_TYPE, Metrics
 from rollenv.serve.native import Native
 from rollenv.serve.sessions import Sessions, Terms
 
@@ -94,6 +96,7 @@ class Server:
                 "`rollenv serve --new-token NAME >> tokens.toml` and pass --tokens tokens.toml"
             )
         self.core, self.boxes = Sessions(workers, settings.terms), Boxes(settings.boxes)
+        self.metrics, self.canaries = Metrics(self), Canaries(self.core, self.boxes)
         self.started = time.time()
 
     def client(self, connection: HTTPConnection) -> Client:
@@ -112,6 +115,7 @@ class Server:
             Route("/livez", self._alive),
             Route("/readyz", self._ready),
             Route("/health", self._health),
+            Route("/metrics", self._metrics),
             WebSocketRoute(protocol.PATH, Endpoint(self, self._native, subprotocol=protocol.SUBPROTOCOL)),
         ]
         for name in self.settings.faces:
@@ -127,6 +131,7 @@ class Server:
         try:
             yield
         finally:
+            await self.canaries.stop()
             await self.boxes.stop()
             await self.core.stop()
             await self.core.workers.aclose()
@@ -138,9 +143,19 @@ class Server:
         return PlainTextResponse("alive\n")
 
     async def _ready(self, request: Request) -> Response:
-        if self.core.draining:
-            return PlainTextResponse("about to stop\n", 503)
-        return PlainTextResponse("ready\n")
+        """Whether it works: environments of every family and a sandbox are tried."""
+        problems = await self.canaries.problems()
+        if not problems:
+            return PlainTextResponse("ready\n")
+        told = dict.fromkeys(problems, "failed")
+        with contextlib.suppress(NotAllowed):  # probes have no token; what an error says is for whoever runs the server
+            self.client(request).needs("admin")
+            told = problems
+        return PlainTextResponse("".join(f"{name}: {text:.500}\n" for name, text in told.items()), 503)
+
+    async def _metrics(self, request: Request) -> Response:
+        self.client(request).needs("admin")
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE)
 
     async def _health(self, request: Request) -> Response:
         self.client(request).needs("admin")

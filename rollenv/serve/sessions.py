@@ -293,8 +293,10 @@ class Session:
         try:
             async with asyncio.timeout(seconds):
                 answer = await call
+            took = time.monotonic() - began
             for record in (health.env(self.task.env_id), health.worker(env.worker)):
-                record.ok(method, time.monotonic() - began)
+                record.ok(method, took)
+            self._core.timed(method, took)
             return answer
         except TimeoutError:
             failure = EnvFailure("hung", f"{self.task.env_id}: {method} did not return within {seconds:g} s")
@@ -314,6 +316,8 @@ class Sessions:
         self.sessions: dict[str, Session] = {}
         self.gate = Gate(terms.running)
         self.counts, self.health = Counts(), Health(max_backoff=0.0)
+        self.timed: Callable[[str, float], None] = lambda method, seconds: None
+        """Called with the time of every call that succeeded."""
         self.draining = False
         self._reaper: asyncio.Task[None] | None = None
 

@@ -62,3 +62,5 @@ class Moody(rollenv.Env):
 
 rollenv.register("test:Echo-v0", "oddities:Echo", abilities=["spawn"])
 rollenv.register("test:Moody-v0", "oddities:Moody")
+if os.environ.get("BROKEN"):
+    rollenv.register("broken:Env-v0", "oddities:Missing")
