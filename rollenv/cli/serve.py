@@ -29,6 +29,7 @@ def command(
     workers: int = typer.Option(0, min=0, help="Worker processes; 0 for one each core."),
     sessions: int = typer.Option(1024, min=1, help="Sessions at the same time."),
     per_client: int = typer.Option(0, min=0, help="Sessions of one token at the same time; 0 for no limit."),
+    rate: float = typer.Option(0.0, min=0, help="Requests of one token a second; 0 for no limit."),
     idle: float = typer.Option(1800.0, min=0.1, help="Seconds without a call after which a session ends."),
     gone: float = typer.Option(300.0, min=0.1, help="Seconds after which a session ends whose client has gone."),
     reset_deadline: float = typer.Option(300.0, min=0.1, help="Seconds for building or resetting an environment."),
@@ -43,6 +44,7 @@ def command(
     key: Path = typer.Option(None, help="TLS: file of its key."),
     drain: float = typer.Option(30.0, min=0, help="Seconds that sessions get to end when it is told to stop."),
     silence: float = typer.Option(900.0, min=0.1, help="Seconds without a message after which a connection ends."),
+    log: str = typer.Option("off", help="Log requests and who opens what, on standard error: off, text or json."),
     any_arguments: bool = typer.Option(False, help="Take arguments of environments that name files and programs."),
 ) -> None:
     """Serve environments to any client, from worker processes on this machine."""
@@ -50,6 +52,7 @@ def command(
     from rollenv.serve import auth, run
     from rollenv.serve.app import Settings
     from rollenv.serve.boxes import BoxTerms
+    from rollenv.serve.logs import write_to_stderr
     from rollenv.serve.sessions import Terms
 
     if new_token:
@@ -70,6 +73,7 @@ def command(
         terms=Terms(
             sessions=sessions,
             per_owner=per_client,
+            rate=rate,
             idle=idle,
             gone=gone,
             reset=reset_deadline,
@@ -78,6 +82,7 @@ def command(
         ),
         boxes=BoxTerms(sandboxes=sandboxes, per_owner=per_client, idle=idle),
     )
+    write_to_stderr(log)
     sock = run.listen(host, port)
     pool = ProcessWorkers(workers or None, envs_per_process=sessions)
     scheme = "https" if certificate else "http"

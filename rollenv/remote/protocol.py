@@ -89,6 +89,10 @@ class ServerFull(ServerError):
     """The server has no room now; ``details["retry_after"]`` is when to ask again, in seconds."""
 
 
+class TooFast(ServerFull):
+    """The client asks more often than it may; ``details["retry_after"]`` is when to ask again, in seconds."""
+
+
 class SessionGone(ServerError):
     """There is no such session: it was closed, its lease is over, or its server was started anew."""
 
@@ -114,6 +118,7 @@ KINDS: dict[str, type[RollenvError]] = {
     "ability": NoSuchAbility,
     "not_allowed": NotAllowed,
     "full": ServerFull,
+    "fast": TooFast,
     "gone": SessionGone,
     "cancelled": Cancelled,
     "env": EnvBroke,

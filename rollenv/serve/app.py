@@ -17,13 +17,14 @@ from rollenv import __version__
 from rollenv.core import EpisodeOver, RollenvError, UnknownEnv, UsageError
 from rollenv.needs import extra
 from rollenv.remote import protocol
-from rollenv.remote.protocol import NotAllowed, ServerFull, SessionGone
+from rollenv.remote.protocol import NotAllowed, ServerFull, SessionGone, TooFast
 from rollenv.rollout.workers.pool import WorkerPool
 from rollenv.sandbox.errors import ContextBusy, NotFound, SandboxDied, SandboxFileError, SandboxPaused
 from rollenv.serve.auth import Client, Tokens
 from rollenv.serve.boxes import Boxes, BoxTerms
 from rollenv.serve.canaries import Canaries
 from rollenv.serve.faces import FACES
+from rollenv.serve.logs import Requests, audit
 from rollenv.serve.metrics import CONTENT_TYPE, Metrics
 from rollenv.serve.native import Native
 from rollenv.serve.sessions import Sessions, Terms
@@ -104,8 +105,16 @@ class Server:
 
         Raises:
             NotAllowed: that is not known.
+            TooFast: it asks too often.
         """
-        return self.tokens.client(connection.headers.get("authorization", ""))
+        try:
+            client = self.tokens.client(connection.headers.get("authorization", ""))
+        except NotAllowed as error:
+            audit("refused", "nobody", path=connection.url.path, why=str(error))
+            raise
+        connection.scope.setdefault("state", {})["client"] = client.name
+        self.core.rates.take(client.name)
+        return client
 
     def app(self) -> ASGIApp:
         """The web application."""
@@ -122,7 +131,7 @@ class Server:
             routes += faces.routes(name, self)
         handlers = {RollenvError: _refused}
         app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
-        return Guard(app, self)
+        return Requests(Guard(app, self))
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -198,8 +207,8 @@ class Endpoint:
             client = self._server.client(connection)
             if self._scope is not None:
                 client.needs(self._scope)
-        except NotAllowed as error:
-            await denied(send, 401, str(error))
+        except (NotAllowed, TooFast) as error:
+            await denied(send, status_of(error), str(error))
             return
         offered = self._subprotocol in scope.get("subprotocols", ())
         await send({"type": "websocket.accept", "subprotocol": self._subprotocol if offered else None})
@@ -284,6 +293,7 @@ class Guard:
 #: HTTP statuses of errors that clients are to tell apart, the narrower classes first.
 _STATUSES: tuple[tuple[type[RollenvError], int], ...] = (
     (NotAllowed, 401),
+    (TooFast, 429),
     (ServerFull, 503),
     (SessionGone, 404),
     (SandboxDied, 404),

@@ -17,6 +17,7 @@ from rollenv.remote.protocol import ServerFull, SessionGone, session_name
 from rollenv.sandbox import AsyncSandbox, Pool, Sandbox
 from rollenv.sandbox.types import Limits, RunResult
 from rollenv.serve.gate import Gate
+from rollenv.serve.logs import audit
 
 logger = logging.getLogger(__name__)
 
@@ -152,6 +153,7 @@ class Boxes:
             raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
         self.boxes[box.name] = box
         self.counts.opened += 1
+        audit("open", owner, sandbox=box.name[:6])
         return box
 
     def lifetime(self, seconds: float | None) -> float:
@@ -206,6 +208,7 @@ class Boxes:
     async def close(self, box: Box) -> None:
         """End a sandbox, whatever runs in it."""
         if self.boxes.pop(box.name, None) is not None:
+            audit("close", box.owner, sandbox=box.name[:6])
             await asyncio.to_thread(box.sandbox.sync.kill)
 
     async def run(self, owner: str, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:

@@ -4,11 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 
+from rollenv.remote.protocol import TooFast
+
 #: Seconds after which somebody who is inside no longer keeps others out: an environment that hangs takes no place.
 _PATIENCE = 1.0
+
+
+class Rates:
+    """How often each owner may ask: so many times a second, and twice as many at once after a pause.
+
+    Args:
+        rate: times a second; 0 for no limit.
+    """
+
+    def __init__(self, rate: float):
+        self.rate = rate
+        self._ready: dict[str, float] = {}
+
+    def take(self, owner: str) -> None:
+        """Count a request.
+
+        Args:
+            owner: who asks.
+
+        Raises:
+            TooFast: that is too often.
+        """
+        if not self.rate:
+            return
+        now = time.monotonic()
+        ready = max(self._ready.get(owner, 0.0), now - 2.0) + 1 / self.rate  # when it would be there in an even flow
+        if ready > now:
+            text = f"{owner} asks more than {self.rate:g} times a second"
+            raise TooFast(text, retry_after=ready - now)
+        self._ready[owner] = ready
 
 
 class Gate:

@@ -142,10 +142,12 @@ class Native:
 
     async def _open(self, session: str, env_id: str, settings: dict[str, Any]) -> dict[str, Any]:
         self.client.needs("environments")
+        self.core.rates.take(self.client.name)
         return (await self.core.open(session, self.client.name, env_id, settings)).about
 
     async def _call(self, session: str, count: int, method: str, args: list[Any]) -> Any:
         found = self.core.get(session, self.client.name)
+        self.core.rates.take(self.client.name)
         found.left = 0.0
         self._used.add(found)
         try:

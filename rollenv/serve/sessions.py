@@ -22,7 +22,8 @@ from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure
 from rollenv.rollout.workers.pool import PooledEnv, WorkerPool
 from rollenv.serve import arguments
-from rollenv.serve.gate import Gate
+from rollenv.serve.gate import Gate, Rates
+from rollenv.serve.logs import audit
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class Terms:
     """Seconds for every other call."""
     replays: int = 3
     """How often a call is made again whose worker was lost."""
+    rate: float = 0.0
+    """Requests of one owner a second; 0 for no limit."""
     running: int = 64
     """Calls into environments at the same time."""
     any_arguments: bool = False
@@ -314,7 +317,7 @@ class Sessions:
     def __init__(self, workers: WorkerPool, terms: Terms):
         self.workers, self.terms = workers, terms
         self.sessions: dict[str, Session] = {}
-        self.gate = Gate(terms.running)
+        self.gate, self.rates = Gate(terms.running), Rates(terms.rate)
         self.counts, self.health = Counts(), Health(max_backoff=0.0)
         self.timed: Callable[[str, float], None] = lambda method, seconds: None
         """Called with the time of every call that succeeded."""
@@ -342,6 +345,7 @@ class Sessions:
             task, views = self._task(env_id, dict(settings or {}), name)
             self._admit(owner)
             found = self.sessions[name] = Session(self, name, owner, task, views)
+            audit("open", owner, session=name[:6], env=env_id)
         await found.built()
         return found
 
@@ -364,6 +368,7 @@ class Sessions:
         """End a session; a call that runs is given up."""
         if self.sessions.pop(session.name, None) is not None:
             session.end()
+            audit("close", session.owner, session=session.name[:6], env=session.task.env_id, calls=session.count)
 
     def start(self) -> None:
         """Begin to end sessions whose lease is over."""

@@ -1,0 +1,115 @@
+"""What the server writes down: a line for each request, and who opened and closed what."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import sys
+import time
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rollenv.core import UsageError
+
+_requests = logging.getLogger("rollenv.serve.requests")
+_audit = logging.getLogger("rollenv.serve.audit")
+
+#: Forms of the log.
+FORMS = ("off", "text", "json")
+
+_NUMBER = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
+
+
+def audit(event: str, client: str, **fields: Any) -> None:
+    """Write down what a client did.
+
+    Args:
+        event: what.
+        client: name of its token.
+        fields: more of it; no tokens, and no more than some letters of what only the owner may know.
+    """
+    _audit.info("%s by %s", event, client, extra={"fields": {"event": event, "client": client, **fields}})
+
+
+class Requests:
+    """Gives every request an id, which its answer tells in ``X-Request-ID``, and writes a line when it has ended.
+
+    Args:
+        app: that answers.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        number = given if _NUMBER.fullmatch(given) else secrets.token_hex(8).encode()
+        state, began, status = scope.setdefault("state", {}), time.monotonic(), 0
+
+        async def numbered(message: Message) -> None:
+            nonlocal status
+            if message["type"] in ("http.response.start", "websocket.http.response.start", "websocket.accept"):
+                status = message.get("status", 101)
+                message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", number)]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, numbered)
+        finally:
+            if _requests.isEnabledFor(logging.INFO):
+                fields = {
+                    "request": number.decode(),
+                    "method": scope.get("method", "WS"),
+                    "path": scope["path"],
+                    "status": status,
+                    "client": state.get("client", ""),
+                    "ms": round(1000 * (time.monotonic() - began), 1),
+                }
+                text = "{method} {path} {status} {client} {ms} ms".format(**fields)
+                _requests.info("%s", text, extra={"fields": fields})
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        told = {"time": record.created, "level": record.levelname.lower(), "logger": record.name}
+        told |= getattr(record, "fields", {"message": record.getMessage()})
+        if record.exc_info:
+            told["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(told, default=str)
+
+
+class _Text(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        first, *more = super().format(record).splitlines() or [""]
+        line = first.encode("unicode_escape").decode()  # a path cannot write a line of its own
+        return "\n".join([line, *more]) if record.exc_info else "\\n".join([line, *more])
+
+
+def write_to_stderr(form: str) -> None:
+    """Write the server's log to standard error.
+
+    Args:
+        form: one of :data:`FORMS`; "off" leaves things as they are.
+
+    Raises:
+        UsageError: there is no such form.
+    """
+    if form not in FORMS:
+        raise UsageError(f"there is no log of the form {form!r}; there are {', '.join(FORMS)}")
+    if form == "off":
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    logger = logging.getLogger("rollenv")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

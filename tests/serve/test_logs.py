@@ -1,0 +1,95 @@
+"""What a server writes down, and how often a client may ask."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import httpx
+import pytest
+
+import rollenv
+from rollenv.serve.auth import new_token
+
+
+@pytest.fixture
+def told(serve, tmp_path, monkeypatch):
+    """A server whose log can be read: (server, function that returns its entries)."""
+    import serving
+
+    file = (tmp_path / "log").open("w+")
+    popen = serving.subprocess.Popen
+    monkeypatch.setattr(serving.subprocess, "Popen", lambda *a, **k: popen(*a, **k, stderr=file))
+    server = serve("--log", "json", "--tokens", str(tokens(tmp_path)))
+
+    def entries(event, deadline=10.0):
+        end = time.monotonic() + deadline
+        while True:
+            file.seek(0)
+            found = [e for e in map(json.loads, file.read().splitlines()) if event in (e.get("event"), e.get("path"))]
+            if found or time.monotonic() > end:
+                return found
+            time.sleep(0.05)
+
+    yield server, entries
+    file.close()
+
+
+SECRET: dict[str, str] = {}
+
+
+def tokens(folder):
+    SECRET["token"], lines = new_token("player", ["environments"])
+    (folder / "tokens.toml").write_text(lines)
+    return folder / "tokens.toml"
+
+
+@pytest.mark.slow
+def test_who_did_what_is_written_down_and_no_token(told, monkeypatch):
+    server, entries = told
+    monkeypatch.setenv("ROLLENV_TOKEN", SECRET["token"])
+    env = rollenv.make(f"{server.address}/test:Echo-v0")
+    env.reset(0)
+    env.step("x")
+    env.close()
+    assert [e["client"] for e in entries("open")] == ["player"]
+    assert entries("close")[0]["calls"] == 2
+    known = {"Authorization": f"Bearer {SECRET['token']}", "X-Request-ID": "mine-1"}
+    answer = httpx.post(f"{server.http}/apis/v1/envs/gem/list", headers=known)
+    assert answer.headers["x-request-id"] == "mine-1"
+    (line,) = entries("/apis/v1/envs/gem/list")
+    assert (line["request"], line["status"], line["client"], line["method"]) == ("mine-1", 200, "player", "POST")
+    bad = {"Authorization": "Bearer guess\u00e9".encode("latin-1"), "X-Request-ID": 'x" injected'}
+    answer = httpx.get(f"{server.http}/metrics", headers=bad)
+    assert (answer.status_code, len(answer.headers["x-request-id"])) == (401, 16)
+    (refused,) = entries("refused")
+    text = json.dumps([*entries("open"), refused, *entries("/metrics")])
+    assert SECRET["token"] not in text
+    assert "guess" not in text
+
+
+@pytest.mark.slow
+def test_who_asks_too_often_waits(serve):
+    server = serve("--rate", "20")
+    env = rollenv.make(f"{server.address}/test:Echo-v0")
+    env.reset(0)
+    began = time.monotonic()
+    for _ in range(80):
+        env.step("x")  # it waits as long as it is told to
+    assert time.monotonic() - began > (80 - 40) / 20 - 0.5
+    answers = [httpx.post(f"{server.http}/apis/v1/envs/gem/list") for _ in range(60)]
+    refused = [a for a in answers if a.status_code == 429]
+    assert refused
+    assert all(int(a.headers["retry-after"]) >= 1 for a in refused)
+    env.close()
+
+
+@pytest.mark.slow
+def test_a_log_of_another_form_is_refused():
+    from typer.testing import CliRunner
+
+    from rollenv.cli.main import app
+
+    done = CliRunner().invoke(app, ["serve", "--log", "xml"])
+    assert done.exit_code
+    assert "off, text, json" in str(done.output) + str(done.exception)
