@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import typer
@@ -91,7 +90,7 @@ def command(
         console.print(f"serving on {scheme}://{host}:{sock.getsockname()[1]}", soft_wrap=True, markup=False)
 
     with sock, pool:
-        asyncio.run(run.serve(settings, pool, sock, ready))
+        run.run(run.serve(settings, pool, sock, ready))
 
 
 command.__doc__ = f"{command.__doc__}\n{_EXAMPLES}"

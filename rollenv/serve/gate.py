@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
 
 from rollenv.remote.protocol import TooFast
+from rollenv.serve.deadlines import Deadlines
 
 #: Seconds after which somebody who is inside no longer keeps others out: an environment that hangs takes no place.
 _PATIENCE = 1.0
@@ -54,7 +53,7 @@ class Gate:
 
     def __init__(self, width: int, patience: float = _PATIENCE):
         self.width = self._free = width
-        self._patience = patience
+        self._patience, self._deadlines = patience, Deadlines()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     @property
@@ -62,31 +61,13 @@ class Gate:
         """How many wait."""
         return sum(map(len, self._waiting.values()))
 
-    @contextlib.asynccontextmanager
-    async def turn(self, owner: str) -> AsyncIterator[None]:
-        """Wait for a turn, and hold it for the block.
+    def turn(self, owner: str) -> _Turn:
+        """Wait for a turn, and hold it for an ``async with`` block.
 
         Args:
             owner: whose turn it is.
         """
-        if self._free and not self._waiting:
-            self._free -= 1
-        else:
-            await self._wait(owner)
-        left = False
-
-        def leave() -> None:
-            nonlocal left
-            if not left:
-                left = True
-                self._leave()
-
-        late = asyncio.get_running_loop().call_later(self._patience, leave)
-        try:
-            yield
-        finally:
-            late.cancel()
-            leave()
+        return _Turn(self, owner)
 
     async def _wait(self, owner: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -108,3 +89,30 @@ class Gate:
             if not turn.done():
                 turn.set_result(None)
                 self._free -= 1
+
+
+class _Turn:
+    __slots__ = ("_gate", "_inside", "_limit", "_owner")
+
+    def __init__(self, gate: Gate, owner: str):
+        self._gate, self._owner, self._inside = gate, owner, False
+        self._limit = gate._deadlines.limit(gate._patience, self._leave)
+
+    async def __aenter__(self) -> None:
+        gate = self._gate
+        if gate._free and not gate._waiting:
+            gate._free -= 1
+        else:
+            await gate._wait(self._owner)
+            self._limit.end = time.monotonic() + gate._patience
+        self._inside = True
+        self._limit.__enter__()
+
+    async def __aexit__(self, *problem: object) -> None:
+        self._limit.__exit__(None, None, None)
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._inside:
+            self._inside = False
+            self._gate._leave()

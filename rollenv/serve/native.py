@@ -40,7 +40,7 @@ class Native:
 
     def __init__(self, core: Sessions, client: Client, receive: Receive, send: Send, silence: float):
         self.core, self.client, self._receive, self._send, self.silence = core, client, receive, send, silence
-        self._running: dict[int, asyncio.Task[None]] = {}
+        self._running: dict[int, tuple[asyncio.Task[None], Any]] = {}
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._connected = True
         self._used: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -71,13 +71,14 @@ class Native:
             self._connected = False
             for session in self._used:
                 session.left = time.monotonic()
-            for task in self._running.values():
-                task.cancel()  # a session's call goes on, and its answer waits for the client to come back
+            for task, operation in self._running.values():
+                if operation != "call":  # that goes on, and its answer waits for the client to come back
+                    task.cancel()
 
     def _begin(self, number: int, operation: Any, *args: Any) -> None:
         """Start to carry out a request. It keeps its room until its answer is sent."""
         task = asyncio.get_running_loop().create_task(self._answer(number, operation, list(args)))
-        self._running[number] = task
+        self._running[number] = (task, operation)
 
     async def _answer(self, number: int, operation: Any, args: list[Any]) -> None:
         try:
@@ -96,7 +97,7 @@ class Native:
                 asyncio.get_running_loop().call_soon(self._flush)
             self._answers.append(data)
         finally:
-            if self._running.get(number) is asyncio.current_task():
+            if self._running.get(number, (None,))[0] is asyncio.current_task():
                 del self._running[number]
 
     def _flush(self) -> None:
@@ -164,9 +165,8 @@ class Native:
             self.core.close(found)
 
     async def _cancel(self, number: int) -> None:
-        task = self._running.get(number)
-        if task is not None:
-            task.cancel()
+        if number in self._running:
+            self._running[number][0].cancel()
 
 
 _OPERATIONS: dict[str, tuple[Callable[..., Awaitable[Any]], tuple[type, ...]]] = {

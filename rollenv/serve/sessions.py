@@ -16,12 +16,13 @@ from rollenv.env_spec import EnvSpec
 from rollenv.registry import spec
 from rollenv.remote import protocol
 from rollenv.remote.history import Differs, History, new_seed
-from rollenv.remote.protocol import EnvBroke, ServerFull, SessionGone
+from rollenv.remote.protocol import Cancelled, EnvBroke, ServerFull, SessionGone
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure
 from rollenv.rollout.workers.pool import PooledEnv, WorkerPool
 from rollenv.serve import arguments
+from rollenv.serve.deadlines import Deadlines
 from rollenv.serve.gate import Gate, Rates
 from rollenv.serve.logs import audit
 
@@ -77,15 +78,17 @@ class Session:
     """One client's environment. Its calls are carried out one after another."""
 
     __slots__ = (
-        "__weakref__", "_alone", "_building", "_closed", "_core", "_env", "_last", "_lock", "_openers", "about", "busy",
-        "count", "history", "last_step", "left", "name", "opened", "over", "owner", "task", "used", "views",
+        "__weakref__", "_alone", "_building", "_caller", "_closed", "_core", "_env", "_last", "_lock", "_openers",
+        "about", "busy", "count", "history", "last_step", "left", "name", "opened", "over", "owner", "task", "used",
+        "views",
     )  # fmt: skip
 
     def __init__(self, core: Sessions, name: str, owner: str, task: Task, views: bool):
         self._core, self.name, self.owner, self.task, self.views = core, name, owner, task, views
         self._env: PooledEnv | None = None
         self._lock = asyncio.Lock()
-        self._last: asyncio.Task[Any] | None = None
+        self._last: asyncio.Future[Any] | None = None
+        self._caller: asyncio.Task[Any] | None = None
         self._building: asyncio.Task[None] | None = None
         self._openers, self._closed = 0, False
         self.history, self.count = History(), 0
@@ -97,7 +100,7 @@ class Session:
         self.last_step: list[Any] = []
 
     async def numbered(self, count: int, method: str, args: list[Any]) -> Any:
-        """Carry out a call once, however often it is sent.
+        """Carry out a call once, however often it is sent. Cancelling whoever sent it first cancels the call.
 
         Args:
             count: of the session's calls, from 1.
@@ -111,16 +114,30 @@ class Session:
         if count == self.count + 1:
             if self.busy >= _QUEUE:
                 raise UsageError(f"{self.busy} calls of this session wait already")
-            self.count = count
-            self._last = asyncio.get_running_loop().create_task(self.call(method, args))
-        elif count != self.count or self._last is None:
+            self.count, self._caller = count, asyncio.current_task()
+            last = self._last = asyncio.get_running_loop().create_future()
+            try:
+                answer = await self.call(method, args)
+            except BaseException as error:
+                gone = isinstance(error, asyncio.CancelledError)
+                last.set_exception(Cancelled("the request was cancelled") if gone else error)
+                last.exception()  # it need not be asked for again
+                if gone and self._closed:
+                    raise SessionGone("the session was closed") from None
+                raise
+            finally:
+                if self._caller is asyncio.current_task():
+                    self._caller = None
+            last.set_result(answer)
+            return answer
+        if count != self.count or self._last is None:
             raise UsageError(f"call {count} is out of order; the last one was {self.count}")
-        return await self._outcome(self._last)
+        return await asyncio.shield(self._last)
 
     def cancel(self) -> None:
         """Give up the call that runs, if one does."""
-        if self._last is not None:
-            self._last.cancel()
+        if self._caller is not None and self._caller is not asyncio.current_task():
+            self._caller.cancel()
 
     async def call(self, method: str, args: list[Any]) -> Any:
         """Call a method of the environment.
@@ -218,7 +235,8 @@ class Session:
         self.busy += 1
         try:
             async with self._lock, self._core.gate.turn(self.owner):
-                await self._carried_out(self._opened)
+                if self._env is None:  # else a call was faster
+                    await self._carried_out(self._opened)
         finally:
             self.busy -= 1
             self.used = time.monotonic()
@@ -294,7 +312,7 @@ class Session:
         assert env is not None
         seconds, began = terms.reset if method == "reset" else terms.step, time.monotonic()
         try:
-            async with asyncio.timeout(seconds):
+            with self._core.deadlines.limit(seconds):
                 answer = await call
             took = time.monotonic() - began
             for record in (health.env(self.task.env_id), health.worker(env.worker)):
@@ -317,6 +335,7 @@ class Sessions:
     def __init__(self, workers: WorkerPool, terms: Terms):
         self.workers, self.terms = workers, terms
         self.sessions: dict[str, Session] = {}
+        self.deadlines = Deadlines()
         self.gate, self.rates = Gate(terms.running), Rates(terms.rate)
         self.counts, self.health = Counts(), Health(max_backoff=0.0)
         self.timed: Callable[[str, float], None] = lambda method, seconds: None

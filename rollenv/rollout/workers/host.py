@@ -8,11 +8,14 @@ import logging
 import os
 import pickle
 import resource
+import select
 import signal
 import socket
 import stat
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -28,7 +31,17 @@ logger = logging.getLogger(__name__)
 # Bound here, so that an environment that patches them in its worker affects nothing else.
 _getpid, _exit, _fstat, _loads, _Lock = os.getpid, os._exit, os.fstat, pickle.loads, threading.Lock
 
+_now = time.monotonic
 _umask, _getrlimit, _setrlimit = os.umask, resource.getrlimit, resource.setrlimit
+
+#: Seconds in which a quick environment plays a turn.
+_QUICK = 0.002
+
+#: Answers that are sent together.
+_TOGETHER = 64
+
+#: Bytes that are read at a time.
+_READ = 1 << 18
 
 #: How a worker ends whose connection an environment broke.
 BROKEN = 70
@@ -128,21 +141,106 @@ def serve(connection: socket.socket, threads: int, marks: Marks, crash_file: int
     os.dup2(2, 1)  # what an environment prints must not mix with the parent's output
     faulthandler.enable(crash_file, all_threads=False)
     marks.watch_exits()
-    host = EnvHost(marks)
     line = _Line(connection, marks)
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="env")
-
-    def answer(request: int, operation: str, number: int, args: tuple[Any, ...]) -> None:
-        line.send(request, host.answer(operation, number, args), number)
-
-    line.send(0, str(os.getpid()).encode())
-    while (message := line.receive()) is not None:
-        if message[1] == "ping":
-            line.send(0, b"")
-        else:
-            pool.submit(answer, *message)
+    lanes = _Lanes(EnvHost(marks), line, threads)
+    line.send([(0, str(os.getpid()).encode())])
+    while (requests := line.receive(lanes.patience)) is not None:
+        for request in requests:
+            if request[1] == "ping":
+                line.send([(0, b"")])
+            else:
+                lanes.take(request)
+        lanes.look()
     sys.stderr.flush()
     _exit(0)  # threads that still run an environment are not waited for
+
+
+#: A request: its number, the operation, the number of the environment, arguments.
+_Request = tuple[int, str, int, tuple[Any, ...]]
+
+#: The numbers of requests, and their encoded answers.
+_Answers = list[tuple[int, bytes]]
+
+
+class _Lanes:
+    """Carries out requests. Steps of quick environments share a lane: one thread plays them in their order and sends
+    their answers together. Whatever else is asked, and environments that were slow, have a thread for each call.
+
+    Args:
+        host: of the environments.
+        line: where answers go.
+        threads: that play environments, one more than there are environments.
+    """
+
+    def __init__(self, host: EnvHost, line: _Line, threads: int):
+        self._host, self._line = host, line
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="env")
+        self._lock = _Lock()
+        self._queue: deque[_Request] = deque()
+        self._answers: _Answers = []
+        self._slow: set[int] = set()
+        self._player = 0
+        """Which thread has the lane, counted; 0 for none."""
+        self._players, self._began = 0, 0.0
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds until somebody has to look at the lane; None if it is empty."""
+        return _QUICK if self._player else None
+
+    def take(self, request: _Request) -> None:
+        """Have a request carried out; those in the lane begin with :meth:`look`."""
+        if request[1] == "step" and request[2] not in self._slow:
+            self._queue.append(request)
+        else:
+            self._pool.submit(lambda: self._line.send([self._carried_out(request)], request[2]))
+
+    def look(self) -> None:
+        """Let another thread have the lane if an environment takes long."""
+        answers: _Answers = []
+        with self._lock:
+            if self._player and _now() - self._began > _QUICK:
+                answers, self._answers, self._player = self._answers, [], 0
+            if self._queue and not self._player:
+                self._players += 1
+                self._player, self._began = self._players, _now()
+                self._pool.submit(self._play, self._player)
+        self._line.send(answers)
+
+    def _play(self, player: int) -> None:
+        """Carry out what is in the lane, until it is empty or another thread has it."""
+        while True:
+            with self._lock:
+                if player != self._player:
+                    return
+                request = self._queue.popleft() if self._queue else None
+                if request is None:
+                    answers, self._answers, self._player = self._answers, [], 0
+                self._began = _now()
+            if request is None:
+                self._line.send(answers)
+                return
+            answer = self._carried_out(request)
+            with self._lock:
+                if player == self._player:
+                    self._answers.append(answer)
+                    if len(self._answers) < _TOGETHER:
+                        continue
+                    answers, self._answers = self._answers, []
+                else:
+                    answers = [answer]
+            self._line.send(answers, request[2])
+
+    def _carried_out(self, request: _Request) -> tuple[int, bytes]:
+        number, operation, env, args = request
+        began = _now()
+        payload = self._host.answer(operation, env, args)
+        took = _now() - began
+        if operation == "close" or took < _QUICK / 2:
+            self._slow.discard(env)
+        elif took > _QUICK:
+            self._slow.add(env)
+        return number, payload
 
 
 class _Line:
@@ -151,45 +249,62 @@ class _Line:
     def __init__(self, connection: socket.socket, marks: Marks):
         self._connection, self._marks = connection, marks
         self._send: Callable[[bytes], None] = connection.sendall
-        self._receive = connection.recv_into
+        self._receive = connection.recv
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        self._poll, self._buffer = poll.poll, bytearray()
         self._fd, self._inode, self._pid = connection.fileno(), os.fstat(connection.fileno()).st_ino, os.getpid()
         self._writing = threading.Lock()
 
-    def send(self, request: int, payload: bytes, number: int = 0) -> None:
-        """Answer a request; ``number`` is the environment that ran before."""
+    def send(self, answers: _Answers, number: int = 0) -> None:
+        """Send answers.
+
+        Args:
+            answers: to requests.
+            number: of the environment that ran before.
+        """
+        if not answers:
+            return
         if _getpid() != self._pid:  # an environment forked, and this is the child that should never have come here
             _exit(0)
+        data = b"".join(messages.pack_answer(request, payload) for request, payload in answers)
         try:
             status = _fstat(self._fd)
             if status.st_ino != self._inode or not stat.S_ISSOCK(status.st_mode):
                 raise OSError("the connection's file descriptor belongs to another file")
             with self._writing:
-                self._send(messages.pack_answer(request, payload))
+                self._send(data)
         except OSError:
             self._marks.suspect(number)
             _exit(BROKEN)
 
-    def receive(self) -> tuple[int, str, int, tuple[Any, ...]] | None:
-        """The next request; None when the connection ended."""
-        header = self._read(messages.REQUEST.size)
-        data = self._read(messages.REQUEST.unpack(header)[0]) if header else None
-        if data is None:
-            return None
+    def receive(self, patience: float | None) -> list[_Request] | None:
+        """The next requests; none if there were none in time, and None when the connection ended.
+
+        Args:
+            patience: seconds to wait; None for as long as it takes.
+        """
         try:
-            return _loads(data)  # type: ignore[no-any-return]
+            if patience is not None and not self._poll(1000 * patience):
+                return []
+            data = self._receive(_READ)
+        except OSError:
+            return None
+        self._buffer += data
+        try:
+            return [_loads(message) for message in self._whole()] if data else None
         except Exception as error:
             logger.error("a request cannot be read: %r", error)
             return None
 
-    def _read(self, n: int) -> bytes | None:
-        data = bytearray(n)
-        view = memoryview(data)
-        while view:
-            try:
-                got = self._receive(view)
-            except OSError:
-                return None
-            if not got:
-                return None
-            view = view[got:]
-        return bytes(data)
+    def _whole(self) -> list[bytes]:
+        """The messages that have arrived as a whole."""
+        found, at, head = [], 0, messages.REQUEST
+        while len(self._buffer) >= at + head.size:
+            end = at + head.size + head.unpack_from(self._buffer, at)[0]
+            if len(self._buffer) < end:
+                break
+            found.append(bytes(self._buffer[at + head.size : end]))
+            at = end
+        del self._buffer[:at]
+        return found

@@ -217,34 +217,39 @@ class Link:
 
     async def _connect(self, sock: socket.socket) -> None:
         self._writer, _ = await asyncio.get_running_loop().create_connection(lambda: _Protocol(self), sock=sock)
-        for data in self._unsent:
-            self._writer.write(data)
+        self._flush()
 
     def _write(self, data: bytes) -> None:
-        if self._writer is None:
-            self._unsent.append(data)
-        elif not self._writer.is_closing():
+        """Send it, together with whatever else is asked before the event loop turns to something else."""
+        if not self._unsent and self._writer is not None:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent.append(data)
+
+    def _flush(self) -> None:
+        data, self._unsent = b"".join(self._unsent), []
+        if self._writer is not None and not self._writer.is_closing():
             self._writer.write(data)
 
     def received(self, data: bytes) -> None:
         """Bytes came from the worker."""
         self._heard("")
         self._buffer += data
-        header = messages.ANSWER
-        while len(self._buffer) >= header.size:
-            length, request = header.unpack_from(self._buffer)
+        at, header = 0, messages.ANSWER
+        while len(self._buffer) >= at + header.size:
+            length, request = header.unpack_from(self._buffer, at)
             if length > messages.LARGEST_ANSWER or (request and request not in self._pending):
                 self._ending = "an environment wrote into the connection of its process"
                 self.end("blamed")
                 return
-            if len(self._buffer) < header.size + length:
-                return
-            payload = bytes(self._buffer[header.size : header.size + length])
-            del self._buffer[: header.size + length]
+            if len(self._buffer) < at + header.size + length:
+                break
+            payload = bytes(self._buffer[at + header.size : at + header.size + length])
+            at += header.size + length
             if not request:
                 self.pid = self.pid or (int(payload) if payload.isdigit() and len(payload) < 12 else None)
             elif not (future := self._pending.pop(request)).done():
                 future.set_result(payload)
+        del self._buffer[:at]
 
     # -- the guardian --------------------------------------------------------------------------------------------------
 
