@@ -120,7 +120,7 @@ class Native:
         if handler is None:
             raise UsageError(f"there is no operation {operation!r:.40}; there are {', '.join(_OPERATIONS)}")
         method, kinds = handler
-        if len(args) != len(kinds) or not all(isinstance(a, kind) for a, kind in zip(args, kinds, strict=True)):
+        if len(args) != len(kinds) or not all(map(isinstance, args, kinds)):
             raise UsageError(f"{operation} takes {len(kinds)} arguments: {', '.join(kind.__name__ for kind in kinds)}")
         return await method(self, *args)
 

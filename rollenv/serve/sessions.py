@@ -491,7 +491,7 @@ def _checked(method: str, args: list[Any]) -> list[Any]:
             raise UsageError(f"a seed must be a non-negative integer, not {seed}")
         return [seed, options or {}]
     wanted = _TAKES.get(method, ())
-    if len(args) != len(wanted) or not all(isinstance(arg, kind) for arg, kind in zip(args, wanted, strict=True)):
+    if len(args) != len(wanted) or not all(map(isinstance, args, wanted)):
         names = ", ".join(kind.__name__ for kind in wanted) or "no argument"
         raise UsageError(f"{method} takes {names}")
     return args
