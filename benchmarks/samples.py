@@ -10,7 +10,7 @@ import statistics
 from common import ROOT, header, save, table
 from training_runs import Rows, evaluations, interval, options, seconds, train
 
-SHORT = ["model.warm_up.episodes=400", "model.warm_up.steps=250", "iterations=8", "rollout.groups_per_batch=8"]
+SHORT = ["iterations=8", "rollout.groups_per_batch=8"]
 SHORT += ["eval.every=8", "eval.episodes=200"]
 
 

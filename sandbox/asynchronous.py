@@ -45,6 +45,7 @@ class AsyncSandbox:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits for it any more
             await asyncio.to_thread(
                 self.sync.interrupt, kwargs.get("context") or default_name(kwargs.get("language") or "python")
             )
@@ -88,9 +89,15 @@ class _Awaited:
 
 async def _pieces(pieces: Generator[Any, None, None]) -> AsyncIterator[Any]:
     """An iteration whose steps run in a thread."""
-    end = object()
+    end, step = object(), None
     try:
-        while (piece := await asyncio.to_thread(next, pieces, end)) is not end:
+        while True:
+            step = asyncio.ensure_future(asyncio.to_thread(next, pieces, end))
+            if (piece := await asyncio.shield(step)) is end:
+                return
             yield piece
     finally:
+        if step is not None:
+            await asyncio.wait((step,))  # after a cancellation a thread is still in it
+            step.exception()  # whoever waited for it was told
         await asyncio.to_thread(pieces.close)

@@ -19,6 +19,14 @@ rollenv: rollenv.make("rollenv+ws://localhost:8800/game:Sokoban-v0")
 ROCK: ROCK_BASE_URL=http://localhost:8800, then rock.make("game:Sokoban-v0")
 
 OpenEnv: GenericEnvClient(base_url="http://localhost:8800/openenv/game:Sokoban-v0")
+
+E2B: E2B_API_URL=http://localhost:8800/e2b E2B_SANDBOX_URL=http://localhost:8800/e2b, then Sandbox.create()
+
+SandboxFusion, verl, ROLL: POST http://localhost:8800/run_code
+
+MCP: http://localhost:8800/mcp, or http://localhost:8800/mcp/env/game:Sokoban-v0 for one environment
+
+OpenReward: OPENREWARD_API_URL=http://localhost:8800 OPENREWARD_SESSION_URL=http://localhost:8800
 """
 
 
@@ -46,7 +54,7 @@ def command(
     log: str = typer.Option("off", help="Log requests and who opens what, on standard error: off, text or json."),
     any_arguments: bool = typer.Option(False, help="Take arguments of environments that name files and programs."),
 ) -> None:
-    """Serve environments to any client, from worker processes on this machine."""
+    """Serve environments and sandboxes to any client, from worker processes on this machine."""
     from rollenv.rollout.workers.processes import ProcessWorkers
     from rollenv.serve import auth, run
     from rollenv.serve.app import Settings

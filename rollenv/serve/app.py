@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, field
@@ -31,7 +32,7 @@ from rollenv.serve.sessions import Sessions, Terms
 
 with extra("serve", "rollenv serve"):
     from starlette.applications import Starlette
-    from starlette.requests import HTTPConnection, Request
+    from starlette.requests import ClientDisconnect, HTTPConnection, Request
     from starlette.responses import JSONResponse, PlainTextResponse, Response
     from starlette.routing import BaseRoute, Route, WebSocketRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -97,24 +98,44 @@ class Server:
                 "`rollenv serve --new-token NAME >> tokens.toml` and pass --tokens tokens.toml"
             )
         self.core, self.boxes = Sessions(workers, settings.terms), Boxes(settings.boxes)
+        self.uploads: set[str] = set()
+        """Paths whose bodies are files for sandboxes."""
         self.metrics, self.canaries = Metrics(self), Canaries(self.core, self.boxes)
         self.started = time.time()
+        self.closing: list[Callable[[], Awaitable[None]]] = []
+        """What faces do when the server stops."""
 
-    def client(self, connection: HTTPConnection) -> Client:
+    def client(self, connection: HTTPConnection, authorization: str | None = None) -> Client:
         """Who asks.
+
+        Args:
+            connection: on which it asks.
+            authorization: instead of the header of that name.
 
         Raises:
             NotAllowed: that is not known.
             TooFast: it asks too often.
         """
         try:
-            client = self.tokens.client(connection.headers.get("authorization", ""))
+            client = self.tokens.client(authorization or connection.headers.get("authorization", ""))
         except NotAllowed as error:
             audit("refused", "nobody", path=connection.url.path, why=str(error))
             raise
-        connection.scope.setdefault("state", {})["client"] = client.name
-        self.core.rates.take(client.name)
+        self.asks(connection, client.name)
         return client
+
+    def asks(self, connection: HTTPConnection, name: str) -> None:
+        """Count a request of a client, and write down that it is this client's.
+
+        Args:
+            connection: on which it asks.
+            name: of the client.
+
+        Raises:
+            TooFast: it asks too often.
+        """
+        connection.scope.setdefault("state", {})["client"] = name
+        self.core.rates.take(name)
 
     def app(self) -> ASGIApp:
         """The web application."""
@@ -129,7 +150,7 @@ class Server:
         ]
         for name in self.settings.faces:
             routes += faces.routes(name, self)
-        handlers = {RollenvError: _refused}
+        handlers = {RollenvError: _refused, ClientDisconnect: _left}
         app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
         return Requests(Guard(app, self))
 
@@ -141,6 +162,8 @@ class Server:
             yield
         finally:
             await self.canaries.stop()
+            for close in self.closing:
+                await close()
             await self.boxes.stop()
             await self.core.stop()
             await self.core.workers.aclose()
@@ -237,7 +260,7 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, server: Server):
-        self._app, self._settings = app, server.settings
+        self._app, self._settings, self._uploads = app, server.settings, server.uploads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -248,16 +271,18 @@ class Guard:
             problem = self._problem(headers.get("host", ""), headers.get("origin", ""))
         except ValueError as error:
             problem = f"the headers Host and Origin make no sense: {error}"
-        length = headers.get("content-length", "0")
-        if not problem and scope["type"] == "http" and (not length.isdigit() or int(length) > LARGEST_BODY):
-            await PlainTextResponse(f"the body has more than {LARGEST_BODY} bytes\n", 413)(scope, receive, send)
+        length, most = headers.get("content-length", "0"), LARGEST_BODY
+        if scope["path"] in self._uploads:
+            most += self._settings.boxes.limits.disk_mb << 20
+        if not problem and scope["type"] == "http" and (not length.isdigit() or int(length) > most):
+            await PlainTextResponse(f"the body has more than {most} bytes\n", 413)(scope, receive, send)
         elif problem and scope["type"] == "http":
             await PlainTextResponse(problem + "\n", 403)(scope, receive, send)
         elif problem:
             await receive()
             await denied(send, 403, problem)
         else:
-            await self._app(scope, self._limited(receive) if scope["type"] == "http" else receive, send)
+            await self._app(scope, self._limited(receive, most) if scope["type"] == "http" else receive, send)
 
     def _problem(self, host: str, origin: str) -> str:
         name = urlsplit(f"//{host}").hostname or ""
@@ -268,8 +293,8 @@ class Guard:
         return ""
 
     @staticmethod
-    def _limited(receive: Receive) -> Receive:
-        left, whole = LARGEST_BODY, False
+    def _limited(receive: Receive, most: int) -> Receive:
+        left, whole = most, False
         end = asyncio.get_running_loop().time() + BODY_SECONDS
 
         async def limited() -> Any:
@@ -284,7 +309,7 @@ class Guard:
             whole = not message.get("more_body", False)
             left -= len(message.get("body", b""))
             if left < 0:
-                raise UsageError(f"the body has more than {LARGEST_BODY} bytes")
+                raise UsageError(f"the body has more than {most} bytes")
             return message
 
         return limited
@@ -319,6 +344,14 @@ async def _refused(request: Request, error: RollenvError) -> Response:
     return JSONResponse({"detail": str(error)}, status_of(error), headers)
 
 
+#: Half of a character of UTF-16, or a half of two, in JSON.
+_HALVES = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+async def _left(request: Request, error: ClientDisconnect) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
 async def body_of(request: Request) -> dict[str, Any]:
     """The JSON object in the body of a request.
 
@@ -326,7 +359,10 @@ async def body_of(request: Request) -> dict[str, Any]:
         UsageError: there is none.
     """
     try:
-        data = json.loads(await request.body() or b"{}")
+        body = (await request.body()).decode()
+        data = json.loads(body or "{}")
+        if _HALVES.search(body):
+            json.dumps(data, ensure_ascii=False).encode()  # half a character is none; nothing else could take it
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the body is not JSON: {error}") from error
     if not isinstance(data, dict):
@@ -338,4 +374,13 @@ class Json(JSONResponse):
     """What environments return, as JSON: arrays become lists."""
 
     def render(self, content: Any) -> bytes:
-        return json.dumps(content, default=protocol.plain, ensure_ascii=False, separators=(",", ":")).encode()
+        return json_of(content).encode()
+
+
+def json_of(content: Any) -> str:
+    """What environments return, as JSON: keys that it does not have are left out."""
+    return json.dumps(content, default=_plain, skipkeys=True, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else protocol.plain(value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -78,14 +80,23 @@ class Tokens:
         """
         if not self._hashes:
             return ANYONE
-        kind, _, token = authorization.partition(" ")
-        if kind.lower() != "bearer" or not token.strip():
+        token = _token(authorization)
+        if not token:
             raise NotAllowed("a token is needed: send the header 'Authorization: Bearer TOKEN'")
-        digest = digest_of(token.strip()).encode()
+        digest = digest_of(token).encode()
         found = [client for known, client in self._hashes.values() if hmac.compare_digest(known, digest)]
         if not found:
             raise NotAllowed("the token is wrong")
         return found[0]
+
+
+def _token(authorization: str) -> str:
+    """The token of a bearer, or the password of whoever can only write it into an address."""
+    kind, _, rest = authorization.strip().partition(" ")
+    if kind.lower() == "basic":
+        with contextlib.suppress(ValueError):
+            return base64.b64decode(rest, validate=True).decode().partition(":")[2]
+    return rest.strip() if kind.lower() == "bearer" else ""
 
 
 def digest_of(token: str) -> str:

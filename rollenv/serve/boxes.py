@@ -57,8 +57,10 @@ class BoxTerms:
 class Box:
     """A client's sandbox."""
 
-    def __init__(self, name: str, owner: str, sandbox: Sandbox, metadata: Mapping[str, str]):
+    def __init__(self, name: str, owner: str, sandbox: Sandbox, metadata: Mapping[str, str], brief: bool = False):
         self.name, self.owner, self.metadata = name, owner, dict(metadata)
+        self.brief = brief
+        """Whether it ends with the call that it was made for."""
         self.sandbox = AsyncSandbox(sandbox)
         self.started = time.time()
         """Seconds since 1970."""
@@ -80,10 +82,16 @@ class Box:
         """
         if not self.alive:
             raise SessionGone("the sandbox has ended")
-        self.busy += 1
-        try:
+        with self.hold():
             async with self._room:
                 yield self.sandbox
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """It is not idle meanwhile."""
+        self.busy += 1
+        try:
+            yield
         finally:
             self.busy -= 1
             self.used = time.monotonic()
@@ -124,6 +132,8 @@ class Boxes:
         lifetime: float | None = None,
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        brief: bool = False,
     ) -> Box:
         """Start a sandbox.
 
@@ -132,6 +142,8 @@ class Boxes:
             lifetime: seconds until it ends, at most those of the terms.
             env: environment variables of everything that runs.
             metadata: what the owner wants to remember of it.
+            limits: instead of those of the terms.
+            brief: whether it ends with the call that it is made for.
 
         Raises:
             ServerFull: there is no room.
@@ -140,14 +152,17 @@ class Boxes:
         """
         self._admit(owner)
         terms, seconds = self.terms, self.lifetime(lifetime)
+        settings = {"limits": limits or terms.limits, "env": env, "timeout": seconds, **terms.settings}
         self._opening.append(owner)
+        starting = asyncio.ensure_future(asyncio.to_thread(Sandbox.create, terms.backend, **settings))
         try:
-            sandbox = await asyncio.to_thread(
-                Sandbox.create, terms.backend, limits=terms.limits, env=env, timeout=seconds, **terms.settings
-            )
+            sandbox = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_discard)  # nobody would end it
+            raise
         finally:
             self._opening.remove(owner)
-        box = Box(session_name(), owner, sandbox, metadata or {})
+        box = Box(session_name(), owner, sandbox, metadata or {}, brief)
         if self.draining:
             sandbox.kill()
             raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
@@ -169,7 +184,7 @@ class Boxes:
             return self.terms.total
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
             raise UsageError(f"a sandbox's lifetime is a number of seconds above 0, not {seconds!r:.40}")
-        return min(float(seconds), self.terms.total)
+        return float(min(seconds, self.terms.total))
 
     def seconds(self, asked: float | None) -> float:
         """What a call gets that asks for so many seconds.
@@ -184,7 +199,7 @@ class Boxes:
             return self.terms.limits.seconds
         if isinstance(asked, bool) or not isinstance(asked, int | float) or not asked > 0:
             raise UsageError(f"a timeout is a number of seconds above 0, not {asked!r:.40}")
-        return min(float(asked), self.terms.longest)
+        return float(min(asked, self.terms.longest))
 
     def get(self, name: str, owner: str) -> Box:
         """A sandbox by its name.
@@ -203,7 +218,7 @@ class Boxes:
 
     def of(self, owner: str) -> list[Box]:
         """The sandboxes of an owner, the oldest first."""
-        return [box for box in self.boxes.values() if box.owner == owner and box.alive]
+        return [box for box in self.boxes.values() if box.owner == owner and box.alive and not box.brief]
 
     async def close(self, box: Box) -> None:
         """End a sandbox, whatever runs in it."""
@@ -225,13 +240,33 @@ class Boxes:
             SandboxError: this machine cannot isolate one.
         """
         seconds = self.seconds(timeout)
-        if self.draining or self.gate.waiting >= self.terms.waiting:
-            self.counts.refused += 1
-            raise ServerFull(f"{self.gate.waiting} programs wait already", retry_after=1.0, draining=self.draining)
+        self._admit_program()
         pool = await self._pooled()
         async with self.gate.turn(owner):
             self.counts.runs += 1
             return await asyncio.to_thread(pool.run, code, stdin=stdin, timeout=seconds)
+
+    @contextlib.asynccontextmanager
+    async def brief(self, owner: str, limits: Limits | None = None) -> AsyncIterator[AsyncSandbox]:
+        """A sandbox for one call; it ends with the block. Owners take turns, also with those that :meth:`run` programs.
+
+        Args:
+            owner: who asks.
+            limits: instead of those of the terms.
+
+        Raises:
+            ServerFull: too many wait, or there is no room.
+            SandboxError: this machine cannot isolate one.
+        """
+        self._admit_program()
+        async with self.gate.turn(owner):
+            self.counts.runs += 1
+            box = await self.open(owner, limits=limits, brief=True)
+            try:
+                async with box.use() as sandbox:
+                    yield sandbox
+            finally:
+                await self.close(box)
 
     def report(self) -> dict[str, Any]:
         """The state, as plain data."""
@@ -272,6 +307,11 @@ class Boxes:
             self.counts.refused += 1
             raise ServerFull(problem, retry_after=5.0, draining=self.draining)
 
+    def _admit_program(self) -> None:
+        if self.draining or self.gate.waiting >= self.terms.waiting:
+            self.counts.refused += 1
+            raise ServerFull(f"{self.gate.waiting} programs wait already", retry_after=1.0, draining=self.draining)
+
     async def _pooled(self) -> Pool:
         async with self._pool_lock:  # it is made when somebody first needs it
             if self._pool is None:
@@ -295,3 +335,9 @@ class Boxes:
                     await self.close(box)
                 except Exception:
                     logger.exception("a sandbox could not be ended")
+
+
+def _discard(starting: asyncio.Future[Sandbox]) -> None:
+    """End a sandbox that nobody waits for any more."""
+    if not starting.cancelled() and starting.exception() is None:
+        asyncio.get_running_loop().run_in_executor(None, starting.result().kill)

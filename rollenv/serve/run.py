@@ -21,8 +21,9 @@ with extra("serve", "rollenv serve"):
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
 logger = logging.getLogger(__name__)
-# uvicorn says this of every WebSocket that is refused.
-logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing handshake" not in record.getMessage())
+# uvicorn says this of every WebSocket that is refused, and of every answer that is cut off with its sandbox.
+_USUAL = ("without completing handshake", "without completing response")
+logging.getLogger("uvicorn.error").addFilter(lambda record: not any(text in record.getMessage() for text in _USUAL))
 
 
 #: Seconds for the head of a request.

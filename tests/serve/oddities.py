@@ -55,12 +55,31 @@ class Moody(rollenv.Env):
             os.fork()
         elif word == "end":
             return "over", 1.0, True, False, {}
+        elif word == "odd":
+            return " " * int(rest), 0.5, False, False, {"pair": ("a", 1), "name": "\ud800", "no": float("nan"), 7: b"7"}
         elif word == "random":
             return os.urandom(4).hex(), 0.0, False, False, {}
         return f"turn {self.turns}", 0.0, False, False, {"pid": os.getpid()}
 
 
+class Rows(rollenv.Env):
+    """Asks numbered questions."""
+
+    _changed_in_place = ()
+    reset_options = frozenset({"index"})
+
+    def num_tasks(self):
+        return 7
+
+    def _reset(self, options):
+        return f"question {options.get('index')}", {}
+
+    def _step(self, action):
+        return "thank you", 1.0, True, False, {}
+
+
 rollenv.register("test:Echo-v0", "oddities:Echo", abilities=["spawn"])
 rollenv.register("test:Moody-v0", "oddities:Moody")
+rollenv.register("test:Rows-v0", "oddities:Rows", indexed=True)
 if os.environ.get("BROKEN"):
     rollenv.register("broken:Env-v0", "oddities:Missing")

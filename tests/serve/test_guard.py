@@ -43,6 +43,12 @@ def test_tokens_are_needed_and_belong_to_clients(serve, tokens, monkeypatch):
     monkeypatch.setenv("ROLLENV_TOKEN", token["bob"])
     with pytest.raises(NotAllowed, match="not for environments"):
         rollenv.make(env_id)
+    for password, status in ((token["ann"], 200), ("x", 401), ("", 401)):  # of clients that can only write addresses
+        url = served.http.replace("//", f"//any:{password}@")
+        assert httpx.post(f"{url}/apis/v1/envs/gem/list").status_code == status
+    for broken in ("Basic", "Basic \u00e9", "Basic !!!", "Basic //79", "Basic YW5u"):
+        answer = httpx.post(f"{served.http}/apis/v1/envs/gem/list", headers={"Authorization": broken.encode("latin-1")})
+        assert answer.status_code == 401
 
 
 def test_a_session_is_its_owners(serve, tmp_path):

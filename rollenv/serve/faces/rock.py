@@ -1,12 +1,625 @@
-"""ROCK's sandboxes."""
+"""ROCK's sandboxes: ``rock.sdk.sandbox.client.Sandbox`` with ``SandboxConfig(base_url=...)``.
+
+A sandbox has the limits and the programs of this server, whatever image is asked for; its status tells the real ones.
+"""
 
 from __future__ import annotations
 
-from starlette.routing import BaseRoute
+import asyncio
+import codecs
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import re
+import shlex
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated, Any, Literal
 
-from rollenv.serve.app import Server
+from pydantic import BaseModel, Field, StringConstraints, ValidationError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from rollenv.core import RollenvError, UsageError
+from rollenv.remote.protocol import ServerError, SessionGone
+from rollenv.sandbox import AsyncSandbox
+from rollenv.sandbox.errors import NotFound, SandboxError, SandboxFileError
+from rollenv.sandbox.types import Execution
+from rollenv.serve.app import Server, body_of
+from rollenv.serve.boxes import Box
+
+_PATH = "/apis/envs/sandbox/v1"
+
+#: Codes of failures: the request's, the server's, the command's.
+_BAD, _BROKEN, _COMMAND = 4000, 5000, 6000
+
+#: Seconds of a command in a session that asks for no other; their client waits no longer.
+_SECONDS = 300.0
+
+#: Sessions of a sandbox, commands that wait for one, and stopped sandboxes whose ends are remembered.
+_SESSIONS, _QUEUE, _REMEMBERED = 16, 16, 1000
+
+#: Their client makes a session of such a name for one command, or for one in the background that it asks after every
+#: few seconds, and never closes it.
+_PASSING, _QUIET = re.compile(r"bash-\d+"), 30.0
+
+#: Encodings in which files are read; others would take long, or are no encodings of text.
+_ENCODINGS = (
+    "ascii", "big5", "cp1252", "euc_jp", "euc_kr", "gb18030", "gbk", "iso8859-1", "shift_jis", "utf-16", "utf-32",
+    "utf-8", "utf-8-sig",
+)  # fmt: skip
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=10_000, pattern=r"^[^\x00]+$")]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
+Env = dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] | None
+
+
+class Start(BaseModel):
+    """The body of ``start_async``: what of it is heeded here."""
+
+    image_os: str = "linux"
+    auto_clear_time_minutes: Seconds = None
+    num_gpus: float | None = None
+
+
+class Named(BaseModel):
+    """What every other body has."""
+
+    sandbox_id: Text
+
+
+class Command(Named):
+    """The body of ``execute``."""
+
+    command: str | list[str]
+    timeout: Seconds = None
+    cwd: Text | None = None
+    env: Env = None
+
+
+class InSession(Named):
+    """The body of ``close_session``."""
+
+    session_type: Literal["bash"] = "bash"
+    session: Text = "default"
+
+
+class NewSession(InSession):
+    """The body of ``create_session``."""
+
+    startup_source: list[Text] = []
+    env: Env = None
+    remote_user: str | None = None
+
+
+class Action(InSession):
+    """The body of ``run_in_session``."""
+
+    action_type: Literal["bash"] = "bash"
+    command: str
+    timeout: Seconds = None
+    check: Literal["silent", "raise", "ignore"] = "raise"
+
+
+class Written(Named):
+    """The body of ``write_file``."""
+
+    path: Text
+    content: str
+
+
+class Read(Named):
+    """The body of ``read_file``."""
+
+    path: Text
+    encoding: str | None = None
+    errors: Literal["strict", "ignore", "replace", "backslashreplace"] | None = None
+
+
+class Session:
+    """A shell that keeps its state.
+
+    Args:
+        context: its name in the sandbox.
+        setup: code that it begins with, and begins with again if its process has ended.
+        passing: whether nobody will close it.
+    """
+
+    def __init__(self, context: str, setup: str, passing: bool):
+        self.context, self.setup, self.passing = context, setup, passing
+        self.used, self.runs, self._wanted = time.monotonic(), 0, 0
+        self._lock = asyncio.Lock()
+
+    @property
+    def idle(self) -> float:
+        """Seconds since its last command; 0 while there is one."""
+        return 0.0 if self._wanted else time.monotonic() - self.used
+
+    @contextlib.asynccontextmanager
+    async def turn(self, seconds: float) -> AsyncIterator[None]:
+        """Wait until no other command runs in it.
+
+        Args:
+            seconds: to wait at most.
+
+        Raises:
+            UsageError: one still does.
+        """
+        if self._wanted > _QUEUE:
+            raise UsageError(f"{_QUEUE} commands wait for this session already")
+        self._wanted += 1
+        try:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._lock.acquire()
+            except TimeoutError:
+                raise UsageError(f"the session still runs another command after {seconds:g} s") from None
+            try:
+                yield
+            finally:
+                self._lock.release()
+        finally:
+            self._wanted -= 1
+            self.runs += 1
+            self.used = time.monotonic()
+
+    async def run(self, sandbox: AsyncSandbox, command: str, seconds: float) -> tuple[Execution, str]:
+        """Run a command.
+
+        Args:
+            sandbox: that the session is in.
+            command: for bash.
+            seconds: after which it is interrupted; the session keeps its state.
+
+        Returns:
+            (its end, what it wrote).
+        """
+        code = f"[[ ${{__began-}} ]] || {{ __began=1; {self.setup}; }}\n{command}"
+        done = await sandbox.run_code(code, context=self.context, timeout=seconds)
+        return done, "".join(done.logs.stdout + done.logs.stderr).strip()
+
+
+@dataclasses.dataclass
+class Held:
+    """What this face knows of a sandbox."""
+
+    lease: float | None = None
+    """Seconds without a call after which it ends."""
+    sessions: dict[str, Session] = dataclasses.field(default_factory=dict)
+    calls: int = 0
+    labels: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def routes(server: Server) -> list[BaseRoute]:
-    """None yet."""
-    return []
+    """Sandboxes, their sessions and their files."""
+    face = _Face(server)
+    server.uploads.add(f"{_PATH}/upload")
+    posts: dict[str, Any] = {
+        "execute": (face.execute, Command),
+        "create_session": (face.create_session, NewSession),
+        "run_in_session": (face.run_in_session, Action),
+        "close_session": (face.close_session, InSession),
+        "write_file": (face.write_file, Written),
+        "read_file": (face.read_file, Read),
+        "stop": (face.stop, Named),
+        "delete": (face.delete, Named),
+        "restart": (face.restart, Named),
+    }
+    found = [
+        Route(f"{_PATH}/{name}", face.handler(_reader(m), call), methods=["POST"]) for name, (call, m) in posts.items()
+    ]
+    for name in ("start_async", "start"):
+        found.append(Route(f"{_PATH}/{name}", face.handler(_started, face.start), methods=["POST"]))
+    found.append(Route(f"{_PATH}/upload", face.handler(_uploaded, face.upload), methods=["POST"]))
+    for name in ("get_status", "is_alive"):
+        found.append(Route(f"{_PATH}/{name}", face.handler(_queried, face.get_status)))
+    for name in ("get_token", "commit", "commit/{sandbox_id}", "sandboxes/{sandbox_id}/archive"):
+        found.append(Route(f"{_PATH}/{name}", face.handler(_named, face.refuse), methods=["GET", "POST"]))
+    return list(found)
+
+
+class _Face:
+    """What the routes lead to.
+
+    Args:
+        server: whose sandboxes are used.
+    """
+
+    def __init__(self, server: Server):
+        self.server, self.boxes = server, server.boxes
+        self._held: weakref.WeakKeyDictionary[Box, Held] = weakref.WeakKeyDictionary()
+        self._ended: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def handler(self, read: Callable[[Request], Awaitable[Any]], call: Callable[[str, Any], Awaitable[Any]]) -> Any:
+        """A handler of requests, whose failures are answers as well.
+
+        Args:
+            read: what the request asks for.
+            call: called with (owner, what is asked for); returns the result.
+        """
+
+        async def handle(request: Request) -> Response:
+            client = self.server.client(request)
+            client.needs("sandboxes")
+            try:
+                return _answer(result=await call(client.name, await read(request)))
+            except ValidationError as error:
+                said = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+                return _failure("; ".join(said), _BAD, "invalid parameter")
+            except (RollenvError, _Failed) as error:
+                return _failure(str(error), _code(error))
+
+        return handle
+
+    # -- sandboxes -----------------------------------------------------------------------------------------------------
+
+    async def start(self, owner: str, asked: tuple[Start, dict[str, str]]) -> dict[str, Any]:
+        """A new sandbox.
+
+        Args:
+            owner: who asks.
+            asked: its terms, and labels.
+        """
+        terms, labels = asked
+        if terms.image_os.lower() != "linux" or terms.num_gpus:
+            raise UsageError("the sandboxes here have Linux and no GPU")
+        minutes = terms.auto_clear_time_minutes
+        lease = self.boxes.lifetime(60 * minutes if minutes else None)
+        limits = dataclasses.replace(self.boxes.terms.limits, seconds=self.boxes.terms.total)  # for background work
+        box = await self.boxes.open(owner, lifetime=lease, metadata=labels, limits=limits)
+        self._held[box] = Held(lease if minutes else None, labels=labels)
+        return {"sandbox_id": box.name} | self._host()
+
+    async def get_status(self, owner: str, asked: tuple[str, bool]) -> dict[str, Any]:
+        """What is known of a sandbox.
+
+        Args:
+            owner: who asks.
+            asked: its id, and whether also one that was stopped counts.
+        """
+        name, ended = asked
+        state = self._ended.get((owner, name))
+        terms = self.boxes.terms
+        status: dict[str, Any] = {"sandbox_id": name, "status": {}, "port_mapping": {}, "is_alive": False}
+        status |= {"image": terms.settings.get("image", f"rollenv:{terms.backend}"), "state": state} | self._host()
+        if ended and state is not None:
+            return status
+        box = self.boxes.get(name, owner)
+        held, ends = self._held.get(box, Held()), box.sandbox.sync.expires_at
+        step = {"status": "success", "message": ""}
+        status |= {"status": {"start": step}, "is_alive": True, "state": "running"} | held.labels
+        status |= {"cpus": float(os.cpu_count() or 1), "memory": f"{terms.limits.memory_mb}m"}
+        status |= {"disk": f"{terms.limits.disk_mb}m", "start_time": _time(box.started)}
+        return status | {"create_time": _time(box.started), "auto_stop_time": ends and _time(ends)}
+
+    async def stop(self, owner: str, asked: Named) -> None:
+        """End a sandbox.
+
+        Args:
+            owner: who asks.
+            asked: which.
+        """
+        await self._end(owner, asked.sandbox_id, "stopped")
+
+    async def delete(self, owner: str, asked: Named) -> None:
+        """End a sandbox, or forget one that was stopped.
+
+        Args:
+            owner: who asks.
+            asked: which.
+        """
+        if (owner, asked.sandbox_id) in self._ended:
+            self._ended[owner, asked.sandbox_id] = "deleted"
+        else:
+            await self._end(owner, asked.sandbox_id, "deleted")
+
+    async def restart(self, owner: str, asked: Named) -> None:
+        """Refused: nothing is kept of a sandbox that was stopped.
+
+        Args:
+            owner: who asks.
+            asked: which.
+
+        Raises:
+            UsageError: in any case.
+        """
+        if (owner, asked.sandbox_id) in self._ended:
+            raise UsageError("nothing is kept of a stopped sandbox; start another one")
+        self.boxes.get(asked.sandbox_id, owner)
+        raise UsageError("the sandbox is running; only a stopped one could be restarted, and of that nothing is kept")
+
+    async def refuse(self, owner: str, asked: str) -> None:
+        """What a server of this kind does not have.
+
+        Args:
+            owner: who asks.
+            asked: the path.
+
+        Raises:
+            UsageError: in any case.
+        """
+        raise UsageError(f"{asked} is not offered here: there is no store for images and files")
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    async def execute(self, owner: str, asked: Command) -> dict[str, Any]:
+        """Run a command outside of the sessions.
+
+        Args:
+            owner: who asks.
+            asked: the command.
+        """
+        seconds = self.boxes.seconds(asked.timeout or self.boxes.terms.longest)
+        async with self._use(owner, asked.sandbox_id, seconds) as (sandbox, _):
+            try:
+                done = await sandbox.commands.run(asked.command, cwd=asked.cwd, env=asked.env, timeout=seconds)
+            except SandboxFileError as error:  # there is no such program or folder
+                return {"stdout": "", "stderr": str(error), "exit_code": -1, "failure_reason": str(error)}
+        told = {"stdout": done.stdout, "stderr": done.stderr, "exit_code": done.exit_code}
+        if done.error is None or done.error.name in ("Exit", "Killed"):
+            return told
+        why = done.error.value
+        return told | {"stderr": f"{done.stderr}\n{why}".strip(), "exit_code": -1, "failure_reason": why}
+
+    async def create_session(self, owner: str, asked: NewSession) -> dict[str, Any]:
+        """A new shell.
+
+        Args:
+            owner: who asks.
+            asked: its name and what it begins with.
+        """
+        if asked.remote_user not in (None, "", "root", "user"):
+            raise UsageError(f"a sandbox has one user, and none called {asked.remote_user!r:.40}")
+        exports = [f"export {name}={shlex.quote(value)}" for name, value in (asked.env or {}).items()]
+        setup = "; ".join(["exec 2>&1", *exports, *(f"source {shlex.quote(path)}" for path in asked.startup_source)])
+        async with self._use(owner, asked.sandbox_id, _SECONDS) as (sandbox, held):
+            if asked.session in held.sessions:
+                raise UsageError(f"session {asked.session!r:.80} already exists")
+            session = Session("", setup, _PASSING.fullmatch(asked.session) is not None)
+            held.sessions[asked.session] = session  # at once, for others may ask for the name meanwhile
+            try:
+                async with session.turn(_SECONDS):
+                    await _make_room(sandbox, held)
+                    session.context = await sandbox.create_context(language="bash")
+                    _, output = await session.run(sandbox, "", self.boxes.seconds(_SECONDS))
+                if held.sessions.get(asked.session) is not session:  # it was closed meanwhile
+                    await sandbox.remove_context(session.context)
+                    raise UsageError("the session was closed")
+            except BaseException:
+                if held.sessions.get(asked.session) is session:
+                    del held.sessions[asked.session]
+                raise
+            session.runs = 0
+        return {"output": output, "session_type": "bash"}
+
+    async def run_in_session(self, owner: str, asked: Action) -> dict[str, Any]:
+        """Run a command in a shell.
+
+        Args:
+            owner: who asks.
+            asked: the command.
+
+        Raises:
+            UsageError: there is no such session.
+        """
+        seconds = self.boxes.seconds(asked.timeout or _SECONDS)
+        session = _session(self._held_of(owner, asked.sandbox_id)[1], asked.session)
+        async with session.turn(seconds), self._use(owner, asked.sandbox_id, seconds) as (sandbox, held):
+            if held.sessions.get(asked.session) is not session:
+                raise UsageError("the session was closed")
+            done, output = await session.run(sandbox, asked.command, seconds)
+        code = _exit_code(done, asked.command, output)
+        if asked.check == "raise" and code:
+            text = f"Command {asked.command!r} failed with exit code {code}. Here is the output:\n{output!r}"
+            raise _Failed(text)
+        told = {"session_type": "bash", "output": output, "exit_code": None if asked.check == "ignore" else code}
+        return told | {"failure_reason": "", "expect_string": ""}
+
+    async def close_session(self, owner: str, asked: InSession) -> dict[str, Any]:
+        """End a shell and what it started.
+
+        Args:
+            owner: who asks.
+            asked: its name.
+        """
+        async with self._use(owner, asked.sandbox_id) as (sandbox, held):
+            await _close(sandbox, held, asked.session)
+        return {"session_type": "bash"}
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    async def write_file(self, owner: str, asked: Written) -> dict[str, Any]:
+        """Write a text.
+
+        Args:
+            owner: who asks.
+            asked: the file.
+        """
+        return await self.upload(owner, (asked.sandbox_id, asked.path, asked.content.encode()))
+
+    async def upload(self, owner: str, asked: tuple[str, str, bytes]) -> dict[str, Any]:
+        """Write a file.
+
+        Args:
+            owner: who asks.
+            asked: the sandbox, the path, what is written.
+        """
+        name, path, data = asked
+        async with self._use(owner, name) as (sandbox, _):
+            await sandbox.files.write(path, data)
+        return {"success": True, "message": "", "file_name": path.rpartition("/")[2]}
+
+    async def read_file(self, owner: str, asked: Read) -> dict[str, Any]:
+        """Read a text.
+
+        Args:
+            owner: who asks.
+            asked: the file.
+
+        Raises:
+            UsageError: it is not text in this encoding.
+        """
+        encoding = asked.encoding or "utf-8"
+        with contextlib.suppress(LookupError, ValueError):
+            encoding = codecs.lookup(encoding).name
+        if encoding not in _ENCODINGS:
+            raise UsageError(f"files are not read in {encoding!r:.40}; the encodings are {', '.join(_ENCODINGS)}")
+        async with self._use(owner, asked.sandbox_id) as (sandbox, _):
+            data = await sandbox.files.read_bytes(asked.path)
+        try:
+            return {"content": data.decode(encoding, asked.errors or "strict")}
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{asked.path!r:.200} is not text in {encoding}: {error.reason}") from error
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _host(self) -> dict[str, str]:
+        return {"host_name": "rollenv", "host_ip": self.server.settings.host}
+
+    def _held_of(self, owner: str, name: str) -> tuple[Box, Held]:
+        box = self.boxes.get(name, owner)
+        return box, self._held.setdefault(box, Held())
+
+    @contextlib.asynccontextmanager
+    async def _use(self, owner: str, name: str, seconds: float = 0.0) -> AsyncIterator[tuple[AsyncSandbox, Held]]:
+        """Hold a sandbox for a call of so many seconds. Each call renews its lease."""
+        box, held = self._held_of(owner, name)
+        held.calls += 1
+        try:
+            async with box.use() as sandbox:
+                self._renew(box, held, seconds)
+                yield sandbox, held
+        finally:
+            held.calls -= 1
+            if not held.calls and box.alive:
+                self._renew(box, held, 0.0)
+
+    def _renew(self, box: Box, held: Held, seconds: float) -> None:
+        if held.lease is not None:
+            ends = max(time.time() + held.lease + seconds, (box.sandbox.sync.expires_at or 0.0) if held.calls else 0.0)
+            left = min(ends - time.time(), box.opened + self.boxes.terms.total - time.monotonic())
+            box.sandbox.sync.set_timeout(max(left, 0.001))
+
+    async def _end(self, owner: str, name: str, state: str) -> None:
+        await self.boxes.close(self.boxes.get(name, owner))
+        self._ended[owner, name] = state
+        if len(self._ended) > _REMEMBERED:
+            self._ended.popitem(last=False)
+
+
+class _Failed(Exception):
+    """A command failed."""
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+def _session(held: Held, name: str) -> Session:
+    if name not in held.sessions:
+        raise UsageError(f"session {name!r:.80} does not exist")
+    return held.sessions[name]
+
+
+async def _make_room(sandbox: AsyncSandbox, held: Held) -> None:
+    """End a session that nobody will close, where there are many; one that may have started something, last."""
+    if len(held.sessions) <= _SESSIONS:
+        return
+    passing = [(session.runs != 1, -session.idle, name) for name, session in held.sessions.items() if session.passing]
+    ready = sorted(one for one in passing if one[1] < (-_QUIET if one[0] else 0))
+    if not ready:
+        raise UsageError(f"a sandbox has at most {_SESSIONS} sessions; close one")
+    await _close(sandbox, held, ready[0][2])
+
+
+async def _close(sandbox: AsyncSandbox, held: Held, name: str) -> None:
+    session = _session(held, name)
+    del held.sessions[name]
+    with contextlib.suppress(NotFound):
+        await sandbox.remove_context(session.context)
+
+
+def _exit_code(done: Execution, command: str, output: str) -> int:
+    """Of a command in a session.
+
+    Raises:
+        _Failed: it has none.
+    """
+    if done.error is None:
+        return 0
+    found = re.search(r"(exited with|ended it:) (\d+)", done.error.value) if done.error.name == "Exit" else None
+    if found is None:
+        raise _Failed(
+            f"{done.error.value}: command {command!r:.1000}. Here is the end of the output:\n{output[-1000:]!r}"
+        )
+    return int(found[2]) + (128 if found[1].startswith("ended") else 0)
+
+
+# -- requests and answers ----------------------------------------------------------------------------------------------
+
+
+def _reader(model: type[BaseModel]) -> Callable[[Request], Awaitable[Any]]:
+    async def read(request: Request) -> Any:
+        return model.model_validate(await body_of(request))
+
+    return read
+
+
+async def _started(request: Request) -> tuple[Start, dict[str, str]]:
+    names = {"user_id": "X-User-Id", "experiment_id": "X-Experiment-Id", "namespace": "X-Namespace"}
+    labels = {name: request.headers[header][:200] for name, header in names.items() if header in request.headers}
+    return Start.model_validate(await body_of(request)), labels
+
+
+async def _queried(request: Request) -> tuple[str, bool]:
+    return request.query_params.get("sandbox_id", ""), request.query_params.get("include_all_states") in (
+        "True",
+        "true",
+    )
+
+
+async def _named(request: Request) -> str:
+    return request.url.path.removeprefix(_PATH)
+
+
+async def _uploaded(request: Request) -> tuple[str, str, bytes]:
+    try:
+        async with request.form(max_files=1, max_fields=8) as form:
+            file, path, name = form.get("file"), form.get("target_path"), form.get("sandbox_id")
+            if not isinstance(file, UploadFile) or not isinstance(path, str) or not isinstance(name, str):
+                raise UsageError("an upload has a file, target_path and sandbox_id")
+            return Named(sandbox_id=name).sandbox_id, _path(path), await file.read()
+    except HTTPException as error:
+        raise UsageError(f"the form cannot be read: {error.detail}") from error
+
+
+def _path(path: str) -> str:
+    return Written(sandbox_id="-", path=path, content="").path
+
+
+def _time(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat()
+
+
+def _code(error: Exception) -> int:
+    if isinstance(error, _Failed):
+        return _COMMAND
+    broken = isinstance(error, ServerError | SandboxError) and not isinstance(error, SessionGone | SandboxFileError)
+    return _BROKEN if broken else _BAD
+
+
+def _failure(text: str, code: int, message: str | None = None) -> Response:
+    reason = {"code": code, "exit_code": None, "failure_reason": text}
+    return _answer("Failed", message=message, error=text, result=reason)
+
+
+def _answer(status: str = "Success", *, message: str | None = None, error: str | None = None, result: Any) -> Response:
+    """In ASCII: commands may show halves of characters, which UTF-8 has no bytes for."""
+    told = {"status": status, "message": message, "error": error, "result": result}
+    return Response(json.dumps(told), media_type="application/json")
