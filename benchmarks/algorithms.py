@@ -82,7 +82,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--pair", type=int, default=0, help="seeds of GRPO and GiGPO, if more than the others'")
     parser.add_argument("--algorithms", nargs="*", default=list(ALGORITHMS), choices=list(ALGORITHMS))
-    parser.add_argument("--ablations", type=int, default=0, help="seeds of the ablations on the maze")
+    parser.add_argument("--ablations", type=int, default=0, help="seeds of the ablations on the maze, run alone")
     parser.add_argument("--set", nargs="*", default=[], help="more key=value settings")
     return parser.parse_args()
 
@@ -200,6 +200,9 @@ def main() -> None:
     given = options()
     task = TASKS[given.task]
     given.runs.mkdir(parents=True, exist_ok=True)
+    if given.ablations:
+        save("algorithms_ablations", "\n".join([header(), about(given, task), ablations(given, task)]))
+        return
     counts = {name: max(given.seeds, given.pair * (name in PAIR)) for name in given.algorithms}
     for seeds in range(1, max(counts.values())):  # all algorithms of a seed before the next one
         for name in given.algorithms:
@@ -210,8 +213,6 @@ def main() -> None:
     parts = [header(), about(given, task), results(given, task, curves)]
     if task.name == "maze":
         parts.append(anchors(task.recipe))
-    if given.ablations:
-        parts.append(ablations(given, task))
     save(end, "\n".join(parts))
 
 

@@ -28,7 +28,7 @@ def main() -> None:
         runs = [train("rlvr_tools", given.runs / f"{kind}-{s}", s, settings) for s in range(given.seeds)]
         for seed, run in enumerate(runs):
             first, *_, last = evaluations(run)
-            told = (mean(run, "trained_samples"), mean(run, "optimizer_steps"), seconds(run, "updates", "cpu"))
+            told = (mean(run, "trained_samples"), mean(run, "optimizer_steps"), seconds(run, "update", "cpu"))
             rows.append((kind, seed, interval(first), interval(last), *told))
         after = [evaluations(run)[-1]["eval/success"] for run in runs]
         ends.append(f"- one sample a {kind}: {statistics.fmean(after):.3f} in the mean of {len(after)} seeds.")

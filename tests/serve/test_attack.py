@@ -260,6 +260,7 @@ def test_a_fork_has_a_session_of_its_own(server):
     env.close()
 
 
+@pytest.mark.slow
 def test_a_replay_that_differs_is_not_played_on(serve):
     served = serve("--idle", "1", workers=1)
     env = rollenv.make(f"{served.address}/test:Moody-v0")

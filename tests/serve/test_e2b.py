@@ -213,6 +213,7 @@ def test_downloads_that_are_left_make_room_for_others(box):
     assert len(box.http.get("/files", params={"path": "big"}, timeout=10).content) == 30 << 20
 
 
+@pytest.mark.slow
 def test_folders(box):
     code, told = box.call("filesystem.Filesystem/MakeDir", path="a/b")
     assert (code, told["entry"]["path"], told["entry"]["type"]) == (200, "/home/user/a/b", "FILE_TYPE_DIRECTORY")
@@ -258,6 +259,7 @@ ODD = [
 ]
 
 
+@pytest.mark.slow
 def test_odd_values_are_told_and_nothing_breaks(box):
     def sent(path, body, **headers):
         answer = box.http.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"} | headers)

@@ -404,10 +404,11 @@ def test_data_sets_of_this_machine(serve, tmp_path):
         assert client.post("/submit", json={**asked, "id": 2, "completion": "x"}).status_code == 400
 
 
-def test_ping_and_no_data_sets(server):
+def test_ping_and_no_data_sets(serve):
+    served = serve("--faces", "fusion", env={"ROLLENV_DATA": ""})
     for prefix in ("", "/fusion"):
-        assert httpx.get(f"{server.http}{prefix}/v1/ping").json() == "pong"
-        assert httpx.get(f"{server.http}{prefix}/list_datasets").json() == []
+        assert httpx.get(f"{served.http}{prefix}/v1/ping").json() == "pong"
+        assert httpx.get(f"{served.http}{prefix}/list_datasets").json() == []
 
 
 def test_tokens(serve, tmp_path):

@@ -233,6 +233,7 @@ def test_a_command_that_takes_too_long_does_not_poison_the_session(box):
     assert box.sh("echo well", timeout=10)["output"] == "well"
 
 
+@pytest.mark.slow
 def test_commands_of_one_session_wait_for_each_other(box):
     box.call("create_session", session="a")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
