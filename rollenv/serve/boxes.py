@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,8 +28,14 @@ _REAP_EVERY = 1.0
 #: Programs that run alone at the same time; their own limits end them.
 _CORES, _NO_HURRY = os.cpu_count() or 1, 1e9
 
-#: Calls into one sandbox at the same time; each holds a thread.
-_CALLS = 8
+#: Calls into one sandbox at the same time; each holds a thread. Threads for whatever else is in the default executor.
+_CALLS, _OTHERS = 8, 32
+
+#: Threads that end sandboxes: however many calls run, there is one to end them.
+_ENDING = 8
+
+#: Seconds that the sandboxes of a server that stops have to end.
+_STOP_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,9 @@ class Boxes:
         self._pool: Pool | None = None
         self._pool_lock = asyncio.Lock()
         self._reaper: asyncio.Task[None] | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._ending = ThreadPoolExecutor(_ENDING, thread_name_prefix="sandbox-end")
+        self._programs = ThreadPoolExecutor(2 * _CORES + 8, thread_name_prefix="sandbox-program")
+        self._alone: set[asyncio.Task[RunResult]] = set()
 
     async def open(
         self,
@@ -154,11 +163,12 @@ class Boxes:
         terms, seconds = self.terms, self.lifetime(lifetime)
         settings = {"limits": limits or terms.limits, "env": env, "timeout": seconds, **terms.settings}
         self._opening.append(owner)
-        starting = asyncio.ensure_future(asyncio.to_thread(Sandbox.create, terms.backend, **settings))
+        create = functools.partial(Sandbox.create, terms.backend, **settings)
+        starting = asyncio.get_running_loop().run_in_executor(self._programs, create)
         try:
             sandbox = await asyncio.shield(starting)
         except asyncio.CancelledError:
-            starting.add_done_callback(_discard)  # nobody would end it
+            starting.add_done_callback(self._discard)  # nobody would end it
             raise
         finally:
             self._opening.remove(owner)
@@ -224,7 +234,7 @@ class Boxes:
         """End a sandbox, whatever runs in it."""
         if self.boxes.pop(box.name, None) is not None:
             audit("close", box.owner, sandbox=box.name[:6])
-            await asyncio.to_thread(box.sandbox.sync.kill)
+            await asyncio.get_running_loop().run_in_executor(self._ending, box.sandbox.sync.kill)
 
     async def run(self, owner: str, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
         """Run a Python program alone, in a warm sandbox of the pool. Owners take turns.
@@ -241,10 +251,25 @@ class Boxes:
         """
         seconds = self.seconds(timeout)
         self._admit_program()
-        pool = await self._pooled()
-        async with self.gate.turn(owner):
-            self.counts.runs += 1
-            return await asyncio.to_thread(pool.run, code, stdin=stdin, timeout=seconds)
+        pool, began = await self._pooled(), False
+
+        async def alone() -> RunResult:
+            nonlocal began
+            async with self.gate.turn(owner):
+                began, self.counts.runs = True, self.counts.runs + 1
+                call = functools.partial(pool.run, code, stdin=stdin, timeout=seconds)
+                return await asyncio.get_running_loop().run_in_executor(self._programs, call)
+
+        task = asyncio.ensure_future(alone())
+        self._alone.add(task)
+        task.add_done_callback(self._alone.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            if not began:  # else it keeps its turn until its own limits end it
+                task.cancel()
+            raise
 
     @contextlib.asynccontextmanager
     async def brief(self, owner: str, limits: Limits | None = None) -> AsyncIterator[AsyncSandbox]:
@@ -276,8 +301,8 @@ class Boxes:
     def start(self) -> None:
         """Begin to end sandboxes whose lease is over."""
         loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(16 + 2 * self.terms.sandboxes, thread_name_prefix="sandbox")
-        loop.set_default_executor(self._threads)
+        threads = _OTHERS + _CALLS * self.terms.sandboxes
+        loop.set_default_executor(ThreadPoolExecutor(threads, thread_name_prefix="sandbox"))
         self._reaper = loop.create_task(self._reap())
 
     async def stop(self) -> None:
@@ -287,9 +312,14 @@ class Boxes:
             self._reaper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._reaper
-        await asyncio.gather(*map(self.close, list(self.boxes.values())))
+        ending: list[Awaitable[None]] = [*map(self.close, list(self.boxes.values()))]
         if self._pool is not None:
-            await asyncio.to_thread(self._pool.close)
+            ending.append(asyncio.get_running_loop().run_in_executor(self._ending, self._pool.close))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_SECONDS):
+                await asyncio.gather(*ending)
+        for threads in (self._ending, self._programs):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -316,7 +346,8 @@ class Boxes:
         async with self._pool_lock:  # it is made when somebody first needs it
             if self._pool is None:
                 terms = self.terms
-                self._pool = await asyncio.to_thread(Pool, _CORES, terms.backend, limits=terms.limits, **terms.settings)
+                create = functools.partial(Pool, _CORES, terms.backend, limits=terms.limits, **terms.settings)
+                self._pool = await asyncio.get_running_loop().run_in_executor(self._programs, create)
         return self._pool
 
     def _ended(self) -> Iterator[Box]:
@@ -336,8 +367,7 @@ class Boxes:
                 except Exception:
                     logger.exception("a sandbox could not be ended")
 
-
-def _discard(starting: asyncio.Future[Sandbox]) -> None:
-    """End a sandbox that nobody waits for any more."""
-    if not starting.cancelled() and starting.exception() is None:
-        asyncio.get_running_loop().run_in_executor(None, starting.result().kill)
+    def _discard(self, starting: asyncio.Future[Sandbox]) -> None:
+        """End a sandbox that nobody waits for any more."""
+        if not starting.cancelled() and starting.exception() is None:
+            asyncio.get_running_loop().run_in_executor(self._ending, starting.result().kill)

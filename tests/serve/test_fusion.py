@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
+import contextlib
 import importlib.util
 import json
 import os
 import shutil
+import signal
 import socket
+import threading
 import time
 
 import httpx
@@ -158,7 +161,7 @@ def test_cpp(code):
 
 @needs(importlib.util.find_spec("pytest") is None, reason="there is no pytest here")
 def test_pytest(code):
-    told = code("def test_a(): pass\ndef test_b(): assert 0", "pytest", args=["-k", "a"])
+    told = code("def test_a(): pass\ndef test_b(): assert 0", "pytest", args=["-k", "a"], run_timeout=60)
     assert told["status"] == "Success"
     assert "1 passed, 1 deselected" in told["run_result"]["stdout"]
     assert code("def test_b(): assert 0", "pytest")["run_result"]["return_code"] == 1
@@ -471,3 +474,46 @@ print("done")
 def test_sandbox_fusion(server, prefix):
     assert run("fusion", CLIENT, URL=server.http + prefix) == ["done"]
     assert os.environ.get("ROLLENV_DATA") or open_sandboxes(server) == 0
+
+
+@pytest.mark.slow
+def test_whoever_fills_all_sandboxes_with_calls_keeps_nobody_else_from_anything(serve):
+    """Every call holds a thread; those that start, run alone and end have others."""
+    served = serve("--sandboxes", "3", "--drain", "0.2")
+    path = f"{served.http}/apis/envs/sandbox/v1"
+    names = [httpx.post(f"{path}/start_async", json={}, timeout=60).json()["result"]["sandbox_id"] for _ in range(2)]
+    body = {"command": ["sleep", "300"], "timeout": 300}
+
+    def hold(name):
+        with contextlib.suppress(httpx.HTTPError):
+            httpx.post(f"{path}/execute", json=body | {"sandbox_id": name}, timeout=120)
+
+    threads = [threading.Thread(target=hold, args=(name,)) for name in names for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    ran = httpx.post(f"{served.http}/run_code", json={"code": "print(1)", "language": "python"}, timeout=30).json()
+    assert ran["run_result"]["stdout"] == "1\n"
+    third = httpx.post(f"{path}/start_async", json={}, timeout=30).json()
+    assert third["status"] == "Success"
+    assert httpx.post(f"{path}/stop", json={"sandbox_id": names[0]}, timeout=30).json()["status"] == "Success"
+    served.signal(signal.SIGTERM)
+    assert served.process.wait(30) == 0
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.mark.slow
+def test_programs_whose_clients_leave_keep_to_their_turns(serve):
+    served = serve("--sandboxes", "2")
+    body = {"code": "import time; time.sleep(4)", "language": "python", "run_timeout": 5}
+    for _ in range(3 * (os.cpu_count() or 1)):
+        with contextlib.suppress(httpx.ReadTimeout):
+            httpx.post(f"{served.http}/run_code", json=body, timeout=0.3)
+    began = time.monotonic()
+    ran = httpx.post(f"{served.http}/run_code", json={"code": "print(1)", "language": "python"}, timeout=60).json()
+    assert ran["run_result"]["stdout"] == "1\n"
+    assert time.monotonic() - began < 12, "those that had not begun did not run"
+    path = f"{served.http}/apis/envs/sandbox/v1"
+    assert httpx.post(f"{path}/start_async", json={}, timeout=30).json()["status"] == "Success"

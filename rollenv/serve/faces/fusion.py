@@ -39,6 +39,9 @@ T = TypeVar("T")
 #: Where the routes are.
 _PREFIXES = ("", "/fusion")
 
+#: Files that are sent.
+_FILES = 1000
+
 #: Files that are fetched, cells, prompts of one answer, and programs that are graded at the same time.
 _FETCHED, _CELLS, _PROMPTS, _GRADERS = 100, 1000, 1000, 2 * (os.cpu_count() or 1)
 
@@ -84,7 +87,7 @@ SecondsOrNone = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Files(BaseModel):
     """What goes into a sandbox before the code runs, and what is fetched after it."""
 
-    files: dict[Path, str | None] = {}
+    files: dict[Path, str | None] = Field({}, max_length=_FILES)
     fetch_files: list[Path] = Field([], max_length=_FETCHED)
 
     def contents(self) -> dict[str, bytes]:

@@ -58,7 +58,19 @@ _ENCODINGS = (
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=10_000, pattern=r"^[^\x00]+$")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
-Env = dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] | None
+Env = (
+    dict[
+        Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
+        Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")],
+    ]
+    | None
+)
+
+#: Bytes of a file that is read as text.
+_LARGEST_TEXT = 4 << 20
+
+#: Uploads that are held in memory at the same time.
+_UPLOADS = 4
 
 
 class Start(BaseModel):
@@ -235,6 +247,7 @@ class _Face:
     def __init__(self, server: Server):
         self.server, self.boxes = server, server.boxes
         self._held: weakref.WeakKeyDictionary[Box, Held] = weakref.WeakKeyDictionary()
+        self._uploads = asyncio.Semaphore(_UPLOADS)
         self._ended: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def handler(self, read: Callable[[Request], Awaitable[Any]], call: Callable[[str, Any], Awaitable[Any]]) -> Any:
@@ -442,19 +455,31 @@ class _Face:
             owner: who asks.
             asked: the file.
         """
-        return await self.upload(owner, (asked.sandbox_id, asked.path, asked.content.encode()))
+        async with self._use(owner, asked.sandbox_id) as (sandbox, _):
+            await sandbox.files.write(asked.path, asked.content)
+        return _written(asked.path)
 
-    async def upload(self, owner: str, asked: tuple[str, str, bytes]) -> dict[str, Any]:
+    async def upload(self, owner: str, asked: Request) -> dict[str, Any]:
         """Write a file.
 
         Args:
             owner: who asks.
-            asked: the sandbox, the path, what is written.
+            asked: a form with the sandbox, the path and the file.
+
+        Raises:
+            UsageError: it is no such form.
         """
-        name, path, data = asked
-        async with self._use(owner, name) as (sandbox, _):
-            await sandbox.files.write(path, data)
-        return {"success": True, "message": "", "file_name": path.rpartition("/")[2]}
+        try:
+            async with asked.form(max_files=1, max_fields=8) as form:
+                file, target, name = form.get("file"), form.get("target_path"), form.get("sandbox_id")
+                if not isinstance(file, UploadFile) or not isinstance(target, str) or not isinstance(name, str):
+                    raise UsageError("an upload has a file, target_path and sandbox_id")
+                path = _path(target)
+                async with self._use(owner, Named(sandbox_id=name).sandbox_id) as (sandbox, _), self._uploads:
+                    await sandbox.files.write(path, await file.read())
+        except HTTPException as error:
+            raise UsageError(f"the form cannot be read: {error.detail}") from error
+        return _written(path)
 
     async def read_file(self, owner: str, asked: Read) -> dict[str, Any]:
         """Read a text.
@@ -472,9 +497,14 @@ class _Face:
         if encoding not in _ENCODINGS:
             raise UsageError(f"files are not read in {encoding!r:.40}; the encodings are {', '.join(_ENCODINGS)}")
         async with self._use(owner, asked.sandbox_id) as (sandbox, _):
+            size = (await sandbox.files.info(asked.path)).size
+            if size > _LARGEST_TEXT:
+                raise UsageError(f"{asked.path!r:.200} has {size} bytes; at most {_LARGEST_TEXT} are read as text")
             data = await sandbox.files.read_bytes(asked.path)
+        if len(data) > _LARGEST_TEXT:
+            raise UsageError(f"{asked.path!r:.200} grew beyond {_LARGEST_TEXT} bytes while it was read")
         try:
-            return {"content": data.decode(encoding, asked.errors or "strict")}
+            return {"content": await asyncio.to_thread(data.decode, encoding, asked.errors or "strict")}
         except UnicodeDecodeError as error:
             raise UsageError(f"{asked.path!r:.200} is not text in {encoding}: {error.reason}") from error
 
@@ -588,15 +618,12 @@ async def _named(request: Request) -> str:
     return request.url.path.removeprefix(_PATH)
 
 
-async def _uploaded(request: Request) -> tuple[str, str, bytes]:
-    try:
-        async with request.form(max_files=1, max_fields=8) as form:
-            file, path, name = form.get("file"), form.get("target_path"), form.get("sandbox_id")
-            if not isinstance(file, UploadFile) or not isinstance(path, str) or not isinstance(name, str):
-                raise UsageError("an upload has a file, target_path and sandbox_id")
-            return Named(sandbox_id=name).sandbox_id, _path(path), await file.read()
-    except HTTPException as error:
-        raise UsageError(f"the form cannot be read: {error.detail}") from error
+async def _uploaded(request: Request) -> Request:
+    return request
+
+
+def _written(path: str) -> dict[str, Any]:
+    return {"success": True, "message": "", "file_name": path.rpartition("/")[2]}
 
 
 def _path(path: str) -> str:
