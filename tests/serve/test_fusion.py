@@ -164,7 +164,7 @@ def test_pytest(code):
     told = code("def test_a(): pass\ndef test_b(): assert 0", "pytest", args=["-k", "a"], run_timeout=60)
     assert told["status"] == "Success"
     assert "1 passed, 1 deselected" in told["run_result"]["stdout"]
-    assert code("def test_b(): assert 0", "pytest")["run_result"]["return_code"] == 1
+    assert code("def test_b(): assert 0", "pytest", run_timeout=60)["run_result"]["return_code"] == 1
 
 
 def test_languages_that_are_not_here(code):
