@@ -200,6 +200,15 @@ def test_sessions_keep_their_state(box):
     assert "does not exist" in box.failed("close_session", session="b")
 
 
+def test_a_job_that_has_ended_can_be_disowned(box):
+    """``arun(mode="nohup")`` disowns what it began, however quick that was."""
+    box.call("create_session", session="a")
+    told = box.sh("true & sleep 0.3; echo PID$!; disown")
+    assert told["output"].startswith("PID")
+    assert told["exit_code"] == 0
+    assert "no such job" in box.failed("run_in_session", 6000, session="a", command="disown %7")
+
+
 def test_commands_that_fail(box):
     box.call("create_session", session="a")
     why = box.failed("run_in_session", 6000, session="a", command="echo said; (exit 4)")

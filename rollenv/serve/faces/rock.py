@@ -66,6 +66,9 @@ Env = (
     | None
 )
 
+#: Interactive shells know a job that has ended until the next prompt; the client counts on that.
+_DISOWN = 'disown() { if [ $# -eq 0 ]; then builtin disown 2>/dev/null || :; else builtin disown "$@"; fi; }'
+
 #: Bytes of a file that is read as text.
 _LARGEST_TEXT = 4 << 20
 
@@ -391,7 +394,9 @@ class _Face:
         if asked.remote_user not in (None, "", "root", "user"):
             raise UsageError(f"a sandbox has one user, and none called {asked.remote_user!r:.40}")
         exports = [f"export {name}={shlex.quote(value)}" for name, value in (asked.env or {}).items()]
-        setup = "; ".join(["exec 2>&1", *exports, *(f"source {shlex.quote(path)}" for path in asked.startup_source)])
+        setup = "; ".join(
+            ["exec 2>&1", _DISOWN, *exports, *(f"source {shlex.quote(path)}" for path in asked.startup_source)]
+        )
         async with self._use(owner, asked.sandbox_id, _SECONDS) as (sandbox, held):
             if asked.session in held.sessions:
                 raise UsageError(f"session {asked.session!r:.80} already exists")
