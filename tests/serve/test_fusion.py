@@ -161,7 +161,7 @@ def test_cpp(code):
 
 @needs(importlib.util.find_spec("pytest") is None, reason="there is no pytest here")
 def test_pytest(code):
-    told = code("def test_a(): pass\ndef test_b(): assert 0", "pytest", args=["-k", "a"], run_timeout=60)
+    told = code("def test_a(): pass\ndef test_b(): assert 0", "pytest", args=["-k", "test_a"], run_timeout=60)
     assert told["status"] == "Success"
     assert "1 passed, 1 deselected" in told["run_result"]["stdout"]
     assert code("def test_b(): assert 0", "pytest", run_timeout=60)["run_result"]["return_code"] == 1
