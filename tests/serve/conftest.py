@@ -28,3 +28,10 @@ def serve() -> Iterator[Callable[..., Served]]:
     yield start
     for served in started:
         served.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A server of one's own takes a second or two to start, so a quick run omits it."""
+    for item in items:
+        if "serve" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
