@@ -117,7 +117,7 @@ def draw(curves: Mapping[str, list[Rows]], picture: Picture) -> None:
     axes.set(xlabel="iteration", ylabel=picture.ylabel, ylim=(picture.low, 1.0))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.2)
-    axes.legend(frameon=False, loc="lower right" if len(curves) < 4 else "upper left", ncols=1 + len(curves) // 4)
+    axes.legend(frameon=False, loc="best", ncols=1 + len(curves) // 4)
     figure.tight_layout()
     figure.savefig(picture.file, metadata={"Date": None})
     lines = picture.file.read_text().splitlines()
