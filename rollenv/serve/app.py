@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import json
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, field
@@ -15,12 +13,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rollenv import __version__
-from rollenv.core import EpisodeOver, RollenvError, UnknownEnv, UsageError
+from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
 from rollenv.remote import protocol
-from rollenv.remote.protocol import NotAllowed, ServerFull, SessionGone, TooFast
+from rollenv.remote.protocol import NotAllowed, TooFast
 from rollenv.rollout.workers.pool import WorkerPool
-from rollenv.sandbox.errors import ContextBusy, NotFound, SandboxDied, SandboxFileError, SandboxPaused
+from rollenv.serve.answers import Json, left, refused, status_of
 from rollenv.serve.auth import Client, Tokens
 from rollenv.serve.boxes import Boxes, BoxTerms
 from rollenv.serve.canaries import Canaries
@@ -33,7 +31,7 @@ from rollenv.serve.sessions import Sessions, Terms
 with extra("serve", "rollenv serve"):
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect, HTTPConnection, Request
-    from starlette.responses import JSONResponse, PlainTextResponse, Response
+    from starlette.responses import PlainTextResponse, Response
     from starlette.routing import BaseRoute, Route, WebSocketRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -105,19 +103,19 @@ class Server:
         self.closing: list[Callable[[], Awaitable[None]]] = []
         """What faces do when the server stops."""
 
-    def client(self, connection: HTTPConnection, authorization: str | None = None) -> Client:
-        """Who asks.
+    def client(self, connection: HTTPConnection) -> Client:
+        """Who asks: its token is in the header ``X-API-Key`` or ``Authorization``.
 
         Args:
             connection: on which it asks.
-            authorization: instead of the header of that name.
 
         Raises:
             NotAllowed: that is not known.
             TooFast: it asks too often.
         """
+        key = connection.headers.get("x-api-key")
         try:
-            client = self.tokens.client(authorization or connection.headers.get("authorization", ""))
+            client = self.tokens.client(f"Bearer {key}" if key else connection.headers.get("authorization", ""))
         except NotAllowed as error:
             audit("refused", "nobody", path=connection.url.path, why=str(error))
             raise
@@ -150,7 +148,7 @@ class Server:
         ]
         for name in self.settings.faces:
             routes += faces.routes(name, self)
-        handlers = {RollenvError: _refused, ClientDisconnect: _left}
+        handlers = {RollenvError: refused, ClientDisconnect: left}
         app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
         return Requests(Guard(app, self))
 
@@ -313,74 +311,3 @@ class Guard:
             return message
 
         return limited
-
-
-#: HTTP statuses of errors that clients are to tell apart, the narrower classes first.
-_STATUSES: tuple[tuple[type[RollenvError], int], ...] = (
-    (NotAllowed, 401),
-    (TooFast, 429),
-    (ServerFull, 503),
-    (SessionGone, 404),
-    (SandboxDied, 404),
-    (NotFound, 404),
-    (ContextBusy, 409),
-    (SandboxPaused, 409),
-    (SandboxFileError, 400),
-    (UnknownEnv, 404),
-    (EpisodeOver, 409),
-    (UsageError, 400),
-)
-
-
-def status_of(error: RollenvError) -> int:
-    """The status of HTTP for an error."""
-    return next((status for cls, status in _STATUSES if isinstance(error, cls)), 500)
-
-
-async def _refused(request: Request, error: RollenvError) -> Response:
-    headers = {}
-    if isinstance(error, ServerFull):
-        headers["Retry-After"] = str(max(1, round(float(error.details.get("retry_after", 1)))))
-    return JSONResponse({"detail": str(error)}, status_of(error), headers)
-
-
-#: Half of a character of UTF-16, or a half of two, in JSON.
-_HALVES = re.compile(r"\\u[dD][89a-fA-F]")
-
-
-async def _left(request: Request, error: ClientDisconnect) -> Response:
-    return Response(status_code=499)  # nobody reads it
-
-
-async def body_of(request: Request) -> dict[str, Any]:
-    """The JSON object in the body of a request.
-
-    Raises:
-        UsageError: there is none.
-    """
-    try:
-        body = (await request.body()).decode()
-        data = json.loads(body or "{}")
-        if _HALVES.search(body):
-            json.dumps(data, ensure_ascii=False).encode()  # half a character is none; nothing else could take it
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"the body is not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise UsageError("the body is not a JSON object")
-    return data
-
-
-class Json(JSONResponse):
-    """What environments return, as JSON: arrays become lists."""
-
-    def render(self, content: Any) -> bytes:
-        return json_of(content).encode()
-
-
-def json_of(content: Any) -> str:
-    """What environments return, as JSON: keys that it does not have are left out."""
-    return json.dumps(content, default=_plain, skipkeys=True, separators=(",", ":"))
-
-
-def _plain(value: Any) -> Any:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else protocol.plain(value)

@@ -17,7 +17,7 @@ from rollenv.core import UsageError
 from rollenv.remote.protocol import ServerFull, SessionGone, session_name
 from rollenv.sandbox import AsyncSandbox, Pool, Sandbox
 from rollenv.sandbox.types import Limits, RunResult
-from rollenv.serve.gate import Gate
+from rollenv.serve.gate import NO_HURRY, Gate
 from rollenv.serve.logs import audit
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _REAP_EVERY = 1.0
 
 #: Programs that run alone at the same time; their own limits end them.
-_CORES, _NO_HURRY = os.cpu_count() or 1, 1e9
+_CORES = os.cpu_count() or 1
 
 #: Calls into one sandbox at the same time; each holds a thread. Threads for whatever else is in the default executor.
 _CALLS, _OTHERS = 8, 32
@@ -125,7 +125,7 @@ class Boxes:
         self.terms, self.counts = terms, BoxCounts()
         self.boxes: dict[str, Box] = {}
         self.draining = False
-        self.gate = Gate(_CORES, patience=_NO_HURRY)
+        self.gate = Gate(_CORES, patience=NO_HURRY)
         self._opening: list[str] = []
         self._pool: Pool | None = None
         self._pool_lock = asyncio.Lock()

@@ -12,6 +12,9 @@ from rollenv.serve.deadlines import Deadlines
 #: Seconds after which somebody who is inside no longer keeps others out: an environment that hangs takes no place.
 _PATIENCE = 1.0
 
+#: For who keeps a place to the end.
+NO_HURRY = 1e9
+
 
 class Rates:
     """How often each owner may ask: so many times a second, and twice as many at once after a pause.

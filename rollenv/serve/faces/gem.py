@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from rollenv.core import UsageError
 from rollenv.registry import list_envs
 from rollenv.remote.protocol import session_name
-from rollenv.serve.app import Json, Server, body_of
+from rollenv.serve.answers import Json, body_of
+from rollenv.serve.app import Server
 from rollenv.serve.sessions import Session
 
 _PATH = "/apis/v1/envs/gem"
@@ -25,7 +26,7 @@ def routes(server: Server) -> list[BaseRoute]:
         client.needs("environments")
         body = await body_of(request)
         session = await server.core.open(session_name(), client.name, _text(body, "env_id"))
-        return JSONResponse({"sandbox_id": session.name})
+        return Json({"sandbox_id": session.name})
 
     async def asked(request: Request) -> tuple[Session, dict[str, Any]]:
         client = server.client(request)  # first, for a body is read for clients alone
@@ -45,11 +46,11 @@ def routes(server: Server) -> list[BaseRoute]:
     async def close(request: Request) -> Response:
         session, _ = await asked(request)
         server.core.close(session)
-        return JSONResponse({"sandbox_id": session.name})
+        return Json({"sandbox_id": session.name})
 
     async def every(request: Request) -> Response:
         server.client(request).needs("environments")
-        return JSONResponse({"env_id": [env_spec.id for env_spec in list_envs()]})
+        return Json({"env_id": [env_spec.id for env_spec in list_envs()]})
 
     handlers = {"make": make, "reset": reset, "step": step, "close": close, "list": every}
     return [Route(f"{_PATH}/{name}", handler, methods=["POST"]) for name, handler in handlers.items()]

@@ -12,14 +12,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Send
 
 from rollenv import __version__, cards
 from rollenv.core import EpisodeOver, RollenvError, UsageError
 from rollenv.remote.protocol import ServerFull, plain, session_name
-from rollenv.serve.app import Endpoint, Json, Server, body_of
+from rollenv.serve.answers import Json, body_of
+from rollenv.serve.app import Endpoint, Server
 from rollenv.serve.auth import Client
 from rollenv.serve.sessions import Session, served
 
@@ -97,7 +98,7 @@ def routes(server: Server) -> list[BaseRoute]:
 
     async def openapi(request: Request) -> Response:
         about = {"title": served(request.path_params["env_id"]).id, "version": "1.0.0"}
-        return JSONResponse({"openapi": "3.1.0", "info": about, "paths": paths})
+        return Json({"openapi": "3.1.0", "info": about, "paths": paths})
 
     found: list[BaseRoute] = [Route(f"{_PATH}/{name}", f, methods=[verb]) for name, (verb, f) in http.items()]
     socket = WebSocketRoute(f"{_PATH}/ws", Endpoint(server, face.talk, scope="environments"))
@@ -132,23 +133,23 @@ class _Face:
         """Of an environment that was just made; a page of another site can ask for it, so none is."""
         self._allowed(request)
         served(request.path_params["env_id"])
-        return JSONResponse(State().model_dump())
+        return Json(State().model_dump())
 
     async def health(self, request: Request) -> Response:
         """Whether there is such an environment."""
         served(request.path_params["env_id"])
-        return JSONResponse({"status": "healthy"})
+        return Json({"status": "healthy"})
 
     async def metadata(self, request: Request) -> Response:
         """What it is."""
         found = served(request.path_params["env_id"])
         described = {"name": found.id, "description": cards.summary(found), "version": __version__}
-        return JSONResponse(described | {"readme_content": None, "author": None, "documentation_url": None})
+        return Json(described | {"readme_content": None, "author": None, "documentation_url": None})
 
     async def schema(self, request: Request) -> Response:
         """The forms of actions, observations and states."""
         models: dict[str, type[BaseModel]] = {"action": Action, "observation": Observation, "state": State}
-        return JSONResponse({name: model.model_json_schema() for name, model in models.items()})
+        return Json({name: model.model_json_schema() for name, model in models.items()})
 
     async def mcp(self, request: Request) -> Response:
         """Tools over JSON-RPC."""
@@ -156,16 +157,16 @@ class _Face:
         try:
             asked = await body_of(request)
         except UsageError as error:
-            return JSONResponse(_rpc_error(None, -32700, str(error)))
+            return Json(_rpc_error(None, -32700, str(error)))
         number, method, given = asked.get("id"), asked.get("method"), asked.get("params")
         if asked.get("jsonrpc") != "2.0" or not isinstance(method, str):
-            return JSONResponse(_rpc_error(number, -32600, "not a request of JSON-RPC 2.0"))
+            return Json(_rpc_error(number, -32600, "not a request of JSON-RPC 2.0"))
         if method not in ("openenv/session/create", "openenv/session/close", "tools/list", "tools/call"):
-            return JSONResponse(_rpc_error(number, -32601, f"there is no method {method!r:.40}"))
+            return Json(_rpc_error(number, -32601, f"there is no method {method!r:.40}"))
         try:
             result = await self._told(client, request, method, given if isinstance(given, dict) else {})
         except (RollenvError, ValueError) as error:
-            return JSONResponse(_rpc_error(number, -32602, str(error)))
+            return Json(_rpc_error(number, -32602, str(error)))
         return Json({"jsonrpc": "2.0", "id": number, "result": result})
 
     async def talk(self, client: Client, connection: HTTPConnection, receive: Receive, send: Send) -> None:
@@ -197,7 +198,7 @@ class _Face:
         try:
             return Json(await call(Play(session), body))
         except ValueError as error:
-            return JSONResponse({"detail": _errors(error)}, 422)
+            return Json({"detail": _errors(error)}, 422)
         finally:
             self.server.core.close(session)
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from rollenv import __version__, cards
@@ -26,7 +26,8 @@ from rollenv.env_spec import EnvSpec
 from rollenv.registry import list_envs
 from rollenv.remote.protocol import ServerFull, SessionGone, session_name
 from rollenv.rollout.evaluate import DEFAULT_TASKS
-from rollenv.serve.app import Json, Server, body_of, json_of, status_of
+from rollenv.serve.answers import Json, body_of, json_of, retry_after, status_of
+from rollenv.serve.app import Server
 from rollenv.serve.auth import Client
 from rollenv.serve.sessions import Session, served
 
@@ -232,21 +233,20 @@ class _Face:
             try:
                 return await handler(self._client(request), request)
             except SessionGone as error:  # the client takes a 404 for a server that lacks the path
-                return JSONResponse({"detail": str(error)}, 410)
+                return Json({"detail": str(error)}, 410)
             except ServerFull as error:  # nothing has happened, so the client may ask again until there is room
-                seconds = max(1, round(float(error.details.get("retry_after", 1))))
-                headers = {"Retry-After": str(seconds), "X-Backend-State": "starting"}
-                return JSONResponse({"detail": str(error)}, status_of(error), headers)
+                headers = retry_after(error) | {"X-Backend-State": "starting"}
+                return Json({"detail": str(error)}, status_of(error), headers)
 
         return Route(path, answered, methods=[verb])
 
     async def every(self, client: Client, request: Request) -> Response:
         """The ids of all environments."""
-        return JSONResponse([spec.id for spec in list_envs()])
+        return Json([spec.id for spec in list_envs()])
 
     async def version(self, client: Client, request: Request) -> Response:
         """Of this server."""
-        return JSONResponse({"version": __version__, "build_sha": None})
+        return Json({"version": __version__, "build_sha": None})
 
     async def create_session(self, client: Client, request: Request) -> Response:
         """A name for a session, which :meth:`create` opens."""
@@ -272,13 +272,13 @@ class _Face:
             if self._plays.get(name) is play:
                 del self._plays[name]
             raise
-        return JSONResponse({"sid": name})
+        return Json({"sid": name})
 
     async def ping(self, client: Client, request: Request) -> Response:
         """Keep a session."""
         _, session = await self._play(client, request)
         session.used = time.monotonic()
-        return JSONResponse({"status": "ok"})
+        return Json({"status": "ok"})
 
     async def delete(self, client: Client, request: Request) -> Response:
         """End a session, if there is one."""
@@ -291,35 +291,35 @@ class _Face:
                     task.cancel()
             with contextlib.suppress(SessionGone):
                 self.server.core.close(self.server.core.get(name, client.name))
-        return JSONResponse({"sid": name})
+        return Json({"sid": name})
 
     async def tools(self, client: Client, request: Request) -> Response:
         """The one tool."""
         tool = _TOOL | {"description": f"Play a turn. {cards.summary(self._env(request))}".strip()}
         more = {"terminal_tool": None, "supports_score_group": False, "message_block_types": ["text"]}
-        return JSONResponse({"tools": [tool]} | more)
+        return Json({"tools": [tool]} | more)
 
     async def splits(self, client: Client, request: Request) -> Response:
         """Of the tasks."""
-        return JSONResponse([{"name": name, "type": name} for name in _splits(self._env(request))])
+        return Json([{"name": name, "type": name} for name in _splits(self._env(request))])
 
     async def num_tasks(self, client: Client, request: Request) -> Response:
         """How many tasks a split has."""
         spec, body = self._env(request), await body_of(request)
-        return JSONResponse({"num_tasks": len(await self._numbers(client, spec, body))})
+        return Json({"num_tasks": len(await self._numbers(client, spec, body))})
 
     async def task(self, client: Client, request: Request) -> Response:
         """A task of a split."""
         spec, body = self._env(request), await body_of(request)
         number = _chosen(await self._numbers(client, spec, body), body)
-        return JSONResponse({"task": _task(spec, number), "env_name": spec.id})
+        return Json({"task": _task(spec, number), "env_name": spec.id})
 
     async def tasks(self, client: Client, request: Request) -> Response:
         """The tasks of a split, from "start" to "stop" where they are given."""
         spec, body = self._env(request), await body_of(request)
         start, stop = (_whole(body, name) for name in ("start", "stop"))
         numbers = (await self._numbers(client, spec, body))[start:stop]
-        return JSONResponse({"tasks": [_task(spec, number) for number in numbers], "env_name": spec.id})
+        return Json({"tasks": [_task(spec, number) for number in numbers], "env_name": spec.id})
 
     async def prompt(self, client: Client, request: Request) -> Response:
         """The first observation."""
@@ -343,8 +343,7 @@ class _Face:
         return _stream(_answer(str(key), play.calls.get(str(key))))
 
     def _client(self, request: Request) -> Client:
-        key = request.headers.get("x-api-key")
-        client = self.server.client(request, f"Bearer {key}" if key else None)
+        client = self.server.client(request)
         client.needs("environments")
         return client
 

@@ -16,8 +16,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rollenv.core import UsageError
+from rollenv.serve.answers import Json
 from rollenv.serve.boxes import Box
-from rollenv.serve.faces.e2b.face import PREFIX, Face, Told, at_home
+from rollenv.serve.faces.e2b.face import PREFIX, Face, at_home
 from rollenv.serve.faces.e2b.streams import Streamed
 
 _PIECE = 1 << 20
@@ -62,7 +63,7 @@ class _Contents:
         with self.face.request(box):
             async with self.face.kept(box).uploads:
                 told = await (self._form(box, request) if kind.startswith("m") else self._file(box, request))
-        return Told(told)
+        return Json(told)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -14,9 +14,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rollenv.core import RollenvError, UsageError
-from rollenv.serve.app import body_of
+from rollenv.serve.answers import Json, body_of
 from rollenv.serve.boxes import Box
-from rollenv.serve.faces.e2b.face import Face, Told, texts, variables
+from rollenv.serve.faces.e2b.face import Face, texts, variables
 
 #: The version of E2B's own server in sandboxes whose abilities these have; clients look at it before they ask.
 #: From 0.6.2 on files have metadata, and these have none.
@@ -86,7 +86,7 @@ class _Control:
         env, seconds = variables(body.get("envVars"), "envVars"), body.get("timeout", _LIFETIME)
         box = await self.boxes.open(client.name, lifetime=seconds, env=env, metadata=metadata)
         self.face.kept(box).template = template
-        return Told(self._key(box), 201)
+        return Json(self._key(box), 201)
 
     async def every(self, request: Request) -> Response:
         owner = self.face.client(request).name
@@ -99,11 +99,11 @@ class _Control:
             found = [box for box in found if (_place(box) < after if newest_first else _place(box) > after)]
         page = found[: _limit(asked.get("limit", str(_PAGE)))]
         headers = {"x-next-token": "{:.6f}_{}".format(*_place(page[-1]))} if len(page) < len(found) else {}
-        return Told([self._told(box) for box in page], headers=headers)
+        return Json([self._told(box) for box in page], headers=headers)
 
     async def info(self, request: Request) -> Response:
         box = self._box(request)
-        return Told(self._told(box) | {"envdAccessToken": self.face.key_of(box.name), "domain": None})
+        return Json(self._told(box) | {"envdAccessToken": self.face.key_of(box.name), "domain": None})
 
     async def end(self, request: Request) -> Response:
         await self.boxes.close(self._box(request))
@@ -124,12 +124,12 @@ class _Control:
         """What it uses now: nothing is recorded."""
         box = self._box(request)
         if self.face.kept(box).paused:
-            return Told([])
+            return Json([])
         now = await self.face.run(box, lambda sandbox: sandbox.metrics())
         told = {"timestamp": _time(now.timestamp), "timestampUnix": int(now.timestamp), "memCache": 0}
         told |= {"cpuCount": now.cpu_count, "cpuUsedPct": round(now.cpu_percent, 2)}
         told |= {"memUsed": now.memory_used, "memTotal": now.memory_total}
-        return Told([told | {"diskUsed": now.disk_used, "diskTotal": now.disk_total}])
+        return Json([told | {"diskUsed": now.disk_used, "diskTotal": now.disk_total}])
 
     async def connect(self, request: Request) -> Response:
         """Resume it, and let it live for so many more seconds, if that is longer."""
@@ -142,13 +142,13 @@ class _Control:
         if kept.paused:
             await box.sandbox.resume()
             kept.paused = False
-        return Told(self._key(box), 201 if request.url.path.endswith("/resume") else 200)
+        return Json(self._key(box), 201 if request.url.path.endswith("/resume") else 200)
 
     async def pause(self, request: Request) -> Response:
         box = self._box(request)
         kept = self.face.kept(box)
         if kept.paused:
-            return Told({"code": 409, "message": "the sandbox is paused already"}, 409)
+            return Json({"code": 409, "message": "the sandbox is paused already"}, 409)
         kept.paused = True
         try:
             await box.sandbox.pause()
@@ -159,7 +159,7 @@ class _Control:
 
     async def missing(self, request: Request) -> Response:
         self._box(request)
-        return Told({"code": 501, "message": "this server has no forks, snapshots and networks"}, 501)
+        return Json({"code": 501, "message": "this server has no forks, snapshots and networks"}, 501)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,6 @@ import contextlib
 import errno
 import hashlib
 import hmac
-import json
-import math
 import posixpath
 import secrets
 import weakref
@@ -17,14 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from rollenv.core import RollenvError, UsageError
-from rollenv.remote.protocol import NotAllowed, ServerFull, SessionGone, TooFast
+from rollenv.remote.protocol import NotAllowed, SessionGone, TooFast
 from rollenv.sandbox import Sandbox
 from rollenv.sandbox.errors import SandboxDied, SandboxPaused
-from rollenv.serve.app import Server, status_of
+from rollenv.serve.answers import Json, retry_after, status_of
+from rollenv.serve.app import Server
 from rollenv.serve.auth import Client
 from rollenv.serve.boxes import Box
 from rollenv.serve.logs import audit
@@ -44,13 +43,6 @@ _LONGEST_PATH = 4096
 
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
-
-
-class Told(JSONResponse):
-    """JSON in ASCII, which holds any text: a client's texts and the names of files need not be valid ones."""
-
-    def render(self, content: Any) -> bytes:
-        return json.dumps(content).encode()
 
 
 class Kept:
@@ -84,13 +76,12 @@ class Face:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def client(self, request: Request) -> Client:
-        """Who manages sandboxes: its token is the API key, or comes as elsewhere.
+        """Who manages sandboxes.
 
         Raises:
             NotAllowed: that is not known, or not for sandboxes.
         """
-        key = request.headers.get("x-api-key")
-        client = self.server.client(request, f"Bearer {key}" if key else None)
+        client = self.server.client(request)
         client.needs("sandboxes")
         return client
 
@@ -227,16 +218,12 @@ def failure(error: RollenvError, inside: bool) -> Response:
         error: what went wrong.
         inside: whether something was asked of a sandbox. One that does not run has no server of its own: 502.
     """
-    status, text, headers = status_of(error), str(error), {}
-    if isinstance(error, TooFast):
-        status = 429
-    elif inside and isinstance(error, SessionGone | SandboxDied | SandboxPaused):
+    status, text = status_of(error), str(error)
+    if inside and isinstance(error, SessionGone | SandboxDied | SandboxPaused):
         status, text = 502, f"The sandbox was not found: {error}"  # clients look for these words
     elif getattr(error, "errno", None) in _NO_ROOM:
         status = 507
-    if isinstance(error, ServerFull):
-        headers["Retry-After"] = str(max(1, math.ceil(float(error.details.get("retry_after", 1)))))
-    return Told({"code": status, "message": text}, status, headers)
+    return Json({"code": status, "message": text}, status, retry_after(error))
 
 
 def at_home(path: Any) -> str:

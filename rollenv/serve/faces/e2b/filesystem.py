@@ -23,7 +23,7 @@ from rollenv.sandbox.watching import FileEvent, OnEvent
 from rollenv.serve.boxes import Box
 from rollenv.serve.faces.e2b import rpc
 from rollenv.serve.faces.e2b.face import Face, at_home
-from rollenv.serve.faces.e2b.rpc import Json
+from rollenv.serve.faces.e2b.rpc import Message
 from rollenv.serve.faces.e2b.streams import Feed
 
 #: Entries of a listing, and folders of one sandbox that are watched at the same time.
@@ -54,11 +54,11 @@ class _Filesystem:
     def __init__(self, face: Face):
         self.face = face
 
-    async def stat(self, box: Box, message: Json) -> Json:
+    async def stat(self, box: Box, message: Message) -> Message:
         path = at_home(message.get("path", ""))
         return {"entry": _told(await self.face.run(box, lambda sandbox: sandbox.files.info(path)))}
 
-    async def make_dir(self, box: Box, message: Json) -> Json:
+    async def make_dir(self, box: Box, message: Message) -> Message:
         path = at_home(message.get("path", ""))
 
         def made(sandbox: Sandbox) -> Entry:
@@ -69,7 +69,7 @@ class _Filesystem:
 
         return {"entry": _told(await self.face.run(box, made))}
 
-    async def move(self, box: Box, message: Json) -> Json:
+    async def move(self, box: Box, message: Message) -> Message:
         path, to = at_home(message.get("source", "")), at_home(message.get("destination", ""))
 
         def moved(sandbox: Sandbox) -> Entry:
@@ -80,37 +80,37 @@ class _Filesystem:
 
         return {"entry": _told(await self.face.run(box, moved))}
 
-    async def list_dir(self, box: Box, message: Json) -> Json:
+    async def list_dir(self, box: Box, message: Message) -> Message:
         path = at_home(message.get("path", ""))
         depth = rpc.number_of(message.get("depth", 1), "depth", 2**32 - 1) or 1
         found: list[Entry] = []
         await self.face.run(box, lambda sandbox: _walk(sandbox, path, depth, found))
         return {"entries": [_told(entry) for entry in found]}
 
-    async def remove(self, box: Box, message: Json) -> Json:
+    async def remove(self, box: Box, message: Message) -> Message:
         """Remove it; what is not there is removed already."""
         path = at_home(message.get("path", ""))
         with contextlib.suppress(NotFound):
             await self.face.run(box, lambda sandbox: sandbox.files.remove(path))
         return {}
 
-    async def create_watcher(self, box: Box, message: Json) -> Json:
+    async def create_watcher(self, box: Box, message: Message) -> Message:
         return {"watcherId": await self._watch(box, message, None)}
 
-    async def get_watcher_events(self, box: Box, message: Json) -> Json:
+    async def get_watcher_events(self, box: Box, message: Message) -> Message:
         watch = self.face.kept(box).watches.get(str(message.get("watcherId")))
         if watch is None:
             raise NotFound("there is no such watcher")
         return {"events": [_event(event) for event in watch.events() if event.type in _EVENTS]}
 
-    async def remove_watcher(self, box: Box, message: Json) -> Json:
+    async def remove_watcher(self, box: Box, message: Message) -> Message:
         watch = self.face.kept(box).watches.pop(str(message.get("watcherId")), None)
         if watch is None:
             raise NotFound("there is no such watcher")
         await asyncio.to_thread(watch.stop)
         return {}
 
-    async def watch_dir(self, box: Box, message: Json, request: Request) -> AsyncGenerator[Json, None]:
+    async def watch_dir(self, box: Box, message: Message, request: Request) -> AsyncGenerator[Message, None]:
         """Events as they come, until the client has gone."""
         feed = Feed(box.sandbox.sync)
         name = await self._watch(box, message, feed.put)
@@ -129,7 +129,7 @@ class _Filesystem:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    async def _watch(self, box: Box, message: Json, on_event: OnEvent | None) -> str:
+    async def _watch(self, box: Box, message: Message, on_event: OnEvent | None) -> str:
         """Watch a folder; return the name under which that is kept."""
         if message.get("includeEntry"):
             raise UsageError("events do not say more of an entry than its name")
@@ -159,7 +159,7 @@ def _walk(sandbox: Sandbox, path: str, depth: int, found: list[Entry]) -> None:
                 _walk(sandbox, entry.path, depth - 1, found)
 
 
-def _told(entry: Entry) -> Json:
+def _told(entry: Entry) -> Message:
     told = {"name": posixpath.basename(entry.path) or "/", "path": entry.path, "type": _TYPES[entry.type]}
     told = {key: _clean(text) for key, text in told.items()}
     more: dict[str, Any] = {"size": str(entry.size), "mode": entry.mode, "permissions": entry.permissions}
@@ -169,7 +169,7 @@ def _told(entry: Entry) -> Json:
     return told | more
 
 
-def _event(event: FileEvent) -> Json:
+def _event(event: FileEvent) -> Message:
     return {"name": _clean(event.name), "type": _EVENTS[event.type]}
 
 

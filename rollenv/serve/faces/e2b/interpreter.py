@@ -18,9 +18,9 @@ from rollenv.remote.protocol import SessionGone
 from rollenv.sandbox.contexts import DEFAULT, STATEFUL, default_name
 from rollenv.sandbox.errors import NotFound, SandboxDied
 from rollenv.sandbox.types import Context, Execution, ExecutionError, Result
-from rollenv.serve.app import body_of
+from rollenv.serve.answers import Json, body_of
 from rollenv.serve.boxes import Box
-from rollenv.serve.faces.e2b.face import HOME, Face, Told, at_home, variables
+from rollenv.serve.faces.e2b.face import HOME, Face, at_home, variables
 from rollenv.serve.faces.e2b.streams import Feed, Streamed
 
 #: Seconds of silence until a client hears that code still runs.
@@ -85,14 +85,14 @@ class _Interpreter:
         language = _language(body.get("language")) or "python"
         cwd = None if body.get("cwd") is None else at_home(body["cwd"])
         name = await self.face.run(box, lambda sandbox: sandbox.create_context(language=language, cwd=cwd))
-        return Told(_told(Context(name, language, cwd)), 201)
+        return Json(_told(Context(name, language, cwd)), 201)
 
     async def every(self, request: Request) -> Response:
         box = self.face.box(request)
         found = await self.face.run(box, lambda sandbox: sandbox.list_contexts())
         if all(context.name != DEFAULT for context in found):
             found = [Context(DEFAULT, "python", None), *found]  # it begins with its first cell
-        return Told([_told(context) for context in found])
+        return Json([_told(context) for context in found])
 
     async def remove(self, request: Request) -> Response:
         box, name = self.face.box(request), request.path_params["context"]

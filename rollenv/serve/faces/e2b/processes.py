@@ -24,7 +24,7 @@ from rollenv.sandbox.types import CommandResult
 from rollenv.serve.boxes import Box
 from rollenv.serve.faces.e2b import rpc
 from rollenv.serve.faces.e2b.face import Face, at_home, variables
-from rollenv.serve.faces.e2b.rpc import Json
+from rollenv.serve.faces.e2b.rpc import Message
 from rollenv.serve.faces.e2b.streams import Feed
 
 #: Processes of one sandbox that clients started.
@@ -47,7 +47,7 @@ class Running:
     handle: CommandHandle | Terminal | None = None
     pid: int = 0
     feeds: list[Feed] = field(default_factory=list)
-    last: Json | Exception | None = None
+    last: Message | Exception | None = None
     """How it ended."""
 
     def start(self, sandbox: Sandbox) -> None:
@@ -116,9 +116,9 @@ class Running:
         for feed in list(self.feeds):
             feed.put(event)
 
-    def config(self) -> Json:
+    def config(self) -> Message:
         """How it was started."""
-        told: Json = {"cmd": self.words[0], "args": self.words[1:], "envs": self.env}
+        told: Message = {"cmd": self.words[0], "args": self.words[1:], "envs": self.env}
         return told | ({} if self.cwd is None else {"cwd": self.cwd})
 
 
@@ -143,7 +143,7 @@ class _Processes:
     def __init__(self, face: Face):
         self.face = face
 
-    async def start(self, box: Box, message: Json, request: Request) -> AsyncGenerator[Json, None]:
+    async def start(self, box: Box, message: Message, request: Request) -> AsyncGenerator[Message, None]:
         """Start a process and say what it does. It goes on when the client goes."""
         seconds = self.face.boxes.seconds(rpc.timeout_of(request) or self.face.boxes.terms.longest)
         running, feed = _asked(message, seconds), Feed(box.sandbox.sync)
@@ -153,7 +153,7 @@ class _Processes:
             async for event in events:
                 yield event
 
-    async def connect(self, box: Box, message: Json, request: Request) -> AsyncGenerator[Json, None]:
+    async def connect(self, box: Box, message: Message, request: Request) -> AsyncGenerator[Message, None]:
         """Say what a process does from now on."""
         running, feed = self._find(box, message), Feed(box.sandbox.sync)
         running.listen(feed)
@@ -161,11 +161,11 @@ class _Processes:
             async for event in events:
                 yield event
 
-    async def list(self, box: Box, message: Json) -> Json:
+    async def list(self, box: Box, message: Message) -> Message:
         running = list(self.face.kept(box).processes.values())
         return {"processes": [_info(each) for each in running]}
 
-    async def update(self, box: Box, message: Json) -> Json:
+    async def update(self, box: Box, message: Message) -> Message:
         running = self._find(box, message)
         size = _size(message.get("pty"))
         if size is None or not isinstance(running.handle, Terminal):
@@ -174,11 +174,11 @@ class _Processes:
         await self.face.run(box, lambda sandbox: terminal.resize(*size))
         return {}
 
-    async def send_input(self, box: Box, message: Json) -> Json:
+    async def send_input(self, box: Box, message: Message) -> Message:
         await self._write(box, self._find(box, message), _input(message.get("input")))
         return {}
 
-    async def stream_input(self, box: Box, messages: AsyncIterator[Json]) -> Json:
+    async def stream_input(self, box: Box, messages: AsyncIterator[Message]) -> Message:
         running: Running | None = None
         async for message in messages:
             if "start" in message:
@@ -189,7 +189,7 @@ class _Processes:
                 await self._write(box, running, _input(rpc.object_of(message["data"], "data").get("input")))
         return {}
 
-    async def send_signal(self, box: Box, message: Json) -> Json:
+    async def send_signal(self, box: Box, message: Message) -> Message:
         running, kind = self._find(box, message), message.get("signal")
         if kind not in ("SIGNAL_SIGKILL", "SIGNAL_SIGTERM", 9, 15):
             raise UsageError("processes can be sent SIGNAL_SIGKILL and SIGNAL_SIGTERM")
@@ -200,7 +200,7 @@ class _Processes:
             await self.face.run(box, lambda sandbox: sandbox.commands.run(command))
         return {}
 
-    async def close_stdin(self, box: Box, message: Json) -> Json:
+    async def close_stdin(self, box: Box, message: Message) -> Message:
         running = self._find(box, message)
         if not isinstance(running.handle, CommandHandle):
             raise UsageError("a terminal's input stays open; send it the byte 4")
@@ -211,7 +211,7 @@ class _Processes:
 
     async def _said(
         self, running: Running, feed: Feed, request: Request, seconds: float | None
-    ) -> AsyncGenerator[Json, None]:
+    ) -> AsyncGenerator[Message, None]:
         try:
             yield {"event": {"start": {"pid": running.pid}}}
             async for event in rpc.followed(feed, request, seconds):
@@ -225,7 +225,7 @@ class _Processes:
             with contextlib.suppress(ValueError):
                 running.feeds.remove(feed)
 
-    def _find(self, box: Box, message: Json) -> Running:
+    def _find(self, box: Box, message: Message) -> Running:
         processes = self.face.kept(box).processes
         selector = rpc.object_of(message.get("process"), "process")
         if "tag" in selector:
@@ -256,7 +256,7 @@ class _Processes:
         threading.Thread(target=running.follow, args=(ended,), name="e2b-process", daemon=True).start()
 
 
-def _asked(message: Json, seconds: float) -> Running:
+def _asked(message: Message, seconds: float) -> Running:
     """The process that a client wants."""
     wanted = rpc.object_of(message.get("process"), "process")
     args = wanted.get("args") or []
@@ -290,12 +290,12 @@ def _input(value: Any) -> bytes:
     return rpc.bytes_of(said.get("stdin", said.get("pty")), "input")
 
 
-def _info(running: Running) -> Json:
-    told: Json = {"pid": running.pid, "config": running.config()}
+def _info(running: Running) -> Message:
+    told: Message = {"pid": running.pid, "config": running.config()}
     return told | ({} if running.tag is None else {"tag": running.tag})
 
 
-def _end(result: CommandResult | int | None, late: bool) -> Json | Exception:
+def _end(result: CommandResult | int | None, late: bool) -> Message | Exception:
     """How a process ended, in the words of Go's library, which E2B's clients get."""
     error, code = (result.error, result.exit_code) if isinstance(result, CommandResult) else (None, result)
     if (error is not None and error.name == "Timeout") or (late and code in (None, 137)):
@@ -310,7 +310,7 @@ def _end(result: CommandResult | int | None, late: bool) -> Json | Exception:
     return _ended(code, True, f"exit status {code}")
 
 
-def _ended(code: int, exited: bool, status: str) -> Json:
+def _ended(code: int, exited: bool, status: str) -> Message:
     told = {"exitCode": code, "exited": exited, "status": status}
     return {"end": told | ({"error": status} if code else {})}
 

@@ -29,15 +29,16 @@ from rollenv.sandbox.errors import (
     SandboxPaused,
     SandboxTimeout,
 )
+from rollenv.serve.answers import Json
 from rollenv.serve.boxes import Box
-from rollenv.serve.faces.e2b.face import Face, Told
+from rollenv.serve.faces.e2b.face import Face
 from rollenv.serve.faces.e2b.streams import Feed, Streamed, TooSlow, seconds_of
 
-Json = dict[str, Any]
+Message = dict[str, Any]
 #: Answers a message.
-Unary = Callable[[Box, Json], Awaitable[Json]]
+Unary = Callable[[Box, Message], Awaitable[Message]]
 #: Answers a message with more than one.
-Stream = Callable[[Box, Json, Request], AsyncGenerator[Json, None]]
+Stream = Callable[[Box, Message, Request], AsyncGenerator[Message, None]]
 
 #: Seconds for an answer, and between two signs of life in a stream, where a client says nothing of it.
 _SECONDS, _PING = 60.0, 50.0
@@ -89,10 +90,10 @@ def unary(face: Face, name: str, method: Unary) -> Route:
         try:
             message = _message(await request.body())
             async with asyncio.timeout(_limit(request)):
-                return Told(await method(box, message))
+                return Json(await method(box, message))
         except (RollenvError, TimeoutError) as error:
             told = failure(error)
-            return Told(told, _STATUSES.get(told["code"], 500))
+            return Json(told, _STATUSES.get(told["code"], 500))
 
     return face.route("POST", f"/{name}", answer, inside=True)
 
@@ -107,7 +108,7 @@ def server_stream(face: Face, name: str, method: Stream) -> Route:
     """
 
     async def answers(box: Box, request: Request) -> AsyncGenerator[bytes, None]:
-        last: Json = {}
+        last: Message = {}
         try:
             message = await anext(aiter(envelopes(request)), None)
             if message is None:
@@ -129,7 +130,7 @@ def server_stream(face: Face, name: str, method: Stream) -> Route:
     return face.route("POST", f"/{name}", answer, inside=True)
 
 
-def client_stream(face: Face, name: str, method: Callable[[Box, AsyncIterator[Json]], Awaitable[Json]]) -> Route:
+def client_stream(face: Face, name: str, method: Callable[[Box, AsyncIterator[Message]], Awaitable[Message]]) -> Route:
     """A method that takes many messages.
 
     Args:
@@ -189,13 +190,13 @@ def _limit(request: Request) -> float:
     return min(timeout_of(request) or _SECONDS, _LONGEST)
 
 
-def failure(error: Exception) -> Json:
+def failure(error: Exception) -> Message:
     """An error of Connect."""
     code = next((code for cls, code in _CODES if isinstance(error, cls)), "internal")
     return {"code": code, "message": str(error) or "it took too long"}
 
 
-def envelope(message: Json, flags: int = 0) -> bytes:
+def envelope(message: Message, flags: int = 0) -> bytes:
     """A message in a stream.
 
     Args:
@@ -206,7 +207,7 @@ def envelope(message: Json, flags: int = 0) -> bytes:
     return bytes([flags]) + len(data).to_bytes(4, "big") + data
 
 
-async def envelopes(request: Request) -> AsyncIterator[Json]:
+async def envelopes(request: Request) -> AsyncIterator[Message]:
     """The messages of a request, as they come.
 
     Raises:
@@ -263,7 +264,7 @@ def number_of(value: Any, what: str, most: int) -> int:
     return value
 
 
-def object_of(value: Any, what: str) -> Json:
+def object_of(value: Any, what: str) -> Message:
     """A message in a message; empty if it is missing.
 
     Args:
@@ -278,7 +279,7 @@ def object_of(value: Any, what: str) -> Json:
     return value or {}
 
 
-def _message(data: bytes) -> Json:
+def _message(data: bytes) -> Message:
     try:
         message = json.loads(data or b"{}")
     except (ValueError, RecursionError) as error:

@@ -10,14 +10,14 @@ import asyncio
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from rollenv.core import RollenvError
 from rollenv.needs import extra
 from rollenv.remote.protocol import NotAllowed, ServerFull, SessionGone
-from rollenv.serve.app import Server, status_of
+from rollenv.serve.answers import Json, retry_after, status_of
+from rollenv.serve.app import Server
 from rollenv.serve.auth import Client
 from rollenv.serve.faces.mcp.talks import Talk
 from rollenv.serve.faces.mcp.tools import Held
@@ -108,22 +108,20 @@ class Door:
             raise ServerFull("all MCP sessions are taken", retry_after=1.0)
 
 
-def _refusal(request: Request) -> JSONResponse | None:
+def _refusal(request: Request) -> Json | None:
     """What is answered to a request that no session is for."""
     if request.method not in ("POST", "DELETE"):  # the server has nothing to say on its own, so there is no stream
-        return JSONResponse(_error(INVALID_REQUEST, "POST and DELETE only"), 405, {"Allow": "POST, DELETE"})
+        return Json(_error(INVALID_REQUEST, "POST and DELETE only"), 405, {"Allow": "POST, DELETE"})
     version = request.headers.get("mcp-protocol-version", HANDSHAKE_PROTOCOL_VERSIONS[0])
     if version in HANDSHAKE_PROTOCOL_VERSIONS:
         return None
     data = {"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version}  # later ones have no sessions
-    return JSONResponse(_error(UNSUPPORTED_PROTOCOL_VERSION, "sessions begin with initialize here", data), 400)
+    return Json(_error(UNSUPPORTED_PROTOCOL_VERSION, "sessions begin with initialize here", data), 400)
 
 
-def _told(error: RollenvError) -> JSONResponse:
+def _told(error: RollenvError) -> Json:
     headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, NotAllowed) else {}
-    if isinstance(error, ServerFull):
-        headers["Retry-After"] = str(max(1, round(float(error.details.get("retry_after", 1)))))
-    return JSONResponse(_error(INVALID_REQUEST, str(error)), status_of(error), headers)
+    return Json(_error(INVALID_REQUEST, str(error)), status_of(error), headers | retry_after(error))
 
 
 def _error(code: int, message: str, data: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rollenv import __version__, cards
 from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
 from rollenv.remote.protocol import ServerFull
-from rollenv.serve.app import json_of
+from rollenv.serve.answers import json_of
 from rollenv.serve.faces.mcp.tools import EVERY, ONE, Held, told
 from rollenv.serve.sessions import served
 from rollenv.tools.python import shortened

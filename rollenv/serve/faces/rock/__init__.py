@@ -10,18 +10,16 @@ import codecs
 import contextlib
 import dataclasses
 import datetime
-import json
 import os
-import re
 import shlex
 import time
 import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, Field, StringConstraints, ValidationError
-from starlette.datastructures import UploadFile
+from pydantic import ValidationError
+from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,10 +28,24 @@ from starlette.routing import BaseRoute, Route
 from rollenv.core import RollenvError, UsageError
 from rollenv.remote.protocol import ServerError, SessionGone
 from rollenv.sandbox import AsyncSandbox
-from rollenv.sandbox.errors import NotFound, SandboxError, SandboxFileError
-from rollenv.sandbox.types import Execution
-from rollenv.serve.app import Server, body_of
+from rollenv.sandbox.errors import SandboxError, SandboxFileError
+from rollenv.serve.answers import Json, while_connected
+from rollenv.serve.app import Server
 from rollenv.serve.boxes import Box
+from rollenv.serve.faces.rock.forms import (
+    Action,
+    Command,
+    InSession,
+    Named,
+    NewSession,
+    Read,
+    Start,
+    Written,
+    queried,
+    reader,
+    started,
+)  # fmt: skip
+from rollenv.serve.faces.rock.shells import PASSING, Failed, Held, Shell, close, exit_code, make_room, shell_of
 
 _PATH = "/apis/envs/sandbox/v1"
 
@@ -43,28 +55,11 @@ _BAD, _BROKEN, _COMMAND = 4000, 5000, 6000
 #: Seconds of a command in a session that asks for no other; their client waits no longer.
 _SECONDS = 300.0
 
-#: Sessions of a sandbox, commands that wait for one, and stopped sandboxes whose ends are remembered.
-_SESSIONS, _QUEUE, _REMEMBERED = 16, 16, 1000
-
-#: Their client makes a session of such a name for one command, or for one in the background that it asks after every
-#: few seconds, and never closes it.
-_PASSING, _QUIET = re.compile(r"bash-\d+"), 30.0
-
 #: Encodings in which files are read; others would take long, or are no encodings of text.
 _ENCODINGS = (
     "ascii", "big5", "cp1252", "euc_jp", "euc_kr", "gb18030", "gbk", "iso8859-1", "shift_jis", "utf-16", "utf-32",
     "utf-8", "utf-8-sig",
 )  # fmt: skip
-
-Text = Annotated[str, StringConstraints(min_length=1, max_length=10_000, pattern=r"^[^\x00]+$")]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
-Env = (
-    dict[
-        Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
-        Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")],
-    ]
-    | None
-)
 
 #: Interactive shells know a job that has ended until the next prompt; the client counts on that.
 _DISOWN = 'disown() { if [ $# -eq 0 ]; then builtin disown 2>/dev/null || :; else builtin disown "$@"; fi; }'
@@ -72,144 +67,8 @@ _DISOWN = 'disown() { if [ $# -eq 0 ]; then builtin disown 2>/dev/null || :; els
 #: Bytes of a file that is read as text.
 _LARGEST_TEXT = 4 << 20
 
-#: Uploads that are held in memory at the same time.
-_UPLOADS = 4
-
-
-class Start(BaseModel):
-    """The body of ``start_async``: what of it is heeded here."""
-
-    image_os: str = "linux"
-    auto_clear_time_minutes: Seconds = None
-    num_gpus: float | None = None
-
-
-class Named(BaseModel):
-    """What every other body has."""
-
-    sandbox_id: Text
-
-
-class Command(Named):
-    """The body of ``execute``."""
-
-    command: str | list[str]
-    timeout: Seconds = None
-    cwd: Text | None = None
-    env: Env = None
-
-
-class InSession(Named):
-    """The body of ``close_session``."""
-
-    session_type: Literal["bash"] = "bash"
-    session: Text = "default"
-
-
-class NewSession(InSession):
-    """The body of ``create_session``."""
-
-    startup_source: list[Text] = []
-    env: Env = None
-    remote_user: str | None = None
-
-
-class Action(InSession):
-    """The body of ``run_in_session``."""
-
-    action_type: Literal["bash"] = "bash"
-    command: str
-    timeout: Seconds = None
-    check: Literal["silent", "raise", "ignore"] = "raise"
-
-
-class Written(Named):
-    """The body of ``write_file``."""
-
-    path: Text
-    content: str
-
-
-class Read(Named):
-    """The body of ``read_file``."""
-
-    path: Text
-    encoding: str | None = None
-    errors: Literal["strict", "ignore", "replace", "backslashreplace"] | None = None
-
-
-class Session:
-    """A shell that keeps its state.
-
-    Args:
-        context: its name in the sandbox.
-        setup: code that it begins with, and begins with again if its process has ended.
-        passing: whether nobody will close it.
-    """
-
-    def __init__(self, context: str, setup: str, passing: bool):
-        self.context, self.setup, self.passing = context, setup, passing
-        self.used, self.runs, self._wanted = time.monotonic(), 0, 0
-        self._lock = asyncio.Lock()
-
-    @property
-    def idle(self) -> float:
-        """Seconds since its last command; 0 while there is one."""
-        return 0.0 if self._wanted else time.monotonic() - self.used
-
-    @contextlib.asynccontextmanager
-    async def turn(self, seconds: float) -> AsyncIterator[None]:
-        """Wait until no other command runs in it.
-
-        Args:
-            seconds: to wait at most.
-
-        Raises:
-            UsageError: one still does.
-        """
-        if self._wanted > _QUEUE:
-            raise UsageError(f"{_QUEUE} commands wait for this session already")
-        self._wanted += 1
-        try:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._lock.acquire()
-            except TimeoutError:
-                raise UsageError(f"the session still runs another command after {seconds:g} s") from None
-            try:
-                yield
-            finally:
-                self._lock.release()
-        finally:
-            self._wanted -= 1
-            self.runs += 1
-            self.used = time.monotonic()
-
-    async def run(self, sandbox: AsyncSandbox, command: str, seconds: float) -> tuple[Execution, str]:
-        """Run a command.
-
-        Args:
-            sandbox: that the session is in.
-            command: for bash.
-            seconds: after which it is interrupted; the session keeps its state.
-
-        Returns:
-            (its end, what it wrote).
-        """
-        code = f"[[ ${{__began-}} ]] || {{ __began=1; {self.setup}; }}\n{command}"
-        done = await sandbox.run_code(code, context=self.context, timeout=seconds)
-        return done, "".join(done.logs.stdout + done.logs.stderr).strip()
-
-
-@dataclasses.dataclass
-class Held:
-    """What this face knows of a sandbox."""
-
-    lease: float | None = None
-    """Seconds without a call after which it ends."""
-    sessions: dict[str, Session] = dataclasses.field(default_factory=dict)
-    calls: int = 0
-    labels: dict[str, str] = dataclasses.field(default_factory=dict)
+#: Uploads that are held in memory at the same time, and stopped sandboxes whose ends are remembered.
+_UPLOADS, _REMEMBERED = 4, 1000
 
 
 def routes(server: Server) -> list[BaseRoute]:
@@ -228,15 +87,15 @@ def routes(server: Server) -> list[BaseRoute]:
         "restart": (face.restart, Named),
     }
     found = [
-        Route(f"{_PATH}/{name}", face.handler(_reader(m), call), methods=["POST"]) for name, (call, m) in posts.items()
+        Route(f"{_PATH}/{name}", face.handler(reader(m), call), methods=["POST"]) for name, (call, m) in posts.items()
     ]
     for name in ("start_async", "start"):
-        found.append(Route(f"{_PATH}/{name}", face.handler(_started, face.start), methods=["POST"]))
-    found.append(Route(f"{_PATH}/upload", face.handler(_uploaded, face.upload), methods=["POST"]))
+        found.append(Route(f"{_PATH}/{name}", face.handler(started, face.start), methods=["POST"]))
+    found.append(Route(f"{_PATH}/upload", face.handler(_form, face.upload), methods=["POST"]))
     for name in ("get_status", "is_alive"):
-        found.append(Route(f"{_PATH}/{name}", face.handler(_queried, face.get_status)))
+        found.append(Route(f"{_PATH}/{name}", face.handler(queried, face.get_status)))
     for name in ("get_token", "commit", "commit/{sandbox_id}", "sandboxes/{sandbox_id}/archive"):
-        found.append(Route(f"{_PATH}/{name}", face.handler(_named, face.refuse), methods=["GET", "POST"]))
+        found.append(Route(f"{_PATH}/{name}", face.handler(_itself, face.refuse), methods=["GET", "POST"]))
     return list(found)
 
 
@@ -265,11 +124,12 @@ class _Face:
             client = self.server.client(request)
             client.needs("sandboxes")
             try:
-                return _answer(result=await call(client.name, await read(request)))
+                asked = await read(request)
+                return _answer(result=await while_connected(request, call(client.name, asked)))
             except ValidationError as error:
                 said = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
                 return _failure("; ".join(said), _BAD, "invalid parameter")
-            except (RollenvError, _Failed) as error:
+            except (RollenvError, Failed) as error:
                 return _failure(str(error), _code(error))
 
         return handle
@@ -351,17 +211,18 @@ class _Face:
         self.boxes.get(asked.sandbox_id, owner)
         raise UsageError("the sandbox is running; only a stopped one could be restarted, and of that nothing is kept")
 
-    async def refuse(self, owner: str, asked: str) -> None:
+    async def refuse(self, owner: str, asked: Request) -> None:
         """What a server of this kind does not have.
 
         Args:
             owner: who asks.
-            asked: the path.
+            asked: the request.
 
         Raises:
             UsageError: in any case.
         """
-        raise UsageError(f"{asked} is not offered here: there is no store for images and files")
+        name = asked.url.path.removeprefix(_PATH)
+        raise UsageError(f"{name} is not offered here: there is no store for images and files")
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
@@ -400,11 +261,11 @@ class _Face:
         async with self._use(owner, asked.sandbox_id, _SECONDS) as (sandbox, held):
             if asked.session in held.sessions:
                 raise UsageError(f"session {asked.session!r:.80} already exists")
-            session = Session("", setup, _PASSING.fullmatch(asked.session) is not None)
+            session = Shell("", setup, PASSING.fullmatch(asked.session) is not None)
             held.sessions[asked.session] = session  # at once, for others may ask for the name meanwhile
             try:
                 async with session.turn(_SECONDS):
-                    await _make_room(sandbox, held)
+                    await make_room(sandbox, held)
                     session.context = await sandbox.create_context(language="bash")
                     _, output = await session.run(sandbox, "", self.boxes.seconds(_SECONDS))
                 if held.sessions.get(asked.session) is not session:  # it was closed meanwhile
@@ -428,15 +289,15 @@ class _Face:
             UsageError: there is no such session.
         """
         seconds = self.boxes.seconds(asked.timeout or _SECONDS)
-        session = _session(self._held_of(owner, asked.sandbox_id)[1], asked.session)
+        session = shell_of(self._held_of(owner, asked.sandbox_id)[1], asked.session)
         async with session.turn(seconds), self._use(owner, asked.sandbox_id, seconds) as (sandbox, held):
             if held.sessions.get(asked.session) is not session:
                 raise UsageError("the session was closed")
             done, output = await session.run(sandbox, asked.command, seconds)
-        code = _exit_code(done, asked.command, output)
+        code = exit_code(done, asked.command, output)
         if asked.check == "raise" and code:
             text = f"Command {asked.command!r} failed with exit code {code}. Here is the output:\n{output!r}"
-            raise _Failed(text)
+            raise Failed(text)
         told = {"session_type": "bash", "output": output, "exit_code": None if asked.check == "ignore" else code}
         return told | {"failure_reason": "", "expect_string": ""}
 
@@ -448,7 +309,7 @@ class _Face:
             asked: its name.
         """
         async with self._use(owner, asked.sandbox_id) as (sandbox, held):
-            await _close(sandbox, held, asked.session)
+            await close(sandbox, held, asked.session)
         return {"session_type": "bash"}
 
     # -- files ---------------------------------------------------------------------------------------------------------
@@ -464,26 +325,25 @@ class _Face:
             await sandbox.files.write(asked.path, asked.content)
         return _written(asked.path)
 
-    async def upload(self, owner: str, asked: Request) -> dict[str, Any]:
+    async def upload(self, owner: str, form: FormData) -> dict[str, Any]:
         """Write a file.
 
         Args:
             owner: who asks.
-            asked: a form with the sandbox, the path and the file.
+            form: with the sandbox, the path and the file.
 
         Raises:
-            UsageError: it is no such form.
+            UsageError: it lacks one of them.
         """
         try:
-            async with asked.form(max_files=1, max_fields=8) as form:
-                file, target, name = form.get("file"), form.get("target_path"), form.get("sandbox_id")
-                if not isinstance(file, UploadFile) or not isinstance(target, str) or not isinstance(name, str):
-                    raise UsageError("an upload has a file, target_path and sandbox_id")
-                path = _path(target)
-                async with self._use(owner, Named(sandbox_id=name).sandbox_id) as (sandbox, _), self._uploads:
-                    await sandbox.files.write(path, await file.read())
-        except HTTPException as error:
-            raise UsageError(f"the form cannot be read: {error.detail}") from error
+            file, target, name = form.get("file"), form.get("target_path"), form.get("sandbox_id")
+            if not isinstance(file, UploadFile) or not isinstance(target, str) or not isinstance(name, str):
+                raise UsageError("an upload has a file, target_path and sandbox_id")
+            path = _path(target)
+            async with self._use(owner, Named(sandbox_id=name).sandbox_id) as (sandbox, _), self._uploads:
+                await sandbox.files.write(path, await file.read())
+        finally:
+            await form.close()
         return _written(path)
 
     async def read_file(self, owner: str, asked: Read) -> dict[str, Any]:
@@ -549,82 +409,18 @@ class _Face:
             self._ended.popitem(last=False)
 
 
-class _Failed(Exception):
-    """A command failed."""
-
-
-# -- sessions ----------------------------------------------------------------------------------------------------------
-
-
-def _session(held: Held, name: str) -> Session:
-    if name not in held.sessions:
-        raise UsageError(f"session {name!r:.80} does not exist")
-    return held.sessions[name]
-
-
-async def _make_room(sandbox: AsyncSandbox, held: Held) -> None:
-    """End a session that nobody will close, where there are many; one that may have started something, last."""
-    if len(held.sessions) <= _SESSIONS:
-        return
-    passing = [(session.runs != 1, -session.idle, name) for name, session in held.sessions.items() if session.passing]
-    ready = sorted(one for one in passing if one[1] < (-_QUIET if one[0] else 0))
-    if not ready:
-        raise UsageError(f"a sandbox has at most {_SESSIONS} sessions; close one")
-    await _close(sandbox, held, ready[0][2])
-
-
-async def _close(sandbox: AsyncSandbox, held: Held, name: str) -> None:
-    session = _session(held, name)
-    del held.sessions[name]
-    with contextlib.suppress(NotFound):
-        await sandbox.remove_context(session.context)
-
-
-def _exit_code(done: Execution, command: str, output: str) -> int:
-    """Of a command in a session.
-
-    Raises:
-        _Failed: it has none.
-    """
-    if done.error is None:
-        return 0
-    found = re.search(r"(exited with|ended it:) (\d+)", done.error.value) if done.error.name == "Exit" else None
-    if found is None:
-        raise _Failed(
-            f"{done.error.value}: command {command!r:.1000}. Here is the end of the output:\n{output[-1000:]!r}"
-        )
-    return int(found[2]) + (128 if found[1].startswith("ended") else 0)
-
-
 # -- requests and answers ----------------------------------------------------------------------------------------------
 
 
-def _reader(model: type[BaseModel]) -> Callable[[Request], Awaitable[Any]]:
-    async def read(request: Request) -> Any:
-        return model.model_validate(await body_of(request))
-
-    return read
-
-
-async def _started(request: Request) -> tuple[Start, dict[str, str]]:
-    names = {"user_id": "X-User-Id", "experiment_id": "X-Experiment-Id", "namespace": "X-Namespace"}
-    labels = {name: request.headers[header][:200] for name, header in names.items() if header in request.headers}
-    return Start.model_validate(await body_of(request)), labels
-
-
-async def _queried(request: Request) -> tuple[str, bool]:
-    return request.query_params.get("sandbox_id", ""), request.query_params.get("include_all_states") in (
-        "True",
-        "true",
-    )
-
-
-async def _named(request: Request) -> str:
-    return request.url.path.removeprefix(_PATH)
-
-
-async def _uploaded(request: Request) -> Request:
+async def _itself(request: Request) -> Request:
     return request
+
+
+async def _form(request: Request) -> FormData:
+    try:
+        return await request.form(max_files=1, max_fields=8)
+    except HTTPException as error:
+        raise UsageError(f"the form cannot be read: {error.detail}") from error
 
 
 def _written(path: str) -> dict[str, Any]:
@@ -640,7 +436,7 @@ def _time(seconds: float) -> str:
 
 
 def _code(error: Exception) -> int:
-    if isinstance(error, _Failed):
+    if isinstance(error, Failed):
         return _COMMAND
     broken = isinstance(error, ServerError | SandboxError) and not isinstance(error, SessionGone | SandboxFileError)
     return _BROKEN if broken else _BAD
@@ -652,6 +448,4 @@ def _failure(text: str, code: int, message: str | None = None) -> Response:
 
 
 def _answer(status: str = "Success", *, message: str | None = None, error: str | None = None, result: Any) -> Response:
-    """In ASCII: commands may show halves of characters, which UTF-8 has no bytes for."""
-    told = {"status": status, "message": message, "error": error, "result": result}
-    return Response(json.dumps(told), media_type="application/json")
+    return Json({"status": status, "message": message, "error": error, "result": result})
