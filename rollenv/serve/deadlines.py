@@ -60,7 +60,15 @@ class Limit:
 
     def __enter__(self) -> None:
         self._task = asyncio.current_task()
+        self.start()
+
+    def start(self) -> None:
+        """Begin without a block; :meth:`stop` ends it. It needs something to call once the time has passed."""
         self._deadlines._add(self)
+
+    def stop(self) -> None:
+        """What was begun by :meth:`start` is over."""
+        self._deadlines._limits.discard(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

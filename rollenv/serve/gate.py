@@ -10,7 +10,7 @@ from rollenv.remote.protocol import TooFast
 from rollenv.serve.deadlines import Deadlines
 
 #: Seconds after which somebody who is inside no longer keeps others out: an environment that hangs takes no place.
-_PATIENCE = 1.0
+PATIENCE = 1.0
 
 #: For who keeps a place to the end.
 NO_HURRY = 1e9
@@ -54,9 +54,9 @@ class Gate:
         patience: seconds after which one counts as such.
     """
 
-    def __init__(self, width: int, patience: float = _PATIENCE):
+    def __init__(self, width: int, patience: float = PATIENCE):
         self.width = self._free = width
-        self._patience, self._deadlines = patience, Deadlines()
+        self.patience, self._deadlines = patience, Deadlines()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     @property
@@ -72,17 +72,15 @@ class Gate:
         """
         return _Turn(self, owner)
 
-    async def _wait(self, owner: str) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(owner, deque()).append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._leave()  # it was given a turn in the same moment
-            raise
+    def enter(self) -> bool:
+        """Begin a turn at once, which :meth:`leave` ends, unless one has to wait for it. It has no limit."""
+        if not self._free or self._waiting:
+            return False
+        self._free -= 1
+        return True
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """End a turn."""
         self._free += 1
         while self._free and self._waiting:
             owner, turns = self._waiting.popitem(last=False)
@@ -93,29 +91,36 @@ class Gate:
                 turn.set_result(None)
                 self._free -= 1
 
+    async def _wait(self, owner: str) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave()  # it was given a turn in the same moment
+            raise
+
 
 class _Turn:
     __slots__ = ("_gate", "_inside", "_limit", "_owner")
 
     def __init__(self, gate: Gate, owner: str):
         self._gate, self._owner, self._inside = gate, owner, False
-        self._limit = gate._deadlines.limit(gate._patience, self._leave)
+        self._limit = gate._deadlines.limit(gate.patience, self._leave)
 
     async def __aenter__(self) -> None:
-        gate = self._gate
-        if gate._free and not gate._waiting:
-            gate._free -= 1
-        else:
-            await gate._wait(self._owner)
-            self._limit.end = time.monotonic() + gate._patience
+        if not self._gate.enter():
+            await self._gate._wait(self._owner)
+            self._limit.end = time.monotonic() + self._gate.patience
         self._inside = True
-        self._limit.__enter__()
+        self._limit.start()
 
     async def __aexit__(self, *problem: object) -> None:
-        self._limit.__exit__(None, None, None)
+        self._limit.stop()
         self._leave()
 
     def _leave(self) -> None:
         if self._inside:
             self._inside = False
-            self._gate._leave()
+            self._gate.leave()

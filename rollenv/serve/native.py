@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 import weakref
@@ -41,9 +42,10 @@ class Native:
     def __init__(self, core: Sessions, client: Client, receive: Receive, send: Send, silence: float):
         self.core, self.client, self._receive, self._send, self.silence = core, client, receive, send, silence
         self._running: dict[int, tuple[asyncio.Task[None], Any]] = {}
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._begun, self._room = 0, asyncio.Event()
         self._connected = True
         self._used: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._quick: dict[int, Session] = {}
         self._answers: list[bytes] = []
         self._sending: asyncio.Task[None] | None = None
 
@@ -65,7 +67,10 @@ class Native:
                     await self._send({"type": "websocket.close", "code": 1007, "reason": str(error)[:100]})
                     return
                 for request in requests:
-                    await self._room.acquire()
+                    while self._begun >= _AT_ONCE:
+                        self._room.clear()
+                        await self._room.wait()
+                    self._begun += 1
                     self._begin(*request)
         finally:
             self._connected = False
@@ -77,13 +82,48 @@ class Native:
 
     def _begin(self, number: int, operation: Any, *args: Any) -> None:
         """Start to carry out a request. It keeps its room until its answer is sent."""
+        if operation == "call" and self._is_quick(number, args):
+            return
         task = asyncio.get_running_loop().create_task(self._answer(number, operation, list(args)))
         self._running[number] = (task, operation)
+
+    def _is_quick(self, number: int, args: tuple[Any, ...]) -> bool:
+        """Whether it is a step that could be sent to its worker at once."""
+        if len(args) != 4 or args[2] != "step" or self.core.rates.rate or number in self._quick:
+            return False
+        name, count, _, given = args
+        session = self.core.sessions.get(name) if type(name) is str else None
+        if session is None or session.owner != self.client.name or type(given) is not list or len(given) != 1:
+            return False
+        action = given[0]
+        if type(count) is not int or type(action) is not str:
+            return False
+        self._quick[number] = session
+        if not session.quick_step(count, action, functools.partial(self._stepped, number)):
+            del self._quick[number]
+            return False
+        self._uses(session)
+        return True
+
+    def _uses(self, session: Session) -> None:
+        session.left = 0.0
+        self._used.add(session)
+
+    def _stepped(self, number: int, outcome: list[Any] | RollenvError) -> None:
+        """A quick step has its answer."""
+        self._quick.pop(number, None)
+        self._say(_refusal(number, outcome) if isinstance(outcome, RollenvError) else _packed(number, outcome))
+
+    def _say(self, data: bytes) -> None:
+        """Send an answer, with whatever else there is to send in the same moment."""
+        if not self._answers:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._answers.append(data)
 
     async def _answer(self, number: int, operation: Any, args: list[Any]) -> None:
         try:
             try:
-                data = protocol.pack([number, await self._carried_out(operation, args)])
+                data = _packed(number, await self._carried_out(operation, args))
             except RollenvError as error:
                 data = _refusal(number, error)
             except asyncio.CancelledError:
@@ -93,9 +133,7 @@ class Native:
             except Exception:
                 logger.exception("a request of %s failed", self.client.name)
                 data = _refusal(number, ServerError("the server failed; its log says why"))
-            if not self._answers:
-                asyncio.get_running_loop().call_soon(self._flush)
-            self._answers.append(data)
+            self._say(data)
         finally:
             if self._running.get(number, (None,))[0] is asyncio.current_task():
                 del self._running[number]
@@ -112,8 +150,8 @@ class Native:
             await before
         with contextlib.suppress(OSError, RuntimeError):  # the client has gone
             await self._send({"type": "websocket.send", "bytes": data})
-        for _ in range(count):
-            self._room.release()
+        self._begun -= count
+        self._room.set()
 
     async def _carried_out(self, operation: Any, args: list[Any]) -> Any:
         handler = _OPERATIONS.get(operation) if isinstance(operation, str) else None
@@ -149,8 +187,7 @@ class Native:
     async def _call(self, session: str, count: int, method: str, args: list[Any]) -> Any:
         found = self.core.get(session, self.client.name)
         self.core.rates.take(self.client.name)
-        found.left = 0.0
-        self._used.add(found)
+        self._uses(found)
         try:
             return await found.numbered(count, method, args)
         except asyncio.CancelledError:
@@ -167,6 +204,8 @@ class Native:
     async def _cancel(self, number: int) -> None:
         if number in self._running:
             self._running[number][0].cancel()
+        elif number in self._quick:
+            self._quick[number].cancel()
 
 
 _OPERATIONS: dict[str, tuple[Callable[..., Awaitable[Any]], tuple[type, ...]]] = {
@@ -177,6 +216,13 @@ _OPERATIONS: dict[str, tuple[Callable[..., Awaitable[Any]], tuple[type, ...]]] =
     "close": (Native._close, (str,)),
     "cancel": (Native._cancel, (int,)),
 }
+
+
+def _packed(number: int, value: Any) -> bytes:
+    try:
+        return protocol.pack([number, value])
+    except UsageError as error:
+        return _refusal(number, error)
 
 
 def _refusal(number: int, error: RollenvError) -> bytes:

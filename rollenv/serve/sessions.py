@@ -19,12 +19,13 @@ from rollenv.remote.history import Differs, History, new_seed
 from rollenv.remote.protocol import Cancelled, EnvBroke, ServerFull, SessionGone
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers.base import EnvFailure
+from rollenv.rollout.workers.base import EnvFailure, Seen
 from rollenv.rollout.workers.pool import PooledEnv, WorkerPool
 from rollenv.serve import arguments
-from rollenv.serve.deadlines import Deadlines
+from rollenv.serve.deadlines import Deadlines, Limit
 from rollenv.serve.gate import Gate, Rates
 from rollenv.serve.logs import audit
+from rollenv.serve.quick import QuickStep, Told
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +80,8 @@ class Session:
 
     __slots__ = (
         "__weakref__", "_alone", "_building", "_caller", "_closed", "_core", "_env", "_last", "_lock", "_openers",
-        "about", "busy", "count", "history", "last_step", "left", "name", "opened", "over", "owner", "task", "used",
-        "views",
+        "_quick", "about", "busy", "count", "history", "last_step", "left", "name", "opened", "over", "owner", "task",
+        "used", "views",
     )  # fmt: skip
 
     def __init__(self, core: Sessions, name: str, owner: str, task: Task, views: bool):
@@ -90,6 +91,7 @@ class Session:
         self._last: asyncio.Future[Any] | None = None
         self._caller: asyncio.Task[Any] | None = None
         self._building: asyncio.Task[None] | None = None
+        self._quick: QuickStep | None = None
         self._openers, self._closed = 0, False
         self.history, self.count = History(), 0
         self.about: dict[str, Any] = {}
@@ -134,8 +136,31 @@ class Session:
             raise UsageError(f"call {count} is out of order; the last one was {self.count}")
         return await asyncio.shield(self._last)
 
+    def quick_step(self, count: int, action: str, told: Told) -> bool:
+        """Carry out a step without a task, if nothing has to be waited for.
+
+        Args:
+            count: of the session's calls.
+            action: of the step.
+            told: called with the answer or the error.
+
+        Returns:
+            Whether it was done; else :meth:`numbered` does it.
+        """
+        env = self._env
+        if env is None or self.busy or self.over or count != self.count + 1 or not self._core.gate.enter():
+            return False
+        self.count, self.busy = count, 1
+        self._quick = QuickStep(self, env, action, told)
+        self._last = self._quick.answer
+        self._quick.send()
+        return True
+
     def cancel(self) -> None:
         """Give up the call that runs, if one does."""
+        if self._quick is not None:
+            closed = SessionGone("the session was closed")
+            self._quick.cancel(closed if self._closed else Cancelled("the request was cancelled"))
         if self._caller is not None and self._caller is not asyncio.current_task():
             self._caller.cancel()
 
@@ -160,6 +185,8 @@ class Session:
         self.busy += 1
         try:
             async with self._lock, self._core.gate.turn(self.owner):
+                while self._quick is not None:
+                    await asyncio.wait((self._quick.answer,))
                 if self._core.sessions.get(self.name) is not self:
                     raise SessionGone("the session was closed")
                 if method == "step" and self.over:
@@ -170,16 +197,7 @@ class Session:
         finally:
             self.busy -= 1
             self.used = time.monotonic()
-        self._core.counts.calls += 1
-        self.history.add(method, args, answer)
-        if method == "step":
-            self.over, self.last_step = answer[2] or answer[3], answer
-            if self.over:
-                self._core.health.env(self.task.env_id).ended("completed")
-        elif method == "reset":
-            self.over = False
-        elif method == "set_state":
-            self.over = bool(args[0].get("over", False))
+        self._note(method, args, answer)
         return answer
 
     async def built(self) -> None:
@@ -219,7 +237,95 @@ class Session:
         if env is not None:
             (env.abandon if hung else env.close)()
 
+    # -- what a quick step needs ---------------------------------------------------------------------------------------
+
+    def limit(self, seconds: float, late: Callable[[], None]) -> Limit:
+        """A limit for a call.
+
+        Args:
+            seconds: that it may take.
+            late: called if it takes longer.
+        """
+        return self._core.deadlines.limit(seconds, late)
+
+    def seconds(self, method: str) -> float:
+        """That a call may take.
+
+        Args:
+            method: that is called.
+        """
+        return self._core.terms.reset if method == "reset" else self._core.terms.step
+
+    def hung(self, method: str) -> EnvFailure:
+        """The failure of a call that got no answer in its time."""
+        return EnvFailure("hung", f"{self.task.env_id}: {method} did not return within {self.seconds(method):g} s")
+
+    def timed(self, method: str, env: PooledEnv, seconds: float) -> None:
+        """Note the time of a call that succeeded.
+
+        Args:
+            method: that was called.
+            env: of which.
+            seconds: that it took.
+        """
+        health = self._core.health
+        for record in (health.env(self.task.env_id), health.worker(env.worker)):
+            record.ok(method, seconds)
+        self._core.timed(method, seconds)
+
+    def stepped(self, action: str, seen: Seen) -> list[Any]:
+        """Note a step.
+
+        Args:
+            action: that was played.
+            seen: what came of it.
+
+        Returns:
+            The answer.
+        """
+        answer = _told(seen)
+        self._note("step", [action], answer)
+        return answer
+
+    async def step_again(self, action: str, failure: EnvFailure) -> list[Any]:
+        """Make up for a step that failed, by a replay where that is a remedy.
+
+        Args:
+            action: of the step.
+            failure: why.
+
+        Raises:
+            EnvBroke: it is none.
+            SessionGone: the session was closed meanwhile.
+        """
+        answer: list[Any] = await self._carried_out(functools.partial(self._answered, "step", [action]), failure)
+        self._note("step", [action], answer)
+        return answer
+
+    def leave_gate(self) -> None:
+        """The quick step no longer keeps others waiting."""
+        self._core.gate.leave()
+
+    def quick_over(self) -> None:
+        """The quick step is over."""
+        self._quick = None
+        self.busy -= 1
+        self.used = time.monotonic()
+
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _note(self, method: str, args: list[Any], answer: Any) -> None:
+        """What follows from a call that succeeded."""
+        self._core.counts.calls += 1
+        self.history.add(method, args, answer)
+        if method == "step":
+            self.over, self.last_step = answer[2] or answer[3], answer
+            if self.over:
+                self._core.health.env(self.task.env_id).ended("completed")
+        elif method == "reset":
+            self.over = False
+        elif method == "set_state":
+            self.over = bool(args[0].get("over", False))
 
     async def _outcome(self, task: asyncio.Task[Any]) -> Any:
         """What a task returns. It goes on if its caller is cancelled."""
@@ -242,22 +348,25 @@ class Session:
             self.used = time.monotonic()
         self._core.counts.opened += 1
 
-    async def _carried_out(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Make a call, and again if its worker is lost."""
+    async def _carried_out(self, call: Callable[[], Awaitable[Any]], failure: EnvFailure | None = None) -> Any:
+        """Make a call, and again if its worker is lost. It may have failed once already."""
         for left in range(self._core.terms.replays, -1, -1):
             try:
+                if failure is not None:
+                    raise failure
                 return await call()
-            except EnvFailure as failure:
+            except EnvFailure as problem:
+                failure = None
                 if self._closed:
-                    raise SessionGone("the session was closed") from failure
+                    raise SessionGone("the session was closed") from problem
                 worker = self._env.worker if self._env is not None else ""
-                self._core.health.failed(self.task.env_id, worker, failure.kind, str(failure))
-                self.release(hung=failure.kind == "hung")
-                self._alone = self._alone or failure.blamed
-                if failure.kind != "lost" or not left:
-                    raise EnvBroke(str(failure), kind=failure.kind) from failure
+                self._core.health.failed(self.task.env_id, worker, problem.kind, str(problem))
+                self.release(hung=problem.kind == "hung")
+                self._alone = self._alone or problem.blamed
+                if problem.kind != "lost" or not left:
+                    raise EnvBroke(str(problem), kind=problem.kind) from problem
                 self._core.counts.replays += 1
-                logger.info("session %.6s is replayed: %s", self.name, failure)
+                logger.info("session %.6s is replayed: %s", self.name, problem)
             except Differs as error:
                 self.release()
                 raise EnvBroke(str(error), kind="differs") from error
@@ -298,30 +407,27 @@ class Session:
         if env is None:  # released during a replay
             raise SessionGone("the session was closed")
         if method == "step":
-            seen = await self._in_time(method, env.step(args[0]))
-            return [
-                seen.observation, seen.reward, seen.terminated, seen.truncated, seen.info, seen.state_key, seen.view
-            ]  # fmt: skip
+            return _told(await self._in_time(method, env.step(args[0])))
         if method == "reset":
             seen = await self._in_time(method, env.restart(*args))
             return [seen.observation, seen.info, seen.state_key, seen.view]
         return await self._in_time(method, env.call(method, *args))
 
     async def _in_time(self, method: str, call: Any) -> Any:
-        terms, health, env = self._core.terms, self._core.health, self._env
+        env, began = self._env, time.monotonic()
         assert env is not None
-        seconds, began = terms.reset if method == "reset" else terms.step, time.monotonic()
         try:
-            with self._core.deadlines.limit(seconds):
+            with self._core.deadlines.limit(self.seconds(method)):
                 answer = await call
-            took = time.monotonic() - began
-            for record in (health.env(self.task.env_id), health.worker(env.worker)):
-                record.ok(method, took)
-            self._core.timed(method, took)
-            return answer
         except TimeoutError:
-            failure = EnvFailure("hung", f"{self.task.env_id}: {method} did not return within {seconds:g} s")
-            raise await env.overdue(failure) from None
+            raise await env.overdue(self.hung(method)) from None
+        self.timed(method, env, time.monotonic() - began)
+        return answer
+
+
+def _told(seen: Seen) -> list[Any]:
+    """The answer to a step."""
+    return [seen.observation, seen.reward, seen.terminated, seen.truncated, seen.info, seen.state_key, seen.view]
 
 
 class Sessions:

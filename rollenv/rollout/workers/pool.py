@@ -7,6 +7,7 @@ import contextlib
 import itertools
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -29,6 +30,9 @@ _ANSWER_SECONDS = 1.0
 #: Seconds that a worker may take to start, at least.
 _START_SECONDS = 120.0
 
+
+#: Called with an answer, or with the error.
+Answered = Callable[[Any], None]
 
 #: Somebody who waits for a place, and whom he shuns.
 _Waiter = tuple["asyncio.Future[Worker]", Shun]
@@ -78,6 +82,20 @@ class Worker(ABC):
         Raises:
             UsageError: the arguments cannot be pickled.
         """
+
+    def step_soon(self, number: int, action: str, done: Answered) -> None:
+        """Send a step.
+
+        Args:
+            number: of the environment.
+            action: of the step.
+            done: called once with the answer, or with the error.
+        """
+
+        def answered(future: asyncio.Future[Any]) -> None:
+            done(self.lost(number) if future.cancelled() else future.exception() or future.result())
+
+        self.ask("step", number, (action,)).add_done_callback(answered)
 
     @abstractmethod
     def ping(self) -> None:
@@ -473,6 +491,18 @@ class PooledEnv:
     async def step(self, action: str) -> Seen:
         seen: Seen = await self._ask("step", action)
         return seen
+
+    def step_soon(self, action: str, done: Answered) -> None:
+        """Send a step.
+
+        Args:
+            action: of the step.
+            done: called once with the :class:`Seen`, or with the error.
+        """
+        if self._worker.death:
+            done(self._worker.lost(self._number))
+        else:
+            self._worker.step_soon(self._number, action, done)
 
     async def call(self, method: str, *args: Any) -> Any:
         return await self._ask("call", method, *args)

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core import RollenvError, UsageError
 from rollenv.rollout.workers import messages
 from rollenv.rollout.workers.guardian import template
-from rollenv.rollout.workers.pool import Ending, Place, Worker, WorkerPool
+from rollenv.rollout.workers.pool import Answered, Ending, Place, Worker, WorkerPool
 
 #: Seconds that a guardian is given to end what it watches over.
 _END_SECONDS = 10.0
@@ -116,6 +116,7 @@ class WorkerProcess(Worker):
     def __init__(self, pool: ProcessWorkers, place: Place):
         super().__init__(pool, place)
         self.link = Link(pool.templates, pool.alive, pool.envs_per_worker + 1, self._heard, self.over)
+        self._steps: dict[int, tuple[int, Answered]] = {}
 
     @property
     def pid(self) -> int | None:
@@ -123,6 +124,24 @@ class WorkerProcess(Worker):
 
     def ask(self, operation: str, number: int, args: tuple[Any, ...]) -> asyncio.Future[Any]:
         return self.follow(number, self.link.ask(operation, number, args))
+
+    def step_soon(self, number: int, action: str, done: Answered) -> None:
+        def answered(payload: bytes) -> None:
+            del self._steps[request]
+            try:
+                value = messages.decode(payload)
+            except RollenvError as error:
+                value = error
+            done(value)
+
+        request = self.link.send("step", number, (action,), answered)
+        self._steps[request] = (number, done)
+
+    def over(self, ended: str, blamed: list[int]) -> None:
+        super().over(ended, blamed)
+        steps, self._steps = self._steps, {}
+        for number, done in steps.values():
+            done(self.lost(number))
 
     def ping(self) -> None:
         self.link.ping()
@@ -161,7 +180,7 @@ class Link:
     ):
         self.pid: int | None = None
         self._templates, self._alive, self._heard, self._over = templates, alive, heard, over
-        self._pending: dict[int, asyncio.Future[bytes]] = {}
+        self._pending: dict[int, Callable[[bytes], None]] = {}
         self._buffer = bytearray()
         data, self._control = templates.fork(threads)
         alive.add(self._control)
@@ -172,12 +191,36 @@ class Link:
         self._tasks = [loop.create_task(self._connect(data)), loop.create_task(self._follow_guardian())]
 
     def ask(self, operation: str, number: int, args: tuple[Any, ...]) -> asyncio.Future[bytes]:
-        """Send a request; the future holds the answer, and is cancelled if the process ends first.
+        """Send a request; the future holds the answer, which never comes if the process ends first.
 
         Args:
             operation: see :meth:`EnvHost.answer`.
             number: of the environment.
             args: of the operation.
+
+        Raises:
+            UsageError: the arguments cannot be pickled.
+        """
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def answered(payload: bytes) -> None:
+            if not future.done():
+                future.set_result(payload)
+
+        self.send(operation, number, args, answered)
+        return future
+
+    def send(self, operation: str, number: int, args: tuple[Any, ...], answered: Callable[[bytes], None]) -> int:
+        """Send a request.
+
+        Args:
+            operation: see :meth:`EnvHost.answer`.
+            number: of the environment.
+            args: of the operation.
+            answered: called with the answer, unless the process ends first.
+
+        Returns:
+            The number of the request.
 
         Raises:
             UsageError: the arguments cannot be pickled.
@@ -190,9 +233,9 @@ class Link:
                 f"{operation} cannot be sent to a worker process: {error}. An environment that is played there is "
                 "registered by the name of its class, in a module that can be imported"
             ) from error
-        future = self._pending[request] = asyncio.get_running_loop().create_future()
+        self._pending[request] = answered
         self._write(data)
-        return future
+        return request
 
     def ping(self) -> None:
         """Ping both."""
@@ -247,8 +290,8 @@ class Link:
             at += header.size + length
             if not request:
                 self.pid = self.pid or (int(payload) if payload.isdigit() and len(payload) < 12 else None)
-            elif not (future := self._pending.pop(request)).done():
-                future.set_result(payload)
+            else:
+                self._pending.pop(request)(payload)
         del self._buffer[:at]
 
     # -- the guardian --------------------------------------------------------------------------------------------------
