@@ -147,7 +147,16 @@ class VectorEnv:
 
 
 class SyncVectorEnv(VectorEnv):
-    """The vector whose environments run one after another in this thread."""
+    """The vector whose environments run one after another in this thread; those on servers step together."""
+
+    def step(self, actions: Sequence[str] | Mapping[int, str]) -> VectorStep:
+        chosen = actions if isinstance(actions, Mapping) else dict(enumerate(actions))
+        playing = [i for i in chosen if 0 <= i < self.num_envs and not self._finished[i]]
+        steps = [(self.envs[i], chosen[i]) for i in playing]
+        for kind in {type(env) for env, _ in steps}:
+            if hasattr(kind, "steps_ahead"):
+                kind.steps_ahead([step for step in steps if type(step[0]) is kind])
+        return super().step(actions)
 
 
 class AsyncVectorEnv(VectorEnv):

@@ -8,6 +8,7 @@ import random
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rollenv.errors import RollenvError, UsageError
@@ -45,6 +46,9 @@ class Connection:
         self._numbers = itertools.count(1)
         self._socket: socket.socket | None = None
         self._protocol: ClientProtocol | None = None
+        self._ahead: dict[int, list[Any] | None] = {}
+        """The answers to what was sent; None while they are not there."""
+        self._parts: list[bytes] = []
 
     def ask(self, operation: str, *args: Any) -> Any:
         """Send a request and wait for its answer; after a lost connection it is sent again.
@@ -82,8 +86,58 @@ class Connection:
             RollenvError: the one that the server tells of.
             ServerLost: there was no answer.
         """
+        return self._guarded(lambda: self._once(operation, args))
+
+    def send_ahead(self, requests: list[list[Any]]) -> list[int]:
+        """Send requests in one message, over a connection that stands.
+
+        Args:
+            requests: operation and arguments of each.
+
+        Returns:
+            Their numbers, for :meth:`collect`; none if there is no connection.
+
+        Raises:
+            UsageError: one cannot be sent.
+        """
+        if self._protocol is None:
+            return []
+        numbers = [next(self._numbers) for _ in requests]
+        messages = [protocol.pack_request([number, *ask]) for number, ask in zip(numbers, requests, strict=True)]
+        for _, message in protocol.pack_all(messages, protocol.LARGEST_REQUEST):
+            self._protocol.send_binary(message)
+        self._ahead |= dict.fromkeys(numbers)
+        return numbers
+
+    def collect(self, number: int) -> Any:
+        """The answer to a request that was sent ahead.
+
+        Args:
+            number: of the request.
+
+        Raises:
+            RollenvError: the one that the server tells of.
+            ServerLost: there was no answer; the connection was lost.
+        """
+        if number not in self._ahead:
+            raise ServerLost(f"{self.address}: the connection was lost")
+        return self._guarded(lambda: self._answer(number))
+
+    def close(self) -> None:
+        """Close it; the next call makes a new one."""
+        sock, self._socket, self._protocol = self._socket, None, None
+        self._ahead.clear()
+        self._parts.clear()
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.close()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """Close the connection if it is lost, or in the middle of a message."""
         try:
-            return self._once(operation, args)
+            return call()
         except (OSError, EOFError) as error:
             self.close()
             raise error if isinstance(error, ServerLost) else ServerLost(f"{self.address}: {error or 'lost'}") from None
@@ -93,28 +147,26 @@ class Connection:
             self.close()  # Ctrl-C, perhaps within a message
             raise
 
-    def close(self) -> None:
-        """Close it; the next call makes a new one."""
-        sock, self._socket, self._protocol = self._socket, None, None
-        if sock is not None:
-            with contextlib.suppress(OSError):
-                sock.close()
-
-    # -- inside --------------------------------------------------------------------------------------------------------
-
     def _once(self, operation: str, args: tuple[Any, ...]) -> Any:
-        message = protocol.pack([number := next(self._numbers), operation, *args])
+        message = protocol.pack_request([number := next(self._numbers), operation, *args])
         if self._socket is None:
             self._connect()
         assert self._protocol is not None
         self._protocol.send_binary(message)
-        while True:
-            for answer in protocol.unpack_all(self._message()):
-                if answer[0] != number:  # of a request that was given up
-                    continue
-                if len(answer) == 5:
-                    raise protocol.error_of(*answer[2:])
-                return answer[1]
+        self._ahead[number] = None
+        return self._answer(number)
+
+    def _answer(self, number: int) -> Any:
+        """Read messages until the answer is there. Those to requests that were given up are left out."""
+        while (answer := self._ahead[number]) is None:
+            for message in self._messages():
+                for found in protocol.unpack_all(message):
+                    if found[0] in self._ahead:
+                        self._ahead[found[0]] = found
+        del self._ahead[number]
+        if len(answer) == 5:
+            raise protocol.error_of(*answer[2:])
+        return answer[1]
 
     def _connect(self) -> None:
         address = self.address
@@ -157,15 +209,17 @@ class Connection:
         if problem is not None:
             raise ServerLost(f"{self.address} does not speak rollenv's protocol: {problem}")
 
-    def _message(self) -> bytes:
-        """The next whole message."""
-        parts: list[bytes] = []
-        while True:
+    def _messages(self) -> list[bytes]:
+        """The messages that have come, at least one."""
+        whole: list[bytes] = []
+        while not whole:
             for event in self._events():
                 if isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT, Opcode.TEXT):
-                    parts.append(bytes(event.data))
+                    self._parts.append(bytes(event.data))
                     if event.fin:
-                        return b"".join(parts)
+                        whole.append(b"".join(self._parts))
+                        self._parts.clear()
+        return whole
 
     def _events(self) -> list[Any]:
         """Send what is to be sent, and wait until something came."""

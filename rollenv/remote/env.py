@@ -9,6 +9,7 @@ import itertools
 import operator
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from rollenv.core import Env, ResetResult, StepResult
@@ -145,10 +146,11 @@ class RemoteEnv(Env):
         self._addresses, self._env_id, self._kwargs, self._history = addresses, env_id, kwargs, history
         self._where: Address | None = None
         self._session, self._count, self._pid = "", 0, os.getpid()
+        self._ahead: tuple[int, str] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy plays on in a session of its own."""
-        state = self.__dict__ | {"_session": "", "_history": History(list(self._history.calls))}
+        state = self.__dict__ | {"_session": "", "_ahead": None, "_history": History(list(self._history.calls))}
         return _copy_of, (frozenset(_ABLE.keys() & type(self).__dict__.keys()), state)
 
     @classmethod
@@ -187,6 +189,25 @@ class RemoteEnv(Env):
     def _step(self, action: str) -> StepResult:
         observation, reward, terminated, truncated, info = self._call("step", action)[:5]
         return observation, reward, terminated, truncated, info
+
+    @staticmethod
+    def steps_ahead(steps: Sequence[tuple[Env, str]]) -> None:
+        """Send the steps that are about to be played, in one message for each server. :meth:`step` takes the answers.
+
+        Args:
+            steps: environments and their actions; those that are not served, or whose session has to begin, wait.
+        """
+        by_server: dict[Connection, list[tuple[RemoteEnv, str]]] = {}
+        for env, action in steps:
+            if isinstance(env, RemoteEnv) and env._is_ready() and isinstance(action, str):
+                by_server.setdefault(env._connection(), []).append((env, action))
+        for connection, ready in by_server.items():
+            requests = [["call", env._session, env._count + 1, "step", [action]] for env, action in ready]
+            for (env, action), number in zip(ready, connection.send_ahead(requests), strict=False):
+                env._ahead = (number, action)
+
+    def _is_ready(self) -> bool:
+        return bool(self._session) and self._pid == os.getpid() and not self._over and self._ahead is None
 
     def render(self) -> str:
         return str(self._call("render"))
@@ -243,6 +264,12 @@ class RemoteEnv(Env):
 
     def _ask(self, method: str, args: list[Any]) -> Any:
         self._count += 1
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            if (method, args) != ("step", [ahead[1]]):
+                raise SessionGone("it is one step ahead, which nobody asked for in the end")
+            with contextlib.suppress(ServerLost):  # asked again, it answers the same
+                return self._connection().collect(ahead[0])
         return self._connection().ask("call", self._session, self._count, method, args)
 
     def _connection(self) -> Connection:
@@ -255,7 +282,7 @@ class RemoteEnv(Env):
         def begin(connection: Connection) -> None:
             name = protocol.session_name()
             about = connection.ask("open", name, self._env_id, {"kwargs": self._kwargs})
-            self._where, self._session, self._count = connection.address, name, 0
+            self._where, self._session, self._count, self._ahead = connection.address, name, 0, None
             self.reset_options = frozenset(about["reset_options"])
             try:
                 for number, (method, args, _) in enumerate(self._history.calls):

@@ -23,6 +23,7 @@ from __future__ import annotations
 import datetime
 import secrets
 from collections import deque
+from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -50,6 +51,9 @@ PATH = "/native"
 
 #: Bytes of one message from a server, and to one: what is small in bytes can be large as objects of Python.
 LARGEST_MESSAGE, LARGEST_REQUEST = 1 << 26, 1 << 22
+
+#: Bytes that say how many are in a message.
+_HEAD = 5
 
 #: Single values of other types, which arrive as text.
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, Decimal, Fraction, UUID, complex)
@@ -147,8 +151,39 @@ def pack(value: Any) -> bytes:
     return data
 
 
-def pack_all(messages: list[bytes]) -> bytes:
-    """Several packed requests or answers as one message."""
+def pack_request(value: Any) -> bytes:
+    """A request.
+
+    Raises:
+        UsageError: it holds what is not plain data, or it is too large.
+    """
+    data = pack(value)
+    if len(data) > LARGEST_REQUEST - _HEAD:
+        raise UsageError(f"a request of {len(data)} bytes is too large; a server takes {LARGEST_REQUEST}")
+    return data
+
+
+def pack_all(messages: list[bytes], most: int) -> Iterator[tuple[int, bytes]]:
+    """Packed requests or answers in as few messages as they fit into.
+
+    Args:
+        messages: of which none is larger than a message may be.
+        most: bytes of a message.
+
+    Yields:
+        (how many are in the message, the message).
+    """
+    begin = size = 0
+    for number, message in enumerate(messages):
+        if number > begin and size + len(message) > most - _HEAD:
+            yield number - begin, _together(messages[begin:number])
+            begin, size = number, 0
+        size += len(message)
+    if messages:
+        yield len(messages) - begin, _together(messages[begin:])
+
+
+def _together(messages: list[bytes]) -> bytes:
     if len(messages) == 1:
         return messages[0]
     return bytes(msgpack.Packer().pack_array_header(len(messages))) + b"".join(messages)

@@ -139,19 +139,20 @@ class Native:
                 del self._running[number]
 
     def _flush(self) -> None:
-        """Send the answers that are there by now, in one message."""
-        count, data, self._answers = len(self._answers), protocol.pack_all(self._answers), []
+        """Send the answers that are there by now."""
+        answers, self._answers = self._answers, []
         if self._connected:
-            self._sending = asyncio.get_running_loop().create_task(self._sent(data, count, self._sending))
+            self._sending = asyncio.get_running_loop().create_task(self._sent(answers, self._sending))
 
-    async def _sent(self, data: bytes, count: int, before: asyncio.Task[None] | None) -> None:
+    async def _sent(self, answers: list[bytes], before: asyncio.Task[None] | None) -> None:
         """Send answers, and make room for as many requests: a client that reads no answers is not read either."""
         if before is not None and not before.done():
             await before
-        with contextlib.suppress(OSError, RuntimeError):  # the client has gone
-            await self._send({"type": "websocket.send", "bytes": data})
-        self._begun -= count
-        self._room.set()
+        for count, data in protocol.pack_all(answers, protocol.LARGEST_MESSAGE):
+            with contextlib.suppress(OSError, RuntimeError):  # the client has gone
+                await self._send({"type": "websocket.send", "bytes": data})
+            self._begun -= count
+            self._room.set()
 
     async def _carried_out(self, operation: Any, args: list[Any]) -> Any:
         handler = _OPERATIONS.get(operation) if isinstance(operation, str) else None

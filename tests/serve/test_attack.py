@@ -44,7 +44,8 @@ class Raw:
         """Send requests in one message."""
         numbers = range(self.number + 1, self.number + 1 + len(requests))
         self.number += len(requests)
-        self.socket.send(protocol.pack_all([protocol.pack([n, *r]) for n, r in zip(numbers, requests, strict=True)]))
+        messages = [protocol.pack([n, *r]) for n, r in zip(numbers, requests, strict=True)]
+        self.socket.send(next(protocol.pack_all(messages, 1 << 30))[1])
         return list(numbers)
 
     def ask(self, *request, seconds=30):

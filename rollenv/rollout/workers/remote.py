@@ -307,19 +307,20 @@ class Server:
                 continue
             request, future = self._pending[number]
             try:
-                messages.append(protocol.pack([number, *request]))
+                messages.append(protocol.pack_request([number, *request]))
             except UsageError as error:
                 del self._pending[number]
                 if not future.done():
                     future.set_exception(error)
         if self._connection is not None and messages:  # else all is sent when there is a connection
-            task = asyncio.get_running_loop().create_task(self._send(self._connection, protocol.pack_all(messages)))
+            task = asyncio.get_running_loop().create_task(self._send(self._connection, messages))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
-    async def _send(self, connection: ClientConnection, data: bytes) -> None:
+    async def _send(self, connection: ClientConnection, messages: list[bytes]) -> None:
         with contextlib.suppress(WebSocketException, OSError):  # it is sent again over the next connection
-            await connection.send(data)
+            for _, data in protocol.pack_all(messages, protocol.LARGEST_REQUEST):
+                await connection.send(data)
 
     def _answered(self, answer: list[Any]) -> None:
         _, future = self._pending.pop(answer[0], (None, None))
