@@ -20,6 +20,7 @@ from rollenv.core import Env, Unsolvable
 from rollenv.env_spec import EnvSpec, load_entry_point
 from rollenv.needs import Need
 from rollenv.registry import ENTRY_POINT_GROUP
+from rollenv.typed import Reader, reader
 
 #: Turns of an episode that a card is made from.
 TURNS = 20
@@ -46,6 +47,10 @@ class Card:
     """Turns of an episode, where there is a limit."""
     problem: str = ""
     """Why there is no example."""
+    reader: Reader = field(default_factory=Reader)
+    """How actions are written, as far as the example shows it."""
+    legend: str = ""
+    """What the signs of its board mean, where it tells."""
 
     @property
     def reward(self) -> str:
@@ -66,10 +71,7 @@ def card(env_spec: EnvSpec, kwargs: dict[str, Any] | None = None) -> Card:
     """
     found = Card(env_spec, about=_about(env_spec))
     try:
-        cls = load_entry_point(env_spec.entry_point, env_spec.id)
-        found.about = _plain(inspect.getdoc(cls) or "").partition("\n\n")[0].replace("\n", " ") or found.about
-        found.source = f"{cls.__module__}.{getattr(cls, '__qualname__', type(cls).__name__)}"
-        found.arguments = _arguments(cls, {**env_spec.kwargs, **(kwargs or {})})
+        _describe(found, kwargs or {})
         if env_spec.missing:
             found.problem = "what it needs is not here"
         else:
@@ -79,6 +81,30 @@ def card(env_spec: EnvSpec, kwargs: dict[str, Any] | None = None) -> Card:
             raise
         found.problem = str(error)
     return found
+
+
+def card_of(env: Env, env_spec: EnvSpec, kwargs: dict[str, Any]) -> Card:
+    """The card of an environment that is built already; two short episodes are played in it.
+
+    Unlike :func:`card` it hides nothing that libraries print: other threads may print, too.
+
+    Args:
+        env: the environment.
+        env_spec: of it.
+        kwargs: constructor arguments on top of the spec's.
+    """
+    found = Card(env_spec, about=_about(env_spec))
+    _describe(found, kwargs)
+    _play_in(env, found)
+    return found
+
+
+def _describe(found: Card, kwargs: dict[str, Any]) -> None:
+    """What the class tells."""
+    cls = load_entry_point(found.spec.entry_point, found.spec.id)
+    found.about = _plain(inspect.getdoc(cls) or "").partition("\n\n")[0].replace("\n", " ") or found.about
+    found.source = f"{cls.__module__}.{getattr(cls, '__qualname__', type(cls).__name__)}"
+    found.arguments = _arguments(cls, {**found.spec.kwargs, **kwargs})
 
 
 def _play(env_spec: EnvSpec, kwargs: dict[str, Any], found: Card) -> None:
@@ -98,8 +124,9 @@ def _play(env_spec: EnvSpec, kwargs: dict[str, Any], found: Card) -> None:
 
 def _play_in(env: Env, found: Card) -> None:
     observation, info = env.reset(seed=0)
-    found.prompt = "\n".join(str(part) for part in (observation, info.get("suffix")) if part)
+    found.prompt = "\n".join(str(part) for part in (info.get("prefix"), observation, info.get("suffix")) if part)
     found.limit = turn_limit(env)
+    found.reader, found.legend = reader(env, observation), str(getattr(env.unwrapped, "legend", "") or "")
     for seed, name in enumerate(("sample_random_action", "oracle_action")):
         if not hasattr(env, name):
             continue

@@ -7,12 +7,14 @@ is stored of them. ``rollenv.make(id, render_mode="svg")`` and ``"ansi"`` draw; 
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
+from xml.etree import ElementTree
 
 from rollenv.core import RollenvError, Wrapper
 
@@ -281,6 +283,36 @@ def _text_svg(text: str) -> str:
 
 #: What XML does not allow, and lone surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+def shapes() -> dict[str, list[tuple[str, dict[str, str]]]]:
+    """The pieces as names and attributes of SVG elements, for pages that build them without parsing markup."""
+    return {
+        name: [(node.tag, dict(node.attrib)) for node in ElementTree.fromstring(f"<g>{markup}</g>")]
+        for name, (markup, *_) in PIECES.items()
+    }
+
+
+def grounds() -> dict[str, tuple[str, str]]:
+    """The fill and the ink of each ground, for pages."""
+    return {name: (ground.fill, ground.ink) for name, ground in GROUNDS.items()}
+
+
+def board(picture: Picture | None, text: str) -> str:
+    """Rendered text as JSON for a page: rows of cells where it can be drawn, else the text.
+
+    Args:
+        picture: the environment's :attr:`~rollenv.Env.picture`, or None.
+        text: from the environment's ``render()``.
+    """
+    drawing = draw(picture, text)
+    if drawing is None:
+        return json.dumps({"text": text})
+    how = {"block": drawing.block, "origin": drawing.origin, "across": drawing.across, "notes": list(drawing.notes)}
+    return json.dumps({"rows": [list(map(list, row)) for row in drawing.rows], **how})
+
 
 # -- terminals ---------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rollenv.cli import completion
 from rollenv.cli.common import console, key_values
-from rollenv.cli.typed import Reader, reader
+from rollenv.typed import Reader, reader
 from rollenv.core import Env, Unsolvable
 from rollenv.drawing import Drawing, ansi, draw
 from rollenv.registry import make

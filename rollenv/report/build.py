@@ -23,7 +23,7 @@ from rollenv.report.plain import dumps, plain
 SMALL = 4_000_000
 
 #: In the order in which they are put together.
-SCRIPTS = ("base.js", "data.js", "board.js", "charts.js", "filters.js", "map.js", "player.js", "compare.js", "main.js")
+SCRIPTS = ("base.js", "data.js", "picture.js", "board.js", "charts.js", "filters.js", "map.js", "player.js", "compare.js", "main.js")
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
@@ -81,8 +81,8 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
         "runs": about,
         "curves": summary.curves([row for run in runs for row in run.metrics], runs[0].env_id if runs else ""),
         "index": index,
-        "grounds": {name: [ground.fill, ground.ink] for name, ground in drawing.GROUNDS.items()},
-        "pieces": {name: piece[0] for name, piece in drawing.PIECES.items()},
+        "grounds": drawing.grounds(),
+        "pieces": drawing.shapes(),
     }
 
 

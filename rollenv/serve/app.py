@@ -100,6 +100,8 @@ class Server:
         """Paths whose bodies are files for sandboxes."""
         self.metrics, self.canaries = Metrics(self), Canaries(self.core, self.boxes)
         self.started = time.time()
+        self.opening: list[Callable[[], None]] = []
+        """What faces do when the server starts."""
         self.closing: list[Callable[[], Awaitable[None]]] = []
         """What faces do when the server stops."""
 
@@ -156,6 +158,8 @@ class Server:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self.core.start()
         self.boxes.start()
+        for begin in self.opening:
+            begin()
         try:
             yield
         finally:
@@ -189,6 +193,10 @@ class Server:
 
     async def _health(self, request: Request) -> Response:
         self.client(request).needs("admin")
+        return Json(self.health())
+
+    def health(self) -> dict[str, Any]:
+        """The state of everything, as plain data."""
         core = self.core
         told = {
             "status": "draining" if core.draining else "healthy",
@@ -198,7 +206,7 @@ class Server:
             "counts": asdict(core.counts),
             "sandboxes": self.boxes.report() | {"counts": asdict(self.boxes.counts)},
         }
-        return Json(told | core.health.snapshot(core.workers.report()))
+        return told | core.health.snapshot(core.workers.report())
 
 
 class Endpoint:

@@ -8,6 +8,7 @@ import re
 import secrets
 import sys
 import time
+from contextvars import ContextVar
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,6 +20,9 @@ _audit = logging.getLogger("rollenv.serve.audit")
 
 #: Forms of the log.
 FORMS = ("off", "text", "json")
+
+#: The path of the request that is being answered; empty outside of one.
+asked_at: ContextVar[str] = ContextVar("asked_at", default="")
 
 _NUMBER = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 
@@ -50,6 +54,7 @@ class Requests:
             return
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         number = given if _NUMBER.fullmatch(given) else secrets.token_hex(8).encode()
+        asked_at.set(scope["path"])
         state, began, status = scope.setdefault("state", {}), time.monotonic(), 0
 
         async def numbered(message: Message) -> None:

@@ -19,12 +19,12 @@ from rollenv.remote.history import Differs, History, new_seed
 from rollenv.remote.protocol import Cancelled, EnvBroke, ServerFull, SessionGone
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers.base import EnvFailure, Seen
+from rollenv.rollout.workers.base import EnvFailure, Seen, Views
 from rollenv.rollout.workers.pool import PooledEnv, WorkerPool
 from rollenv.serve import arguments
 from rollenv.serve.deadlines import Deadlines, Limit
 from rollenv.serve.gate import Gate, Rates
-from rollenv.serve.logs import audit
+from rollenv.serve.logs import asked_at, audit
 from rollenv.serve.quick import QuickStep, Told
 
 logger = logging.getLogger(__name__)
@@ -81,10 +81,10 @@ class Session:
     __slots__ = (
         "__weakref__", "_alone", "_building", "_caller", "_closed", "_core", "_env", "_last", "_lock", "_openers",
         "_quick", "about", "busy", "count", "history", "last_step", "left", "name", "opened", "over", "owner", "task",
-        "used", "views",
+        "turns", "used", "via", "views",
     )  # fmt: skip
 
-    def __init__(self, core: Sessions, name: str, owner: str, task: Task, views: bool):
+    def __init__(self, core: Sessions, name: str, owner: str, task: Task, views: Views):
         self._core, self.name, self.owner, self.task, self.views = core, name, owner, task, views
         self._env: PooledEnv | None = None
         self._lock = asyncio.Lock()
@@ -100,6 +100,8 @@ class Session:
         self.left = 0.0
         """When the connection ended that was the last to use it; 0 while there is one, or there was none."""
         self.last_step: list[Any] = []
+        self.turns, self.via = 0, asked_at.get()
+        """Steps since the last reset; the path of the request that opened it."""
 
     async def numbered(self, count: int, method: str, args: list[Any]) -> Any:
         """Carry out a call once, however often it is sent. Cancelling whoever sent it first cancels the call.
@@ -200,6 +202,24 @@ class Session:
         self._note(method, args, answer)
         return answer
 
+    async def card(self) -> dict[str, Any]:
+        """What a person has to know to play the environment; the session's episode stays as it is.
+
+        Raises:
+            EnvBroke: the environment failed.
+            SessionGone: the session was closed meanwhile.
+        """
+        self.busy += 1
+        try:
+            async with self._lock, self._core.gate.turn(self.owner):
+                while self._quick is not None:
+                    await asyncio.wait((self._quick.answer,))
+                told: dict[str, Any] = await self._carried_out(self._card)
+                return told
+        finally:
+            self.busy -= 1
+            self.used = time.monotonic()
+
     async def built(self) -> None:
         """Build the environment, to see that its arguments are right, or wait for whoever does already.
 
@@ -254,7 +274,7 @@ class Session:
         Args:
             method: that is called.
         """
-        return self._core.terms.reset if method == "reset" else self._core.terms.step
+        return self._core.terms.reset if method in ("reset", "card") else self._core.terms.step
 
     def hung(self, method: str) -> EnvFailure:
         """The failure of a call that got no answer in its time."""
@@ -320,12 +340,14 @@ class Session:
         self.history.add(method, args, answer)
         if method == "step":
             self.over, self.last_step = answer[2] or answer[3], answer
+            self.turns += 1
             if self.over:
                 self._core.health.env(self.task.env_id).ended("completed")
         elif method == "reset":
-            self.over = False
+            self.over, self.turns, self.last_step = False, 0, []
         elif method == "set_state":
             self.over = bool(args[0].get("over", False))
+        self._core.seen(self, method, args, answer)
 
     async def _outcome(self, task: asyncio.Task[Any]) -> Any:
         """What a task returns. It goes on if its caller is cancelled."""
@@ -402,6 +424,14 @@ class Session:
         for number, (method, args, _) in enumerate(self.history.calls):
             self.history.check(number, await self._ask(method, args), self.task.env_id)
 
+    async def _card(self) -> dict[str, Any]:
+        if self._env is None:
+            await self._begin()
+        if self._env is None:  # released during a replay
+            raise SessionGone("the session was closed")
+        told: dict[str, Any] = await self._in_time("card", self._env.card())
+        return told
+
     async def _ask(self, method: str, args: list[Any]) -> Any:
         env = self._env
         if env is None:  # released during a replay
@@ -446,6 +476,8 @@ class Sessions:
         self.counts, self.health = Counts(), Health(max_backoff=0.0)
         self.timed: Callable[[str, float], None] = lambda method, seconds: None
         """Called with the time of every call that succeeded."""
+        self.seen: Callable[[Session, str, list[Any], Any], None] = lambda session, method, args, answer: None
+        """Called with every call of a session that succeeded."""
         self.draining = False
         self._reaper: asyncio.Task[None] | None = None
 
@@ -456,7 +488,7 @@ class Sessions:
             name: of the session; nobody else should be able to guess it.
             owner: who may use it.
             env_id: an id of :func:`rollenv.list_envs`.
-            settings: "kwargs" (constructor arguments), "wrappers" and "views" (draw after each turn).
+            settings: "kwargs" (constructor arguments), "wrappers" and "views" (draw after each turn; "board" as data).
 
         Raises:
             ServerFull: there is no room.
@@ -521,9 +553,10 @@ class Sessions:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _task(self, env_id: str, settings: dict[str, Any], name: str) -> tuple[Task, bool]:
+    def _task(self, env_id: str, settings: dict[str, Any], name: str) -> tuple[Task, Views]:
         kwargs, wrappers = settings.pop("kwargs", {}), settings.pop("wrappers", {})
-        views = settings.pop("views", False) is True
+        wanted = settings.pop("views", False)
+        views: Views = "board" if wanted == "board" else wanted is True
         if settings:
             raise UsageError(f"unknown setting {next(iter(settings))!r:.40}; there are kwargs, wrappers and views")
         env_spec, task = served(env_id), Task(env_id, 0, kwargs, wrappers)

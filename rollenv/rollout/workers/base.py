@@ -10,8 +10,9 @@ import copy
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from rollenv import cards, drawing
 from rollenv.core import Env, MissingExtra, RollenvError, Unsolvable, UsageError
 from rollenv.env_spec import EnvSpec
 from rollenv.registry import spec
@@ -81,6 +82,9 @@ def checked(
         border.text(view, "render()"),
     )
 
+
+#: Whether to render after every turn; "board" is JSON of a drawing (:func:`rollenv.drawing.board`).
+Views = bool | Literal["board"]
 
 Shun = Callable[[str], bool]
 
@@ -187,8 +191,8 @@ class HostedEnv:
     Nothing that an environment raises passes, but for KeyboardInterrupt, which may be the user's.
     """
 
-    def __init__(self, env_spec: EnvSpec, task: Task, views: bool):
-        self.task = task
+    def __init__(self, env_spec: EnvSpec, task: Task, views: Views):
+        self.task, self._spec = task, env_spec
         with self._guarded("the constructor", (UsageError, MissingExtra)):
             self.env = make_env(env_spec, task)
         self.views = views
@@ -230,6 +234,18 @@ class HostedEnv:
         with self._guarded("its attributes"):
             return {"reset_options": sorted(map(str, getattr(self.env, "reset_options", ())))}
 
+    def card(self) -> dict[str, Any]:
+        """What a person has to know to play it. Two short episodes are played in another one of its kind."""
+        with self._guarded("an example"), contextlib.closing(make_env(self._spec, self.task)) as env:
+            found = cards.card_of(env, self._spec, dict(self.task.kwargs))
+            reader = found.reader
+            return {
+                **{name: getattr(found, name) for name in _ON_CARDS},
+                "template": reader.template,
+                "moves": dict(reader.moves),
+                "few": list(reader.few),
+            }
+
     def _options(self) -> dict[str, Any]:
         """Nothing if there are none: an environment's ``reset`` may not take them."""
         return {"options": dict(self.task.options)} if self.task.options else {}
@@ -267,7 +283,12 @@ class HostedEnv:
     def _seen(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> Seen:
         terminated, truncated = border.flag(terminated, "terminated"), border.flag(truncated, "truncated")
         key = self.env.state_key() if self.named and not (terminated or truncated) else ""
-        return checked(observation, reward, terminated, truncated, info, key, self.env.render() if self.views else "")
+        return checked(observation, reward, terminated, truncated, info, key, self._view())
+
+    def _view(self) -> Any:
+        if not self.views:
+            return ""
+        return drawing.board(self.env.picture, self.env.render()) if self.views == "board" else self.env.render()
 
     @contextlib.contextmanager
     def _guarded(self, what: str, passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
@@ -279,6 +300,9 @@ class HostedEnv:
         except BaseException as error:
             raise failed(self.task.env_id, what, error) from error
 
+
+#: What :meth:`HostedEnv.card` tells of a :class:`~rollenv.cards.Card`.
+_ON_CARDS = ("about", "source", "arguments", "prompt", "action", "rewards", "limit", "legend")
 
 #: Methods that return an action.
 _ACTIONS = ("oracle_action", "sample_random_action")

@@ -83,7 +83,7 @@ class EnvHost:
         """Carry out an operation and return its encoded result; never raises.
 
         Args:
-            operation: "reset", "about", "restart", "step", "call" or "close".
+            operation: "reset", "about", "card", "restart", "step", "call" or "close".
             number: of the environment.
             args: (spec, task, views) for "reset" and "about", which build it on first use; (seed, options) for
                 "restart"; (action,) for "step"; (method, ...) for "call".

@@ -16,7 +16,7 @@ from rollenv.env_spec import EnvSpec
 from rollenv.registry import spec
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers import messages
-from rollenv.rollout.workers.base import EnvFailure, Seen, Shun, nobody
+from rollenv.rollout.workers.base import EnvFailure, Seen, Shun, Views, nobody
 
 #: Starts of one worker that may fail in a row before the pool gives up.
 _START_ATTEMPTS = 5
@@ -282,7 +282,7 @@ class WorkerPool(ABC):
     def start_worker(self, place: Place) -> Worker:
         """Start a worker; returns before it is ready."""
 
-    async def open(self, task: Task, *, views: bool = False, shun: Shun = nobody, alone: bool = False) -> PooledEnv:
+    async def open(self, task: Task, *, views: Views = False, shun: Shun = nobody, alone: bool = False) -> PooledEnv:
         self._attach()
         how = (spec(task.env_id), task, views)
         place: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
@@ -464,7 +464,7 @@ class WorkerPool(ABC):
 class PooledEnv:
     """An environment in a worker of a pool."""
 
-    def __init__(self, worker: Worker, number: int, how: tuple[EnvSpec, Task, bool]):
+    def __init__(self, worker: Worker, number: int, how: tuple[EnvSpec, Task, Views]):
         self._worker, self._number, self._how = worker, number, how
         self.worker = worker.name
         self._open = True
@@ -476,6 +476,11 @@ class PooledEnv:
     async def about(self) -> dict[str, Any]:
         """Build the environment on first use; see :meth:`HostedEnv.about`."""
         told: dict[str, Any] = await self._ask("about", *self._how)
+        return told
+
+    async def card(self) -> dict[str, Any]:
+        """See :meth:`HostedEnv.card`."""
+        told: dict[str, Any] = await self._ask("card")
         return told
 
     async def restart(self, seed: int | None, options: dict[str, Any]) -> Seen:

@@ -15,6 +15,8 @@ _NAMES = {"up": ("up", "north"), "down": ("down", "south"), "left": ("left", "we
 _WRAPPED = re.compile(r"(\\boxed\{|<answer>|\[|)([^\[\]{}<>]*)(\}|</answer>|\]|)", re.DOTALL)
 #: Random actions that are looked at to learn how actions are written.
 _SAMPLES = 40
+#: So many different ones among them, or fewer, are all that there are.
+_FEW = 6
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,12 @@ class Reader:
     Args:
         template: a bare answer goes into its ``%s``.
         moves: the actions of ``up``, ``down``, ``left`` and ``right``, where it knows these.
+        few: all actions that were seen, where there are only a few.
     """
 
     template: str = "%s"
     moves: Mapping[str, str] = field(default_factory=dict)
+    few: tuple[str, ...] = ()
 
     def action(self, typed: str) -> str:
         """What was typed, or what it is short for."""
@@ -55,7 +59,8 @@ def reader(env: Env, prompt: str) -> Reader:
     samples = list(_samples(env))
     template = _template(env, prompt, samples)
     bare = {found[2] for sample in samples if (found := _WRAPPED.fullmatch(sample))}
-    return Reader(template, _moves(bare, template))
+    few = sorted(set(samples))
+    return Reader(template, _moves(bare, template), tuple(few) if len(few) <= _FEW else ())
 
 
 def _samples(env: Env) -> Iterator[str]:
