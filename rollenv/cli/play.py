@@ -14,10 +14,10 @@ from rich.text import Text
 
 from rollenv.cli import completion
 from rollenv.cli.common import console, key_values
-from rollenv.typed import Reader, reader
 from rollenv.core import Env, Unsolvable
 from rollenv.drawing import Drawing, ansi, draw
 from rollenv.registry import make
+from rollenv.typed import Reader, reader
 
 COMMANDS = {
     ":hint": "play the expert's action",

@@ -23,7 +23,7 @@ from rollenv.report.plain import dumps, plain
 SMALL = 4_000_000
 
 #: In the order in which they are put together.
-SCRIPTS = ("base.js", "data.js", "picture.js", "board.js", "charts.js", "filters.js", "map.js", "player.js", "compare.js", "main.js")
+SCRIPTS = tuple(f"{name}.js" for name in "base data picture board charts filters map player compare main".split())
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:

@@ -33,7 +33,7 @@ const short = x => {
 const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 
 // Control characters and those that turn the direction of text are shown, not obeyed.
-const visible = text => String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g,
+const visible = text => String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g,
   c => c.charCodeAt(0) < 32 ? String.fromCharCode(0x2400 + c.charCodeAt(0))
      : c === "\u007f" ? "\u2421" : `\u27e8${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`);
 

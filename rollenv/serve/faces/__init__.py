@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rollenv.serve.app import Server
 
 #: Names for the command line.
-FACES = ("gem", "openenv", "rock", "e2b", "fusion", "mcp", "ors")
+FACES = ("gem", "openenv", "rock", "e2b", "fusion", "mcp", "ors", "page")
 
 
 def routes(name: str, server: Server) -> list[BaseRoute]:

@@ -1,0 +1,169 @@
+"""What there is to play: a row for each environment, and cards, whose examples workers play."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from typing import Any
+
+from rollenv import cards
+from rollenv.core import RollenvError, UsageError
+from rollenv.env_spec import EnvSpec
+from rollenv.registry import list_envs
+from rollenv.remote.protocol import EnvBroke, session_name
+from rollenv.report.plain import plain
+from rollenv.serve.app import json_of
+from rollenv.serve.auth import Client
+from rollenv.serve.sessions import Sessions, served
+from rollenv.typed import Reader
+
+#: Seconds that the rows hold: what environments need can come to be there. Cards that are kept.
+_FRESH, _KEPT = 60.0, 256
+
+
+class Catalogue:
+    """Rows and cards.
+
+    Args:
+        core: whose workers play the examples.
+    """
+
+    def __init__(self, core: Sessions):
+        self._core = core
+        self._rows: dict[str, Any] = {}
+        self._made = 0.0
+        self._cards: OrderedDict[tuple[str, str], asyncio.Task[dict[str, Any]]] = OrderedDict()
+
+    async def rows(self, client: Client, body: dict[str, Any]) -> Any:
+        """All environments; texts that several share are told once."""
+        if not self._rows or time.monotonic() - self._made > _FRESH:
+            self._rows = await asyncio.to_thread(_rows)
+            self._made = time.monotonic()
+        return self._rows
+
+    async def card(self, client: Client, body: dict[str, Any]) -> Any:
+        """All about one environment: ``env``, and ``kwargs`` on top of its own."""
+        env_spec, kwargs = served(text_of(body, "env")), mapping_of(body, "kwargs")
+        told = _facts(env_spec)
+        if env_spec.missing:
+            return told | {"about": cards.summary(env_spec), "problem": "what it needs is not on this server"}
+        try:
+            return told | await self.example(client.name, env_spec.id, kwargs)
+        except EnvBroke as error:
+            return told | {"about": cards.summary(env_spec), "problem": str(error)}
+
+    async def reader(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> Reader:
+        """How what a person types becomes an action.
+
+        Args:
+            owner: who asks.
+            env_id: of the environment.
+            kwargs: its arguments.
+        """
+        try:
+            told = await self.example(owner, env_id, kwargs)
+        except RollenvError:  # it can be played nevertheless
+            return Reader()
+        return Reader(told["template"], told["moves"])
+
+    async def example(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What a worker tells of an environment. Who asks for the same meanwhile waits for the same answer.
+
+        Args:
+            owner: whose session it is.
+            env_id: of the environment.
+            kwargs: its arguments.
+
+        Raises:
+            EnvBroke: the environment failed.
+            ServerFull: there is no room now.
+            UsageError: wrong arguments.
+        """
+        key = (env_id, json_of(kwargs))
+        task = self._cards.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = asyncio.get_running_loop().create_task(self._played(owner, env_id, kwargs))
+            self._cards[key] = task
+        self._cards.move_to_end(key)
+        while len(self._cards) > _KEPT:
+            self._cards.popitem(last=False)
+        return await asyncio.shield(task)
+
+    async def _played(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        session = await self._core.open(session_name(), owner, env_id, {"kwargs": kwargs})
+        try:
+            told: dict[str, Any] = plain(await session.card())
+            return told
+        finally:
+            self._core.close(session)
+
+
+def _rows() -> dict[str, Any]:
+    specs = list_envs()
+    texts = {text: number for number, text in enumerate(dict.fromkeys(map(cards.summary, specs)))}
+    namespaces = dict.fromkeys(env_spec.namespace for env_spec in specs)
+    rows = [[s.id, texts[cards.summary(s)], "".join(_marks(s))] for s in specs]
+    groups = {name: cards.family(name) for name in namespaces}
+    return {"envs": rows, "texts": [f"{text:.300}" for text in texts], "groups": groups}
+
+
+def _marks(env_spec: EnvSpec) -> list[str]:
+    """A letter for each property by which the page filters."""
+    has = {
+        "m": env_spec.missing,
+        "o": "oracle" in env_spec.abilities,
+        "r": "random_action" in env_spec.abilities,
+        "l": env_spec.levels,
+        "i": env_spec.indexed,
+    }
+    return [letter for letter, value in has.items() if value]
+
+
+def _facts(env_spec: EnvSpec) -> dict[str, Any]:
+    """What is registered."""
+    return {
+        "env": env_spec.id,
+        "abilities": sorted(env_spec.abilities),
+        "needs": [[str(need), getattr(need, "hint", ""), need not in env_spec.missing] for need in env_spec.needs],
+        "levels": plain(list(env_spec.levels)),
+        "indexed": env_spec.indexed,
+        "nondeterministic": env_spec.nondeterministic,
+    }
+
+
+def text_of(body: dict[str, Any], name: str, most: int = 1000) -> str:
+    """A text of a request.
+
+    Args:
+        body: of the request.
+        name: of the text.
+        most: characters.
+
+    Raises:
+        UsageError: it is missing, no text, or too long.
+    """
+    value = body.get(name)
+    if not isinstance(value, str):
+        raise UsageError(f"the request needs {name!r}, a text")
+    if len(value) > most:
+        raise UsageError(f"{name!r} has {len(value)} characters; at most {most} are taken")
+    return value
+
+
+def mapping_of(body: dict[str, Any], name: str) -> dict[str, Any]:
+    """A mapping of a request, empty if there is none.
+
+    Args:
+        body: of the request.
+        name: of the mapping.
+
+    Raises:
+        UsageError: it is something else, or large.
+    """
+    value = body.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(json_of(value)) > 10_000:
+        raise UsageError(f"{name!r} is a mapping of at most 10,000 characters of JSON")
+    return value
