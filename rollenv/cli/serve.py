@@ -26,6 +26,8 @@ SandboxFusion, verl, ROLL: POST http://localhost:8800/run_code
 
 MCP: http://localhost:8800/mcp, or http://localhost:8800/mcp/env/game:Sokoban-v0 for one environment
 
+A browser: http://localhost:8800/
+
 OpenReward: OPENREWARD_API_URL=http://localhost:8800 OPENREWARD_SESSION_URL=http://localhost:8800
 """
 

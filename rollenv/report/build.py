@@ -23,7 +23,18 @@ from rollenv.report.plain import dumps, plain
 SMALL = 4_000_000
 
 #: In the order in which they are put together.
-SCRIPTS = tuple(f"{name}.js" for name in "base data picture board charts filters map player compare main".split())
+SCRIPTS = (
+    "base.js",
+    "data.js",
+    "picture.js",
+    "board.js",
+    "charts.js",
+    "filters.js",
+    "map.js",
+    "player.js",
+    "compare.js",
+    "main.js",
+)
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:

@@ -81,5 +81,7 @@ class Rows(rollenv.Env):
 rollenv.register("test:Echo-v0", "oddities:Echo", abilities=["spawn"])
 rollenv.register("test:Moody-v0", "oddities:Moody")
 rollenv.register("test:Rows-v0", "oddities:Rows", indexed=True)
+if os.environ.get("HOSTILE"):
+    import hostile  # noqa: F401
 if os.environ.get("BROKEN"):
     rollenv.register("broken:Env-v0", "oddities:Missing")

@@ -39,6 +39,16 @@ const visible = text => String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-
 
 const pre = text => el("pre", {}, visible(text));
 
+// -- buttons of players ------------------------------------------------------------------------------------------------
+
+const ICONS = {first: "M4 3v10M13 3 6 8l7 5z", back: "M10 3 5 8l5 5", play: "M4 2.5v11L13 8z", pause: "M4 3h3v10H4zM9 3h3v10H9z",
+               next: "M6 3l5 5-5 5", last: "M12 3v10M3 3l7 5-7 5z"};
+const icon = name => {
+  const picture = svgNode("svg", {viewBox: "0 0 16 16", width: 14, height: 14, fill: /back|next/.test(name) ? "none" : "currentColor", "stroke-width": 1.5, stroke: "currentColor", "aria-hidden": "true"});
+  picture.append(svgNode("path", {d: ICONS[name], "stroke-linejoin": "round"}));
+  return picture;
+};
+
 // -- tooltips ----------------------------------------------------------------------------------------------------------
 
 const tip = el("div", {id: "tip", role: "tooltip", hidden: true});

@@ -283,6 +283,14 @@ class WorkerPool(ABC):
         """Start a worker; returns before it is ready."""
 
     async def open(self, task: Task, *, views: Views = False, shun: Shun = nobody, alone: bool = False) -> PooledEnv:
+        """As :meth:`.base.Workers.open` has it; ``views`` may be "board", too.
+
+        Args:
+            task: the task.
+            views: whether to render after every turn, and how.
+            shun: of a worker's name, whether to avoid that worker where there is another one.
+            alone: let no other environment share the worker.
+        """
         self._attach()
         how = (spec(task.env_id), task, views)
         place: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()

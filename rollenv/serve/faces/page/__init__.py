@@ -15,19 +15,19 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from rollenv import __version__, drawing
-from rollenv.core import RollenvError
+from rollenv.core import RollenvError, Unsolvable
 from rollenv.remote.protocol import NotAllowed, ServerFull, error_answer
 from rollenv.report.plain import plain
 from rollenv.serve.app import Json, Server, body_of, status_of
-from rollenv.serve.auth import Client
+from rollenv.serve.faces.page.asked import Asked
 from rollenv.serve.faces.page.catalogue import Catalogue
 from rollenv.serve.faces.page.live import Live
 from rollenv.serve.faces.page.plays import Plays
 from rollenv.serve.faces.page.samples import Samples
 from rollenv.serve.faces.page.static import HEADERS, Files
 
-#: Answers a client's request, given its body.
-_Handler = Callable[[Client, dict[str, Any]], Awaitable[Any]]
+#: Answers a client's request.
+_Handler = Callable[[Asked], Awaitable[Any]]
 
 #: Values of Sec-Fetch-Site that browsers send for a page's own requests; other clients send none.
 _OWN = ("", "same-origin", "none")
@@ -44,15 +44,16 @@ def routes(server: Server) -> list[BaseRoute]:
     catalogue = Catalogue(server.core)
     plays, live = Plays(server.core, catalogue), Live(server.core)
 
-    async def me(client: Client, body: dict[str, Any]) -> Any:
+    async def me(asked: Asked) -> Any:
         looks = {"grounds": drawing.grounds(), "pieces": drawing.shapes()}
+        client = asked.client
         scopes = sorted(client.scopes)
         return {"client": client.name, "scopes": scopes, "tokens": bool(server.tokens), "version": __version__} | looks
 
-    async def health(client: Client, body: dict[str, Any]) -> Any:
+    async def health(asked: Asked) -> Any:
         return plain(server.health()) | {"canaries": samples.canaries(), "samples": samples.columns()}
 
-    async def check(client: Client, body: dict[str, Any]) -> Any:
+    async def check(asked: Asked) -> Any:
         await server.canaries.problems()
         return samples.canaries()
 
@@ -88,14 +89,15 @@ def _answers(server: Server, scope: str, handler: _Handler) -> Callable[[Request
             client = server.client(request)
             if scope:
                 client.needs(scope)
-            answer = await handler(client, await body_of(request))
+            answer = await handler(Asked(client, await body_of(request)))
             if isinstance(answer, Response):
                 answer.headers.update(headers | _NOT_KEPT)
                 return answer
             response: Response = Json(answer)
         except RollenvError as error:
             kind, text, details = error_answer(error)
-            response = Json({"detail": f"{text:.2000}", "kind": kind, "how": details.get("kind", "")}, status_of(error))
+            status = 409 if isinstance(error, Unsolvable) else status_of(error)
+            response = Json({"detail": f"{text:.2000}", "kind": kind, "how": details.get("kind", "")}, status)
             if isinstance(error, ServerFull):
                 headers["Retry-After"] = str(max(1, round(float(error.details.get("retry_after", 1)))))
         if len(response.body) > _LARGE and "gzip" in request.headers.get("accept-encoding", ""):

@@ -14,12 +14,12 @@ from rollenv.registry import list_envs
 from rollenv.remote.protocol import EnvBroke, session_name
 from rollenv.report.plain import plain
 from rollenv.serve.app import json_of
-from rollenv.serve.auth import Client
+from rollenv.serve.faces.page.asked import Asked
 from rollenv.serve.sessions import Sessions, served
 from rollenv.typed import Reader
 
-#: Seconds that the rows hold: what environments need can come to be there. Cards that are kept.
-_FRESH, _KEPT = 60.0, 256
+#: Seconds that the rows hold: what environments need can come to be there. Cards that are kept, seconds for an example.
+_FRESH, _KEPT, _SECONDS = 60.0, 256, 60.0
 
 
 class Catalogue:
@@ -35,22 +35,24 @@ class Catalogue:
         self._made = 0.0
         self._cards: OrderedDict[tuple[str, str], asyncio.Task[dict[str, Any]]] = OrderedDict()
 
-    async def rows(self, client: Client, body: dict[str, Any]) -> Any:
+    async def rows(self, asked: Asked) -> Any:
         """All environments; texts that several share are told once."""
         if not self._rows or time.monotonic() - self._made > _FRESH:
             self._rows = await asyncio.to_thread(_rows)
             self._made = time.monotonic()
         return self._rows
 
-    async def card(self, client: Client, body: dict[str, Any]) -> Any:
+    async def card(self, asked: Asked) -> Any:
         """All about one environment: ``env``, and ``kwargs`` on top of its own."""
-        env_spec, kwargs = served(text_of(body, "env")), mapping_of(body, "kwargs")
+        env_spec, kwargs = served(asked.text("env")), asked.mapping("kwargs")
         told = _facts(env_spec)
         if env_spec.missing:
             return told | {"about": cards.summary(env_spec), "problem": "what it needs is not on this server"}
         try:
-            return told | await self.example(client.name, env_spec.id, kwargs)
-        except EnvBroke as error:
+            return told | await self.example(asked.client.name, env_spec.id, kwargs)
+        except (EnvBroke, UsageError) as error:
+            if kwargs and isinstance(error, UsageError):
+                raise  # it is the arguments that are wrong, and not the environment
             return told | {"about": cards.summary(env_spec), "problem": str(error)}
 
     async def reader(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> Reader:
@@ -93,8 +95,11 @@ class Catalogue:
     async def _played(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
         session = await self._core.open(session_name(), owner, env_id, {"kwargs": kwargs})
         try:
-            told: dict[str, Any] = plain(await session.card())
-            return told
+            async with asyncio.timeout(_SECONDS):
+                told: dict[str, Any] = plain(await session.card())
+                return told
+        except TimeoutError:
+            raise EnvBroke(f"{env_id}: the example took longer than {_SECONDS:g} s", kind="hung") from None
         finally:
             self._core.close(session)
 
@@ -130,40 +135,3 @@ def _facts(env_spec: EnvSpec) -> dict[str, Any]:
         "indexed": env_spec.indexed,
         "nondeterministic": env_spec.nondeterministic,
     }
-
-
-def text_of(body: dict[str, Any], name: str, most: int = 1000) -> str:
-    """A text of a request.
-
-    Args:
-        body: of the request.
-        name: of the text.
-        most: characters.
-
-    Raises:
-        UsageError: it is missing, no text, or too long.
-    """
-    value = body.get(name)
-    if not isinstance(value, str):
-        raise UsageError(f"the request needs {name!r}, a text")
-    if len(value) > most:
-        raise UsageError(f"{name!r} has {len(value)} characters; at most {most} are taken")
-    return value
-
-
-def mapping_of(body: dict[str, Any], name: str) -> dict[str, Any]:
-    """A mapping of a request, empty if there is none.
-
-    Args:
-        body: of the request.
-        name: of the mapping.
-
-    Raises:
-        UsageError: it is something else, or large.
-    """
-    value = body.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or len(json_of(value)) > 10_000:
-        raise UsageError(f"{name!r} is a mapping of at most 10,000 characters of JSON")
-    return value

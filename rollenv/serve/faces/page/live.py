@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 from collections import deque
 from typing import Any
@@ -11,11 +12,11 @@ from typing import Any
 from rollenv.core import UsageError
 from rollenv.remote.protocol import SessionGone
 from rollenv.report.plain import clip, plain
-from rollenv.serve.auth import Client
-from rollenv.serve.faces.page.catalogue import text_of
-from rollenv.serve.faces.page.plays import ACTIONS, BYTES
+from rollenv.serve.faces.page.asked import ACTIONS, BYTES, Asked
 from rollenv.serve.faces.page.turns import turn_of
 from rollenv.serve.sessions import Session, Sessions
+
+logger = logging.getLogger(__name__)
 
 #: Turns that are kept of a watched session, sessions that are watched, and seconds after which nobody watches any more.
 _TURNS, _WATCHED, _PATIENCE = 100, 64, 60.0
@@ -54,14 +55,18 @@ class Live:
         self._watched: dict[Session, _Watched] = {}
         core.seen = self._seen
 
-    async def table(self, client: Client, body: dict[str, Any]) -> Any:
+    async def table(self, asked: Asked) -> Any:
         """A row for each session."""
         now = time.monotonic()
         return {"sessions": [_row(session, now) for session in self._core.sessions.values()]}
 
-    async def watch(self, client: Client, body: dict[str, Any]) -> Any:
-        """The turns of session ``key`` since number ``after``; waits a while if there are none."""
-        session, after = self._session(body), body.get("after", -1)
+    async def watch(self, asked: Asked) -> Any:
+        """The turns of session ``key`` since number ``after``; waits a while if there are none.
+
+        Raises:
+            UsageError: ``after`` is no number.
+        """
+        session, after = self._session(asked), asked.body.get("after", -1)
         if not isinstance(after, int):
             raise UsageError("'after' is a number")
         watched = self._watching(session)
@@ -78,9 +83,9 @@ class Live:
         watched.asked = time.monotonic()
         return self._told(session, watched, after)
 
-    async def link(self, client: Client, body: dict[str, Any]) -> Any:
+    async def link(self, asked: Asked) -> Any:
         """What plays the episode of session ``key`` again, or ``problem``: why nothing does."""
-        session = self._session(body)
+        session = self._session(asked)
         (method, args, _), *rest = session.history.calls or [("", [], 0)]
         if method != "reset" or args[0] is None or any(m in ("reset", "set_state", "seed_stream") for m, *_ in rest):
             return {"problem": "it did not begin with a seed"}
@@ -94,8 +99,8 @@ class Live:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _session(self, body: dict[str, Any]) -> Session:
-        key = text_of(body, "key")
+    def _session(self, asked: Asked) -> Session:
+        key = asked.text("key")
         found = next((s for s in self._core.sessions.values() if key_of(s) == key), None)
         if found is None:
             raise SessionGone("the session has ended")
@@ -124,7 +129,11 @@ class Live:
         if time.monotonic() - self._watched[session].asked > _PATIENCE:
             del self._watched[session]
             return
-        turn = {"note": "the client restored a state"} if method == "set_state" else turn_of(method, args, answer)
+        try:
+            turn = {"note": "the client restored a state"} if method == "set_state" else turn_of(method, args, answer)
+        except Exception:  # whoever plays does not suffer for who watches
+            logger.exception("a turn of %s cannot be shown", session.task.env_id)
+            turn = {"note": "a turn cannot be shown"}
         self._watched[session].add(turn | {"turn": session.turns})
 
     def _told(self, session: Session, watched: _Watched, after: int) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -14,16 +13,13 @@ from starlette.types import Receive, Scope, Send
 from rollenv.core import EpisodeOver, NoSuchAbility, RollenvError, UsageError
 from rollenv.remote.protocol import SessionGone, error_answer, session_name
 from rollenv.serve.app import json_of
-from rollenv.serve.auth import Client
-from rollenv.serve.faces.page.catalogue import Catalogue, mapping_of, text_of
+from rollenv.serve.faces.page.asked import ACTIONS, Asked
+from rollenv.serve.faces.page.catalogue import Catalogue
 from rollenv.serve.faces.page.turns import ACTION, turn_of
 from rollenv.serve.sessions import Session, Sessions, served
 
-#: Actions of a replay, bytes of all of them and of its turns, and seconds that it may take.
-ACTIONS, BYTES, TURNS_BYTES, SECONDS = 2_000, 1 << 20, 32 << 20, 300.0
-
-#: Seeds that are drawn where none is given are below.
-_SEEDS = 10_000
+#: Bytes of the turns of a replay, and seconds that it may take.
+TURNS_BYTES, SECONDS = 32 << 20, 300.0
 
 #: What helps, the method that does and the ability that it needs.
 _HELP = {"oracle": ("oracle_action", "oracle"), "random": ("sample_random_action", "random_action")}
@@ -40,57 +36,61 @@ class Plays:
     def __init__(self, core: Sessions, catalogue: Catalogue):
         self._core, self._catalogue = core, catalogue
 
-    async def open(self, client: Client, body: dict[str, Any]) -> Any:
-        """Open a session under the name that the page chose, so that it can end it meanwhile, and reset it."""
-        name, seed, options = text_of(body, "session", 64), seed_of(body), mapping_of(body, "options")
-        settings = {"kwargs": mapping_of(body, "kwargs"), "views": "board"}
+    async def open(self, asked: Asked) -> Any:
+        """Open a session under the name that the page chose, so that it can end it meanwhile, and reset it.
+
+        Raises:
+            UsageError: there is such a session, or an argument is wrong.
+        """
+        name, seed, options = asked.text("session", 64), asked.seed(), asked.mapping("options")
+        settings = {"kwargs": asked.mapping("kwargs"), "views": "board"}
         if name in self._core.sessions:
             raise UsageError("there is such a session already")
-        session = await self._core.open(name, client.name, text_of(body, "env"), settings)
+        session = await self._core.open(name, asked.client.name, asked.text("env"), settings)
         try:
             return await _turn(session, "reset", [seed, options])
         except BaseException:
             self._core.close(session)
             raise
 
-    async def reset(self, client: Client, body: dict[str, Any]) -> Any:
+    async def reset(self, asked: Asked) -> Any:
         """Begin another episode in a session."""
-        session = self._session(client, body)
-        return await _turn(session, "reset", [seed_of(body), mapping_of(body, "options")])
+        session = self._session(asked)
+        return await _turn(session, "reset", [asked.seed(), asked.mapping("options")])
 
-    async def step(self, client: Client, body: dict[str, Any]) -> Any:
+    async def step(self, asked: Asked) -> Any:
         """Play an ``action``, or what was ``typed``, to which is added what agents have to write around it."""
-        session = self._session(client, body)
-        if "action" in body:
-            action = text_of(body, "action", ACTION)
+        session = self._session(asked)
+        if "action" in asked.body:
+            action = asked.text("action", ACTION)
         else:
-            typed = text_of(body, "typed", ACTION)
-            reader = await self._catalogue.reader(client.name, session.task.env_id, dict(session.task.kwargs))
+            typed = asked.text("typed", ACTION)
+            reader = await self._catalogue.reader(asked.client.name, session.task.env_id, dict(session.task.kwargs))
             action = reader.action(typed)
         return await _turn(session, "step", [action])
 
-    async def suggest(self, client: Client, body: dict[str, Any]) -> Any:
+    async def suggest(self, asked: Asked) -> Any:
         """The oracle's action, or a random one."""
-        session = self._session(client, body)
-        return {"action": await _called(session, _method(text_of(body, "kind"), session.task.env_id), [])}
+        session = self._session(asked)
+        return {"action": await _called(session, _method(asked.text("kind"), session.task.env_id), [])}
 
-    async def end(self, client: Client, body: dict[str, Any]) -> Any:
+    async def end(self, asked: Asked) -> Any:
         """End a session, also one that is being opened or whose call hangs."""
         with contextlib.suppress(SessionGone):
-            self._core.close(self._session(client, body))
+            self._core.close(self._session(asked))
         return {}
 
-    async def replay(self, client: Client, body: dict[str, Any]) -> Response:
+    async def replay(self, asked: Asked) -> Response:
         """Play an episode again, or let the ``agent`` "oracle" or "random" play one: a line of JSON for each turn.
 
         The episode is ``env``, ``kwargs``, ``seed``, ``options`` and ``actions``.
         """
-        seed, options, env_id = seed_of(body, needed=True), mapping_of(body, "options"), text_of(body, "env")
-        agent = text_of(body, "agent") if "agent" in body else ""
-        actions = actions_of(body) if not agent else []
+        seed, options, env_id = asked.seed(needed=True), asked.mapping("options"), asked.text("env")
+        agent = asked.text("agent") if "agent" in asked.body else ""
+        actions = asked.actions() if not agent else []
         method = _method(agent, env_id) if agent else ""
-        settings = {"kwargs": mapping_of(body, "kwargs"), "views": "board"}
-        session = await self._core.open(session_name(), client.name, env_id, settings)
+        settings = {"kwargs": asked.mapping("kwargs"), "views": "board"}
+        session = await self._core.open(session_name(), asked.client.name, env_id, settings)
         try:
             first = await _turn(session, "reset", [seed, options])
         except BaseException:
@@ -121,8 +121,8 @@ class Plays:
         finally:
             self._core.close(session)
 
-    def _session(self, client: Client, body: dict[str, Any]) -> Session:
-        return self._core.get(text_of(body, "session", 64), client.name)
+    def _session(self, asked: Asked) -> Session:
+        return self._core.get(asked.text("session", 64), asked.client.name)
 
 
 def _method(kind: str, env_id: str) -> str:
@@ -176,40 +176,3 @@ async def _called(session: Session, method: str, args: list[Any]) -> Any:
         return await session.numbered(session.count + 1, method, args)
 
     return await asyncio.get_running_loop().create_task(numbered())
-
-
-def seed_of(body: dict[str, Any], *, needed: bool = False) -> int:
-    """The seed of a request: digits, for numbers of JavaScript are not exact; a small random one if there is none.
-
-    Args:
-        body: of the request.
-        needed: whether there has to be one.
-
-    Raises:
-        UsageError: it is no seed.
-    """
-    given = body.get("seed", "")
-    if given == "" and not needed:
-        return secrets.randbelow(_SEEDS)
-    digits = str(given) if isinstance(given, int) and not isinstance(given, bool) else given
-    if not isinstance(digits, str) or not (digits.isascii() and digits.isdigit()) or int(digits[:20]) >= 1 << 63:
-        raise UsageError(f"a seed is a whole number from 0 to {(1 << 63) - 1}, not {given!r:.40}")
-    return int(digits)
-
-
-def actions_of(body: dict[str, Any]) -> list[str]:
-    """The actions of a replay.
-
-    Raises:
-        UsageError: they are no texts, or too many or too long.
-    """
-    actions = body.get("actions")
-    if not isinstance(actions, list) or not all(isinstance(action, str) for action in actions):
-        raise UsageError("the request needs 'actions', a list of texts")
-    size = sum(len(action.encode("utf-8", "replace")) for action in actions)
-    if len(actions) > ACTIONS or size > BYTES:
-        raise UsageError(
-            f"{len(actions)} actions of {size} bytes are too long a replay; at most {ACTIONS} of {BYTES} bytes are "
-            "played"
-        )
-    return actions

@@ -27,7 +27,7 @@ _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 #: Files that the report of a run has, too: (name there, what it imports, what it exports).
 _SHARED = {
     "base.css": ("style.css", "", ""),
-    "base.js": ("base.js", "", "export {el, svgNode, short, plural, visible, pre};\n"),
+    "base.js": ("base.js", "", "export {el, svgNode, short, plural, visible, pre, icon};\n"),
     "picture.js": (
         "picture.js",
         'import {el, svgNode, visible, pre} from "./base.js";\n',

@@ -32,7 +32,8 @@ def turn_of(method: str, args: list[Any], answer: list[Any]) -> dict[str, Any]:
         told: dict[str, Any] = {"seed": str(args[0]) if args[0] is not None else ""}
     else:
         observation, reward, terminated, truncated, info, _, view = answer
-        told = {"action": args[0] if len(args[0]) <= ACTION else clip(args[0]), "reward": reward, "terminated": terminated, "truncated": truncated}
+        action = args[0] if len(args[0]) <= ACTION else clip(args[0])
+        told = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
     return told | {
         "observation": clip(shown(observation, info)),
         "info": _info(info),

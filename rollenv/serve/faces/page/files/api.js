@@ -19,7 +19,9 @@ export class Refused extends Error {
   }
 }
 
-async function send(name, body, {signal, keepalive = false} = {}) {
+const pause = seconds => new Promise(done => setTimeout(done, 1000 * seconds));
+
+async function send(name, body, {signal, keepalive = false} = {}, patience = 2) {
   const headers = {"Content-Type": "application/json"};
   if (/^[\x21-\x7e]+$/.test(token)) headers.Authorization = `Bearer ${token}`;
   let response;
@@ -31,6 +33,10 @@ async function send(name, body, {signal, keepalive = false} = {}) {
     throw new Refused(0, {detail: "The server cannot be reached.", kind: "unreachable"});
   }
   if (response.ok) return response;
+  if (response.status === 429 && patience && !keepalive) {  // nothing was done, so it can be asked again
+    await pause(Math.min(5, +response.headers.get("Retry-After") || 1));
+    return send(name, body, {signal, keepalive}, patience - 1);
+  }
   const text = await response.text();
   let told = {detail: text.slice(0, 2000)};
   try { told = JSON.parse(text); } catch { /* it is text */ }

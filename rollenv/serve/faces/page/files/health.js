@@ -2,7 +2,7 @@
 
 import {ask} from "./api.js";
 import {patience, repeat} from "./live.js";
-import {bdi, button, el, plural, seconds, short, sparkline, table, visible} from "./parts.js";
+import {bdi, button, el, plural, seconds, short, since, sparkline, table, visible} from "./parts.js";
 
 const EVERY = 3000, SHOWN = 200;
 const FAILURES = ["raised", "wrong", "hung", "lost", "differs"];
@@ -25,7 +25,7 @@ export function healthView({denied}) {
     stop = repeat(async () => {
       const health = await ask("health");
       problem.replaceChildren();
-      told.textContent = `${visible(health.status)}, version ${visible(health.version)}, up for ${seconds(health.uptime)}`;
+      told.textContent = `${visible(health.status)}, version ${visible(health.version)}, up for ${since(health.uptime)}`;
       const places = [...body.querySelectorAll(".scroll")].map(box => [box.scrollLeft, box.scrollTop]), focused = [...body.querySelectorAll(".scroll")].indexOf(document.activeElement);
       body.replaceChildren(...sections(health));
       [...body.querySelectorAll(".scroll")].forEach((box, n) => { [box.scrollLeft, box.scrollTop] = places[n] || [0, 0]; if (n === focused) box.focus({preventScroll: true}); });
@@ -57,8 +57,10 @@ function sections(health) {
     tile("Sessions", s.sessions, `${open.open} of ${open.most}`, s.every), tile("Calls", s.calls, rate(last(s.calls)), s.every), tile("Failures", s.failures, rate(last(s.failures)), s.every),
     tile("Latency p50", s.p50, seconds(last(s.p50)), s.every), tile("Latency p99", s.p99, seconds(last(s.p99)), s.every), tile("Sandboxes", s.sandboxes, short(last(s.sandboxes) ?? 0), s.every));
   const counts = Object.entries({...health.counts, waiting: open.waiting}).map(([name, value]) => [name, short(value)]);
-  const inside = Object.entries(boxes).flatMap(([name, value]) => value && typeof value === "object" && !Array.isArray(value) ? Object.entries(value).map(([inner, each]) => [inner, each]) : [[name, value]])
-    .filter(([, value]) => ["number", "string", "boolean"].includes(typeof value)).map(([name, value]) => [visible(name).replaceAll("_", " "), typeof value === "number" ? short(value) : visible(String(value)).slice(0, 80)]);
+  const pool = boxes.pool || {}, past = boxes.counts || {};
+  const inside = [["open", `${boxes.open} of ${boxes.most}`], ["opened", past.opened], ["refused", past.refused], ["expired", past.expired], ["programs run", past.runs],
+                  ["warm processes", pool.alive === undefined ? "–" : `${pool.alive} of ${pool.size} (${pool.backend})`], ["timed out", pool.timed_out], ["died", pool.died]]
+    .map(([name, value]) => [name, value === undefined ? "–" : visible(String(value))]);
   const failures = record => FAILURES.map(kind => record.counts[kind] ? `${record.counts[kind]} ${kind}` : "").filter(Boolean).join(", ") || "–";
   const time = (record, method) => { const found = record.latency?.[method]; return found ? `${seconds(found.p50)} / ${seconds(found.p99)}` : "–"; };
   const envs = health.envs.slice().sort((a, b) => (b.counts.step || 0) - (a.counts.step || 0)).slice(0, SHOWN).map(record => [

@@ -2,10 +2,10 @@
 
 import {ask} from "./api.js";
 import {envLink, replayLink} from "./links.js";
-import {bdi, button, el, empty, failure, link, outcome, plural, seconds, shared, short, stage, visible} from "./parts.js";
+import {bdi, button, el, empty, failure, link, outcome, plural, shared, short, since, stage, stat, visible} from "./parts.js";
 
 const EVERY = 2000, SHOWN = 300, KEPT = 100;
-const COLUMNS = ["Environment", "Owner", "Through", "Age", "Idle", "Turns", "Last reward", "State", ""];
+const COLUMNS = ["Environment", "Owner", "Through", "Age", "Idle", "Turns", "Last reward", "State"];
 
 // Calls a function again and again until it is stopped; after an error it waits for longer.
 export function repeat(work, every, failed) {
@@ -26,19 +26,17 @@ export function sessionsView({denied}) {
   const rows = new Map(), body = el("tbody"), told = el("p", {class: "dim small", role: "status"}, "Loading…"), problem = el("div", {});
   const search = el("input", {type: "search", "aria-label": "Search sessions", placeholder: "environment or owner", oninput: () => draw(seen)});
   const grid = el("div", {class: "card scroll", hidden: true, tabindex: "0", role: "region", "aria-label": "Sessions"}, el("table", {class: "wide"}, el("thead", {}, el("tr", {}, ...COLUMNS.map(name => el("th", {scope: "col"}, name)))), body));
-  const none = empty("No sessions are open.", "Play an environment, or connect a client: its sessions appear here as they run.");
+  const none = empty("No sessions are open.", "Play an environment, or connect a client: its sessions appear here as they run, and each can be watched.");
   none.hidden = true;
   const node = el("section", {}, el("h1", {}, "Sessions"), el("div", {class: "row filters"}, search), told, problem, grid, none);
   let seen = [], stop = null;
 
   function row(session) {
     const cells = COLUMNS.map(() => el("td"));
-    cells[0].append(link("", envLink(session.env)));
+    cells[0].append(link("", `#/watch/${encodeURIComponent(session.key)}`, {"aria-label": `Watch ${visible(session.env)} of ${visible(session.owner.slice(0, 60))}`}));
     cells[0].firstChild.append(bdi(session.env));
     cells[1].append(bdi(session.owner.slice(0, 60)));
     cells[2].textContent = visible(session.face) || "–";
-    cells[8].append(link("Watch", `#/watch/${encodeURIComponent(session.key)}`));
-    cells[8].firstChild.setAttribute("aria-label", `Watch ${visible(session.env)} of ${visible(session.owner.slice(0, 60))}`);
     return {node: el("tr", {}, ...cells), cells};
   }
 
@@ -49,7 +47,7 @@ export function sessionsView({denied}) {
     for (const session of fits) {
       if (!rows.has(session.key)) { rows.set(session.key, row(session)); body.append(rows.get(session.key).node); }
       const {cells} = rows.get(session.key);
-      [seconds(session.age), seconds(session.idle), String(session.turns), session.reward === null ? "–" : short(session.reward)].forEach((text, n) => { if (cells[n + 3].textContent !== text) cells[n + 3].textContent = text; });
+      [since(session.age), since(session.idle), String(session.turns), session.reward === null ? "–" : short(session.reward)].forEach((text, n) => { if (cells[n + 3].textContent !== text) cells[n + 3].textContent = text; });
       if (cells[7].textContent !== session.state) cells[7].replaceChildren(el("span", {class: `state ${["busy", "playing", "over", "new"].includes(session.state) ? session.state : ""}`}, visible(session.state)));
     }
     told.textContent = sessions.length ? plural(sessions.length, "session") + (fits.length < sessions.length ? `, ${fits.length} of them shown` : "") : "";
@@ -67,10 +65,10 @@ export function sessionsView({denied}) {
 }
 
 export function watchView({rest: key, denied}) {
-  const head = el("h1", {}, "A session"), status = el("div", {class: "row statusline", role: "status"}), problem = el("div", {}), share = el("div", {});
+  const head = el("h1", {}, "A session"), card = link("Its card", "#/", {class: "second", hidden: true}), status = el("div", {class: "row statusline", role: "status"}), problem = el("div", {}), share = el("div", {});
   const shown = el("div", {class: "card"}, el("p", {class: "dim"}, "Waiting for its next turn…")), past = el("ol", {class: "log", tabindex: "0", "aria-label": "Turns seen so far"});
   const history = el("div", {class: "card", hidden: true}, el("h2", {}, "Turns seen so far"), past);
-  const node = el("section", {}, el("p", {class: "crumbs small"}, link("Sessions", "#/sessions")), el("div", {class: "row spread"}, head, el("div", {class: "row"}, button("Link to its replay", linked, {class: "quiet"}))), share, status, problem,
+  const node = el("section", {}, el("p", {class: "crumbs small"}, link("Sessions", "#/sessions")), el("div", {class: "row spread head"}, head, el("div", {class: "row"}, card, button("Link to its replay", linked, {class: "quiet"}))), share, status, problem,
     el("div", {class: "game"}, el("div", {}, shown), el("div", {}, history)));
   const stopped = new AbortController();
   let after = -1, stop = null;
@@ -96,11 +94,12 @@ export function watchView({rest: key, denied}) {
   function told(answer) {
     const s = answer.session;
     head.replaceChildren(bdi(s.env));
+    card.href = envLink(s.env);
+    card.hidden = false;
     if (answer.before) add(answer.before);
     for (const turn of answer.turns) add(turn);
     after = answer.count;
-    status.replaceChildren(...[["Owner", visible(s.owner.slice(0, 60))], ["Through", visible(s.face) || "–"], ["Turns", String(s.turns)], ["Last reward", s.reward === null ? "–" : short(s.reward)], ["State", s.state], ["Idle", seconds(s.idle)]].map(([name, value]) =>
-      el("span", {class: "stat"}, el("span", {class: "dim small"}, name), " ", el("strong", {}, el("bdi", {}, value)))));
+    status.replaceChildren(...[["Owner", visible(s.owner.slice(0, 60))], ["Through", visible(s.face) || "–"], ["Turns", String(s.turns)], ["Last reward", s.reward === null ? "–" : short(s.reward)], ["State", s.state], ["Idle", since(s.idle)]].map(([name, value]) => stat(name, value)));
     problem.replaceChildren();
     if (answer.closed) throw Object.assign(new Error("It was closed, or its lease is over."), {kind: "gone", status: 404});
   }

@@ -1,6 +1,6 @@
 // Parts that several views have. Every text from the server goes through visible(), and into the page as text.
 
-import {el, svgNode, short, plural, visible, pre} from "./base.js";
+import {el, svgNode, short, plural, visible, pre, icon} from "./base.js";
 import {picture} from "./picture.js";
 import {whole} from "./links.js";
 
@@ -21,6 +21,11 @@ export function seconds(value) {
   return value < 7200 ? `${Math.round(value / 60)} min` : `${short(value / 3600)} h`;
 }
 
+export const stat = (name, value) => el("span", {class: "stat"}, el("span", {class: "dim small"}, name), " ", el("strong", {}, el("bdi", {}, value)));
+
+// How long something has been, which needs no parts of a second.
+export const since = value => value < 60 ? `${Math.floor(value)} s` : value < 3600 ? `${Math.floor(value / 60)} min` : `${Math.floor(value / 3600)} h`;
+
 // -- boards ------------------------------------------------------------------------------------------------------------
 
 const isCell = cell => Array.isArray(cell) && Object.hasOwn(looks.grounds, cell[0]) && Array.isArray(cell[1])
@@ -39,7 +44,11 @@ export function viewOf(view) {
   let data = null;
   try { data = JSON.parse(view); } catch { return {text: view}; }
   if (!data || typeof data !== "object") return {text: view};
-  if (isBoard(data)) return {board: picture(data, looks)};
+  if (isBoard(data)) {
+    const board = picture(data, looks);
+    board.firstChild.setAttribute("preserveAspectRatio", "xMinYMin");
+    return {board};
+  }
   return typeof data.text === "string" ? {text: data.text} : {text: view};
 }
 
@@ -100,7 +109,7 @@ export function copier(text, label = "Copy") {
 }
 
 export function code(text) {
-  return el("div", {class: "code"}, el("pre", {tabindex: "0"}, visible(text)), copier(() => text));
+  return el("div", {class: "code"}, el("pre", {tabindex: "0", "aria-label": "Code"}, visible(text)), copier(() => text));
 }
 
 // A link that can be copied, also where pages may not use the clipboard.
@@ -133,4 +142,4 @@ export function table(head, rows, attributes = {}) {
 
 export const facts = pairs => el("dl", {class: "facts"}, ...pairs.filter(([, value]) => value).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 
-export {el, svgNode, short, plural, visible, pre};
+export {el, svgNode, short, plural, visible, pre, icon};

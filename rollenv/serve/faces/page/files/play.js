@@ -2,7 +2,7 @@
 
 import {ask, newName} from "./api.js";
 import {envLink, mapping, playLink, replayLink} from "./links.js";
-import {bdi, button, el, failure, field, link, outcome, plural, shared, short, stage, visible} from "./parts.js";
+import {bdi, button, el, failure, field, link, outcome, plural, shared, short, stage, stat, visible} from "./parts.js";
 import {episodeFields} from "./catalogue.js";
 
 const KEYS = {ArrowUp: "up", w: "up", W: "up", ArrowDown: "down", s: "down", S: "down", ArrowLeft: "left", a: "left", A: "left", ArrowRight: "right", d: "right", D: "right"};
@@ -41,7 +41,7 @@ class Game {
     this.share = el("div", {});
     this.onkey = event => this.key(event);
     document.addEventListener("keydown", this.onkey);
-    const head = el("div", {class: "row spread"}, el("h1", {}, bdi(this.env)), el("div", {class: "row"}, link("Its card", envLink(this.env), {class: "second"}), button("Share this episode", () => this.sharing(), {class: "quiet"})));
+    const head = el("div", {class: "row spread head"}, el("h1", {}, bdi(this.env)), el("div", {class: "row"}, link("Its card", envLink(this.env), {class: "second"}), button("Share this episode", () => this.sharing(), {class: "quiet"})));
     const setup = el("div", {class: "row setup"}, field("Seed", this.seed), button("Restart this seed", () => this.again()), button("New episode", () => this.begin(randomSeed()), {class: "quiet"}),
       el("details", {class: "folded"}, el("summary", {}, "Arguments"), this.fields.node));
     this.layout = el("div", {class: "game"}, el("div", {}, this.board), el("div", {}, this.acts, this.log));
@@ -74,7 +74,14 @@ class Game {
     this.kwargs = wanted.kwargs;
     this.options = wanted.options;
     this.queue = [];
-    if (!same) { this.busy = null; this.end(); this.session = newName(); }
+    if (!same) {
+      this.busy = null;
+      this.end();
+      this.session = newName();
+      this.turns = [];
+      this.board.replaceChildren(el("p", {class: "dim"}, "A worker gets it ready…"));
+      this.draw();
+    }
     this.seed.value = seed || randomSeed();
     const body = {session: this.session, seed: this.seed.value, options: this.options};
     const turn = await this.call(same ? "reset" : "open", same ? body : {...body, env: this.env, kwargs: this.kwargs});
@@ -88,7 +95,7 @@ class Game {
   // Ask the server; null if it refused, which is shown then. Only the newest question counts.
   async call(name, body) {
     const mine = this.busy = {};
-    const session = this.session, began = Date.now();
+    const began = Date.now();
     this.acts.setAttribute("aria-busy", "true");
     const slow = setInterval(() => {
       if (this.busy !== mine) return clearInterval(slow);
@@ -102,7 +109,7 @@ class Game {
       this.notice.replaceChildren();
       return answer;
     } catch (error) {
-      if (this.busy === mine && !this.gone) this.failed(error, name, session);
+      if (this.busy === mine && !this.gone) this.failed(error, name);
       return null;
     } finally {
       clearInterval(slow);
@@ -119,18 +126,24 @@ class Game {
 
   failed(error, name = "") {
     this.queue = [];
+    if (["unsolvable", "ability"].includes(error.kind)) {
+      this.notice.replaceChildren();
+      return this.hinted(error.kind === "unsolvable" ? "The expert knows no way from here." : visible(error.message));
+    }
     if (["gone", "unreachable"].includes(error.kind) || name === "open") this.session = error.kind === "unreachable" ? this.session : "";
     const hint = error.kind === "env" && name === "step" ? el("p", {class: "small"}, "The action was not played. You can try another one, or begin again.") : null;
     const alert = failure(error, button("Begin again", () => this.again()), button("New episode", () => this.begin(randomSeed())));
     if (hint) alert.lastChild.before(hint);
     this.notice.replaceChildren(alert);
+    if (!this.turns.length) this.board.replaceChildren(el("p", {class: "dim"}, "There is no episode."));
     this.draw();
   }
 
   async step(body) {
-    if (!this.session || !this.turns.length) return;
+    if (!this.turns.length) return this.hinted(this.busy ? "The environment is not ready yet." : "There is no episode. Begin a new one.");
     if (this.over) return this.hinted("The episode is over. Restart it, or begin a new one.");
-    if (this.busy) { if (body.quick && this.queue.length < AHEAD) this.queue.push(body); return; }
+    if (this.busy && body.quick) { if (this.queue.length < AHEAD) this.queue.push(body); return; }
+    if (this.busy) return this.hinted("The environment has not answered yet.");
     const {quick, ...what} = body;
     const turn = await this.call("step", {session: this.session, ...what});
     if (!turn) return;
@@ -192,7 +205,7 @@ class Game {
       few.length ? el("div", {class: "choices", role: "group", "aria-label": "Actions"}, ...few.map(action => button(visible(this.bare(action)), () => this.step({action, quick: true})))) : null,
       this.offered, this.searching,
       moves.length ? el("details", {class: "folded"}, el("summary", {}, "Type an action"), answer) : answer,
-      el("div", {class: "row helpers"}, has("oracle") ? button("Hint", () => this.suggest("oracle")) : null, has("random_action") ? button("Random action", () => this.suggest("random")) : null),
+      has("oracle") || has("random_action") ? el("div", {class: "row helpers"}, has("oracle") ? button("Hint", () => this.suggest("oracle")) : null, has("random_action") ? button("Random action", () => this.suggest("random")) : null) : null,
       this.hint, this.card.legend ? el("p", {class: "small dim"}, visible(this.card.legend)) : null,
     ].filter(Boolean));
   }
@@ -204,7 +217,11 @@ class Game {
 
   draw() {
     const turn = this.last;
-    if (!turn) return this.status.replaceChildren();
+    if (!turn) {
+      this.status.replaceChildren();
+      this.log.replaceChildren();
+      return this.offered.replaceChildren();
+    }
     const total = this.turns.reduce((sum, each) => sum + (each.reward || 0), 0), count = this.turns.length - 1;
     this.status.replaceChildren(...[
       stat("Turn", this.card.limit ? `${count} of ${this.card.limit}` : String(count)), stat("Reward", count ? short(turn.reward) : "–"), stat("Total", short(total)), stat("Seed", this.turns[0].seed),
@@ -237,5 +254,3 @@ class Game {
     row.querySelector("button").click();
   }
 }
-
-const stat = (name, value) => el("span", {class: "stat"}, el("span", {class: "dim small"}, name), " ", el("strong", {}, value));

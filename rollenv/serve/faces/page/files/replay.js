@@ -2,14 +2,14 @@
 
 import {lines} from "./api.js";
 import {envLink, episodeOf, playLink, replayLink} from "./links.js";
-import {bdi, button, el, failure, field, link, outcome, plural, pre, shared, short, stage, visible} from "./parts.js";
+import {bdi, button, el, failure, field, icon, link, outcome, pre, shared, short, stage, stat, visible} from "./parts.js";
 import {episodeFields} from "./catalogue.js";
 
 const SPEED = 600;
 
 export function replayView({query, cut, denied}) {
   const episode = episodeOf(query);
-  if (!episode) return {title: "Replay", node: el("section", {}, el("h1", {}, "Replay an episode"), form({env: query.get("env") || "", seed: query.get("seed") || "0"}))};
+  if (!episode) return {title: "Replay", node: el("section", {}, el("h1", {}, "Replay an episode"), el("p", {class: "dim lead"}, "An episode is its environment, seed and actions. The server plays it again, turn by turn."), form({env: query.get("env") || "", seed: query.get("seed") || "0"}))};
   const node = el("section", {});
   const view = {title: `Replay of ${episode.env}`, node, start: () => player.load()};
   const player = new Player(node, episode, denied, cut);
@@ -53,9 +53,9 @@ class Player {
     const press = (label, text, go) => button(text, go, {"aria-label": label, title: label});
     this.slider = el("input", {type: "range", min: "0", max: "0", "aria-label": "Turn", oninput: () => this.go(+this.slider.value)});
     this.place = el("span", {class: "small dim place"});
-    this.toggle = press("Play (space)", "▶", () => this.play());
-    this.bar = el("div", {class: "controls"}, press("First turn (Home)", "⏮", () => this.go(0)), press("Previous turn (left arrow)", "◀", () => this.go(this.at - 1)), this.toggle,
-      press("Next turn (right arrow)", "▶|", () => this.go(this.at + 1)), press("Last turn (End)", "⏭", () => this.go(this.turns.length - 1)), this.slider, this.place);
+    this.toggle = press("Play (space)", icon("play"), () => this.play());
+    this.bar = el("div", {class: "controls"}, press("First turn (Home)", icon("first"), () => this.go(0)), press("Previous turn (left arrow)", icon("back"), () => this.go(this.at - 1)), this.toggle,
+      press("Next turn (right arrow)", icon("next"), () => this.go(this.at + 1)), press("Last turn (End)", icon("last"), () => this.go(this.turns.length - 1)), this.slider, this.place);
     this.told = el("div", {class: "row statusline", role: "status"}, el("span", {class: "dim"}, "The server plays it again…"));
     this.problem = el("div", {});
     this.stage = el("div", {class: "card", hidden: true});
@@ -63,7 +63,7 @@ class Player {
     this.share = el("div", {});
     const about = [`seed ${episode.seed}`];
     for (const name of ["kwargs", "options"]) if (Object.keys(episode[name]).length) about.push(JSON.stringify(episode[name]));
-    node.append(el("p", {class: "crumbs small"}, link("Environments", "#/")), el("div", {class: "row spread"}, el("h1", {}, "Replay of ", bdi(episode.env)),
+    node.append(el("p", {class: "crumbs small"}, link("Environments", "#/")), el("div", {class: "row spread head"}, el("h1", {}, "Replay of ", bdi(episode.env)),
       el("div", {class: "row"}, link("Its card", envLink(episode.env), {class: "second"}), link("Play it yourself", playLink(episode.env, episode), {class: "second"}), button("Share", () => this.sharing(), {class: "quiet"}))),
       el("p", {class: "dim small"}, visible(about.join(", ").slice(0, 500))), this.share,
       cut ? failure(new Error("The link is too long, so its end was left out.")) : "", episode.damaged ? failure(new Error("The arguments in the link are damaged and were left out.")) : "",
@@ -141,15 +141,13 @@ class Player {
     const turn = this.turns[this.at], next = this.turns[this.at + 1], total = this.turns.slice(0, this.at + 1).reduce((sum, each) => sum + (each.reward || 0), 0);
     if (!turn) return;
     this.count();
-    this.toggle.textContent = this.timer ? "⏸" : "▶";
+    this.toggle.replaceChildren(icon(this.timer ? "pause" : "play"));
     this.toggle.setAttribute("aria-label", this.timer ? "Pause (space)" : "Play (space)");
     const end = this.turns.at(-1), won = outcome(end);
-    this.told.replaceChildren(...[stat("Turn", `${this.at} of ${this.turns.length - 1}`), stat("Reward", this.at ? short(turn.reward) : "–"), stat("Total", short(total)),
+    this.told.replaceChildren(...[stat("Reward", this.at ? short(turn.reward) : "–"), stat("Total", short(total)),
       this.at === this.turns.length - 1 ? won : null].filter(Boolean));
     this.stage.hidden = this.next.hidden = false;
     this.stage.replaceChildren(stage(turn, {live: !this.timer}));
-    this.next.replaceChildren(el("h3", {class: "label"}, next ? "The next action" : "The end"), next ? pre(next.action) : el("p", {class: "dim"}, won ? won.textContent : this.loaded ? "There are no more actions." : "Waiting for more…"));
+    this.next.replaceChildren(el("h3", {class: "label"}, next ? "The next action" : "The end"), next ? pre(next.action) : el("p", {class: "dim last"}, won ? `The episode is over: ${won.textContent}.` : this.loaded ? "There are no more actions." : "Waiting for more…"));
   }
 }
-
-const stat = (name, value) => el("span", {class: "stat"}, el("span", {class: "dim small"}, name), " ", el("strong", {}, value));

@@ -1,0 +1,542 @@
+"""The API of the page at ``/``, and its files; what browsers make of them is in test_page_browser.py."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+
+import httpx
+import pytest
+
+import rollenv
+from rollenv.agents.prompts.session import shown
+from rollenv.drawing import draw
+from rollenv.registry import list_envs
+
+SOKOBAN, BOXED = "game:Sokoban-v0-tiny", "game:Sokoban-v0-easy"
+FILES = re.compile(r'(?:href|src|from)\s*=?\s*"(/page/[a-z]+\.[a-z]+|\./[a-z]+\.js)"')
+
+
+class Page:
+    """What the page asks a server for."""
+
+    def __init__(self, base: str, token: str = ""):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.http = httpx.Client(base_url=base, headers=headers, timeout=60)
+
+    def post(self, name: str, **body):
+        return self.http.post(f"/page/api/{name}", json=body)
+
+    def ask(self, name: str, **body):
+        answer = self.post(name, **body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def replay(self, **body):
+        answer = self.post("replay", **body)
+        assert answer.status_code == 200, answer.text
+        return [json.loads(line) for line in answer.text.splitlines()]
+
+    def refused(self, name: str, **body):
+        answer = self.post(name, **body)
+        return answer.status_code, answer.json()["kind"]
+
+
+@pytest.fixture
+def page(server):
+    found = Page(server.http)
+    yield found
+    found.http.close()
+
+
+_count = iter(range(10**6))
+
+
+def name() -> str:
+    """A name for a session."""
+    return f"a session of a test {next(_count)} {time.time_ns()}"
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def files_of(page) -> dict[str, httpx.Response]:
+    """The page and all that it loads."""
+    found, left = {"/": page.http.get("/")}, ["/"]
+    while left:
+        for path in FILES.findall(found[left.pop()].text):
+            path = path.replace("./", "/page/")
+            if path not in found:
+                found[path] = page.http.get(path)
+                left.append(path)
+    return found
+
+
+def test_files_are_small_and_come_from_here(page):
+    files = files_of(page)
+    assert {"/", "/page/main.js", "/page/base.js", "/page/base.css", "/page/play.js", "/page/health.js"} <= set(files)
+    assert all(answer.status_code == 200 for answer in files.values())
+    assert sum(len(answer.content) for answer in files.values()) < 100_000
+    for path, answer in files.items():
+        assert "http://" not in answer.text.replace("http://www.w3.org/2000/svg", ""), path
+        assert "https://" not in answer.text, path
+
+
+def test_no_file_parses_markup(page):
+    wrong = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|setHTML|srcdoc"
+    )
+    for path, answer in files_of(page).items():
+        assert not wrong.search(answer.text), path
+
+
+def test_everything_has_the_headers(page):
+    answers = [
+        *files_of(page).values(),
+        page.http.get("/page/none.js"),
+        page.post("me"),
+        page.post("card", env="no:Such"),
+    ]
+    answers += [
+        page.post("replay", env=SOKOBAN, seed="1", actions=[]),
+        page.http.get("/", headers={"If-None-Match": "x"}),
+    ]
+    for answer in answers:
+        policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
+        assert policy["default-src"] == "'none'"
+        assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+        assert policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+
+
+def test_files_are_sent_once_and_compressed(page):
+    first = page.http.get("/page/main.js")
+    again = page.http.get("/page/main.js", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert first.headers["content-encoding"] == "gzip"
+    plain = page.http.get("/page/main.js", headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert plain.text == first.text
+
+
+@pytest.mark.parametrize("path", ["..%2f__init__.py", "../__init__.py", "%00", "index.html%00", "a" * 5000, ""])
+def test_no_other_files(page, path):
+    assert page.http.get(f"/page/{path}").status_code == 404
+
+
+# -- the catalogue -----------------------------------------------------------------------------------------------------
+
+
+def test_catalogue_has_every_environment(page):
+    told = page.ask("catalogue")
+    rows = {env_id: (told["texts"][text], marks) for env_id, text, marks in told["envs"]}
+    here = {s.id for s in list_envs()}
+    assert here <= set(rows)
+    assert "o" in rows[SOKOBAN][1]
+    assert "m" not in rows[SOKOBAN][1]
+    assert rows["test:Rows-v0"][1] == "i"
+    assert "game" in told["groups"]
+
+
+def test_card_tells_how_to_play(page):
+    card = page.ask("card", env=BOXED)
+    assert card["moves"]["up"] == "\\boxed{up}"
+    assert card["template"] == "\\boxed{%s}"
+    assert card["prompt"].startswith(rollenv.make(BOXED).reset(0)[0][:50])
+    assert "oracle" in card["abilities"]
+    assert card["rewards"]
+    assert len(card["levels"]) >= 3
+    shop = page.ask("card", env="webshop:mini")
+    assert shop["moves"] == {}
+    assert shop["template"] == "%s"
+
+
+def test_cards_of_arguments(page):
+    card = page.ask("card", env=SOKOBAN, kwargs={"max_turns": 3})
+    assert card["limit"] == 3
+    assert page.refused("card", env=SOKOBAN, kwargs={"nothing": 3}) == (400, "usage")
+    assert page.refused("card", env=SOKOBAN, kwargs={"levels": "/etc/passwd"}) == (400, "usage")
+    assert page.refused("card", env=SOKOBAN, kwargs=[1]) == (400, "usage")
+    assert page.refused("card", env="x" * 5000)[0] == 400
+    assert page.refused("card", env="rollenv+ws://localhost:1/x")[0] == 400
+    assert page.refused("card", env="no:Such-v0") == (404, "unknown_env")
+    assert page.refused("card", env=5) == (400, "usage")
+
+
+def test_card_of_an_environment_that_cannot_be_built(serve):
+    broken = Page(serve(env={"BROKEN": "1"}).http)
+    card = broken.ask("card", env="broken:Env-v0")
+    assert "Missing" in card["problem"]
+    assert "broken:Env-v0" in {row[0] for row in broken.ask("catalogue")["envs"]}
+
+
+# -- play --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_episode_is_the_one_of_a_local_environment(page):
+    twin, session = rollenv.make(SOKOBAN), name()
+    observation, info = twin.reset(3)
+    turn = page.ask("open", session=session, env=SOKOBAN, seed="3")
+    assert turn["observation"] == shown(observation, info)
+    assert turn["seed"] == "3"
+    drawing = draw(twin.unwrapped.picture, twin.render())
+    assert drawing is not None
+    board = json.loads(turn["view"])
+    assert [[cell[0] for cell in row] for row in board["rows"]] == [[c.ground for c in row] for row in drawing.rows]
+    while not (turn.get("terminated") or turn.get("truncated")):
+        action = page.ask("suggest", session=session, kind="oracle")["action"]
+        assert action == twin.oracle_action()
+        text, reward, *_ = twin.step(action)
+        turn = page.ask("step", session=session, action=action)
+        assert turn["action"] == action
+        assert turn["reward"] == reward
+        assert text in turn["observation"]
+    assert turn["success"] is True
+    assert page.refused("step", session=session, action="x") == (409, "over")
+    again = page.ask("reset", session=session, seed="3")
+    assert json.loads(again["view"]) == board
+    page.ask("end", session=session)
+    page.ask("end", session=session)
+    assert page.refused("step", session=session, action="x") == (404, "gone")
+
+
+def test_what_is_typed_becomes_an_action(page):
+    session = name()
+    page.ask("open", session=session, env=BOXED, seed="3")
+    assert page.ask("step", session=session, typed="u")["action"] == "\\boxed{up}"
+    assert page.ask("step", session=session, typed="<b>")["action"] == "\\boxed{<b>}"
+    page.ask("reset", session=session, seed="3")
+    assert page.ask("step", session=session, action="left")["action"] == "left"
+    page.ask("end", session=session)
+
+
+def test_choices_are_offered(page):
+    session = name()
+    turn = page.ask("open", session=session, env="webshop:mini", seed="3")
+    assert turn["search"] is True
+    turn = page.ask("step", session=session, action="search[shirt]")
+    assert turn["search"] is False
+    assert "click[back to search]" in turn["choices"]
+    page.ask("end", session=session)
+
+
+def test_infos_of_any_kind(page):
+    session = name()
+    page.ask("open", session=session, env="test:Moody-v0", seed="1")
+    turn = page.ask("step", session=session, action="odd 5")
+    info = json.loads(turn["info"])
+    assert info["pair"] == ["a", 1]
+    assert info["no"] == "NaN"
+    huge = page.ask("step", session=session, action="huge 5000000")
+    assert len(huge["observation"]) < 25_000
+    assert "characters are left out here" in huge["observation"]
+    page.ask("end", session=session)
+
+
+@pytest.mark.parametrize("seed", ["-1", "1.5", "x", "9" * 30, "\u0663", True, 1.5, [1], None, str(1 << 63)])
+def test_wrong_seeds(page, seed):
+    assert page.refused("open", session=name(), env=SOKOBAN, seed=seed) == (400, "usage")
+
+
+def test_large_seeds_are_exact(page):
+    session, seed = name(), str((1 << 63) - 1)
+    assert page.ask("open", session=session, env=SOKOBAN, seed=seed)["seed"] == seed
+    page.ask("end", session=session)
+
+
+def test_wrong_requests(page):
+    session = name()
+    page.ask("open", session=session, env=SOKOBAN, seed="1")
+    assert page.refused("open", session=session, env=SOKOBAN) == (400, "usage")
+    assert page.refused("open", session="short", env=SOKOBAN) == (400, "usage")
+    assert page.refused("open", session=name(), env=SOKOBAN, options={"index": 1}) == (400, "usage")
+    assert page.refused("open", session=name(), env=SOKOBAN, kwargs={"a": "b" * 20_000}) == (400, "usage")
+    for body in ({}, {"action": 5}, {"typed": None}, {"action": "x" * 200_000}):
+        assert page.refused("step", session=session, **body) == (400, "usage")
+    assert page.refused("suggest", session=session, kind="cheat") == (400, "usage")
+    assert page.refused("step", session=["x"], action="x") == (400, "usage")
+    echo = name()
+    page.ask("open", session=echo, env="test:Echo-v0")
+    assert page.refused("suggest", session=echo, kind="oracle")[1] == "ability"
+    assert page.http.post("/page/api/step", content=b"[1]").status_code == 400
+    assert page.http.get("/page/api/me").status_code in (404, 405)
+    page.ask("end", session=session)
+    page.ask("end", session=echo)
+
+
+def test_failures_tell_of_their_kind_and_the_episode_goes_on(page):
+    session = name()
+    page.ask("open", session=session, env="test:Moody-v0", seed="1")
+    answer = page.post("step", session=session, action="raise the roof")
+    told = answer.json()
+    assert (answer.status_code, told["kind"], told["how"]) == (500, "env", "raised")
+    assert "the roof" in told["detail"]
+    assert page.ask("step", session=session, action="hello")["observation"] == "turn 1"
+    assert page.post("step", session=session, action="wrong").json()["how"] == "wrong"
+    assert page.post("step", session=session, action="die").json()["how"] == "lost"
+    assert page.ask("reset", session=session, seed="1")["observation"] == "what now?"
+    page.ask("end", session=session)
+
+
+def test_a_call_that_hangs_ends_with_its_session(page):
+    session, answers = name(), []
+    page.ask("open", session=session, env="test:Moody-v0", seed="1")
+    thread = threading.Thread(target=lambda: answers.append(page.refused("step", session=session, action="hang 30")))
+    began = time.monotonic()
+    thread.start()
+    until(lambda: any(row["state"] == "busy" for row in page.ask("sessions")["sessions"]))
+    page.ask("end", session=session)
+    thread.join(25)
+    assert answers == [(404, "gone")]
+    assert time.monotonic() - began < 25
+
+
+def test_a_hang_is_told(serve):
+    served = Page(serve("--step-deadline", "1").http)
+    session = name()
+    served.ask("open", session=session, env="test:Moody-v0", seed="1")
+    assert served.post("step", session=session, action="hang").json()["how"] == "hung"
+    assert served.ask("step", session=session, action="hello")["observation"] == "turn 1"
+
+
+def until(true, seconds: float = 20.0) -> None:
+    """Wait for something."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+# -- replays -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_replay_is_the_episode(page):
+    session = name()
+    turns = [page.ask("open", session=session, env=SOKOBAN, seed="5", kwargs={"max_turns": 9})]
+    for kind in ("random", "random", "random"):
+        action = page.ask("suggest", session=session, kind=kind)["action"]
+        turns.append(page.ask("step", session=session, action=action))
+    page.ask("end", session=session)
+    actions = [turn["action"] for turn in turns[1:]]
+    body = {"env": SOKOBAN, "seed": "5", "kwargs": {"max_turns": 9}, "actions": actions}
+    assert page.replay(**body) == turns
+    assert page.replay(**body) == turns
+
+
+def test_the_expert_plays_a_replay(page):
+    turns = page.replay(env=SOKOBAN, seed="5", agent="oracle")
+    assert turns[-1]["success"] is True
+    actions = [turn["action"] for turn in turns[1:]]
+    assert page.replay(env=SOKOBAN, seed="5", actions=actions) == turns
+    assert page.refused("replay", env="test:Echo-v0", seed="5", agent="oracle")[1] == "ability"
+    assert page.refused("replay", env=SOKOBAN, seed="5", agent="__init__") == (400, "usage")
+
+
+def test_replays_that_are_refused(page):
+    def refused(**body):
+        return page.refused("replay", **{"env": SOKOBAN, "seed": "1", "actions": []} | body)
+
+    assert refused(actions=["up"] * 2001) == (400, "usage")
+    assert refused(actions=["x" * 600_000] * 2) == (400, "usage")
+    assert refused(actions=["\u20ac" * 400_000]) == (400, "usage")
+    assert refused(actions="up") == refused(actions=[1]) == refused(actions=None) == (400, "usage")
+    assert refused(seed="") == refused(seed="x") == (400, "usage")
+    assert refused(env="no:Such-v0") == (404, "unknown_env")
+    assert refused(kwargs={"levels": "/etc/passwd"}) == (400, "usage")
+    assert refused(kwargs={"render_mode": ["svg"] * 5000}) == (400, "usage")
+    answer = page.http.post("/page/api/replay", content=b"x" * (5 << 20))
+    assert answer.status_code == 413
+
+
+def test_replays_that_end_early_say_why(page):
+    more = page.replay(env="test:Moody-v0", seed="1", actions=["hello", "end", "more", "more"])
+    assert [turn.get("observation") for turn in more] == ["what now?", "turn 1", "over", None]
+    assert "more actions" in more[-1]["detail"]
+    broken = page.replay(env="test:Moody-v0", seed="1", actions=["hello", "raise x", "hello"])
+    assert len(broken) == 3
+    assert broken[-1]["how"] == "raised"
+
+
+def test_a_replay_that_nobody_reads_ends(page):
+    with page.http.stream(
+        "POST", "/page/api/replay", json={"env": "test:Moody-v0", "seed": "7", "actions": ["hang 1"] * 1000}
+    ):
+        until(lambda: "test:Moody-v0" in open_envs(page))
+    until(lambda: "test:Moody-v0" not in open_envs(page))
+
+
+def open_envs(page) -> list[str]:
+    return [row["env"] for row in page.ask("sessions")["sessions"]]
+
+
+# -- live --------------------------------------------------------------------------------------------------------------
+
+
+def test_sessions_of_all_faces_are_seen_and_watched(server, page):
+    env = rollenv.make(f"{server.address}/game:Sokoban-v0-easy")
+    env.reset(11)
+    row = next(row for row in page.ask("sessions")["sessions"] if row["env"] == "game:Sokoban-v0-easy")
+    assert (row["owner"], row["face"], row["turns"], row["state"]) == ("anyone", "rollenv", 0, "playing")
+    first = page.ask("watch", key=row["key"])
+    assert (first["count"], first["turns"], first["closed"]) == (0, [], False)
+    action = env.oracle_action()
+    observation, reward, *_ = env.step(action)
+    seen = page.ask("watch", key=row["key"], after=0)
+    assert [turn["action"] for turn in seen["turns"]] == [action]
+    assert seen["turns"][0]["observation"].startswith(observation)
+    assert page.ask("watch", key=row["key"], after=seen["count"] - 1)["turns"] == seen["turns"]
+    later = page.ask("watch", key=row["key"], after=0)
+    assert later["session"]["turns"] == 1
+    link = page.ask("link", key=row["key"])
+    assert (link["seed"], link["actions"]) == ("11", [action])
+    turns = page.replay(**{key: link[key] for key in ("env", "seed", "kwargs", "options", "actions")})
+    assert (turns[-1]["observation"].startswith(observation), turns[-1]["reward"]) == (True, reward)
+    assert page.refused("step", session=row["key"], action="x") == (404, "gone"), "what is seen gives no control"
+    env.close()
+    until(lambda: page.refused("watch", key=row["key"])[0] == 404 if not _here(page, row["key"]) else False)
+
+
+def _here(page, key: str) -> bool:
+    return key in {row["key"] for row in page.ask("sessions")["sessions"]}
+
+
+def test_watching_waits_for_a_turn(server, page):
+    session = name()
+    page.ask("open", session=session, env="test:Echo-v0", seed="1")
+    key = page.ask("sessions")["sessions"][-1]["key"]
+    after, answers = page.ask("watch", key=key)["count"], []
+    thread = threading.Thread(target=lambda: answers.append(Page(server.http).ask("watch", key=key, after=after)))
+    thread.start()
+    time.sleep(0.2)
+    assert not answers
+    page.ask("step", session=session, action="now")
+    thread.join(20)
+    assert answers[0]["turns"][0]["action"] == "now"
+    page.ask("end", session=session)
+
+
+def test_sessions_that_cannot_be_linked_say_why(server, page):
+    env = rollenv.make(f"{server.address}/test:Echo-v0")
+    env.reset(1)
+    env.reset()
+    key = page.ask("sessions")["sessions"][-1]["key"]
+    assert "seed" in page.ask("link", key=key)["problem"]
+    env.close()
+    assert page.refused("watch", key="nothing")[0] == 404
+    assert page.refused("watch", key=5)[0] == 400
+
+
+def test_names_of_sessions_are_told_to_nobody(page):
+    session = name()
+    page.ask("open", session=session, env="test:Echo-v0", seed="1")
+    key = page.ask("sessions")["sessions"][-1]["key"]
+    told = [page.post(each, key=key).text for each in ("sessions", "watch", "link", "health")]
+    assert not any(session in text for text in told)
+    page.ask("end", session=session)
+
+
+# -- health ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_health_has_the_last_minutes_and_checks(page):
+    session = name()
+    page.ask("open", session=session, env="test:Echo-v0", seed="1")
+    until(lambda: len(page.ask("health")["samples"]["time"]) >= 1)
+    health = page.ask("health")
+    samples = health["samples"]
+    assert {len(samples[each]) for each in ("time", "sessions", "calls", "failures", "p50", "p99", "sandboxes")} == {
+        len(samples["time"])
+    }
+    assert health["sessions"]["open"] >= 1
+    assert any(record["name"] == "test:Echo-v0" for record in health["envs"])
+    checks = page.ask("check")
+    assert checks["game"]["ok"] is True
+    assert page.ask("health")["canaries"]["game"]["ok"] is True
+    page.ask("end", session=session)
+
+
+# -- who may -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keys(serve, tmp_path):
+    """A server with tokens: of two players and of whoever runs it."""
+    from rollenv.serve.auth import new_token
+
+    tokens, lines = {}, ""
+    for who, scopes in (("ann", ["environments"]), ("bob", ["environments"]), ("root", ["admin", "environments"])):
+        tokens[who], text = new_token(who, scopes)
+        lines += text
+    (tmp_path / "tokens.toml").write_text(lines)
+
+    def start(*args):
+        served = serve("--tokens", str(tmp_path / "tokens.toml"), *args)
+        return {who: Page(served.http, token) for who, token in (tokens | {"nobody": "", "wrong": "rollenv_x"}).items()}
+
+    return start
+
+
+def test_tokens_are_needed(keys):
+    pages = keys()
+    assert pages["nobody"].http.get("/").status_code == 200, "the page asks for the token"
+    for who in ("nobody", "wrong"):
+        for each in (
+            "me",
+            "catalogue",
+            "card",
+            "open",
+            "replay",
+            "sessions",
+            "watch",
+            "link",
+            "health",
+            "check",
+            "end",
+        ):
+            assert pages[who].refused(each, env=SOKOBAN, seed="1", actions=[]) == (401, "not_allowed")
+    ann, bob, root = pages["ann"], pages["bob"], pages["root"]
+    me = ann.ask("me")
+    assert (me["client"], me["scopes"], me["tokens"]) == ("ann", ["environments"], True)
+    for each in ("sessions", "watch", "link", "health", "check"):
+        assert ann.refused(each, key="x") == (401, "not_allowed")
+    session = name()
+    ann.ask("open", session=session, env="test:Echo-v0", seed="1")
+    assert bob.refused("step", session=session, action="x") == (404, "gone")
+    bob.ask("end", session=session)
+    assert bob.refused("open", session=session, env="test:Echo-v0")[0] == 400
+    assert root.refused("step", session=session, action="x") == (404, "gone")
+    assert [row["owner"] for row in root.ask("sessions")["sessions"]] == ["ann"]
+    assert ann.ask("step", session=session, action="x")["reward"] == 1.0
+
+
+def test_limits_of_clients_hold(keys):
+    ann = keys("--per-client", "1", "--rate", "5")["ann"]
+    ann.ask("open", session=name(), env="test:Echo-v0", seed="1")
+    full = ann.post("open", session=name(), env="test:Echo-v0", seed="1")
+    assert (full.status_code, full.json()["kind"]) == (503, "full")
+    assert int(full.headers["retry-after"]) >= 1
+    codes = [ann.post("me").status_code for _ in range(30)]
+    assert 429 in codes
+
+
+def test_pages_of_other_sites_may_not_ask(page):
+    for headers in (
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "http://evil.example"},
+    ):
+        answer = page.http.post("/page/api/open", json={"session": name(), "env": SOKOBAN}, headers=headers)
+        assert answer.status_code in (401, 403)
+    assert page.http.post("/page/api/me", json={}, headers={"Host": "evil.example"}).status_code == 403
+
+
+def test_the_page_can_be_left_out(serve):
+    served = serve("--faces", "gem,ors")
+    assert httpx.get(served.http).status_code == 404
+    assert httpx.post(f"{served.http}/page/api/me", json={}).status_code == 404
