@@ -14,17 +14,17 @@ from rollenv.serve.faces import FACES
 _EXAMPLES = """
 Clients, once it runs on port 8800:
 
-rollenv: rollenv.make("rollenv+ws://localhost:8800/game:Sokoban-v0")
+rollenv: rollenv.make("rollenv+ws://localhost:8800/game:Sokoban-v0-easy")
 
-ROCK: ROCK_BASE_URL=http://localhost:8800, then rock.make("game:Sokoban-v0")
+ROCK: ROCK_BASE_URL=http://localhost:8800, then rock.make("game:Sokoban-v0-easy")
 
-OpenEnv: GenericEnvClient(base_url="http://localhost:8800/openenv/game:Sokoban-v0")
+OpenEnv: GenericEnvClient(base_url="http://localhost:8800/openenv/game:Sokoban-v0-easy")
 
 E2B: E2B_API_URL=http://localhost:8800/e2b E2B_SANDBOX_URL=http://localhost:8800/e2b, then Sandbox.create()
 
 SandboxFusion, verl, ROLL: POST http://localhost:8800/run_code
 
-MCP: http://localhost:8800/mcp, or http://localhost:8800/mcp/env/game:Sokoban-v0 for one environment
+MCP: http://localhost:8800/mcp, or http://localhost:8800/mcp/env/game:Sokoban-v0-easy for one environment
 
 A browser: http://localhost:8800/
 
@@ -52,6 +52,9 @@ def command(
     certificate: Path = typer.Option(None, help="TLS: file of the certificate."),
     key: Path = typer.Option(None, help="TLS: file of its key."),
     drain: float = typer.Option(30.0, min=0, help="Seconds that sessions get to end when it is told to stop."),
+    hand_over: str = typer.Option(
+        "", metavar="PLACE", help="File, or URL of another server, through which sessions go on when this one stops."
+    ),
     silence: float = typer.Option(900.0, min=0.1, help="Seconds without a message after which a connection ends."),
     log: str = typer.Option("off", help="Log requests and who opens what, on standard error: off, text or json."),
     any_arguments: bool = typer.Option(False, help="Take arguments of environments that name files and programs."),
@@ -78,6 +81,7 @@ def command(
         tokens=tokens,
         tls=(certificate, key) if certificate else None,
         drain=drain,
+        hand_over=hand_over,
         silence=silence,
         terms=Terms(
             sessions=sessions,

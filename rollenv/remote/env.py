@@ -146,11 +146,18 @@ class RemoteEnv(Env):
         self._addresses, self._env_id, self._kwargs, self._history = addresses, env_id, kwargs, history
         self._where: Address | None = None
         self._session, self._count, self._pid = "", 0, os.getpid()
+        self._lost = ""
+        """A session that may go on in another server."""
         self._ahead: tuple[int, str] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy plays on in a session of its own."""
-        state = self.__dict__ | {"_session": "", "_ahead": None, "_history": History(list(self._history.calls))}
+        state = self.__dict__ | {
+            "_session": "",
+            "_lost": "",
+            "_ahead": None,
+            "_history": History(list(self._history.calls)),
+        }
         return _copy_of, (frozenset(_ABLE.keys() & type(self).__dict__.keys()), state)
 
     @classmethod
@@ -251,6 +258,7 @@ class RemoteEnv(Env):
                 answer = self._ask(method, list(args))
                 break
             except (ServerLost, SessionGone) as error:
+                self._lost = self._session if isinstance(error, ServerLost) else ""
                 self._session, problem = "", error
         else:
             raise problem
@@ -260,7 +268,7 @@ class RemoteEnv(Env):
     def _leave_to_the_parent(self) -> None:
         """After a fork, the session is the parent's: both would count its calls alike, and get each other's answers."""
         if self._pid != os.getpid():
-            self._session, self._pid = "", os.getpid()
+            self._session, self._lost, self._pid = "", "", os.getpid()
 
     def _ask(self, method: str, args: list[Any]) -> Any:
         self._count += 1
@@ -276,10 +284,26 @@ class RemoteEnv(Env):
         servers = Servers.of(self._addresses)
         return next(c for c in servers.connections if c.address == self._where)
 
+    def _goes_on(self, connection: Connection) -> bool:
+        """Whether the session that was lost goes on at a server, where the last call is then sent again."""
+        if not self._lost:
+            return False
+        try:
+            count = connection.ask("resume", self._lost)
+        except SessionGone:
+            return False
+        if count not in (self._count - 1, self._count):  # of another history
+            return False
+        self._where, self._session, self._lost, self._ahead = connection.address, self._lost, "", None
+        self._count -= 1
+        return True
+
     def _begin(self) -> None:
-        """Open a session and replay what was played."""
+        """Go on with the session, or open one and replay what was played."""
 
         def begin(connection: Connection) -> None:
+            if self._goes_on(connection):
+                return
             name = protocol.session_name()
             about = connection.ask("open", name, self._env_id, {"kwargs": self._kwargs})
             self._where, self._session, self._count, self._ahead = connection.address, name, 0, None

@@ -10,6 +10,7 @@ request  arguments                       answer
 hello    version                         about the server
 spec     environment id                  what is registered under it
 open     session, environment, settings  about the environment
+resume   session                         the count of its last call
 call     session, count, method, arguments what the method returned
 close    session                         None
 cancel   number of a request             None; the request is answered by the error "cancelled"
@@ -173,19 +174,20 @@ def pack_all(messages: list[bytes], most: int) -> Iterator[tuple[int, bytes]]:
     Yields:
         (how many are in the message, the message).
     """
-    begin = size = 0
-    for number, message in enumerate(messages):
-        if number > begin and size + len(message) > most - _HEAD:
-            yield number - begin, _together(messages[begin:number])
-            begin, size = number, 0
+    some: list[bytes] = []
+    size = 0
+    for message in messages:
+        if some and size + len(message) > most - _HEAD:
+            yield len(some), some[0] if len(some) == 1 else pack_list(some)
+            some, size = [], 0
+        some.append(message)
         size += len(message)
-    if messages:
-        yield len(messages) - begin, _together(messages[begin:])
+    if some:
+        yield len(some), some[0] if len(some) == 1 else pack_list(some)
 
 
-def _together(messages: list[bytes]) -> bytes:
-    if len(messages) == 1:
-        return messages[0]
+def pack_list(messages: list[bytes]) -> bytes:
+    """A list of what is packed."""
     return bytes(msgpack.Packer().pack_array_header(len(messages))) + b"".join(messages)
 
 

@@ -16,8 +16,9 @@ from rollenv import __version__
 from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
 from rollenv.remote import protocol
-from rollenv.remote.protocol import NotAllowed, TooFast
+from rollenv.remote.protocol import NotAllowed, ServerFull, TooFast
 from rollenv.rollout.workers.pool import WorkerPool
+from rollenv.serve import handover
 from rollenv.serve.answers import Json, left, refused, status_of
 from rollenv.serve.auth import Client, Tokens
 from rollenv.serve.boxes import Boxes, BoxTerms
@@ -55,6 +56,8 @@ class Settings:
     """Files of the certificate and its key."""
     drain: float = 30.0
     """Seconds that sessions get to end before the server stops."""
+    hand_over: str = ""
+    """A file or the URL of a server where sessions go on when this one stops."""
     silence: float = 900.0
     """Seconds without a message after which a connection is closed."""
     terms: Terms = field(default_factory=Terms)
@@ -146,6 +149,7 @@ class Server:
             Route("/readyz", self._ready),
             Route("/health", self._health),
             Route("/metrics", self._metrics),
+            Route(handover.PATH, self._adopt, methods=["POST"]),
             WebSocketRoute(protocol.PATH, Endpoint(self, self._native, subprotocol=protocol.SUBPROTOCOL)),
         ]
         for name in self.settings.faces:
@@ -158,6 +162,8 @@ class Server:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self.core.start()
         self.boxes.start()
+        if self.settings.hand_over and not handover.is_url(self.settings.hand_over):
+            handover.take_up(self.core, Path(self.settings.hand_over))
         for begin in self.opening:
             begin()
         try:
@@ -190,6 +196,14 @@ class Server:
     async def _metrics(self, request: Request) -> Response:
         self.client(request).needs("admin")
         return Response(self.metrics.text(), media_type=CONTENT_TYPE)
+
+    async def _adopt(self, request: Request) -> Response:
+        """Go on with a session of a server that stops."""
+        self.client(request).needs("admin")
+        if self.core.draining:
+            raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
+        handover.adopt(self.core, protocol.unpack(await request.body()))
+        return Response(status_code=204)
 
     async def _health(self, request: Request) -> Response:
         self.client(request).needs("admin")

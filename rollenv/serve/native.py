@@ -183,7 +183,14 @@ class Native:
     async def _open(self, session: str, env_id: str, settings: dict[str, Any]) -> dict[str, Any]:
         self.client.needs("environments")
         self.core.rates.take(self.client.name)
-        return (await self.core.open(session, self.client.name, env_id, settings)).about
+        found = await self.core.open(session, self.client.name, env_id, settings)
+        found.lasting = True
+        return found.about
+
+    async def _resume(self, session: str) -> int:
+        found = self.core.get(session, self.client.name)
+        self._uses(found)
+        return found.count
 
     async def _call(self, session: str, count: int, method: str, args: list[Any]) -> Any:
         found = self.core.get(session, self.client.name)
@@ -213,6 +220,7 @@ _OPERATIONS: dict[str, tuple[Callable[..., Awaitable[Any]], tuple[type, ...]]] =
     "hello": (Native._hello, (int,)),
     "spec": (Native._spec, (str,)),
     "open": (Native._open, (str, str, dict)),
+    "resume": (Native._resume, (str,)),
     "call": (Native._call, (str, int, str, list)),
     "close": (Native._close, (str,)),
     "cancel": (Native._cancel, (int,)),

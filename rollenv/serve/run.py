@@ -15,6 +15,7 @@ from rollenv.needs import extra
 from rollenv.remote import protocol
 from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.serve.app import Server, Settings
+from rollenv.serve.handover import hand_over
 
 with extra("serve", "rollenv serve"):
     import uvicorn
@@ -129,7 +130,10 @@ async def serve(
     draining: list[asyncio.Task[None]] = []
 
     async def stop() -> None:
-        await server.core.drain(settings.drain)
+        if settings.hand_over:
+            await hand_over(server.core, settings.hand_over, settings.drain)
+        else:
+            await server.core.drain(settings.drain)
         web.should_exit = True
 
     def asked_to_stop() -> None:

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rollenv.core import EpisodeOver, NoSuchAbility, UsageError
+from rollenv.core import EpisodeOver, NoSuchAbility, RollenvError, UsageError
 from rollenv.env_spec import EnvSpec
 from rollenv.registry import spec
 from rollenv.remote import protocol
 from rollenv.remote.history import Differs, History, new_seed
-from rollenv.remote.protocol import Cancelled, EnvBroke, ServerFull, SessionGone
+from rollenv.remote.protocol import Cancelled, EnvBroke, ServerError, ServerFull, SessionGone
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure, Seen, Views
@@ -80,8 +80,8 @@ class Session:
 
     __slots__ = (
         "__weakref__", "_alone", "_building", "_caller", "_closed", "_core", "_env", "_last", "_lock", "_openers",
-        "_quick", "about", "busy", "count", "history", "last_step", "left", "name", "opened", "over", "owner", "task",
-        "turns", "used", "via", "views",
+        "_quick", "about", "busy", "count", "history", "last_step", "lasting", "left", "name", "opened", "over",
+        "owner", "task", "turns", "used", "via", "views",
     )  # fmt: skip
 
     def __init__(self, core: Sessions, name: str, owner: str, task: Task, views: Views):
@@ -90,12 +90,14 @@ class Session:
         self._lock = asyncio.Lock()
         self._last: asyncio.Future[Any] | None = None
         self._caller: asyncio.Task[Any] | None = None
-        self._building: asyncio.Task[None] | None = None
+        self._building: asyncio.Future[None] | None = None
         self._quick: QuickStep | None = None
         self._openers, self._closed = 0, False
         self.history, self.count = History(), 0
         self.about: dict[str, Any] = {}
         self.over, self._alone, self.busy = True, False, 0
+        self.lasting = False
+        """Whether it outlasts its connection, and so can go on in another server."""
         self.opened = self.used = time.monotonic()
         self.left = 0.0
         """When the connection ended that was the last to use it; 0 while there is one, or there was none."""
@@ -243,6 +245,60 @@ class Session:
         finally:
             self._openers -= 1
 
+    async def leave(self) -> dict[str, Any]:
+        """What another server needs to go on with it. From now on, calls wait in vain for their turn.
+
+        Cancelling it keeps the session.
+        """
+        await self._lock.acquire()
+        try:
+            while self._quick is not None:
+                await asyncio.wait((self._quick.answer,))
+            if self._env is not None and self.history.calls and "state" in spec(self.task.env_id).abilities:
+                state = await self._ask("get_state", [])
+                self.history.add("set_state", [state], None)  # which is quicker than a replay
+        except BaseException:
+            self._lock.release()
+            raise
+        waiting = self.busy if self._last is not None and not self._last.done() else 0
+        self.busy += 1
+        settings = {"kwargs": self.task.kwargs, "wrappers": self.task.wrappers, "views": self.views}
+        return {
+            "name": self.name,
+            "owner": self.owner,
+            "env_id": self.task.env_id,
+            "settings": settings,
+            "about": self.about,
+            "count": self.count - waiting,  # calls that wait are made there
+            "over": self.over,
+            "calls": self.history.calls,
+            "last": _outcome(self._last),
+            "last_step": self.last_step,
+        }
+
+    def go_on(self, told: Mapping[str, Any], history: History) -> None:
+        """Go on with a session of another server.
+
+        Args:
+            told: by :meth:`leave`.
+            history: its calls.
+        """
+        self.about, self.count, self.over, self.last_step = (
+            told["about"], told["count"], told["over"], told["last_step"],
+        )  # fmt: skip
+        self.history, self.lasting, self.left = history, True, time.monotonic()
+        loop = asyncio.get_running_loop()
+        self._building, self._last = loop.create_future(), loop.create_future()
+        self._building.set_result(None)
+        match told["last"]:
+            case [value]:
+                self._last.set_result(value)
+            case [None, kind, text, details]:
+                self._last.set_exception(protocol.error_of(kind, text, details))
+                self._last.exception()
+            case _:
+                self._last = None
+
     def end(self) -> None:
         """Give up what runs, and the environment, for good."""
         self._closed = True
@@ -349,7 +405,7 @@ class Session:
             self.over = bool(args[0].get("over", False))
         self._core.seen(self, method, args, answer)
 
-    async def _outcome(self, task: asyncio.Task[Any]) -> Any:
+    async def _outcome(self, task: asyncio.Future[Any]) -> Any:
         """What a task returns. It goes on if its caller is cancelled."""
         try:
             return await asyncio.shield(task)
@@ -460,6 +516,17 @@ def _told(seen: Seen) -> list[Any]:
     return [seen.observation, seen.reward, seen.terminated, seen.truncated, seen.info, seen.state_key, seen.view]
 
 
+def _outcome(last: asyncio.Future[Any] | None) -> list[Any]:
+    """What a call came to: a value, an error, or nothing."""
+    if last is None or not last.done() or last.cancelled():
+        return []
+    error = last.exception()
+    if error is None:
+        return [last.result()]
+    known = error if isinstance(error, RollenvError) else ServerError("the server failed; its log says why")
+    return [None, *protocol.error_answer(known)]
+
+
 class Sessions:
     """All sessions of a server.
 
@@ -499,11 +566,31 @@ class Sessions:
         if name in self.sessions:
             found = self.get(name, owner)
         else:
-            task, views = self._task(env_id, dict(settings or {}), name)
-            self._admit(owner)
-            found = self.sessions[name] = Session(self, name, owner, task, views)
-            audit("open", owner, session=name[:6], env=env_id)
+            if self.draining:
+                self.counts.refused += 1
+                raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
+            found = self.add(name, owner, env_id, settings)
         await found.built()
+        return found
+
+    def add(self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> Session:
+        """Begin a session. Its environment is built by :meth:`Session.built`, or the first call.
+
+        Args:
+            name: of the session.
+            owner: who may use it.
+            env_id: an id of :func:`rollenv.list_envs`.
+            settings: see :meth:`open`.
+
+        Raises:
+            ServerFull: there is no room.
+            UnknownEnv: there is no such environment.
+            UsageError: wrong arguments.
+        """
+        task, views = self._task(env_id, dict(settings or {}), name)
+        self._admit(owner)
+        found = self.sessions[name] = Session(self, name, owner, task, views)
+        audit("open", owner, session=name[:6], env=env_id)
         return found
 
     def get(self, name: str, owner: str) -> Session:
@@ -567,9 +654,6 @@ class Sessions:
         return task, views
 
     def _admit(self, owner: str) -> None:
-        if self.draining:
-            self.counts.refused += 1
-            raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
         if len(self.sessions) >= self.terms.sessions:
             self.counts.refused += 1
             raise ServerFull(f"all {self.terms.sessions} sessions are taken", retry_after=1.0)

@@ -26,6 +26,7 @@ def routes(server: Server) -> list[BaseRoute]:
         client.needs("environments")
         body = await body_of(request)
         session = await server.core.open(session_name(), client.name, _text(body, "env_id"))
+        session.lasting = True
         return Json({"sandbox_id": session.name})
 
     async def asked(request: Request) -> tuple[Session, dict[str, Any]]:

@@ -18,7 +18,8 @@ from rollenv import __version__, drawing
 from rollenv.core import RollenvError, Unsolvable
 from rollenv.remote.protocol import NotAllowed, ServerFull, error_answer
 from rollenv.report.plain import plain
-from rollenv.serve.app import Json, Server, body_of, status_of
+from rollenv.serve.answers import Json, body_of, status_of
+from rollenv.serve.app import Server
 from rollenv.serve.faces.page.asked import Asked
 from rollenv.serve.faces.page.catalogue import Catalogue
 from rollenv.serve.faces.page.live import Live

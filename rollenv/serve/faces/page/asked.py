@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollenv.core import UsageError
-from rollenv.serve.app import json_of
+from rollenv.serve.answers import json_of
 from rollenv.serve.auth import Client
 
 #: Actions of a replay, and bytes of all of them.

@@ -13,7 +13,7 @@ from rollenv.env_spec import EnvSpec
 from rollenv.registry import list_envs
 from rollenv.remote.protocol import EnvBroke, session_name
 from rollenv.report.plain import plain
-from rollenv.serve.app import json_of
+from rollenv.serve.answers import json_of
 from rollenv.serve.faces.page.asked import Asked
 from rollenv.serve.sessions import Sessions, served
 from rollenv.typed import Reader

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from rollenv.core import EpisodeOver, NoSuchAbility, RollenvError, UsageError
 from rollenv.remote.protocol import SessionGone, error_answer, session_name
-from rollenv.serve.app import json_of
+from rollenv.serve.answers import json_of
 from rollenv.serve.faces.page.asked import ACTIONS, Asked
 from rollenv.serve.faces.page.catalogue import Catalogue
 from rollenv.serve.faces.page.turns import ACTION, turn_of

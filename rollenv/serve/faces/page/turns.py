@@ -7,7 +7,7 @@ from typing import Any
 
 from rollenv.agents.prompts.session import shown
 from rollenv.report.plain import clip, plain
-from rollenv.serve.app import json_of
+from rollenv.serve.answers import json_of
 
 #: Characters of an action that is told as it is, so that it can be played again.
 ACTION = 100_000

@@ -1,0 +1,150 @@
+"""Sessions that go on elsewhere: in the next server on this machine, through a file, or in another one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rollenv.core import RollenvError, UsageError
+from rollenv.needs import extra
+from rollenv.remote import protocol
+from rollenv.remote.history import History
+from rollenv.serve.sessions import Session, Sessions
+
+with extra("serve", "Handing over sessions"):
+    import httpx
+
+logger = logging.getLogger(__name__)
+
+#: Where a server takes sessions.
+PATH = "/sessions"
+
+#: Sessions that are handed over at the same time, and seconds for one.
+_AT_ONCE, _SECONDS = 16, 30.0
+
+
+def is_url(place: str) -> bool:
+    """Whether sessions go to another server, and not into a file."""
+    return place.startswith(("http://", "https://"))
+
+
+async def hand_over(core: Sessions, place: str, seconds: float) -> int:
+    """Have sessions go on elsewhere. They take no more calls here; those that are too busy stay.
+
+    Args:
+        core: whose sessions, of which those that outlast a connection are handed over.
+        place: a file, or the URL of a server; the variable ``ROLLENV_TOKEN`` holds its token for ``admin``.
+        seconds: for calls that run to end.
+
+    Returns:
+        How many sessions were handed over.
+    """
+    core.draining = True
+    file = None if is_url(place) else Path(place)
+    token = os.environ.get("ROLLENV_TOKEN")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    room, told = asyncio.Semaphore(_AT_ONCE), list[bytes]()
+    async with httpx.AsyncClient(headers=headers, timeout=_SECONDS) as client:
+
+        async def hand(session: Session) -> bool:
+            try:
+                async with room, asyncio.timeout(seconds):
+                    data = protocol.pack_request(await session.leave())
+                if file is None:
+                    (await client.post(place.rstrip("/") + PATH, content=data)).raise_for_status()
+                told.append(data)
+            except (RollenvError, TimeoutError, httpx.HTTPError) as error:
+                logger.warning("session %.6s was not handed over: %s", session.name, str(error) or "it is busy")
+                return False
+            return True
+
+        handed = await asyncio.gather(*map(hand, [session for session in core.sessions.values() if session.lasting]))
+    if file is not None and told:
+        _write(file, told)
+    return sum(handed)
+
+
+def take_up(core: Sessions, file: Path) -> int:
+    """Go on with the sessions in a file, which is removed: a session must not go on twice.
+
+    Args:
+        core: where they go on.
+        file: written by :func:`hand_over`; it need not be there.
+
+    Returns:
+        How many sessions go on.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise UsageError(f"the sessions in {file} cannot be read: {error}") from error
+    sessions = protocol.unpack(data)
+    if not isinstance(sessions, list):
+        raise UsageError(f"{file} holds no sessions")
+    file.unlink()
+    taken = 0
+    for told in sessions:
+        try:
+            adopt(core, told)
+            taken += 1
+        except RollenvError as error:
+            logger.warning("a session cannot go on: %s", error)
+    return taken
+
+
+def adopt(core: Sessions, told: Any) -> None:
+    """Go on with a session.
+
+    Args:
+        core: where.
+        told: by :meth:`Session.leave`.
+
+    Raises:
+        UsageError: it is no session, or there is one of its name.
+        ServerFull: there is no room.
+        UnknownEnv: there is no such environment.
+    """
+    if not isinstance(told, dict) or {name: type(told.get(name)) for name in _KINDS} != _KINDS:
+        raise UsageError("this is no session of another server")
+    if told["name"] in core.sessions:
+        raise UsageError("there is such a session already")
+    session = core.add(told["name"], told["owner"], told["env_id"], told["settings"])
+    session.go_on(told, History([_call(call) for call in told["calls"]]))
+
+
+#: What is told of a session.
+_KINDS: Mapping[str, type] = {
+    "name": str, "owner": str, "env_id": str, "settings": dict, "about": dict, "count": int, "over": bool,
+    "calls": list, "last": list, "last_step": list,
+}  # fmt: skip
+
+
+def _call(call: Any) -> tuple[str, list[Any], int]:
+    match call:
+        case [str(method), list(args), int(fingerprint)] if method in protocol.METHODS:
+            return method, args, fingerprint
+    raise UsageError("this is no session of another server")
+
+
+def _write(file: Path, told: list[bytes]) -> None:
+    """For this user alone: who knows a session's name may play it. All of it or nothing."""
+    new = file.with_name(f".{file.name}.{os.getpid()}-{time.time_ns()}")
+    try:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
+            written.write(protocol.pack_list(told))
+        new.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        logger.error("the sessions cannot be written to %s: %s", file, error)
