@@ -61,15 +61,17 @@ gem: .bench/gem/installed
 	touch $@
 
 # Clients of other projects, for the tests that let them talk to `rollenv serve`.
-PEERS := $(patsubst %,.bench/%/installed,rock openenv e2b fusion mcp openreward)
+PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl)
 peers: $(PEERS)
 
 .bench/rock/installed: PACKAGES := rl-rock==1.11.0
 .bench/openenv/installed: PACKAGES := openenv==0.10.0
+.bench/openenv-core/installed: PACKAGES := openenv-core==0.3.0  # the client before it was renamed
 .bench/e2b/installed: PACKAGES := e2b-code-interpreter==2.11.5 e2b==2.63.0
 .bench/fusion/installed: PACKAGES := sandbox-fusion==0.3.7
 .bench/mcp/installed: PACKAGES := mcp==2.3.0
 .bench/openreward/installed: PACKAGES := openreward==0.1.167
+.bench/trl/installed: PACKAGES := --constraint constraints.txt trl==1.16.0 torch transformers==5.23.0 openreward==0.1.167 httpx numpy websockets msgpack jinja2
 $(PEERS):
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP) $(PACKAGES)

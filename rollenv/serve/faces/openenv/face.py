@@ -1,16 +1,14 @@
-"""OpenEnv: ``GenericEnvClient(base_url="http://HOST:PORT/openenv/ENV_ID")``.
-
-An action is ``{"action": TEXT}``. An observation has ``text``, ``terminated``, ``truncated`` and ``info``.
-"""
+"""What OpenEnv's clients ask for, over HTTP and over their WebSocket."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
@@ -22,70 +20,11 @@ from rollenv.remote.protocol import ServerFull, plain, session_name
 from rollenv.serve.answers import Json, body_of
 from rollenv.serve.app import Endpoint, Server
 from rollenv.serve.auth import Client
+from rollenv.serve.faces.openenv import tools
+from rollenv.serve.faces.openenv.play import Action, Observation, Play, State
 from rollenv.serve.sessions import Session, served
 
 _PATH = "/openenv/{env_id}"
-
-
-class Action(BaseModel):
-    """What a client sends to ``step``."""
-
-    model_config = ConfigDict(extra="forbid")
-    action: str = Field(description="What the agent does, in the form that the first observation explains.")
-    metadata: dict[str, Any] = Field(default_factory=dict)
-
-
-class Observation(BaseModel):
-    """What ``reset`` and ``step`` return."""
-
-    text: str
-    terminated: bool = False
-    truncated: bool = False
-    info: dict[str, Any] = Field(default_factory=dict)
-
-
-class State(BaseModel):
-    """What ``state`` returns."""
-
-    episode_id: str | None = None
-    step_count: int = 0
-
-
-class Play:
-    """A client's session and what OpenEnv counts in it."""
-
-    def __init__(self, session: Session):
-        self.session, self.state = session, State()
-
-    async def reset(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Begin an episode.
-
-        Args:
-            data: "seed", "episode_id" and "options", each of which may be missing.
-        """
-        observation, info, *_ = await self.session.call("reset", [data.get("seed"), data.get("options") or {}])
-        self.state = State(episode_id=data.get("episode_id") or session_name())
-        return _told(Observation(text=observation, info=info), None, False)
-
-    async def step(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Play a turn.
-
-        Args:
-            data: the fields of an :class:`Action`.
-        """
-        action = Action.model_validate(data).action
-        if self.session.over and self.session.last_step:  # their environments may be stepped after the end
-            observation, _, terminated, truncated, info, *_ = self.session.last_step
-            reward = 0.0
-        else:
-            observation, reward, terminated, truncated, info, *_ = await self.session.call("step", [action])
-            self.state.step_count += 1
-        seen = Observation(text=observation, terminated=terminated, truncated=truncated, info=info)
-        return _told(seen, reward, terminated or truncated)
-
-
-def _told(seen: Observation, reward: float | None, done: bool) -> dict[str, Any]:
-    return {"observation": seen.model_dump(), "reward": reward, "done": done, "metadata": {}}
 
 
 def routes(server: Server) -> list[BaseRoute]:
@@ -157,17 +96,9 @@ class _Face:
         try:
             asked = await body_of(request)
         except UsageError as error:
-            return Json(_rpc_error(None, -32700, str(error)))
-        number, method, given = asked.get("id"), asked.get("method"), asked.get("params")
-        if asked.get("jsonrpc") != "2.0" or not isinstance(method, str):
-            return Json(_rpc_error(number, -32600, "not a request of JSON-RPC 2.0"))
-        if method not in ("openenv/session/create", "openenv/session/close", "tools/list", "tools/call"):
-            return Json(_rpc_error(number, -32601, f"there is no method {method!r:.40}"))
-        try:
-            result = await self._told(client, request, method, given if isinstance(given, dict) else {})
-        except (RollenvError, ValueError) as error:
-            return Json(_rpc_error(number, -32602, str(error)))
-        return Json({"jsonrpc": "2.0", "id": number, "result": result})
+            return Json(tools.refusal(None, -32700, str(error)))
+        told = functools.partial(self._told, client, request)
+        return Json(await tools.answer(asked, tools.HTTP_METHODS, told))
 
     async def talk(self, client: Client, connection: HTTPConnection, receive: Receive, send: Send) -> None:
         """A session that lasts as long as its WebSocket."""
@@ -207,38 +138,12 @@ class _Face:
         if method == "openenv/session/create":
             return {"session_id": (await self._opened(client, request)).name}
         if method == "tools/list":
-            return {"tools": _TOOLS}
+            return {"tools": tools.TOOLS}
         session = self.server.core.get(str(params.get("session_id")), client.name)
         if method == "tools/call":
-            return await _tool(session, params)
+            return await tools.told(Play(session), method, params)
         self.server.core.close(session)
         return {}
-
-
-#: What an agent may call over MCP; a session comes from ``openenv/session/create``.
-_TOOLS = [
-    {
-        "name": "reset",
-        "description": "Begin an episode and see its first observation.",
-        "inputSchema": {"type": "object", "properties": {"seed": {"type": "integer", "minimum": 0}}},
-    },
-    {"name": "step", "description": "Play a turn.", "inputSchema": Action.model_json_schema()},
-]
-
-
-async def _tool(session: Session, params: dict[str, Any]) -> dict[str, Any]:
-    """Call a tool of MCP."""
-    name, given = params.get("name"), params.get("arguments") or {}
-    if name not in ("reset", "step") or not isinstance(given, dict):
-        raise UsageError(f"there is no tool {name!r:.40}; there are reset and step")
-    play = Play(session)
-    told = await (play.reset(given) if name == "reset" else play.step(given))
-    text = json.dumps(told, default=plain)
-    return {"content": [{"type": "text", "text": text}], "structuredContent": told, "isError": False}
-
-
-def _rpc_error(number: Any, code: int, message: str) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
 
 
 async def _talk(play: Play, receive: Receive, send: Send, silence: float) -> None:
@@ -272,7 +177,11 @@ async def _answer(play: Play, kind: Any, data: Any) -> dict[str, Any]:
         if kind == "reset":
             return {"type": "observation", "data": await play.reset(data)}
         if kind == "step":
-            return {"type": "observation", "data": await play.step(data)}
+            step = tools.act(play, data) if data.get("type") in tools.ACTIONS else play.step(data)
+            return {"type": "observation", "data": await step}
+        if kind == "mcp":
+            told = functools.partial(tools.told, play)
+            return {"type": "mcp", "data": await tools.answer(data, tools.METHODS, told)}
         if kind == "state":
             return {"type": "state", "data": play.state.model_dump()}
         return _error("UNKNOWN_TYPE", f"Unknown message type: {kind!r:.40}")
