@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +25,23 @@ def _libraries(program: str) -> set[str]:
     return {word for line in out.splitlines() for word in line.split() if word.startswith("/")}
 
 
-def _image_tar() -> bytes:
+#: Parts of Python's library that sandboxes do not need.
+_UNWANTED = ("/site-packages", "/test", "/__pycache__", "/idlelib", "/ensurepip", "/config-")
+
+
+def image_tar(programs: Sequence[str] = PROGRAMS, unwanted: Sequence[str] = _UNWANTED) -> bytes:
     """A root file system: this Python's standard library, a few programs, and the libraries that they load."""
     files: set[str] = set()
     python = str(Path(sys.executable).resolve())
-    for program in [python, *filter(None, map(shutil.which, PROGRAMS))]:
+    for program in [python, *filter(None, map(shutil.which, programs))]:
         files |= {str(Path(program).resolve()), *_libraries(program)}
     for extension in Path(sys.base_prefix).rglob("lib-dynload/*.so"):
         files |= _libraries(str(extension))
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    unwanted = ("/site-packages", "/test", "/__pycache__", "/idlelib", "/ensurepip", "/config-")
     library = Path(sys.base_prefix, "lib", version)
     files |= {str(p) for p in library.rglob("*") if p.is_file() and not any(u in str(p) for u in unwanted)}
     files |= {str(p) for p in Path(sys.base_prefix, "lib").glob("libpython*.so*")}
-    names = {f"/bin/{name}": found for name in PROGRAMS if (found := shutil.which(name))}
+    names = {f"/bin/{name}": found for name in programs if (found := shutil.which(name))}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", dereference=True) as tar:
         for name, path in sorted({**{f: f for f in files}, **names}.items()):
@@ -88,4 +92,4 @@ def _load_image(url: str, daemon: subprocess.Popen[bytes], log: Path) -> None:
             pytest.skip(f"the Docker engine does not start here: {log.read_text()[-300:]}")
         time.sleep(0.05)
     with contextlib.closing(docker.APIClient(base_url=url, version="auto")) as client:
-        client.import_image_from_data(_image_tar(), repository=IMAGE)
+        client.import_image_from_data(image_tar(), repository=IMAGE)

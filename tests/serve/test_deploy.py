@@ -1,0 +1,151 @@
+"""The files in ``deploy/``: a real container with compose's settings, and what can be checked of the others."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import threading
+
+import httpx
+import pytest
+import yaml
+from clients import ROOT
+
+import rollenv
+
+DEPLOY = ROOT / "deploy"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    docker = pytest.importorskip("docker", reason="the docker SDK is not installed")
+    if os.geteuid() != 0 or not shutil.which("dockerd"):
+        pytest.skip("only root can start a Docker engine, and it has to be installed (Debian's docker.io)")
+    import container
+
+    found = importlib.util.spec_from_file_location("engine", ROOT / "tests" / "sandbox" / "engine.py")
+    engine = importlib.util.module_from_spec(found)
+    found.loader.exec_module(engine)
+    folder = tmp_path_factory.mktemp("deploy")
+    url, daemon = engine.start_engine(folder)
+    try:
+        with contextlib.closing(docker.APIClient(base_url=url, version="auto", timeout=120)) as client:
+            client.create_network(container.NETWORK)
+            container.build(client, folder)
+            yield client
+            client.remove_network(container.NETWORK)
+    finally:
+        daemon.terminate()
+        daemon.wait(30)
+
+
+@pytest.fixture
+def contained(client, tmp_path):
+    import container
+
+    started = []
+
+    def start(**options):
+        started.append(container.Container(client, tmp_path, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.remove()
+
+
+@pytest.mark.integration
+def test_a_container_plays_runs_programs_and_drains(contained, monkeypatch):
+    server = contained()
+    monkeypatch.setenv("ROLLENV_TOKEN", server.token)
+    assert server.http.get("readyz").text == "ready\n"
+    env = rollenv.make(f"rollenv+ws://{server.address}/game:Sokoban-v0-tiny")
+    twin = rollenv.make("game:Sokoban-v0-tiny")
+    assert env.reset(seed=3) == twin.reset(seed=3)
+    program = {"language": "python", "code": "import os; print(6 * 7, os.path.exists('/run/secrets'))"}
+    done = server.http.post("run_code", json=program).json()
+    assert done["run_result"]["stdout"] == "42 False\n"
+    server.wait(lambda: server.about()["State"]["Health"]["Status"] == "healthy", 60)
+    assert server.printed("id", "-u").strip() == "10001"
+    assert "Read-only" in server.printed("sh", "-c", "echo x > /opt/rollenv/x")
+
+    stopping = threading.Thread(target=server.client.stop, args=(server.id, 45))
+    stopping.start()
+    server.wait(lambda: server.get("readyz") == 503, 20)
+    refused = server.http.post("apis/v1/envs/gem/make", json={"env_id": "game:Sokoban-v0-tiny"})
+    assert refused.status_code == 503
+    assert "about to stop" in refused.text
+    over = False
+    while not over:  # the episode goes on to its end
+        action = twin.oracle_action()
+        answer = env.step(action)
+        assert answer == twin.step(action)
+        over = answer[2] or answer[3]
+    env.close()
+    stopping.join(45)
+    state = server.about()["State"]
+    assert (state["Status"], state["ExitCode"]) == ("exited", 0)
+
+
+@pytest.mark.integration
+def test_a_container_without_namespaces_says_so(contained):
+    server = contained(seccomp=False)
+    answer = server.http.get("readyz")
+    assert answer.status_code == 503
+    assert answer.text.startswith("sandbox: ")
+    assert "needs user namespaces" in answer.text
+    assert httpx.get(f"http://{server.address}/readyz").text == "sandbox: failed\n", "who has no token learns no more"
+
+
+@pytest.mark.integration
+def test_nothing_private_is_in_the_image(client):
+    import container
+
+    names = container.files_of(client, container.IMAGE)
+    assert any(name.endswith("rollenv/envs/game/words/clues.txt") for name in names)
+    assert not [name for name in names if "tokens.toml" in name or ".git/" in name or name.startswith("source")]
+    assert container.IMAGE in str(client.images())
+    assert "SECRET" not in str(client.history(container.IMAGE))
+
+
+@pytest.mark.integration
+def test_the_manifest_of_kubernetes_is_valid():
+    command = ROOT / ".bench" / "kubernetes" / "bin" / "kubernetes-validate"
+    if not command.exists():
+        pytest.skip("`make peers` puts kubernetes-validate into .bench/kubernetes")
+    done = subprocess.run([command, "--strict", DEPLOY / "kubernetes.yaml"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_servers_get_more_time_than_they_take_to_drain():
+    resources = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+    (pod,) = [found["spec"]["template"]["spec"] for found in resources if found["kind"] == "StatefulSet"]
+    (server,) = pod["containers"]
+    waited = int(server["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > waited + drain(server["args"])
+    service = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["rollenv"]
+    assert seconds(service["stop_grace_period"]) > drain(service["command"])
+    unit = (DEPLOY / "rollenv.service").read_text()
+    assert seconds(re.search(r"TimeoutStopSec=(\d+)", unit)[1]) > drain(re.search("ExecStart=(.*)", unit)[1].split())
+
+
+def test_the_unit_is_valid(tmp_path):
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "rollenv.service"
+    unit.write_text((DEPLOY / "rollenv.service").read_text().replace("/opt/rollenv/bin/rollenv", shutil.which("true")))
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def drain(args):
+    """The seconds of ``--drain``."""
+    return float(args[args.index("--drain") + 1])
+
+
+def seconds(text):
+    return float(text.removesuffix("s"))
