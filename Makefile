@@ -61,7 +61,7 @@ gem: .bench/gem/installed
 	touch $@
 
 # Clients of other projects, for the tests that let them talk to `rollenv serve`.
-PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl)
+PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl kubernetes ray)
 peers: $(PEERS)
 
 .bench/rock/installed: PACKAGES := rl-rock==1.11.0
@@ -72,6 +72,8 @@ peers: $(PEERS)
 .bench/mcp/installed: PACKAGES := mcp==2.3.0
 .bench/openreward/installed: PACKAGES := openreward==0.1.167
 .bench/trl/installed: PACKAGES := --constraint constraints.txt trl==1.16.0 torch transformers==5.23.0 openreward==0.1.167 httpx numpy websockets msgpack jinja2
+.bench/ray/installed: PACKAGES := '.[cluster]' psutil
+.bench/kubernetes/installed: PACKAGES := kubernetes-validate==1.37.0
 $(PEERS):
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP) $(PACKAGES)

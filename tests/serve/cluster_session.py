@@ -1,0 +1,99 @@
+"""Servers on a local Ray cluster, one of which is killed; a test runs this in an environment with ``ray[serve]``."""
+
+import os
+import signal
+import time
+
+import httpx
+import psutil
+import ray
+from ray import serve
+
+import rollenv
+from rollenv.serve.cluster import Options, build
+
+FIRST, HTTP = int(os.environ["FIRST_PORT"]), int(os.environ["HTTP_PORT"])
+
+
+def servers():
+    """The addresses that the directory tells."""
+    answer = httpx.get(f"http://127.0.0.1:{HTTP}/servers", timeout=20)
+    return answer.json()["urls"] if answer.status_code == 200 else []
+
+
+def works(url):
+    """Whether a server answers; one that was killed is told for some seconds."""
+    try:
+        return httpx.get(f"{url}/livez").text == "alive\n"
+    except httpx.TransportError:
+        return False
+
+
+def wait(condition, seconds=90):
+    """Wait for a condition."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"it did not come to be in {seconds} s: {servers()}"
+        time.sleep(0.3)
+
+
+def process_of(url):
+    """The server that listens at a URL."""
+    port = int(url.rpartition(":")[2])
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if "rollenv.cli.attached" in line and line[line.index("--port") + 1] == str(port):
+            return process
+    raise LookupError(url)
+
+
+def episodes(address, number):
+    """Sessions at their first turn, each with a twin at home."""
+    found = []
+    for seed in range(number):
+        pair = rollenv.make(f"{address}/game:Sokoban-v0-tiny"), rollenv.make("game:Sokoban-v0-tiny")
+        assert pair[0].reset(seed=seed) == pair[1].reset(seed=seed)
+        found.append(pair)
+    return found
+
+
+def finish(pairs):
+    """Play to the end; every turn is what it is at home."""
+    for served, twin in pairs:
+        over = False
+        while not over:
+            action = twin.oracle_action()
+            answer = served.step(action)
+            assert answer == twin.step(action)
+            over = answer[2] or answer[3]
+        served.close()
+
+
+ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+serve.start(http_options={"host": "127.0.0.1", "port": HTTP})
+serve.run(build(Options(servers=2, cpus=0.1, port=FIRST, options=os.environ["OPTIONS"])))
+wait(lambda: len(servers()) == 2)
+before = servers()
+address = httpx.get(f"http://127.0.0.1:{HTTP}/").text.strip()
+
+pairs = episodes(address, 4)
+process_of(before[0]).kill()
+finish(pairs)
+print("= a server was killed, and every episode ended")
+wait(lambda: len(servers()) == 2 and all(map(works, servers())))
+print("= there are two again")
+
+pairs = episodes(httpx.get(f"http://127.0.0.1:{HTTP}/").text.strip(), 4)
+server = process_of(servers()[1])
+os.kill(server.ppid(), signal.SIGKILL)  # the replica, whose server ends with it
+server.wait(30)
+finish(pairs)
+print("= a replica was killed, and every episode ended")
+wait(lambda: len(servers()) == 2 and all(map(works, servers())))
+print("= there are two again")
+
+left = [process_of(url) for url in servers()]
+serve.shutdown()
+psutil.wait_procs(left, 60)
+print("= left over:", [process.pid for process in left if process.is_running()])
+ray.shutdown()
