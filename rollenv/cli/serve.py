@@ -96,7 +96,7 @@ def command(
         boxes=BoxTerms(sandboxes=sandboxes, per_owner=per_client, idle=idle),
     )
     write_to_stderr(log)
-    sock = run.listen(host, port)
+    sock = run.listen(host, port, min(run.UNREAD, silence))
     pool = ProcessWorkers(workers or None, envs_per_process=sessions)
     scheme = "https" if certificate else "http"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import random
 import socket
 import ssl
@@ -31,6 +32,15 @@ CONNECT = 10.0
 #: Seconds to wait for an answer: more than any deadline of a server.
 ANSWER = 600.0
 
+#: Seconds to send a message.
+_SEND = 60.0
+
+#: Seconds without a byte after which a server is asked whether it is there, and after as many more it is lost.
+SILENCE = 8.0
+
+#: Seconds in which a server that was lost is asked after all others.
+_SHUNNED = 30.0
+
 
 class Connection:
     """A connection, made at the first call and again after it was lost. For one thread at a time.
@@ -39,16 +49,23 @@ class Connection:
         address: of the server.
         patience: seconds to go on trying when the server does not answer or has no room.
         answer: seconds to wait for an answer.
+        silence: seconds to hear nothing at all, twice, from a server that has an answer to give.
     """
 
-    def __init__(self, address: Address, *, patience: float = 30.0, answer: float = ANSWER):
-        self.address, self.patience, self.answer = address, patience, answer
+    def __init__(self, address: Address, *, patience: float = 30.0, answer: float = ANSWER, silence: float = SILENCE):
+        self.address, self.patience, self.answer, self.silence = address, patience, answer, silence
+        self._lost_at = -math.inf
         self._numbers = itertools.count(1)
         self._socket: socket.socket | None = None
         self._protocol: ClientProtocol | None = None
         self._ahead: dict[int, list[Any] | None] = {}
         """The answers to what was sent; None while they are not there."""
         self._parts: list[bytes] = []
+
+    @property
+    def shunned(self) -> bool:
+        """Whether it was lost a short while ago, so that others are better asked first."""
+        return time.monotonic() - self._lost_at < _SHUNNED
 
     def ask(self, operation: str, *args: Any) -> Any:
         """Send a request and wait for its answer; after a lost connection it is sent again.
@@ -140,6 +157,7 @@ class Connection:
             return call()
         except (OSError, EOFError) as error:
             self.close()
+            self._lost_at = time.monotonic()
             raise error if isinstance(error, ServerLost) else ServerLost(f"{self.address}: {error or 'lost'}") from None
         except RollenvError:
             raise
@@ -158,12 +176,14 @@ class Connection:
 
     def _answer(self, number: int) -> Any:
         """Read messages until the answer is there. Those to requests that were given up are left out."""
+        end = time.monotonic() + self.answer
         while (answer := self._ahead[number]) is None:
-            for message in self._messages():
+            for message in self._messages(end):
                 for found in protocol.unpack_all(message):
                     if found[0] in self._ahead:
                         self._ahead[found[0]] = found
         del self._ahead[number]
+        self._lost_at = -math.inf
         if len(answer) == 5:
             raise protocol.error_of(*answer[2:])
         return answer[1]
@@ -183,7 +203,6 @@ class Connection:
             )
             self._socket = sock
             self._shake_hands()
-            sock.settimeout(self.answer)
         except BaseException:
             sock.close()
             self._socket = None
@@ -209,11 +228,15 @@ class Connection:
         if problem is not None:
             raise ServerLost(f"{self.address} does not speak rollenv's protocol: {problem}")
 
-    def _messages(self) -> list[bytes]:
-        """The messages that have come, at least one."""
+    def _messages(self, end: float) -> list[bytes]:
+        """The messages that have come, at least one.
+
+        Args:
+            end: when to give up, in seconds of the monotonic clock.
+        """
         whole: list[bytes] = []
         while not whole:
-            for event in self._events():
+            for event in self._heard(end):
                 if isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT, Opcode.TEXT):
                     self._parts.append(bytes(event.data))
                     if event.fin:
@@ -221,16 +244,27 @@ class Connection:
                         self._parts.clear()
         return whole
 
+    def _heard(self, end: float) -> list[Any]:
+        """What came. A server that works on the answer says that it is there; one that stands still does not."""
+        assert self._protocol is not None
+        for asked in (False, True):
+            try:
+                return self._events()
+            except TimeoutError:
+                if asked or time.monotonic() > end:
+                    raise ServerLost(f"{self.address} is silent") from None
+                self._protocol.send_ping(b"")
+        raise AssertionError
+
     def _events(self) -> list[Any]:
         """Send what is to be sent, and wait until something came."""
         wire, sock = self._protocol, self._socket
         assert wire is not None
         assert sock is not None
-        for data in wire.data_to_send():
-            if data:
-                sock.sendall(data)
+        self._send(wire, sock)
         if events := wire.events_received():
             return events
+        sock.settimeout(self.silence)
         data = sock.recv(1 << 18)
         if data:
             wire.receive_data(data)
@@ -240,6 +274,15 @@ class Connection:
         if not events and not data:
             raise ServerLost(f"{self.address} closed the connection{_why(wire)}")
         return events
+
+    def _send(self, wire: ClientProtocol, sock: socket.socket) -> None:
+        sock.settimeout(_SEND)
+        for data in wire.data_to_send():
+            if data:
+                try:
+                    sock.sendall(data)
+                except TimeoutError:
+                    raise ServerLost(f"{self.address} takes no message") from None
 
 
 def _why(wire: ClientProtocol) -> str:

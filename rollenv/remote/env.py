@@ -104,9 +104,10 @@ class Servers:
         self._turn = itertools.count(threading.get_ident() // 4096)  # threads begin at different servers
 
     def in_turn(self) -> list[Connection]:
-        """All connections, the one whose turn it is first."""
+        """All connections, the one whose turn it is first, and those that were lost a short while ago last."""
         first = next(self._turn) % len(self.connections)
-        return [*self.connections[first:], *self.connections[:first]]
+        turn = [*self.connections[first:], *self.connections[:first]]
+        return sorted(turn, key=lambda connection: connection.shunned)
 
     def ask(self, operation: str, *args: Any) -> Any:
         """Ask the servers in turn until one answers.

@@ -218,6 +218,7 @@ class Server:
             "uptime": time.time() - self.started,
             "sessions": {"open": len(core.sessions), "most": core.terms.sessions, "waiting": core.gate.waiting},
             "counts": asdict(core.counts),
+            "tasks": len(asyncio.all_tasks()),
             "sandboxes": self.boxes.report() | {"counts": asdict(self.boxes.counts)},
         }
         return told | core.health.snapshot(core.workers.report())

@@ -30,6 +30,9 @@ logging.getLogger("uvicorn.error").addFilter(lambda record: not any(text in reco
 #: Seconds for the head of a request.
 _HEAD = 10.0
 
+#: Seconds after which a client is given up that reads nothing; its answers would stay in memory.
+UNREAD = 60.0
+
 
 class _Prompt(H11Protocol):
     """Closes connections whose requests do not begin in time: many slow ones would keep others out."""
@@ -66,19 +69,22 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, unread: float = UNREAD) -> socket.socket:
     """A socket that listens.
 
     Args:
         host: name or address of an interface of this machine.
         port: 0 for any free one.
+        unread: seconds after which a connection ends whose client takes none of what was sent to it.
 
     Raises:
         UsageError: it cannot be had.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2048)
+        sock = socket.create_server((host, port), family=family, backlog=2048)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * unread))  # connections inherit it
+        return sock
     except OSError as error:
         raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
 

@@ -140,7 +140,7 @@ def _watch(worker: int, line: socket.socket, marks: Marks, pool: int | None) -> 
         if pool in ready:
             return None, []
         if line.fileno() in ready:
-            word = line.recv(64)
+            word = _word(line)
             if b"f" in word:
                 return None, _holder(worker, marks)
             if b"b" in word:
@@ -149,6 +149,14 @@ def _watch(worker: int, line: socket.socket, marks: Marks, pool: int | None) -> 
                 return None, []
             with contextlib.suppress(OSError):
                 line.sendall(json.dumps({"state": _state(worker)}).encode() + b"\n")
+
+
+def _word(line: socket.socket) -> bytes:
+    """What the pool says; nothing if it is no more, however it ended."""
+    try:
+        return line.recv(64)
+    except ConnectionError:
+        return b""
 
 
 def _holder(worker: int, marks: Marks) -> list[int]:
