@@ -57,6 +57,7 @@ def command(
     ),
     silence: float = typer.Option(900.0, min=0.1, help="Seconds without a message after which a connection ends."),
     log: str = typer.Option("off", help="Log requests and who opens what, on standard error: off, text or json."),
+    traces: bool = typer.Option(False, help="Send traces to OpenTelemetry's collector (OTEL_EXPORTER_OTLP_ENDPOINT)."),
     any_arguments: bool = typer.Option(False, help="Take arguments of environments that name files and programs."),
 ) -> None:
     """Serve environments and sandboxes to any client, from worker processes on this machine."""
@@ -83,6 +84,7 @@ def command(
         drain=drain,
         hand_over=hand_over,
         silence=silence,
+        traces=traces,
         terms=Terms(
             sessions=sessions,
             per_owner=per_client,

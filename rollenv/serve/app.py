@@ -60,6 +60,8 @@ class Settings:
     """A file or the URL of a server where sessions go on when this one stops."""
     silence: float = 900.0
     """Seconds without a message after which a connection is closed."""
+    traces: bool = False
+    """Send traces to a collector of OpenTelemetry."""
     terms: Terms = field(default_factory=Terms)
     boxes: BoxTerms = field(default_factory=BoxTerms)
 
@@ -107,6 +109,12 @@ class Server:
         """What faces do when the server starts."""
         self.closing: list[Callable[[], Awaitable[None]]] = []
         """What faces do when the server stops."""
+        self.native_class: type[Native] = Native
+        self._traced: Callable[[ASGIApp], ASGIApp] = lambda app: app
+        if settings.traces:
+            from rollenv.serve import traces
+
+            self._traced = traces.begin(self)
 
     def client(self, connection: HTTPConnection) -> Client:
         """Who asks: its token is in the header ``X-API-Key`` or ``Authorization``.
@@ -156,7 +164,7 @@ class Server:
             routes += faces.routes(name, self)
         handlers = {RollenvError: refused, ClientDisconnect: left}
         app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
-        return Requests(Guard(app, self))
+        return Requests(self._traced(Guard(app, self)))
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -177,7 +185,7 @@ class Server:
             await self.core.workers.aclose()
 
     async def _native(self, client: Client, connection: HTTPConnection, receive: Receive, send: Send) -> None:
-        await Native(self.core, client, receive, send, self.settings.silence).talk()
+        await self.native_class(self.core, client, receive, send, self.settings.silence).talk()
 
     async def _alive(self, request: Request) -> Response:
         return PlainTextResponse("alive\n")

@@ -538,6 +538,7 @@ class Sessions:
     def __init__(self, workers: WorkerPool, terms: Terms):
         self.workers, self.terms = workers, terms
         self.sessions: dict[str, Session] = {}
+        self.session_class: type[Session] = Session
         self.deadlines = Deadlines()
         self.gate, self.rates = Gate(terms.running), Rates(terms.rate)
         self.counts, self.health = Counts(), Health(max_backoff=0.0)
@@ -589,7 +590,7 @@ class Sessions:
         """
         task, views = self._task(env_id, dict(settings or {}), name)
         self._admit(owner)
-        found = self.sessions[name] = Session(self, name, owner, task, views)
+        found = self.sessions[name] = self.session_class(self, name, owner, task, views)
         audit("open", owner, session=name[:6], env=env_id)
         return found
 

@@ -1,0 +1,168 @@
+"""Traces for OpenTelemetry (``rollenv serve --traces``): spans of requests and calls, and of what workers do for them.
+
+Without ``--traces`` nothing here is imported, and no class below is used: the server is the same as without traces.
+
+OpenTelemetry's own package for ASGI is not used: its spans hold whole paths, with the names of sandboxes in them, and
+one lasts as long as a WebSocket, whose calls have spans of their own here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rollenv.core import RollenvError
+from rollenv.needs import extra
+from rollenv.serve.answers import status_of
+from rollenv.serve.native import Native
+from rollenv.serve.sessions import Session
+
+with extra("otel", "rollenv serve --traces"):
+    from opentelemetry import propagate, trace
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+if TYPE_CHECKING:
+    from rollenv.serve.app import Server
+
+_tracer = trace.get_tracer("rollenv")
+
+#: Paths that are asked for all the time and tell nothing.
+_PROBES = ("/livez", "/readyz", "/metrics")
+
+#: Seconds that the last spans get to be sent when the server stops.
+_LAST = 5.0
+
+
+def begin(server: Server) -> Callable[[ASGIApp], ASGIApp]:
+    """Trace a server.
+
+    Spans go to the provider that this process has, or by OTLP over HTTP to where ``OTEL_EXPORTER_OTLP_ENDPOINT`` says.
+
+    Args:
+        server: that has no sessions yet.
+
+    Returns:
+        What wraps its web application.
+    """
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        name = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "rollenv"}
+        provider = TracerProvider(resource=Resource.create(name), shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        trace.set_tracer_provider(provider)
+
+        async def send_last() -> None:  # a collector that does not answer keeps nobody waiting
+            last = threading.Thread(target=provider.shutdown, daemon=True)
+            last.start()
+            await asyncio.to_thread(last.join, _LAST)
+
+        server.closing.append(send_last)
+    server.core.session_class, server.native_class = TracedSession, TracedNative
+    return ASGITraces
+
+
+class ASGITraces:
+    """A span for each request of HTTP; a child of the caller's, where the header ``traceparent`` names one.
+
+    Args:
+        app: that answers.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in _PROBES:
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        status = 0
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        above = propagate.extract(headers)
+        with _span(scope["method"], {"http.request.method": scope["method"]}, trace.SpanKind.SERVER, above) as span:
+            try:
+                await self._app(scope, receive, noted)
+            finally:
+                route = getattr(scope.get("route"), "path", "")  # of a request that found one
+                span.update_name(f"{scope['method']} {route}".strip())
+                told = {"http.route": route, "http.response.status_code": status}
+                told |= {"rollenv.owner": scope.get("state", {}).get("client", "")}
+                told |= {"rollenv.env": scope.get("path_params", {}).get("env_id", "")}
+                span.set_attributes({name: value for name, value in told.items() if value})
+                if status >= 500:
+                    span.set_status(trace.StatusCode.ERROR)
+
+
+class TracedNative(Native):
+    """A connection whose requests have spans."""
+
+    def _is_quick(self, number: int, args: tuple[Any, ...]) -> bool:
+        return False  # a step that is traced has a task of its own, to which its spans belong
+
+    async def _carried_out(self, operation: Any, args: list[Any]) -> Any:
+        method = f" {args[2]:.40}" if operation == "call" and len(args) == 4 and isinstance(args[2], str) else ""
+        name = f"{operation:.40}{method}" if isinstance(operation, str) else "nothing"
+        about = {"rollenv.owner": self.client.name}
+        if args and isinstance(args[0], str) and operation not in ("hello", "spec"):
+            about["rollenv.session"] = args[0][:6]
+            if session := self.core.sessions.get(args[0]):
+                about["rollenv.env"] = session.task.env_id
+        with _span(name, about, trace.SpanKind.SERVER):
+            return await super()._carried_out(operation, args)
+
+
+class TracedSession(Session):
+    """A session with a span for each call into its worker; those of a replay are there as well."""
+
+    __slots__ = ()
+
+    async def _opened(self) -> None:
+        with _span("worker open", self._about("open")):
+            await super()._opened()
+
+    async def _ask(self, method: str, args: list[Any]) -> Any:
+        with _span(f"worker {method}", self._about(method)):
+            return await super()._ask(method, args)
+
+    def _about(self, method: str) -> dict[str, str]:
+        found = {"rollenv.env": self.task.env_id, "rollenv.method": method, "rollenv.owner": self.owner}
+        return found | {"rollenv.session": self.name[:6], "rollenv.worker": self._env.worker if self._env else ""}
+
+
+@contextlib.contextmanager
+def _span(
+    name: str, about: Mapping[str, str], kind: trace.SpanKind = trace.SpanKind.INTERNAL, above: Any = None
+) -> Iterator[trace.Span]:
+    """A span that tells how it ended, and no more: what errors say can quote what an agent wrote."""
+    span = _tracer.start_span(name, above, kind, dict(about))
+    with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        outcome = "ok"
+        try:
+            yield span
+        except BaseException as error:
+            outcome = type(error).__name__
+            if _ours(error):
+                span.set_status(trace.StatusCode.ERROR)
+            raise
+        finally:
+            span.set_attribute("rollenv.outcome", outcome)
+
+
+def _ours(error: BaseException) -> bool:
+    """Whether it is the server's fault, or its environment's, and not the client's."""
+    if isinstance(error, RollenvError):
+        return status_of(error) >= 500
+    return isinstance(error, Exception)  # who gives up is no fault
