@@ -16,9 +16,9 @@ from starlette.routing import BaseRoute, Route
 
 from rollenv import __version__, drawing
 from rollenv.core import RollenvError, Unsolvable
-from rollenv.remote.protocol import NotAllowed, ServerFull, error_answer
+from rollenv.remote.protocol import NotAllowed, error_answer
 from rollenv.report.plain import plain
-from rollenv.serve.answers import Json, body_of, status_of
+from rollenv.serve.answers import Json, body_of, retry_after, status_of
 from rollenv.serve.app import Server
 from rollenv.serve.faces.page.asked import Asked
 from rollenv.serve.faces.page.catalogue import Catalogue
@@ -99,8 +99,7 @@ def _answers(server: Server, scope: str, handler: _Handler) -> Callable[[Request
             kind, text, details = error_answer(error)
             status = 409 if isinstance(error, Unsolvable) else status_of(error)
             response = Json({"detail": f"{text:.2000}", "kind": kind, "how": details.get("kind", "")}, status)
-            if isinstance(error, ServerFull):
-                headers["Retry-After"] = str(max(1, round(float(error.details.get("retry_after", 1)))))
+            headers |= retry_after(error)
         if len(response.body) > _LARGE and "gzip" in request.headers.get("accept-encoding", ""):
             response = Response(gzip.compress(response.body, 5), response.status_code, media_type=response.media_type)
             headers["Content-Encoding"] = "gzip"
