@@ -25,7 +25,7 @@ function fill(node, {envs, texts, groups}) {
   const search = el("input", {type: "search", placeholder: "sokoban, math, shop…", "aria-label": "Search environments", value: kept.text,
                               oninput: () => { kept.text = search.value; filter(); }});
   search.value = kept.text;
-  const group = el("select", {onchange: () => { kept.group = group.value; filter(); }}, el("option", {value: ""}, "All groups"),
+  const group = el("select", {"aria-label": "Group", onchange: () => { kept.group = group.value; filter(); }}, el("option", {value: ""}, "All groups"),
     ...Object.entries(groups).map(([name, text]) => el("option", {value: name, title: visible(text)}, `${visible(name)}: ${plural(rows.filter(r => r.group === name).length, "id")}`)));
   group.value = Object.hasOwn(groups, kept.group) ? kept.group : "";
   const chips = el("div", {class: "chips", role: "group", "aria-label": "Show only"}, ...MARKS.map(([key, text]) => {
@@ -64,11 +64,11 @@ export function cardView({rest: env, denied}) {
   return {title: env, node, start: () => ask("card", {env}).then(card => fillCard(node, card), error => node.lastChild.replaceWith(denied(error)))};
 }
 
-function usage(env) {
+function usage(env, served, agent) {
   const host = location.host, scheme = location.protocol === "https:" ? "rollenv+wss" : "rollenv+ws", name = JSON.stringify(env);
   return [el("h3", {}, "On this machine"), code(`import rollenv\n\nenv = rollenv.make(${name})\nobservation, info = env.reset(seed=7)`),
-          el("h3", {}, "From this server"), code(`env = rollenv.make(${JSON.stringify(`${scheme}://${host}/${env}`)})`),
-          el("h3", {}, "An evaluation"), code(`rollenv eval ${env} --agent oracle -n 20 --workers ${scheme}://${host}`)];
+          ...(served ? [el("h3", {}, "From this server"), code(`env = rollenv.make(${JSON.stringify(`${scheme}://${host}/${env}`)})`),
+                        el("h3", {}, "An evaluation"), code(`rollenv eval ${env} --agent ${agent} -n 20 --workers ${scheme}://${host}`)] : [])];
 }
 
 function howTo(card) {
@@ -80,7 +80,8 @@ function howTo(card) {
 function fillCard(node, card) {
   const runs = !card.needs.some(([, , here]) => !here), has = name => card.abilities.includes(name);
   const turns = card.limit ? card.limit === 1 ? "1: a single answer" : `at most ${card.limit}` : "";
-  const needs = card.needs.map(([name, hint, here]) => `${name}${here ? "" : " (missing)"}${hint ? `: ${hint}` : ""}`).join("\n");
+  const hints = [...new Set(card.needs.map(([, hint]) => hint))];
+  const needs = hints.map(hint => card.needs.filter(need => need[1] === hint).map(([name, , here]) => here ? name : `${name} (missing)`).join(", ") + (hint ? `: ${hint}` : "")).join("\n");
   const contract = facts([
     ["How to answer", howTo(card) && pre(howTo(card))], ["Turns", turns],
     ["Reward of a turn", (card.rewards || []).length ? `${range(card.rewards)}, in two sampled episodes` : ""],
@@ -101,9 +102,9 @@ function fillCard(node, card) {
         card.prompt ? el("div", {class: "card"}, el("h2", {}, "An example"), el("h3", {}, "What an agent reads first (seed 0)"), el("div", {class: "box", tabindex: "0", "aria-label": "First observation"}, pre(card.prompt)),
           card.action ? el("div", {}, el("h3", {}, "An action"), el("div", {class: "box"}, pre(card.action))) : null,
           card.legend ? el("p", {class: "small dim"}, visible(card.legend)) : null) : null),
-      el("div", {}, el("div", {class: "card"}, el("h2", {}, "How to use it"), ...usage(card.env)),
+      el("div", {}, el("div", {class: "card"}, el("h2", {}, "How to use it"), ...usage(card.env, runs, has("oracle") ? "oracle" : "random")),
         defaults.length ? el("div", {class: "card"}, el("h2", {}, "Arguments"), table(["Name", "Default"], defaults, {"aria-label": "Arguments"})) : null,
-        levels.length ? el("div", {class: "card"}, el("h2", {}, "Levels"), table(["Level", "Arguments", ""], levels, {"aria-label": "Levels"})) : null)),
+        levels.length ? el("div", {class: "card"}, el("h2", {}, "Levels"), table(["Level", "Arguments", "Begin"], levels, {"aria-label": "Levels"})) : null)),
   ].filter(Boolean));
 }
 

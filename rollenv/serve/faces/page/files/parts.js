@@ -57,7 +57,7 @@ const squeezed = text => text.replace(/\s+/g, "");
 // What a turn shows: the board, the observation, and what else there is to see.
 export function stage(turn, {live = false, label = "The environment says"} = {}) {
   const {board, text} = viewOf(turn.view);
-  const said = el("div", {class: "said"}, el("h3", {class: "label"}, label),
+  const said = el("div", {class: "said"}, el("h2", {class: "label"}, label),
     el("div", live ? {"aria-live": "polite", "aria-atomic": "true"} : {}, turn.observation ? pre(turn.observation) : el("p", {class: "dim"}, "(nothing)")));
   const more = text && !squeezed(turn.observation).includes(squeezed(text)) ? folded("State, as render() shows it", text) : null;
   const info = turn.info && turn.info !== "{}" ? folded("Info", turn.info) : null;

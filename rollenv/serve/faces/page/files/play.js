@@ -190,7 +190,7 @@ class Game {
     this.offered = el("div", {class: "choices", role: "group", "aria-label": "What can be done now"});
     this.searching = el("form", {class: "row", hidden: true, onsubmit: event => { event.preventDefault(); this.step({action: `search[${this.words.value}]`}); }},
       field("Search", this.words = el("input", {type: "search", autocomplete: "off"})), el("button", {}, "Search"));
-    this.text = el("textarea", {rows: "2", "aria-label": "Your answer", spellcheck: "false", placeholder: "Your answer", onkeydown: event => {
+    this.text = el("textarea", {rows: this.card.limit === 1 ? "5" : "2", "aria-label": "Your answer", spellcheck: "false", placeholder: "Your answer", onkeydown: event => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); this.send(); }
     }});
     this.exact = el("input", {type: "checkbox"});
@@ -199,7 +199,7 @@ class Game {
       el("button", {type: "button", "data-move": move, "aria-label": move, title: `${move} (arrow key or ${{up: "W", left: "A", down: "S", right: "D"}[move]})`, onclick: () => this.step({action: this.card.moves[move], quick: true})}, ARROWS[move])));
     const answer = el("div", {class: "answer"}, this.text, el("div", {class: "row"}, button("Send", () => this.send(), {class: "primary"}),
       wrapped ? el("label", {class: "small"}, this.exact, "exactly as typed") : null,
-      el("span", {class: "small dim"}, wrapped ? `else ${visible(this.card.template.replace("%s", "…"))} is added. ` : "", "Enter sends, Shift+Enter begins a line.")));
+      el("span", {class: "small dim"}, wrapped ? `${visible(this.card.template.replace("%s", "…"))} is added around it. ` : "", "Enter sends, Shift+Enter begins a line.")));
     this.acts.append(...[
       this.pad, moves.length ? el("p", {class: "small dim keys"}, "Arrow keys or W A S D") : null,
       few.length ? el("div", {class: "choices", role: "group", "aria-label": "Actions"}, ...few.map(action => button(visible(this.bare(action)), () => this.step({action, quick: true})))) : null,
@@ -230,6 +230,8 @@ class Game {
     if (live) live.replaceChildren(...shown.querySelector("[aria-live]").childNodes), shown.querySelector("[aria-live]").replaceWith(live);
     this.board.replaceChildren(shown);
     this.layout.classList.toggle("over", this.over);
+    if (this.over) this.hinted("The episode is over. ", button("Restart it", () => this.again(), {class: "quiet"}), " ", button("New one", () => this.begin(randomSeed()), {class: "quiet"}));
+    else if (count === 0) this.hinted();
     this.offer(turn);
     const from = Math.max(1, this.turns.length - SHOWN);
     this.log.replaceChildren(count ? el("details", {class: "card folded", open: this.log.firstChild?.open ?? false}, el("summary", {}, plural(count, "turn")),

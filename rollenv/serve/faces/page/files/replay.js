@@ -148,6 +148,6 @@ class Player {
       this.at === this.turns.length - 1 ? won : null].filter(Boolean));
     this.stage.hidden = this.next.hidden = false;
     this.stage.replaceChildren(stage(turn, {live: !this.timer}));
-    this.next.replaceChildren(el("h3", {class: "label"}, next ? "The next action" : "The end"), next ? pre(next.action) : el("p", {class: "dim last"}, won ? `The episode is over: ${won.textContent}.` : this.loaded ? "There are no more actions." : "Waiting for more…"));
+    this.next.replaceChildren(el("h2", {class: "label"}, next ? "The next action" : "The end"), next ? pre(next.action) : el("p", {class: "dim last"}, won ? `The episode is over: ${won.textContent}.` : this.loaded ? "There are no more actions." : "Waiting for more…"));
   }
 }
