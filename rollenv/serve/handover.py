@@ -126,7 +126,7 @@ def adopt(core: Sessions, told: Any) -> None:
 #: What is told of a session.
 _KINDS: Mapping[str, type] = {
     "name": str, "owner": str, "env_id": str, "settings": dict, "about": dict, "count": int, "over": bool,
-    "calls": list, "last": list, "last_step": list,
+    "calls": list, "last": list, "last_step": list, "turns": int, "via": str,
 }  # fmt: skip
 
 

@@ -274,6 +274,8 @@ class Session:
             "calls": self.history.calls,
             "last": _outcome(self._last),
             "last_step": self.last_step,
+            "turns": self.turns,
+            "via": self.via,
         }
 
     def go_on(self, told: Mapping[str, Any], history: History) -> None:
@@ -286,6 +288,7 @@ class Session:
         self.about, self.count, self.over, self.last_step = (
             told["about"], told["count"], told["over"], told["last_step"],
         )  # fmt: skip
+        self.turns, self.via = told["turns"], told["via"]
         self.history, self.lasting, self.left = history, True, time.monotonic()
         loop = asyncio.get_running_loop()
         self._building, self._last = loop.create_future(), loop.create_future()
