@@ -39,6 +39,7 @@ def command(
     sessions: int = typer.Option(1024, min=1, help="Sessions at the same time."),
     per_client: int = typer.Option(0, min=0, help="Sessions of one token at the same time; 0 for no limit."),
     rate: float = typer.Option(0.0, min=0, help="Requests of one token a second; 0 for no limit."),
+    compute: float = typer.Option(0.0, min=0, help="Seconds of computing of one token a minute; 0 for no limit."),
     idle: float = typer.Option(1800.0, min=0.1, help="Seconds without a call after which a session ends."),
     gone: float = typer.Option(300.0, min=0.1, help="Seconds after which a session ends whose client has gone."),
     reset_deadline: float = typer.Option(300.0, min=0.1, help="Seconds for building or resetting an environment."),
@@ -65,6 +66,7 @@ def command(
     from rollenv.serve import auth, run
     from rollenv.serve.app import Settings
     from rollenv.serve.boxes import BoxTerms
+    from rollenv.serve.gate import Allowance
     from rollenv.serve.logs import write_to_stderr
     from rollenv.serve.sessions import Terms
 
@@ -87,15 +89,14 @@ def command(
         traces=traces,
         terms=Terms(
             sessions=sessions,
-            per_owner=per_client,
-            rate=rate,
+            each=Allowance(per_client, rate, compute),
             idle=idle,
             gone=gone,
             reset=reset_deadline,
             step=step_deadline,
             any_arguments=any_arguments,
         ),
-        boxes=BoxTerms(sandboxes=sandboxes, per_owner=per_client, idle=idle),
+        boxes=BoxTerms(sandboxes=sandboxes, idle=idle),
     )
     write_to_stderr(log)
     sock = run.listen(host, port, min(run.UNREAD, silence))

@@ -24,6 +24,7 @@ from rollenv.serve.auth import Client, Tokens
 from rollenv.serve.boxes import Boxes, BoxTerms
 from rollenv.serve.canaries import Canaries
 from rollenv.serve.faces import FACES
+from rollenv.serve.gate import Meter
 from rollenv.serve.logs import Requests, audit
 from rollenv.serve.metrics import CONTENT_TYPE, Metrics
 from rollenv.serve.native import Native
@@ -100,7 +101,8 @@ class Server:
                 f"on {settings.host} other machines can reach the server, so it needs tokens: make one with "
                 "`rollenv serve --new-token NAME >> tokens.toml` and pass --tokens tokens.toml"
             )
-        self.core, self.boxes = Sessions(workers, settings.terms), Boxes(settings.boxes)
+        meter = Meter(settings.terms.each, self.tokens.allowances)
+        self.core, self.boxes = Sessions(workers, settings.terms, meter), Boxes(settings.boxes, meter)
         self.uploads: set[str] = set()
         """Paths whose bodies are files for sandboxes."""
         self.metrics, self.canaries = Metrics(self), Canaries(self.core, self.boxes)
@@ -146,7 +148,7 @@ class Server:
             TooFast: it asks too often.
         """
         connection.scope.setdefault("state", {})["client"] = name
-        self.core.rates.take(name)
+        self.core.meter.take(name)
 
     def app(self) -> ASGIApp:
         """The web application."""

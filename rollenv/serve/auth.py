@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import datetime
 import hashlib
 import hmac
 import json
+import math
 import re
 import secrets
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rollenv.core import UsageError
 from rollenv.remote.protocol import NotAllowed
+from rollenv.serve.gate import Allowance
 
 #: What a token may be for.
 SCOPES = ("environments", "sandboxes", "admin")
@@ -41,6 +44,17 @@ class Client:
             raise NotAllowed(f"the token of {self.name!r} is not for {scope}")
 
 
+@dataclass(frozen=True)
+class Entry:
+    """What is known of a token. It is 32 random bytes, so a plain hash is enough."""
+
+    digest: str
+    """SHA-256 of the token, in hexadecimal digits."""
+    scopes: frozenset[str]
+    expires: datetime.datetime | None = None
+    allowance: Allowance = field(default_factory=Allowance)
+
+
 #: Whoever asks a server without tokens, which listens on this machine only.
 ANYONE = Client("anyone", frozenset(SCOPES))
 
@@ -49,19 +63,21 @@ class Tokens:
     """The tokens that a server knows.
 
     Args:
-        hashes: a mapping from client names to the SHA-256 of their tokens, in hexadecimal digits, and their scopes.
-            Tokens are 32 random bytes, so a plain hash is enough. Empty: everybody may do everything.
+        hashes: by the names of clients. Empty: everybody may do everything.
     """
 
-    def __init__(self, hashes: Mapping[str, tuple[str, frozenset[str]]]):
-        self._hashes = {name: (digest.encode(), Client(name, scopes)) for name, (digest, scopes) in hashes.items()}
+    def __init__(self, hashes: Mapping[str, Entry]):
+        self._hashes = {name: (entry, Client(name, entry.scopes)) for name, entry in hashes.items()}
+        self.allowances = {name: entry.allowance for name, entry in hashes.items()}
+        """What clients may take, by name."""
 
     def __bool__(self) -> bool:
         return bool(self._hashes)
 
     @classmethod
     def read(cls, file: Path) -> Tokens:
-        """Read ``[NAME]`` tables with ``hash`` and ``scopes``.
+        """Read ``[NAME]`` tables with ``hash`` and ``scopes``; ``expires`` (a date or a time), and what :class:`Allowance`
+        has, are optional.
 
         Raises:
             UsageError: the file cannot be read, or is not of this form.
@@ -84,10 +100,13 @@ class Tokens:
         if not token:
             raise NotAllowed("a token is needed: send the header 'Authorization: Bearer TOKEN'")
         digest = digest_of(token).encode()
-        found = [client for known, client in self._hashes.values() if hmac.compare_digest(known, digest)]
+        found = [both for both in self._hashes.values() if hmac.compare_digest(both[0].digest.encode(), digest)]
         if not found:
             raise NotAllowed("the token is wrong")
-        return found[0]
+        entry, client = found[0]
+        if entry.expires is not None and entry.expires <= datetime.datetime.now(datetime.UTC):
+            raise NotAllowed(f"the token of {client.name!r} has expired")
+        return client
 
 
 def _token(authorization: str) -> str:
@@ -124,12 +143,31 @@ def new_token(name: str, scopes: list[str]) -> tuple[str, str]:
     return token, f"[{json.dumps(name)}]\nhash = {json.dumps(digest_of(token))}\nscopes = {json.dumps(scopes)}\n"
 
 
-def _entry(file: Path, name: str, table: Any) -> tuple[str, frozenset[str]]:
-    if not isinstance(table, dict) or set(table) != {"hash", "scopes"}:
-        raise UsageError(f"{file}: [{name}] needs the keys hash and scopes and no others")
+_LIMITS = ("sessions", "rate", "compute")
+
+
+def _entry(file: Path, name: str, table: Any) -> Entry:
+    where = f"{file}: [{name}]"
+    if not isinstance(table, dict) or not {"hash", "scopes"} <= set(table) <= {"hash", "scopes", "expires", *_LIMITS}:
+        raise UsageError(f"{where} needs the keys hash and scopes, and may have expires, {', '.join(_LIMITS)}")
     if not isinstance(table["hash"], str) or not re.fullmatch(r"[0-9a-f]{64}", table["hash"]):
         raise UsageError(f"{file}: the hash of [{name}] is not that of a token; `rollenv serve --new-token` makes one")
-    return table["hash"], _scopes(f"{file}: [{name}]", table["scopes"])
+    limits = {key: table[key] for key in _LIMITS if key in table}
+    for key, value in limits.items():
+        kinds = int if key == "sessions" else int | float
+        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < math.inf:
+            raise UsageError(f"{where}: {key} is a number from 0, not {value!r:.40}")
+    expires = _expires(where, table["expires"]) if "expires" in table else None
+    return Entry(table["hash"], _scopes(where, table["scopes"]), expires, Allowance(**limits))
+
+
+def _expires(where: str, value: Any) -> datetime.datetime:
+    """A time; a date is its beginning, and without a zone it is UTC."""
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        value = datetime.datetime(value.year, value.month, value.day)
+    if not isinstance(value, datetime.datetime):
+        raise UsageError(f"{where}: expires is a date or a time like 2027-01-31T12:00:00Z, not {value!r:.40}")
+    return value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
 
 
 def _scopes(where: str, scopes: Any) -> frozenset[str]:

@@ -17,7 +17,7 @@ from rollenv.core import UsageError
 from rollenv.remote.protocol import ServerFull, SessionGone, session_name
 from rollenv.sandbox import AsyncSandbox, Pool, Sandbox
 from rollenv.sandbox.types import Limits, RunResult
-from rollenv.serve.gate import NO_HURRY, Gate
+from rollenv.serve.gate import NO_HURRY, Gate, Meter
 from rollenv.serve.logs import audit
 
 logger = logging.getLogger(__name__)
@@ -64,8 +64,10 @@ class BoxTerms:
 class Box:
     """A client's sandbox."""
 
-    def __init__(self, name: str, owner: str, sandbox: Sandbox, metadata: Mapping[str, str], brief: bool = False):
-        self.name, self.owner, self.metadata = name, owner, dict(metadata)
+    def __init__(
+        self, name: str, owner: str, sandbox: Sandbox, metadata: Mapping[str, str], meter: Meter, brief: bool = False
+    ):
+        self.name, self.owner, self.metadata, self._meter = name, owner, dict(metadata), meter
         self.brief = brief
         """Whether it ends with the call that it was made for."""
         self.sandbox = AsyncSandbox(sandbox)
@@ -91,7 +93,11 @@ class Box:
             raise SessionGone("the sandbox has ended")
         with self.hold():
             async with self._room:
-                yield self.sandbox
+                began = time.monotonic()
+                try:
+                    yield self.sandbox
+                finally:
+                    self._meter.spend(self.owner, time.monotonic() - began)
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -119,10 +125,11 @@ class Boxes:
 
     Args:
         terms: what clients get.
+        meter: of what they take.
     """
 
-    def __init__(self, terms: BoxTerms):
-        self.terms, self.counts = terms, BoxCounts()
+    def __init__(self, terms: BoxTerms, meter: Meter):
+        self.terms, self.meter, self.counts = terms, meter, BoxCounts()
         self.boxes: dict[str, Box] = {}
         self.draining = False
         self.gate = Gate(_CORES, patience=NO_HURRY)
@@ -172,7 +179,7 @@ class Boxes:
             raise
         finally:
             self._opening.remove(owner)
-        box = Box(session_name(), owner, sandbox, metadata or {}, brief)
+        box = Box(session_name(), owner, sandbox, metadata or {}, self.meter, brief)
         if self.draining:
             sandbox.kill()
             raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
@@ -258,7 +265,9 @@ class Boxes:
             async with self.gate.turn(owner):
                 began, self.counts.runs = True, self.counts.runs + 1
                 call = functools.partial(pool.run, code, stdin=stdin, timeout=seconds)
-                return await asyncio.get_running_loop().run_in_executor(self._programs, call)
+                ran = await asyncio.get_running_loop().run_in_executor(self._programs, call)
+                self.meter.spend(owner, ran.seconds)
+                return ran
 
         task = asyncio.ensure_future(alone())
         self._alone.add(task)
@@ -331,8 +340,8 @@ class Boxes:
             problem = "the server is about to stop"
         elif len(self.boxes) + len(self._opening) >= terms.sandboxes:
             problem = f"all {terms.sandboxes} sandboxes are taken"
-        elif terms.per_owner and mine >= terms.per_owner:
-            problem = f"all {terms.per_owner} sandboxes of this client are taken"
+        elif 0 < self.meter.allowance(owner).sessions <= mine:
+            problem = f"all {mine} sandboxes of this client are taken"
         if problem:
             self.counts.refused += 1
             raise ServerFull(problem, retry_after=5.0, draining=self.draining)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from rollenv.remote.protocol import TooFast
 from rollenv.serve.deadlines import Deadlines
@@ -12,20 +14,49 @@ from rollenv.serve.deadlines import Deadlines
 #: Seconds after which somebody who is inside no longer keeps others out: an environment that hangs takes no place.
 PATIENCE = 1.0
 
+_MINUTE = 60.0
+
 #: For who keeps a place to the end.
 NO_HURRY = 1e9
 
 
-class Rates:
-    """How often each owner may ask: so many times a second, and twice as many at once after a pause.
+@dataclass(frozen=True)
+class Allowance:
+    """What one owner may take; 0 is no limit."""
+
+    sessions: int = 0
+    """At the same time; as many sandboxes."""
+    rate: float = 0.0
+    """Requests a second, and twice as many at once after a pause."""
+    compute: float = 0.0
+    """Seconds a minute: of processor time in environments, and that programs run in sandboxes."""
+
+    def __or__(self, usual: Allowance) -> Allowance:
+        return Allowance(self.sessions or usual.sessions, self.rate or usual.rate, self.compute or usual.compute)
+
+
+class Meter:
+    """How much owners take.
 
     Args:
-        rate: times a second; 0 for no limit.
+        usual: what they may.
+        own: what some may instead.
     """
 
-    def __init__(self, rate: float):
-        self.rate = rate
+    def __init__(self, usual: Allowance, own: Mapping[str, Allowance] | None = None):
+        self._usual, self._own = usual, dict(own or {})
         self._ready: dict[str, float] = {}
+        self._worked: dict[str, float] = {}
+
+    def allowance(self, owner: str) -> Allowance:
+        """What an owner may take."""
+        own = self._own.get(owner)
+        return self._usual if own is None else own | self._usual
+
+    def counts(self, owner: str) -> bool:
+        """Whether it matters how much an owner asks for."""
+        allowed = self.allowance(owner)
+        return bool(allowed.rate or allowed.compute)
 
     def take(self, owner: str) -> None:
         """Count a request.
@@ -34,16 +65,29 @@ class Rates:
             owner: who asks.
 
         Raises:
-            TooFast: that is too often.
+            TooFast: that is too often, or what was asked before took too long.
         """
-        if not self.rate:
-            return
-        now = time.monotonic()
-        ready = max(self._ready.get(owner, 0.0), now - 2.0) + 1 / self.rate  # when it would be there in an even flow
-        if ready > now:
-            text = f"{owner} asks more than {self.rate:g} times a second"
-            raise TooFast(text, retry_after=ready - now)
-        self._ready[owner] = ready
+        allowed, now = self.allowance(owner), time.monotonic()
+        if allowed.compute and (wait := self._worked.get(owner, 0.0) - now) > 0:
+            text = f"{owner} has used its {allowed.compute:g} seconds of computing in a minute"
+            raise TooFast(text, retry_after=wait)
+        if allowed.rate:
+            ready = max(self._ready.get(owner, 0.0), now - 2.0) + 1 / allowed.rate  # when it would be in an even flow
+            if ready > now:
+                raise TooFast(f"{owner} asks more than {allowed.rate:g} times a second", retry_after=ready - now)
+            self._ready[owner] = ready
+
+    def spend(self, owner: str, seconds: float) -> None:
+        """Count what was computed for an owner.
+
+        Args:
+            owner: whose call it was.
+            seconds: of computing.
+        """
+        allowed = self.allowance(owner)
+        if allowed.compute:
+            minute = time.monotonic() - _MINUTE
+            self._worked[owner] = max(self._worked.get(owner, 0.0), minute) + seconds * _MINUTE / allowed.compute
 
 
 class Gate:

@@ -41,6 +41,7 @@ class Native:
 
     def __init__(self, core: Sessions, client: Client, receive: Receive, send: Send, silence: float):
         self.core, self.client, self._receive, self._send, self.silence = core, client, receive, send, silence
+        self._counted = core.meter.counts(client.name)
         self._running: dict[int, tuple[asyncio.Task[None], Any]] = {}
         self._begun, self._room = 0, asyncio.Event()
         self._connected = True
@@ -89,7 +90,7 @@ class Native:
 
     def _is_quick(self, number: int, args: tuple[Any, ...]) -> bool:
         """Whether it is a step that could be sent to its worker at once."""
-        if len(args) != 4 or args[2] != "step" or self.core.rates.rate or number in self._quick:
+        if len(args) != 4 or args[2] != "step" or self._counted or number in self._quick:
             return False
         name, count, _, given = args
         session = self.core.sessions.get(name) if type(name) is str else None
@@ -182,7 +183,7 @@ class Native:
 
     async def _open(self, session: str, env_id: str, settings: dict[str, Any]) -> dict[str, Any]:
         self.client.needs("environments")
-        self.core.rates.take(self.client.name)
+        self.core.meter.take(self.client.name)
         found = await self.core.open(session, self.client.name, env_id, settings)
         found.lasting = True
         return found.about
@@ -194,7 +195,7 @@ class Native:
 
     async def _call(self, session: str, count: int, method: str, args: list[Any]) -> Any:
         found = self.core.get(session, self.client.name)
-        self.core.rates.take(self.client.name)
+        self.core.meter.take(self.client.name)
         self._uses(found)
         try:
             return await found.numbered(count, method, args)

@@ -8,7 +8,7 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rollenv.core import EpisodeOver, NoSuchAbility, RollenvError, UsageError
@@ -23,7 +23,7 @@ from rollenv.rollout.workers.base import EnvFailure, Seen, Views
 from rollenv.rollout.workers.pool import PooledEnv, WorkerPool
 from rollenv.serve import arguments
 from rollenv.serve.deadlines import Deadlines, Limit
-from rollenv.serve.gate import Gate, Rates
+from rollenv.serve.gate import Allowance, Gate, Meter
 from rollenv.serve.logs import asked_at, audit
 from rollenv.serve.quick import QuickStep, Told
 
@@ -42,8 +42,8 @@ class Terms:
 
     sessions: int = 1024
     """How many there are at the same time."""
-    per_owner: int = 0
-    """How many of them one owner has; 0 for all."""
+    each: Allowance = field(default_factory=Allowance)
+    """What one owner gets, whose token says nothing else."""
     idle: float = 1800.0
     """Seconds without a call after which a session ends."""
     gone: float = 300.0
@@ -56,8 +56,6 @@ class Terms:
     """Seconds for every other call."""
     replays: int = 3
     """How often a call is made again whose worker was lost."""
-    rate: float = 0.0
-    """Requests of one owner a second; 0 for no limit."""
     running: int = 64
     """Calls into environments at the same time."""
     any_arguments: bool = False
@@ -347,7 +345,9 @@ class Session:
             env: of which.
             seconds: that it took.
         """
-        health = self._core.health
+        health, meter = self._core.health, self._core.meter
+        if meter.counts(self.owner):
+            meter.spend(self.owner, env.computed())
         for record in (health.env(self.task.env_id), health.worker(env.worker)):
             record.ok(method, seconds)
         self._core.timed(method, seconds)
@@ -443,6 +443,8 @@ class Session:
                 worker = self._env.worker if self._env is not None else ""
                 self._core.health.failed(self.task.env_id, worker, problem.kind, str(problem))
                 self.release(hung=problem.kind == "hung")
+                if problem.kind == "hung":
+                    self._core.meter.spend(self.owner, self._core.terms.step)
                 self._alone = self._alone or problem.blamed
                 if problem.kind != "lost" or not left:
                     raise EnvBroke(str(problem), kind=problem.kind) from problem
@@ -536,14 +538,15 @@ class Sessions:
     Args:
         workers: where their environments live.
         terms: what clients get.
+        meter: of what they take.
     """
 
-    def __init__(self, workers: WorkerPool, terms: Terms):
-        self.workers, self.terms = workers, terms
+    def __init__(self, workers: WorkerPool, terms: Terms, meter: Meter | None = None):
+        self.workers, self.terms, self.meter = workers, terms, meter or Meter(terms.each)
         self.sessions: dict[str, Session] = {}
         self.session_class: type[Session] = Session
         self.deadlines = Deadlines()
-        self.gate, self.rates = Gate(terms.running), Rates(terms.rate)
+        self.gate = Gate(terms.running)
         self.counts, self.health = Counts(), Health(max_backoff=0.0)
         self.timed: Callable[[str, float], None] = lambda method, seconds: None
         """Called with the time of every call that succeeded."""
@@ -661,9 +664,10 @@ class Sessions:
         if len(self.sessions) >= self.terms.sessions:
             self.counts.refused += 1
             raise ServerFull(f"all {self.terms.sessions} sessions are taken", retry_after=1.0)
-        if self.terms.per_owner and sum(s.owner == owner for s in self.sessions.values()) >= self.terms.per_owner:
+        most = self.meter.allowance(owner).sessions
+        if most and sum(session.owner == owner for session in self.sessions.values()) >= most:
             self.counts.refused += 1
-            raise ServerFull(f"all {self.terms.per_owner} sessions of this client are taken", retry_after=1.0)
+            raise ServerFull(f"all {most} sessions of this client are taken", retry_after=1.0)
 
     async def _reap(self) -> None:
         while True:

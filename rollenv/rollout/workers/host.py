@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 # Bound here, so that an environment that patches them in its worker affects nothing else.
 _getpid, _exit, _fstat, _loads, _Lock = os.getpid, os._exit, os.fstat, pickle.loads, threading.Lock
 
-_now = time.monotonic
+_now, _thread_time = time.monotonic, time.thread_time
 _umask, _getrlimit, _setrlimit = os.umask, resource.getrlimit, resource.setrlimit
 
 #: Seconds in which a quick environment plays a turn.
@@ -143,11 +143,11 @@ def serve(connection: socket.socket, threads: int, marks: Marks, crash_file: int
     marks.watch_exits()
     line = _Line(connection, marks)
     lanes = _Lanes(EnvHost(marks), line, threads)
-    line.send([(0, str(os.getpid()).encode())])
+    line.send([(0, str(os.getpid()).encode(), 0.0)])
     while (requests := line.receive(lanes.patience)) is not None:
         for request in requests:
             if request[1] == "ping":
-                line.send([(0, b"")])
+                line.send([(0, b"", 0.0)])
             else:
                 lanes.take(request)
         lanes.look()
@@ -158,8 +158,8 @@ def serve(connection: socket.socket, threads: int, marks: Marks, crash_file: int
 #: A request: its number, the operation, the number of the environment, arguments.
 _Request = tuple[int, str, int, tuple[Any, ...]]
 
-#: The numbers of requests, and their encoded answers.
-_Answers = list[tuple[int, bytes]]
+#: The numbers of requests, their encoded answers, and the seconds of processor time that they took.
+_Answers = list[tuple[int, bytes, float]]
 
 
 class _Lanes:
@@ -231,16 +231,16 @@ class _Lanes:
                     answers = [answer]
             self._line.send(answers, request[2])
 
-    def _carried_out(self, request: _Request) -> tuple[int, bytes]:
+    def _carried_out(self, request: _Request) -> tuple[int, bytes, float]:
         number, operation, env, args = request
-        began = _now()
+        began, before = _now(), _thread_time()
         payload = self._host.answer(operation, env, args)
         took = _now() - began
         if operation == "close" or took < _QUICK / 2:
             self._slow.discard(env)
         elif took > _QUICK:
             self._slow.add(env)
-        return number, payload
+        return number, payload, _thread_time() - before
 
 
 class _Line:
@@ -267,7 +267,7 @@ class _Line:
             return
         if _getpid() != self._pid:  # an environment forked, and this is the child that should never have come here
             _exit(0)
-        data = b"".join(messages.pack_answer(request, payload) for request, payload in answers)
+        data = b"".join(messages.pack_answer(request, payload, seconds) for request, payload, seconds in answers)
         try:
             status = _fstat(self._fd)
             if status.st_ino != self._inode or not stat.S_ISSOCK(status.st_mode):

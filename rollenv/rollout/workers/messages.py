@@ -20,8 +20,9 @@ from rollenv.core import MissingExtra, RollenvError, UnknownEnv, Unsolvable, Usa
 from rollenv.rollout import border
 from rollenv.rollout.workers.base import EnvFailure, Seen, checked, says, told
 
-#: Before a request: its length. Before an answer: its length and the request's number.
-REQUEST, ANSWER = struct.Struct("!I"), struct.Struct("!IQ")
+#: Before a request: its length. Before an answer: its length, the request's number, and the processor time that it took
+#: in microseconds.
+REQUEST, ANSWER = struct.Struct("!I"), struct.Struct("!IQI")
 
 #: Bytes of an answer.
 LARGEST_ANSWER = 1 << 26
@@ -109,14 +110,15 @@ def pack_request(message: Any) -> bytes:
     return REQUEST.pack(len(data)) + data
 
 
-def pack_answer(request: int, payload: bytes) -> bytes:
+def pack_answer(request: int, payload: bytes, seconds: float = 0.0) -> bytes:
     """Pack an answer for sending.
 
     Args:
         request: number of the request.
         payload: encoded result.
+        seconds: of processor time that it took.
     """
-    return ANSWER.pack(len(payload), request) + payload
+    return ANSWER.pack(len(payload), request, min(int(1e6 * seconds), 2**32 - 1)) + payload
 
 
 def encode(env_id: str, value: Any) -> bytes:

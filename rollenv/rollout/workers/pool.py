@@ -97,6 +97,14 @@ class Worker(ABC):
 
         self.ask("step", number, (action,)).add_done_callback(answered)
 
+    def computed(self, number: int) -> float:
+        """Seconds of processor time that an environment took since this was last asked, where that is known.
+
+        Args:
+            number: of the environment.
+        """
+        return 0.0
+
     @abstractmethod
     def ping(self) -> None:
         """Ping it."""
@@ -517,6 +525,10 @@ class PooledEnv:
         else:
             self._worker.step_soon(self._number, action, done)
 
+    def computed(self) -> float:
+        """Seconds of processor time that it took since this was last asked."""
+        return self._worker.computed(self._number)
+
     async def call(self, method: str, *args: Any) -> Any:
         return await self._ask("call", method, *args)
 
@@ -554,6 +566,7 @@ class PooledEnv:
             late.cancel()
             if not future.cancelled():
                 future.exception()
+                worker.computed(self._number)  # nobody asks any more
                 worker.leave()
 
         closing.add_done_callback(closed)

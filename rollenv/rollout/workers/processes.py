@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -137,6 +138,9 @@ class WorkerProcess(Worker):
         request = self.link.send("step", number, (action,), answered)
         self._steps[request] = (number, done)
 
+    def computed(self, number: int) -> float:
+        return self.link.computed.pop(number, 0) / 1e6
+
     def over(self, ended: str, blamed: list[int]) -> None:
         super().over(ended, blamed)
         steps, self._steps = self._steps, {}
@@ -180,7 +184,9 @@ class Link:
     ):
         self.pid: int | None = None
         self._templates, self._alive, self._heard, self._over = templates, alive, heard, over
-        self._pending: dict[int, Callable[[bytes], None]] = {}
+        self._pending: dict[int, tuple[int, Callable[[bytes], None]]] = {}
+        self.computed: Counter[int] = Counter()
+        """Microseconds of processor time of each environment, by number."""
         self._buffer = bytearray()
         data, self._control = templates.fork(threads)
         alive.add(self._control)
@@ -233,7 +239,7 @@ class Link:
                 f"{operation} cannot be sent to a worker process: {error}. An environment that is played there is "
                 "registered by the name of its class, in a module that can be imported"
             ) from error
-        self._pending[request] = answered
+        self._pending[request] = (number, answered)
         self._write(data)
         return request
 
@@ -279,7 +285,7 @@ class Link:
         self._buffer += data
         at, header = 0, messages.ANSWER
         while len(self._buffer) >= at + header.size:
-            length, request = header.unpack_from(self._buffer, at)
+            length, request, microseconds = header.unpack_from(self._buffer, at)
             if length > messages.LARGEST_ANSWER or (request and request not in self._pending):
                 self._ending = "an environment wrote into the connection of its process"
                 self.end("blamed")
@@ -291,7 +297,9 @@ class Link:
             if not request:
                 self.pid = self.pid or (int(payload) if payload.isdigit() and len(payload) < 12 else None)
             else:
-                self._pending.pop(request)(payload)
+                number, answered = self._pending.pop(request)
+                self.computed[number] += microseconds
+                answered(payload)
         del self._buffer[:at]
 
     # -- the guardian --------------------------------------------------------------------------------------------------

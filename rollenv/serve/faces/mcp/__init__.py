@@ -104,7 +104,7 @@ class Door:
         mine = sum(talk.held.client.name == owner for talk in self.talks.values())
         if core.draining:
             raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
-        if len(self.talks) >= terms.sessions or mine >= (terms.per_owner or terms.sessions):
+        if len(self.talks) >= terms.sessions or mine >= (core.meter.allowance(owner).sessions or terms.sessions):
             raise ServerFull("all MCP sessions are taken", retry_after=1.0)
 
 

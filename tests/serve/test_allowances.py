@@ -1,0 +1,128 @@
+"""What a token may take: for how long, how often, how much."""
+
+from __future__ import annotations
+
+import datetime
+
+import httpx
+import pytest
+
+import rollenv
+from rollenv.errors import UsageError
+from rollenv.remote.address import parse
+from rollenv.remote.env import RemoteEnv, Servers
+from rollenv.remote.protocol import NotAllowed, ServerFull, TooFast
+from rollenv.serve.auth import SCOPES, Tokens, new_token
+from rollenv.serve.gate import Allowance, Meter
+
+
+def tokens(tmp_path, **clients):
+    """A file, and the tokens of clients by name; the values are more lines of their tables."""
+    found, text = {}, ""
+    for name, lines in clients.items():
+        found[name], table = new_token(name, list(SCOPES))
+        text += table + lines + "\n"
+    (tmp_path / "tokens.toml").write_text(text)
+    return str(tmp_path / "tokens.toml"), found
+
+
+def bearer(token):
+    return {"Authorization": f"Bearer {token}"}
+
+
+def make(monkeypatch, server, env_id, token):
+    monkeypatch.setenv("ROLLENV_TOKEN", token)
+    return RemoteEnv.open(parse(f"{server.address}/{env_id}")[0], env_id, {})
+
+
+def test_a_token_expires(tmp_path):
+    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+    lines = {"day": "2001-01-01", "zone": "2001-01-01T00:00:00+02:00", "plain": "2001-01-01T00:00:00"}
+    _, found = tokens(
+        tmp_path, **{name: f"expires = {when}" for name, when in lines.items()}, good=f"expires = {soon.isoformat()}"
+    )
+    known = Tokens.read(tmp_path / "tokens.toml")
+    assert known.client(f"Bearer {found['good']}").name == "good"
+    for name in lines:
+        with pytest.raises(NotAllowed, match="expired"):
+            known.client(f"Bearer {found[name]}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["expires = 5", 'expires = "soon"', "sessions = -1", "sessions = 1.5", "rate = nan", "rate = inf", 'compute = "1"',
+     "compute = true", "other = 1"],
+)  # fmt: skip
+def test_wrong_limits_are_refused(tmp_path, line):
+    tokens(tmp_path, ann=line)
+    with pytest.raises(UsageError, match="ann"):
+        Tokens.read(tmp_path / "tokens.toml")
+
+
+def test_a_served_token_expires_on_every_face(serve, tmp_path, monkeypatch):
+    file, found = tokens(tmp_path, old="expires = 2001-01-01", good="")
+    server = serve("--tokens", file)
+    for path in ("/health", "/metrics", "/list_environments", "/e2b/v2/sandboxes", "/list_datasets"):
+        assert httpx.get(server.http + path, headers=bearer(found["old"])).status_code == 401
+        assert httpx.get(server.http + path, headers=bearer(found["good"])).status_code == 200
+    with pytest.raises(NotAllowed, match="expired"):
+        make(monkeypatch, server, "test:Echo-v0", found["old"])
+
+
+def test_each_token_has_its_own_limits(serve, tmp_path):
+    file, found = tokens(tmp_path, few="sessions = 1", usual="", more="sessions = 3")
+    server = serve("--tokens", file, "--per-client", "2")
+    for name, most in {"few": 1, "usual": 2, "more": 3}.items():
+        ids = []
+        for _ in range(most):
+            body = {"env_id": "test:Echo-v0"}
+            ids.append(httpx.post(f"{server.http}/apis/v1/envs/gem/make", json=body, headers=bearer(found[name])))
+            assert ids[-1].status_code == 200, ids[-1].text
+        refused = httpx.post(f"{server.http}/apis/v1/envs/gem/make", json=body, headers=bearer(found[name]))
+        assert refused.status_code == 503
+        assert int(refused.headers["Retry-After"]) >= 1
+
+
+@pytest.mark.parametrize("name, action", [("ann", "spin 2"), ("ann", "hang 3"), ("ben", "spin 2")])
+def test_computing_is_counted(serve, tmp_path, monkeypatch, name, action):
+    """Processor time is; to sleep costs nothing."""
+    file, found = tokens(tmp_path, ann="compute = 0.2", ben="")
+    env = make(monkeypatch, serve("--tokens", file), "test:Moody-v0", found[name])
+    env.reset(seed=1)
+    env.step(action)
+    Servers.of(env._addresses).connections[0].patience = 0.5
+    if (name, action) != ("ann", "spin 2"):
+        env.step("on")
+        return
+    with pytest.raises(ServerFull, match="computing") as refused:
+        env.step("on")
+    assert 10 < refused.value.details["retry_after"] < 900
+
+
+def test_programs_are_counted(serve, tmp_path):
+    file, found = tokens(tmp_path, ann="compute = 0.5", ben="")
+    server = serve("--tokens", file)
+    body = {"language": "python", "code": "import time; time.sleep(1)"}
+    for name, status in {"ann": 429, "ben": 200}.items():
+        first = httpx.post(f"{server.http}/run_code", json=body, headers=bearer(found[name]), timeout=60)
+        assert first.json()["status"] == "Success", first.text
+        again = httpx.post(f"{server.http}/run_code", json=body, headers=bearer(found[name]), timeout=60)
+        assert again.status_code == status
+
+
+def test_a_meter_forgives_with_time(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("rollenv.serve.gate.time.monotonic", lambda: now[0])
+    meter = Meter(Allowance(compute=30.0), {"ann": Allowance(compute=6.0), "ben": Allowance(rate=1.0)})
+    for owner, limit in {"ann": 6.0, "other": 30.0, "ben": 30.0}.items():
+        assert meter.counts(owner)
+        meter.take(owner)
+        meter.spend(owner, limit)
+        now[0] += 5
+        meter.take(owner)  # what it may in a minute
+        meter.spend(owner, limit)
+        with pytest.raises(TooFast) as refused:
+            meter.take(owner)
+        now[0] += refused.value.details["retry_after"] + 1.1
+        meter.take(owner)
+    assert not Meter(Allowance()).counts("ann")
