@@ -61,7 +61,7 @@ gem: .bench/gem/installed
 	touch $@
 
 # Clients of other projects, for the tests that let them talk to `rollenv serve`.
-PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl kubernetes ray)
+PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl kubernetes ray schemathesis)
 peers: $(PEERS)
 
 .bench/rock/installed: PACKAGES := rl-rock==1.11.0
@@ -74,6 +74,7 @@ peers: $(PEERS)
 .bench/trl/installed: PACKAGES := --constraint constraints.txt trl==1.16.0 torch transformers==5.23.0 openreward==0.1.167 httpx numpy websockets msgpack jinja2
 .bench/ray/installed: PACKAGES := '.[cluster]' psutil
 .bench/kubernetes/installed: PACKAGES := kubernetes-validate==1.37.0
+.bench/schemathesis/installed: PACKAGES := schemathesis==4.32.5
 $(PEERS):
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP) $(PACKAGES)

@@ -42,7 +42,7 @@ AT_ONCE, PROCESSES = 24, 3
 SOON = 1.5
 
 #: Limits of the server in seconds, and after how many a round is given up.
-IDLE, PATIENCE = 5.0, 120.0
+IDLE, PATIENCE = 10.0, 120.0
 
 
 def player(rng: random.Random, env_id: str, turns: int, *, greedy: bool = False) -> Act:
@@ -94,6 +94,7 @@ class Clients:
             self.ends[end] += 1
             if end == "held":
                 wire.hold()
+                play.add_done_callback(lambda done: done.cancelled() or done.exception())
                 self.held.append((wire, play))
                 return
             wire.cut(end == "reset")

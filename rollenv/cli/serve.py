@@ -99,6 +99,7 @@ def command(
         boxes=BoxTerms(sandboxes=sandboxes, idle=idle),
     )
     write_to_stderr(log)
+    run.return_memory()
     sock = run.listen(host, port, min(run.UNREAD, silence))
     pool = ProcessWorkers(workers or None, envs_per_process=sessions)
     scheme = "https" if certificate else "http"

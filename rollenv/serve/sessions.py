@@ -594,7 +594,11 @@ class Sessions:
             UnknownEnv: there is no such environment.
             UsageError: wrong arguments.
         """
-        task, views = self._task(env_id, dict(settings or {}), name)
+        try:
+            task, views = self._task(env_id, dict(settings or {}), name)
+        except UsageError as error:
+            audit("refused", owner, why=str(error))
+            raise
         self._admit(owner)
         found = self.sessions[name] = self.session_class(self, name, owner, task, views)
         audit("open", owner, session=name[:6], env=env_id)

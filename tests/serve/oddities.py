@@ -53,6 +53,13 @@ class Moody(rollenv.Env):
             return "x" * int(rest), 0.0, False, False, {}
         elif word == "fork":
             os.fork()
+        elif word == "fill":
+            self.much = [*getattr(self, "much", []), b"x" * int(rest)]
+        elif word == "deep":
+            nested = []
+            for _ in range(int(rest)):
+                nested = [nested]
+            return "deep", 0.0, False, False, {"nested": nested}
         elif word == "end":
             return "over", 1.0, True, False, {}
         elif word == "odd":

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 HERE = Path(__file__).parent
 
@@ -15,12 +16,19 @@ HERE = Path(__file__).parent
 class Served:
     """A server in a process of its own."""
 
-    def __init__(self, *args: str, port: int = 0, env: dict[str, str] | None = None, workers: int = 2):
+    def __init__(
+        self,
+        *args: str,
+        port: int = 0,
+        env: dict[str, str] | None = None,
+        workers: int = 2,
+        stderr: IO[str] | None = None,
+    ):
         code = "import oddities; from rollenv.cli.main import main; main()"
         command = [sys.executable, "-c", code, "serve", "--port", str(port), "--workers", str(workers), *args]
         path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
         environ = os.environ | {"PYTHONPATH": path} | (env or {})
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environ)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = re.search(r"https?://(\S+):(\d+)", line)

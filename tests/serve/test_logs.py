@@ -13,14 +13,10 @@ from rollenv.serve.auth import new_token
 
 
 @pytest.fixture
-def told(serve, tmp_path, monkeypatch):
+def told(serve, tmp_path):
     """A server whose log can be read: (server, function that returns its entries)."""
-    import serving
-
     file = (tmp_path / "log").open("w+")
-    popen = serving.subprocess.Popen
-    monkeypatch.setattr(serving.subprocess, "Popen", lambda *a, **k: popen(*a, **k, stderr=file))
-    server = serve("--log", "json", "--tokens", str(tokens(tmp_path)))
+    server = serve("--log", "json", "--tokens", str(tokens(tmp_path)), stderr=file)
 
     def entries(event, deadline=10.0):
         end = time.monotonic() + deadline

@@ -7,6 +7,7 @@ import contextlib
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -502,3 +503,14 @@ def test_a_server_that_stops_ends_its_sessions(serve):
     assert served.process.wait(30) == 0
     slow.join(10)
     assert not slow.is_alive()
+
+
+def test_two_requests_of_one_id_at_once_are_not_mixed_up(server):
+    talk = Talk(server.http)
+    body = {"jsonrpc": "2.0", "id": 5, "method": "tools/call"}
+    params = {"name": "run_command", "arguments": {"command": "sleep 1"}}
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda _: talk.http.post(talk.path, json=body | {"params": params}), range(2)))
+    assert sorted(answer.status_code for answer in found) == [200, 400]
+    assert talk.http.post(talk.path, json={"jsonrpc": "2.0", "id": 5, "method": "ping"}).status_code == 200
+    talk.end()

@@ -31,6 +31,7 @@ def routes(server: Server) -> list[BaseRoute]:
 
     async def asked(request: Request) -> tuple[Session, dict[str, Any]]:
         client = server.client(request)  # first, for a body is read for clients alone
+        client.needs("environments")
         body = await body_of(request)
         return server.core.get(_text(body, "sandbox_id"), client.name), body
 

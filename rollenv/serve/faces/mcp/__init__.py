@@ -59,7 +59,7 @@ class Door:
                 return
             body = await request.body()
             talk = self._talk(request.headers.get("mcp-session-id"), client, env_id)
-            await talk.serve(scope, _again(body, receive), watched)
+            await talk.serve(scope, _again(body, receive), watched, body)
         except RollenvError as error:
             if begun:
                 raise

@@ -58,24 +58,32 @@ class Talk:
             on_call_tool=self._call,
         )
         self.established, self._ending, self._busy = False, False, 0
+        self._numbers: set[str] = set()
+        """Ids of the requests that run."""
         self._calls: set[asyncio.Task[types.CallToolResult]] = set()
         self._idle: asyncio.TimerHandle | None = None
         self._ready = asyncio.Event()
         self.task = asyncio.get_running_loop().create_task(self._run())
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
         """Answer a request. The session is not idle meanwhile.
 
         Args:
             scope: of the request.
             receive: its body.
             send: the answer.
+            body: the same, whole.
 
         Raises:
             ServerFull: too many others run.
+            UsageError: one with the same id runs; the answer to one of them would be lost.
         """
         if self._busy >= _AT_ONCE:
             raise ServerFull(f"{self._busy} requests of this MCP session run already", retry_after=1.0)
+        if (number := _id(body)) in self._numbers:
+            raise UsageError(f"a request of this MCP session with the id {number:.40} runs already")
+        if number:
+            self._numbers.add(number)
         self._busy += 1
         if self._idle is not None:
             self._idle.cancel()
@@ -83,6 +91,7 @@ class Talk:
             await self._ready.wait()
             await self.transport.handle_request(scope, receive, send)
         finally:
+            self._numbers.discard(number)
             self._busy -= 1
             if not self._busy and not self._ending:
                 seconds = self.held.server.settings.terms.idle
@@ -142,6 +151,15 @@ class Talk:
             logger.exception("the MCP tool %s failed", name)
             problem = "the server failed; its log says why"
         return types.CallToolResult(content=[types.TextContent(text=_utf8(shortened(problem)))], is_error=True)
+
+
+def _id(body: bytes) -> str:
+    """The id of a request, as the transport keeps it; nothing for what has none."""
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    return str(asked["id"]) if isinstance(asked, dict) and isinstance(asked.get("id"), str | int) else ""
 
 
 def _result(content: list[types.ContentBlock], data: Mapping[str, Any]) -> types.CallToolResult:

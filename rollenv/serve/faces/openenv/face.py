@@ -36,6 +36,7 @@ def routes(server: Server) -> list[BaseRoute]:
     paths: dict[str, Any] = {f"/{name}": {verb.lower(): {"responses": {"200": {}}}} for name, (verb, _) in http.items()}
 
     async def openapi(request: Request) -> Response:
+        face._allowed(request)
         about = {"title": served(request.path_params["env_id"]).id, "version": "1.0.0"}
         return Json({"openapi": "3.1.0", "info": about, "paths": paths})
 
@@ -76,17 +77,20 @@ class _Face:
 
     async def health(self, request: Request) -> Response:
         """Whether there is such an environment."""
+        self._allowed(request)
         served(request.path_params["env_id"])
         return Json({"status": "healthy"})
 
     async def metadata(self, request: Request) -> Response:
         """What it is."""
+        self._allowed(request)
         found = served(request.path_params["env_id"])
         described = {"name": found.id, "description": cards.summary(found), "version": __version__}
         return Json(described | {"readme_content": None, "author": None, "documentation_url": None})
 
     async def schema(self, request: Request) -> Response:
         """The forms of actions, observations and states."""
+        self._allowed(request)
         models: dict[str, type[BaseModel]] = {"action": Action, "observation": Observation, "state": State}
         return Json({name: model.model_json_schema() for name, model in models.items()})
 

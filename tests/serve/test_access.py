@@ -1,0 +1,134 @@
+"""Who may ask for what: every route of every face, with every kind of token that does not fit."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+from serving import Served
+from starlette.routing import Route, WebSocketRoute
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from rollenv.errors import UsageError
+from rollenv.remote.address import parse
+from rollenv.remote.connection import Connection
+from rollenv.rollout.workers.processes import ProcessWorkers
+from rollenv.serve.app import Server, Settings
+from rollenv.serve.auth import new_token
+
+#: Routes that probes ask for, and pages that are the same for everybody.
+OPEN = ("/livez", "/readyz")
+
+
+def routes():
+    """Every route: its method, or WS, and a path that it takes."""
+    app = Server(Settings(), ProcessWorkers(1)).app()
+    while not hasattr(app, "routes"):
+        app = app._app
+    found = []
+    for route in app.routes:
+        path = "/".join("test:Echo-v0" if part[:1] == "{" else part for part in route.path.split("/"))
+        if isinstance(route, WebSocketRoute):
+            found.append(("WS", path))
+        elif isinstance(route, Route) and path not in OPEN:
+            found += [(method, path) for method in sorted((route.methods or {"POST"}) - {"HEAD"})]
+    return found
+
+
+ROUTES = routes()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """A server with tokens: (server, name to token)."""
+    file = tmp_path_factory.mktemp("tokens") / "tokens.toml"
+    made = {
+        "environments": new_token("e", ["environments"]),
+        "sandboxes": new_token("s", ["sandboxes"]),
+        "admin": new_token("a", ["admin"]),
+        "expired": new_token("old", ["environments", "sandboxes", "admin"]),
+    }
+    file.write_text("".join(lines for _, lines in made.values()) + "expires = 2020-01-31T12:00:00Z\n")  # of the last
+    served = Served("--tokens", str(file))
+    yield served, {name: token for name, (token, _) in made.items()} | {"wrong": "rollenv_wrong", "none": ""}
+    served.stop()
+
+
+def asked(served, method, path, token):
+    """The status of an answer, and its text."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    if method == "WS":
+        with pytest.raises(InvalidStatus) as caught:
+            connect(f"ws://127.0.0.1:{served.port}{path}", additional_headers=headers, open_timeout=20)
+        return caught.value.response.status_code, ""
+    body = {"content": b"{}"} if method in ("POST", "PUT") else {}
+    answer = httpx.request(method, served.http + path, headers=headers, timeout=30, **body)
+    return answer.status_code, answer.text
+
+
+def test_there_are_routes_of_every_face():
+    paths = {path for _, path in ROUTES}
+    assert {"/health", "/apis/v1/envs/gem/step", "/e2b/execute", "/run_code", "/mcp", "/create", "/native"} <= paths
+    assert len(ROUTES) > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("token", ["none", "wrong", "expired"])
+def test_no_route_answers_without_a_token_that_is_known(guarded, token):
+    served, tokens = guarded
+    statuses = {(method, path): asked(served, method, path, tokens[token])[0] for method, path in ROUTES}
+    assert {where: status for where, status in statuses.items() if status != 401} == {}
+
+
+def unfit(path):
+    """The tokens that are not for a path."""
+    programs = (
+        "run_code",
+        "run_jupyter",
+        "submit",
+        "get_prompts",
+        "get_prompt_by_id",
+        "list_ids",
+        "list_datasets",
+        "v1",
+    )
+    if path in ("/health", "/metrics"):
+        return ["environments", "sandboxes"]
+    if path == "/mcp":
+        return ["admin"]
+    if path.startswith(("/e2b", "/apis/envs/sandbox", "/fusion")) or path.split("/")[1] in programs:
+        return ["admin", "environments"]
+    return ["admin", "sandboxes"]
+
+
+@pytest.mark.slow
+def test_no_route_takes_a_token_that_is_for_something_else(guarded):
+    served, tokens = guarded
+    found = {}
+    for method, path in ROUTES:
+        if path == "/native":
+            continue  # it is refused within the connection
+        for name in unfit(path):
+            status, _ = asked(served, method, path, tokens[name])
+            if status not in (401, 403):
+                found[method, path, name] = status
+    assert found == {}
+
+
+INWARD = ("http://169.254.169.254/latest/meta-data", "http://localhost:1/", "127.0.0.1:1", "file:///etc/passwd")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("url", INWARD)
+def test_addresses_in_arguments_are_refused_and_written_down(serve, tmp_path, url):
+    with (tmp_path / "log").open("w") as log:
+        served = serve("--log", "json", stderr=log)
+        connection = Connection(parse(served.address)[0][0], patience=0.0)
+        for settings in ({"kwargs": {"opponent": url}}, {"wrappers": {"mcp": {"url": url}}}):
+            with pytest.raises(UsageError, match=r"takes no|puts no wrapper"):
+                connection.ask("open", "n" * 20, "game:Sokoban-v0-easy", settings)
+        connection.close()
+    told = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert sum(line.get("event") == "refused" for line in told) == 2
