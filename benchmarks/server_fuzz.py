@@ -127,7 +127,7 @@ async def mutations(served: Served, seconds: float, found: Counter[str]) -> None
                 found[f"{type(error).__name__} at {asked.path:.60}"] += 1
                 continue
             found["requests"] += 1
-            if not allowed(asked.path, answer.status_code, answer.headers):
+            if not allowed(answer.request.url.path, answer.status_code, answer.headers):
                 found[f"{answer.status_code} {asked.method} {asked.path:.60}: {answer.text:.200}"] += 1
 
     async with httpx.AsyncClient(base_url=served.http, timeout=2 * ANSWER) as http:

@@ -18,8 +18,12 @@ from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.serve.app import Server, Settings
 from rollenv.serve.auth import new_token
 
-#: Routes that probes ask for, and pages that are the same for everybody.
-OPEN = ("/livez", "/readyz")
+#: Routes that probes ask for, and files that are the same for everybody.
+OPEN = ("/livez", "/readyz", "/", "/page/test:Echo-v0")
+
+#: Routes for whoever runs the server.
+ADMIN = {"/health", "/metrics", "/sessions"}
+ADMIN |= {f"/page/api/{name}" for name in ("sessions", "watch", "link", "health", "check")}
 
 
 def routes():
@@ -94,8 +98,10 @@ def unfit(path):
         "list_datasets",
         "v1",
     )
-    if path in ("/health", "/metrics"):
+    if path in ADMIN:
         return ["environments", "sandboxes"]
+    if path == "/page/api/me":
+        return []
     if path == "/mcp":
         return ["admin"]
     if path.startswith(("/e2b", "/apis/envs/sandbox", "/fusion")) or path.split("/")[1] in programs:

@@ -87,9 +87,9 @@ def test_a_server_that_stands_still_is_lost_and_one_that_computes_is_not(serve):
 
 @pytest.mark.slow
 def test_a_client_that_waits_for_an_answer_is_not_silent(serve):
-    served = serve("--silence", "0.5", workers=1)
+    served = serve("--silence", "3", workers=1)
     name, connection = "n" * 20, Connection(parse(served.address)[0][0], patience=0.0)
     connection.ask("open", name, "test:Moody-v0", {})
     connection.ask("call", name, 1, "reset", [1])
-    assert connection.ask("call", name, 2, "step", ["hang 2"])[0] == "turn 1"
+    assert connection.ask("call", name, 2, "step", ["hang 7"])[0] == "turn 1"
     connection.close()
