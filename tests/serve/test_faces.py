@@ -107,6 +107,38 @@ def test_openenv_errors_keep_the_session(openenv):
     assert openenv("step", action="x")["type"] == "observation"
 
 
+def test_openenv_tells_whatever_an_environment_returns(server):
+    with connect(f"ws://127.0.0.1:{server.port}/openenv/test:Moody-v0/ws") as socket_:
+
+        def ask(**message):
+            socket_.send(json.dumps(message))
+            return json.loads(socket_.recv(20))
+
+        def call(name, **given):
+            return ask(type="step", data={"type": "call_tool", "tool_name": name, "arguments": given})["data"]
+
+        ask(type="reset")
+        seen = ask(type="step", data={"action": "odd 3"})["data"]["observation"]
+        assert seen["info"] == {
+            "pair": ["a", 1],
+            "name": "\ud800",
+            "no": pytest.approx(float("nan"), nan_ok=True),
+            "7": "7",
+        }
+        assert call("step", action="odd 3")["observation"]["result"]["info"].keys() == seen["info"].keys()
+        rpc = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": {"name": "step", "arguments": {"action": "x"}},
+        }
+        assert ask(type="mcp", data=rpc)["data"]["result"]["structuredContent"]["observation"]["text"] == "turn 3"
+        for name, given, kind in (("fly", {}, "tool_not_found"), ("step", {"action": 5}, "invalid_args")):
+            assert call(name, **given)["observation"]["error"]["error_type"] == kind
+        assert len(call("x" * 100_000)["observation"]["tool_name"]) == 200
+        assert ask(type="state")["data"]["step_count"] == 3
+
+
 def test_openenv_over_http(server):
     base = f"{server.http}/openenv/game:Sokoban-v0-tiny"
     assert httpx.get(f"{base}/health").json() == {"status": "healthy"}

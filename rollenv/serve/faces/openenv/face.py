@@ -16,8 +16,8 @@ from starlette.types import Receive, Send
 
 from rollenv import __version__, cards
 from rollenv.core import EpisodeOver, RollenvError, UsageError
-from rollenv.remote.protocol import ServerFull, plain, session_name
-from rollenv.serve.answers import Json, body_of
+from rollenv.remote.protocol import ServerFull, session_name
+from rollenv.serve.answers import Json, body_of, json_of
 from rollenv.serve.app import Endpoint, Server
 from rollenv.serve.auth import Client
 from rollenv.serve.faces.openenv import tools
@@ -215,4 +215,4 @@ def _error(code: str, message: str, **more: Any) -> dict[str, Any]:
 
 
 async def _send(send: Send, value: dict[str, Any]) -> None:
-    await send({"type": "websocket.send", "text": json.dumps(value, default=plain)})
+    await send({"type": "websocket.send", "text": json_of(value)})

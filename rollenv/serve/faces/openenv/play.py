@@ -48,7 +48,7 @@ class Play:
         """
         observation, info, *_ = await self.session.call("reset", [data.get("seed"), data.get("options") or {}])
         self.state = State(episode_id=data.get("episode_id") or session_name())
-        return told(Observation(text=observation, info=info), None, False)
+        return told({"text": observation, "info": info}, None, False)
 
     async def step(self, data: dict[str, Any]) -> dict[str, Any]:
         """Play a turn.
@@ -63,16 +63,17 @@ class Play:
         else:
             observation, reward, terminated, truncated, info, *_ = await self.session.call("step", [action])
             self.state.step_count += 1
-        seen = Observation(text=observation, terminated=terminated, truncated=truncated, info=info)
+        seen = {"text": observation, "terminated": terminated, "truncated": truncated, "info": info}
         return told(seen, reward, terminated or truncated)
 
 
-def told(seen: Observation, reward: float | None, done: bool) -> dict[str, Any]:
+def told(seen: dict[str, Any], reward: float | None, done: bool) -> dict[str, Any]:
     """What a reset or a step returns.
 
     Args:
-        seen: what is observed.
+        seen: fields of an :class:`Observation`. It is not checked: what an environment returns is told as it is.
         reward: none of a reset.
         done: whether the episode is over.
     """
-    return {"observation": seen.model_dump(), "reward": reward, "done": done, "metadata": {}}
+    observation = {"text": "", "terminated": False, "truncated": False, "info": {}} | seen
+    return {"observation": observation, "reward": reward, "done": done, "metadata": {}}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from rollenv.core import RollenvError, UsageError
-from rollenv.remote.protocol import plain
+from rollenv.serve.answers import json_of
 from rollenv.serve.faces.openenv.play import Action, Play
 
 #: What an agent may call.
@@ -72,8 +71,7 @@ async def told(play: Play, method: str, given: dict[str, Any]) -> dict[str, Any]
     if method == "tools/list":
         return {"tools": TOOLS}
     found = await _called(play, given.get("name"), given.get("arguments") or {})
-    text = json.dumps(found, default=plain)
-    return {"content": [{"type": "text", "text": text}], "structuredContent": found, "isError": False}
+    return {"content": [{"type": "text", "text": json_of(found)}], "structuredContent": found, "isError": False}
 
 
 async def act(play: Play, data: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +85,7 @@ async def act(play: Play, data: dict[str, Any]) -> dict[str, Any]:
         tools = [{**tool, "input_schema": tool["inputSchema"]} for tool in TOOLS]
         return {"observation": {"tools": tools}, "reward": None, "done": False, "metadata": {}}
     name = data.get("tool_name")
-    seen: dict[str, Any] = {"tool_name": str(name), "result": None, "error": None}
+    seen: dict[str, Any] = {"tool_name": f"{name!s:.200}", "result": None, "error": None}
     try:
         found = await _called(play, name, data.get("arguments") or {})
     except (RollenvError, ValueError) as error:
