@@ -65,7 +65,11 @@ class Boards(Texts):
         return json.dumps(self.VIEWS[self.turns % len(self.VIEWS)])
 
 
-rollenv.register("hostile:Texts-v0", "hostile:Texts", abilities=["random_action"], summary=TEXT)
-rollenv.register("hostile:Boards-v0", "hostile:Boards")
-for number in range(1000):
-    rollenv.register(f"many:Env{number}-v0", "oddities:Echo", summary=f"The environment with number {number}, of many.")
+def register() -> None:
+    """Make them known, and so many others that a page could become slow."""
+    rollenv.register("hostile:Texts-v0", "hostile:Texts", abilities=["random_action"], summary=TEXT)
+    rollenv.register("hostile:Boards-v0", "hostile:Boards")
+    for number in range(1000):
+        rollenv.register(
+            f"many:Env{number}-v0", "oddities:Echo", summary=f"The environment with number {number}, of many."
+        )

@@ -89,6 +89,8 @@ rollenv.register("test:Echo-v0", "oddities:Echo", abilities=["spawn"])
 rollenv.register("test:Moody-v0", "oddities:Moody")
 rollenv.register("test:Rows-v0", "oddities:Rows", indexed=True)
 if os.environ.get("HOSTILE"):
-    import hostile  # noqa: F401
+    import hostile
+
+    hostile.register()
 if os.environ.get("BROKEN"):
     rollenv.register("broken:Env-v0", "oddities:Missing")
