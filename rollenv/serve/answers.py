@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from rollenv.core import EpisodeOver, RollenvError, UnknownEnv, UsageError
+from rollenv.core import EpisodeOver, RollenvError, UnknownEnv, Unsolvable, UsageError
 from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed, ServerFull, SessionGone, TooFast
 from rollenv.sandbox.errors import ContextBusy, NotFound, SandboxDied, SandboxFileError, SandboxPaused
@@ -35,6 +35,7 @@ _STATUSES: tuple[tuple[type[RollenvError], int], ...] = (
     (SandboxFileError, 400),
     (UnknownEnv, 404),
     (EpisodeOver, 409),
+    (Unsolvable, 409),
     (UsageError, 400),
 )
 

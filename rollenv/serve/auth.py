@@ -76,8 +76,7 @@ class Tokens:
 
     @classmethod
     def read(cls, file: Path) -> Tokens:
-        """Read ``[NAME]`` tables with ``hash`` and ``scopes``; ``expires`` (a date or a time), and what :class:`Allowance`
-        has, are optional.
+        """Read ``[NAME]`` tables: ``hash``, ``scopes``, and if need be ``expires`` (a date or a time) and limits.
 
         Raises:
             UsageError: the file cannot be read, or is not of this form.

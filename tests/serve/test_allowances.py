@@ -7,7 +7,6 @@ import datetime
 import httpx
 import pytest
 
-import rollenv
 from rollenv.errors import UsageError
 from rollenv.remote.address import parse
 from rollenv.remote.env import RemoteEnv, Servers

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from rollenv import __version__, drawing
-from rollenv.core import RollenvError, Unsolvable
+from rollenv.core import RollenvError
 from rollenv.remote.protocol import NotAllowed, error_answer
 from rollenv.report.plain import plain
 from rollenv.serve.answers import Json, body_of, retry_after, status_of
@@ -97,8 +97,7 @@ def _answers(server: Server, scope: str, handler: _Handler) -> Callable[[Request
             response: Response = Json(answer)
         except RollenvError as error:
             kind, text, details = error_answer(error)
-            status = 409 if isinstance(error, Unsolvable) else status_of(error)
-            response = Json({"detail": f"{text:.2000}", "kind": kind, "how": details.get("kind", "")}, status)
+            response = Json({"detail": f"{text:.2000}", "kind": kind, "how": details.get("kind", "")}, status_of(error))
             headers |= retry_after(error)
         if len(response.body) > _LARGE and "gzip" in request.headers.get("accept-encoding", ""):
             response = Response(gzip.compress(response.body, 5), response.status_code, media_type=response.media_type)
