@@ -82,7 +82,7 @@ def test_each_token_has_its_own_limits(serve, tmp_path):
         assert int(refused.headers["Retry-After"]) >= 1
 
 
-@pytest.mark.parametrize("name, action", [("ann", "spin 2"), ("ann", "hang 3"), ("ben", "spin 2")])
+@pytest.mark.parametrize(("name", "action"), [("ann", "spin 2"), ("ann", "hang 3"), ("ben", "spin 2")])
 def test_computing_is_counted(serve, tmp_path, monkeypatch, name, action):
     """Processor time is; to sleep costs nothing."""
     file, found = tokens(tmp_path, ann="compute = 0.2", ben="")
