@@ -58,7 +58,7 @@ class Native:
                     async with asyncio.timeout(self.silence):
                         message = await self._receive()
                 except TimeoutError:
-                    if self._running:  # it waits for an answer
+                    if self._begun:  # it waits for an answer
                         continue
                     await self._send({"type": "websocket.close", "code": 1001, "reason": "nothing was asked for long"})
                     return
