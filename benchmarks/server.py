@@ -26,6 +26,7 @@ from websockets.asyncio.client import connect
 
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.remote import RemoteWorkers
+from rollenv.vector import make_vec
 
 sys.path.insert(0, str(ROOT / "tests" / "serve"))
 from serving import Served
@@ -110,6 +111,22 @@ async def native(address: str, sessions: int, stack: contextlib.AsyncExitStack) 
     return [lambda env=env: env.step("hello") for env in envs]  # type: ignore[misc]
 
 
+def stepped_together(address: str, sessions: int, seconds: float) -> list[float]:
+    """Steps per second of a vector, which sends those of all its environments in one message; times are a round's."""
+    vector = make_vec([f"{address}/test:Echo-v0"] * sessions)
+    vector.reset(seed=0)
+    times: list[float] = []
+    began = time.perf_counter()
+    while time.perf_counter() < began + seconds:
+        before = time.perf_counter()
+        vector.step(["hello"] * sessions)
+        times.append(time.perf_counter() - before)
+    rate = sessions * len(times) / (time.perf_counter() - began)
+    vector.close()
+    p50, p99 = np.quantile(times, (0.5, 0.99)) * 1000
+    return [rate, float(p50), float(p99)]
+
+
 async def measured(make: Make, where: str, sessions: int, seconds: float) -> list[float]:
     """Steps per second, and p50 and p99 of a step in milliseconds."""
     async with contextlib.AsyncExitStack() as stack:
@@ -164,6 +181,7 @@ def main() -> None:
                     name: asyncio.run(measured(make, where, sessions, given.seconds))
                     for name, (make, where) in kinds.items()
                 }
+                found["rollenv, native, a vector"] = stepped_together(served.address, sessions, given.seconds)
                 base = found["OpenEnv's server"][0]
                 for name, (rate, p50, p99) in found.items():
                     row = (sessions, name, f"{rate:.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{rate / base:.2f}")
@@ -175,7 +193,8 @@ def main() -> None:
     head = ("sessions", "server and protocol", "steps/s", "p50 ms", "p99 ms", "times OpenEnv's")
     note = (
         "An environment that echoes. The clients run in one process beside the servers; each session asks again as "
-        "soon as it was answered. OpenEnv runs environments in the server's own process, rollenv in worker processes."
+        "soon as it was answered; a vector asks for all when all were answered. OpenEnv runs environments in the server's "
+        "own process, rollenv in worker processes."
     )
     end = f"\nAn idle session takes {size / 1000:.1f} kB of the server process (1,000 native sessions).\n"
     save("server", f"{header()}\n{note}\n\n{table(head, rows)}{end}")
