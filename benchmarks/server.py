@@ -193,8 +193,8 @@ def main() -> None:
     head = ("sessions", "server and protocol", "steps/s", "p50 ms", "p99 ms", "times OpenEnv's")
     note = (
         "An environment that echoes. The clients run in one process beside the servers; each session asks again as "
-        "soon as it was answered; a vector asks for all when all were answered. OpenEnv runs environments in the server's "
-        "own process, rollenv in worker processes."
+        "soon as it was answered; a vector asks for all when all were answered. OpenEnv runs environments in the "
+        "server's own process, rollenv in worker processes."
     )
     end = f"\nAn idle session takes {size / 1000:.1f} kB of the server process (1,000 native sessions).\n"
     save("server", f"{header()}\n{note}\n\n{table(head, rows)}{end}")
