@@ -69,6 +69,7 @@ class Limit:
     def stop(self) -> None:
         """What was begun by :meth:`start` is over."""
         self._deadlines._limits.discard(self)
+        self._call = None  # which leads back here, where it is of who holds the limit
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -166,5 +167,7 @@ async def serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked_to_stop)
+    gc.freeze()  # modules stay; without them, collections take a tenth of the time
+    gc.set_threshold(20_000, 20, 20)
     loop.call_soon(ready)
     await web.serve(sockets=[sock])
