@@ -56,7 +56,7 @@ class Terms:
     """Seconds for every other call."""
     replays: int = 3
     """How often a call is made again whose worker was lost."""
-    running: int = 64
+    running: int = 256
     """Calls into environments at the same time."""
     any_arguments: bool = False
     """Take every constructor argument, also those that name files and programs."""

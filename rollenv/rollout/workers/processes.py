@@ -65,6 +65,10 @@ class Templates:
             state.pop().close()
 
 
+#: Requests that are sent together: the worker begins with the first ones while others are made.
+_TOGETHER = 16
+
+
 class ProcessWorkers(WorkerPool):
     """A pool of processes on this machine, each with many environments, each in its own thread.
 
@@ -273,6 +277,8 @@ class Link:
         if not self._unsent and self._writer is not None:
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsent.append(data)
+        if len(self._unsent) == _TOGETHER:
+            self._flush()
 
     def _flush(self) -> None:
         data, self._unsent = b"".join(self._unsent), []
