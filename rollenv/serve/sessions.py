@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,10 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks for sessions whose lease is over.
 _REAP_EVERY = 1.0
+
+#: An owner's sessions with an environment are kept from others once so many ended their workers or hung, if these
+#: are such a share of the sessions; and how many sessions count.
+_HARM, _SHARE, _OPENED = 3, 0.2, 100
 
 #: Calls of one session that may wait for their turn.
 _QUEUE = 64
@@ -63,6 +68,26 @@ class Terms:
 
 
 @dataclass
+class Record:
+    """What became of an owner's sessions with an environment."""
+
+    opened: float = 0.0
+    harm: float = 0.0
+    """How often one of them ended its worker or hung in it."""
+
+    @property
+    def bad(self) -> bool:
+        """Whether they do so again and again, so that they had better have workers of their own."""
+        return self.harm >= _HARM and self.harm >= _SHARE * self.opened
+
+    def add(self) -> None:
+        """One more is opened. Those of long ago count less and less."""
+        if self.opened > _OPENED:
+            self.opened, self.harm = self.opened / 2, self.harm / 2
+        self.opened += 1
+
+
+@dataclass
 class Counts:
     """What happened since the start, for ``/metrics``."""
 
@@ -82,7 +107,7 @@ class Session:
         "owner", "task", "turns", "used", "via", "views",
     )  # fmt: skip
 
-    def __init__(self, core: Sessions, name: str, owner: str, task: Task, views: Views):
+    def __init__(self, core: Sessions, name: str, owner: str, task: Task, views: Views, alone: bool = False):
         self._core, self.name, self.owner, self.task, self.views = core, name, owner, task, views
         self._env: PooledEnv | None = None
         self._lock = asyncio.Lock()
@@ -93,7 +118,7 @@ class Session:
         self._openers, self._closed = 0, False
         self.history, self.count = History(), 0
         self.about: dict[str, Any] = {}
-        self.over, self._alone, self.busy = True, False, 0
+        self.over, self._alone, self.busy = True, alone, 0
         self.lasting = False
         """Whether it outlasts its connection, and so can go on in another server."""
         self.opened = self.used = time.monotonic()
@@ -248,7 +273,12 @@ class Session:
 
         Cancelling it keeps the session.
         """
-        await self._lock.acquire()
+        self.busy += 1  # so no quick step begins meanwhile
+        try:
+            await self._lock.acquire()
+        except BaseException:
+            self.busy -= 1
+            raise
         try:
             while self._quick is not None:
                 await asyncio.wait((self._quick.answer,))
@@ -256,10 +286,10 @@ class Session:
                 state = await self._ask("get_state", [])
                 self.history.add("set_state", [state], None)  # which is quicker than a replay
         except BaseException:
+            self.busy -= 1
             self._lock.release()
             raise
-        waiting = self.busy if self._last is not None and not self._last.done() else 0
-        self.busy += 1
+        waiting = self.busy - 1 if self._last is not None and not self._last.done() else 0
         settings = {"kwargs": self.task.kwargs, "wrappers": self.task.wrappers, "views": self.views}
         return {
             "name": self.name,
@@ -446,6 +476,8 @@ class Session:
                 if problem.kind == "hung":
                     self._core.meter.spend(self.owner, self._core.terms.step)
                 self._alone = self._alone or problem.blamed
+                if problem.blamed or problem.kind == "hung":
+                    self._core.records[self.owner, self.task.env_id].harm += 1
                 if problem.kind != "lost" or not left:
                     raise EnvBroke(str(problem), kind=problem.kind) from problem
                 self._core.counts.replays += 1
@@ -552,6 +584,8 @@ class Sessions:
         """Called with the time of every call that succeeded."""
         self.seen: Callable[[Session, str, list[Any], Any], None] = lambda session, method, args, answer: None
         """Called with every call of a session that succeeded."""
+        self.records: defaultdict[tuple[str, str], Record] = defaultdict(Record)
+        """By owner and environment."""
         self.draining = False
         self._reaper: asyncio.Task[None] | None = None
 
@@ -600,7 +634,9 @@ class Sessions:
             audit("refused", owner, why=str(error))
             raise
         self._admit(owner)
-        found = self.sessions[name] = self.session_class(self, name, owner, task, views)
+        record = self.records[owner, env_id]
+        record.add()
+        found = self.sessions[name] = self.session_class(self, name, owner, task, views, record.bad)
         audit("open", owner, session=name[:6], env=env_id)
         return found
 

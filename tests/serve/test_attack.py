@@ -444,3 +444,25 @@ def test_a_host_that_cannot_be_is_a_server_that_is_not_there():
         await workers.aclose()
 
     asyncio.run(play())
+
+
+def test_who_ends_workers_again_and_again_gets_one_of_its_own(serve):
+    """Others lose no worker by it any more."""
+    server = serve()
+    honest = rollenv.make(f"{server.address}/test:Echo-v0")
+    honest.reset(seed=1)
+
+    def die():
+        env = rollenv.make(f"{server.address}/test:Moody-v0")
+        env.reset(seed=1)
+        with pytest.raises(EnvBroke):
+            env.step("die")
+        env.close()
+        honest.step("still here")
+        workers = httpx.get(f"{server.http}/health").json()["workers"]
+        return sum(worker["deaths"] for worker in workers if worker["name"].startswith("process"))
+
+    deaths = [die() for _ in range(6)]
+    assert deaths[0] >= 1
+    assert deaths[-1] == deaths[3]
+    honest.close()

@@ -37,6 +37,10 @@ _umask, _getrlimit, _setrlimit = os.umask, resource.getrlimit, resource.setrlimi
 #: Seconds in which a quick environment plays a turn.
 _QUICK = 0.002
 
+#: Seconds that a thread computes before another one may: beside an environment that computes for long, each turn of a
+#: quick one waits for several of these.
+_SWITCH = 0.0005
+
 #: Answers that are sent together.
 _TOGETHER = 64
 
@@ -140,6 +144,7 @@ def serve(connection: socket.socket, threads: int, marks: Marks, crash_file: int
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     os.dup2(2, 1)  # what an environment prints must not mix with the parent's output
     faulthandler.enable(crash_file, all_threads=False)
+    sys.setswitchinterval(_SWITCH)
     marks.watch_exits()
     line = _Line(connection, marks)
     lanes = _Lanes(EnvHost(marks), line, threads)
