@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import random
@@ -21,7 +22,7 @@ from rollenv.remote.protocol import NotAllowed, ServerError, ServerFull, ServerL
 with extra("serve", "A served environment"):
     from websockets.client import ClientProtocol
     from websockets.datastructures import Headers
-    from websockets.exceptions import InvalidStatus
+    from websockets.exceptions import InvalidStatus, WebSocketException
     from websockets.frames import Frame, Opcode
     from websockets.http11 import Response
     from websockets.uri import parse_uri
@@ -112,7 +113,7 @@ class Connection:
             requests: operation and arguments of each.
 
         Returns:
-            Their numbers, for :meth:`collect`; none if there is no connection.
+            Their numbers, for :meth:`collect`; none if there is no connection, or it was just lost.
 
         Raises:
             UsageError: one cannot be sent.
@@ -121,8 +122,11 @@ class Connection:
             return []
         numbers = [next(self._numbers) for _ in requests]
         messages = [protocol.pack_request([number, *ask]) for number, ask in zip(numbers, requests, strict=True)]
-        for _, message in protocol.pack_all(messages, protocol.LARGEST_REQUEST):
-            self._protocol.send_binary(message)
+        try:
+            for _, message in protocol.pack_all(messages, protocol.LARGEST_REQUEST):
+                self._guarded(functools.partial(self._protocol.send_binary, message))
+        except ServerLost:
+            return []
         self._ahead |= dict.fromkeys(numbers)
         return numbers
 
@@ -140,6 +144,14 @@ class Connection:
             raise ServerLost(f"{self.address}: the connection was lost")
         return self._guarded(lambda: self._answer(number))
 
+    def forget(self, number: int) -> None:
+        """Nobody collects the answer to a request that was sent ahead.
+
+        Args:
+            number: of the request.
+        """
+        self._ahead.pop(number, None)
+
     def close(self) -> None:
         """Close it; the next call makes a new one."""
         sock, self._socket, self._protocol = self._socket, None, None
@@ -155,7 +167,7 @@ class Connection:
         """Close the connection if it is lost, or in the middle of a message."""
         try:
             return call()
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, WebSocketException) as error:
             self.close()
             self._lost_at = time.monotonic()
             raise error if isinstance(error, ServerLost) else ServerLost(f"{self.address}: {error or 'lost'}") from None
@@ -179,7 +191,7 @@ class Connection:
         end = time.monotonic() + self.answer
         while (answer := self._ahead[number]) is None:
             for message in self._messages(end):
-                for found in protocol.unpack_all(message):
+                for found in self._unpacked(message):
                     if found[0] in self._ahead:
                         self._ahead[found[0]] = found
         del self._ahead[number]
@@ -187,6 +199,12 @@ class Connection:
         if len(answer) == 5:
             raise protocol.error_of(*answer[2:])
         return answer[1]
+
+    def _unpacked(self, message: bytes) -> list[list[Any]]:
+        try:
+            return protocol.unpack_all(message)
+        except UsageError as error:
+            raise ServerLost(f"{self.address} does not speak rollenv's protocol: {error}") from None
 
     def _connect(self) -> None:
         address = self.address
@@ -248,10 +266,12 @@ class Connection:
         """What came. A server that works on the answer says that it is there; one that stands still does not."""
         assert self._protocol is not None
         for asked in (False, True):
+            if time.monotonic() > end:
+                raise ServerLost(f"{self.address} does not answer")
             try:
                 return self._events()
             except TimeoutError:
-                if asked or time.monotonic() > end:
+                if asked:
                     raise ServerLost(f"{self.address} is silent") from None
                 self._protocol.send_ping(b"")
         raise AssertionError

@@ -19,7 +19,7 @@ from rollenv.remote import protocol
 from rollenv.remote.address import Address, parse
 from rollenv.remote.connection import Connection
 from rollenv.remote.history import History, new_seed
-from rollenv.remote.protocol import ServerLost, SessionGone
+from rollenv.remote.protocol import EnvBroke, ServerLost, SessionGone
 
 #: The methods that come with an ability.
 _METHODS = {
@@ -147,15 +147,17 @@ class RemoteEnv(Env):
         self._addresses, self._env_id, self._kwargs, self._history = addresses, env_id, kwargs, history
         self._where: Address | None = None
         self._session, self._count, self._pid = "", 0, os.getpid()
-        self._lost = ""
-        """A session that may go on in another server."""
-        self._ahead: tuple[int, str] | None = None
+        """The count is of calls that were answered."""
+        self._lost: tuple[str, int] | None = None
+        """A session that may go on, here or in another server, and its count."""
+        self._ahead: tuple[Connection, int, str] | None = None
+        """A step that is about to be played: where it was sent, its number there, its action."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy plays on in a session of its own."""
         state = self.__dict__ | {
             "_session": "",
-            "_lost": "",
+            "_lost": None,
             "_ahead": None,
             "_history": History(list(self._history.calls)),
         }
@@ -212,7 +214,7 @@ class RemoteEnv(Env):
         for connection, ready in by_server.items():
             requests = [["call", env._session, env._count + 1, "step", [action]] for env, action in ready]
             for (env, action), number in zip(ready, connection.send_ahead(requests), strict=False):
-                env._ahead = (number, action)
+                env._ahead = (connection, number, action)
 
     def _is_ready(self) -> bool:
         return bool(self._session) and self._pid == os.getpid() and not self._over and self._ahead is None
@@ -229,9 +231,11 @@ class RemoteEnv(Env):
     def close(self) -> None:
         self._leave_to_the_parent()
         session, self._session = self._session, ""
+        if self._ahead is not None:
+            self._ahead[0].forget(self._ahead[1])
+            self._ahead = None
         if session and self._where is not None:
-            with contextlib.suppress(ServerLost, protocol.ServerError):  # then its lease ends it
-                self._connection().ask_once("close", session)
+            _close(self._connection(), session)
 
     def _checked(self, seed: int) -> int:
         try:
@@ -248,19 +252,21 @@ class RemoteEnv(Env):
         self._leave_to_the_parent()
         if method == "set_state":
             args = copy.deepcopy(args)  # which the caller may change before they are needed again
+        again, problem = False, RollenvError()
         for _ in range(_MOVES):
-            if not self._session:
-                try:
-                    self._begin()
-                except SessionGone as error:  # during the replay
-                    problem: RollenvError = error
-                    continue
+            try:
+                if not self._session:
+                    self._begin(again)
+            except SessionGone as error:  # during the replay
+                problem = error
+                continue
             try:
                 answer = self._ask(method, list(args))
                 break
-            except (ServerLost, SessionGone) as error:
-                self._lost = self._session if isinstance(error, ServerLost) else ""
-                self._session, problem = "", error
+            except SessionGone as error:
+                self._session, self._lost, problem = "", None, error
+            except ServerLost as error:
+                again, problem = True, error
         else:
             raise problem
         self._history.add(method, list(args), answer)
@@ -269,57 +275,98 @@ class RemoteEnv(Env):
     def _leave_to_the_parent(self) -> None:
         """After a fork, the session is the parent's: both would count its calls alike, and get each other's answers."""
         if self._pid != os.getpid():
-            self._session, self._lost, self._pid = "", "", os.getpid()
+            self._session, self._lost, self._ahead, self._pid = "", None, None, os.getpid()
 
     def _ask(self, method: str, args: list[Any]) -> Any:
+        """Call a method in the session."""
+        try:
+            answer = self._answer(self._connection(), method, args)
+        except protocol.Unsendable:
+            raise
+        except BaseException as error:
+            if _is_outcome(error):
+                self._count += 1
+            else:  # whether it was carried out is unknown
+                self._lost, self._session = (self._session, self._count), ""
+            raise
         self._count += 1
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            if (method, args) != ("step", [ahead[1]]):
+        return answer
+
+    def _answer(self, connection: Connection, method: str, args: list[Any]) -> Any:
+        if self._ahead is not None:
+            where, number, action = self._ahead
+            self._ahead = None
+            if (method, args) == ("step", [action]) and where is connection:  # and not another thread's
+                with contextlib.suppress(ServerLost, protocol.ServerFull):  # asked again, it answers the same
+                    return connection.collect(number)
+            where.forget(number)
+            if (method, args) != ("step", [action]):
+                _close(connection, self._session)
                 raise SessionGone("it is one step ahead, which nobody asked for in the end")
-            with contextlib.suppress(ServerLost):  # asked again, it answers the same
-                return self._connection().collect(ahead[0])
-        return self._connection().ask("call", self._session, self._count, method, args)
+        return connection.ask("call", self._session, self._count + 1, method, args)
 
     def _connection(self) -> Connection:
         servers = Servers.of(self._addresses)
         return next(c for c in servers.connections if c.address == self._where)
 
-    def _goes_on(self, connection: Connection) -> bool:
-        """Whether the session that was lost goes on at a server, where the last call is then sent again."""
-        if not self._lost:
+    def _goes_on(self, connection: Connection, again: bool) -> bool:
+        """Whether the session that was lost goes on at a server.
+
+        Args:
+            connection: to the server.
+            again: the call that was lost is made again, and may have been carried out already.
+        """
+        if self._lost is None:
             return False
+        session, answered = self._lost
         try:
-            count = connection.ask("resume", self._lost)
+            count = connection.ask("resume", session)
         except SessionGone:
             return False
-        if count not in (self._count - 1, self._count):  # of another history
+        if count != answered and not (again and count == answered + 1):  # it is not where the episode is
+            _close(connection, session)
             return False
-        self._where, self._session, self._lost, self._ahead = connection.address, self._lost, "", None
-        self._count -= 1
+        self._where, self._session, self._count, self._lost = connection.address, session, answered, None
         return True
 
-    def _begin(self) -> None:
-        """Go on with the session, or open one and replay what was played."""
+    def _begin(self, again: bool = False) -> None:
+        """Go on with the session, or open one and replay what was played.
+
+        Args:
+            again: see :meth:`_goes_on`.
+        """
 
         def begin(connection: Connection) -> None:
-            if self._goes_on(connection):
+            if self._goes_on(connection, again):
                 return
-            name = protocol.session_name()
+            name, lost = protocol.session_name(), self._lost
             about = connection.ask("open", name, self._env_id, {"kwargs": self._kwargs})
-            self._where, self._session, self._count, self._ahead = connection.address, name, 0, None
+            self._where, self._session, self._count = connection.address, name, 0
             self.reset_options = frozenset(about["reset_options"])
             try:
                 for number, (method, args, _) in enumerate(self._history.calls):
                     self._history.check(number, self._ask(method, args), self._env_id)
             except BaseException as error:
-                self._session = ""  # it is not where the episode was
+                self._session, self._lost = "", lost  # it is not where the episode was
                 if isinstance(error, RollenvError):
-                    with contextlib.suppress(ServerLost, protocol.ServerError):
-                        connection.ask_once("close", name)
+                    _close(connection, name)
                 raise
+            self._lost = None
 
         Servers.of(self._addresses).first(begin)
+
+
+def _is_outcome(error: BaseException) -> bool:
+    """Whether it is what became of a call, which counts, and does not leave that open."""
+    if isinstance(error, ServerLost | protocol.ServerError):
+        return isinstance(error, EnvBroke)
+    return isinstance(error, RollenvError)
+
+
+def _close(connection: Connection, session: str) -> None:
+    """End a session, if that is possible now; else its lease does."""
+    with contextlib.suppress(ServerLost, protocol.ServerError):
+        connection.ask_once("close", session)
 
 
 @functools.lru_cache(maxsize=64)

@@ -59,6 +59,9 @@ _HEAD = 5
 #: Single values of other types, which arrive as text.
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, Decimal, Fraction, UUID, complex)
 
+#: Numbers of a range that is told as a list; a longer one is little to send and much to hold.
+_LONGEST_RANGE = 1 << 20
+
 #: Integers beyond 64 bits travel as text.
 _BIG_INT = 1
 
@@ -84,6 +87,10 @@ class ServerError(RollenvError):
     def __init__(self, text: str, /, **details: Any):
         super().__init__(text)
         self.details = details
+
+
+class Unsendable(UsageError):
+    """A message cannot be sent: it is too large, or holds what is not plain data."""
 
 
 class NotAllowed(ServerError):
@@ -141,14 +148,14 @@ def pack(value: Any) -> bytes:
     """A message.
 
     Raises:
-        UsageError: it holds what is not plain data, or it is too large.
+        Unsendable: it holds what is not plain data, or it is too large.
     """
     try:
         data: bytes = msgpack.packb(value, default=plain, unicode_errors="surrogatepass")
     except (TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"only plain data can be sent: {error}") from error
+        raise Unsendable(f"only plain data can be sent: {error}") from error
     if len(data) > LARGEST_MESSAGE:
-        raise UsageError(f"a message of {len(data)} bytes is too large; at most {LARGEST_MESSAGE} are sent")
+        raise Unsendable(f"a message of {len(data)} bytes is too large; at most {LARGEST_MESSAGE} are sent")
     return data
 
 
@@ -156,11 +163,11 @@ def pack_request(value: Any) -> bytes:
     """A request.
 
     Raises:
-        UsageError: it holds what is not plain data, or it is too large.
+        Unsendable: it holds what is not plain data, or it is too large.
     """
     data = pack(value)
     if len(data) > LARGEST_REQUEST - _HEAD:
-        raise UsageError(f"a request of {len(data)} bytes is too large; a server takes {LARGEST_REQUEST}")
+        raise Unsendable(f"a request of {len(data)} bytes is too large; a server takes {LARGEST_REQUEST}")
     return data
 
 
@@ -228,11 +235,11 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, int):
         return msgpack.ExtType(_BIG_INT, str(value).encode())
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
+    if isinstance(value, np.generic | np.ndarray) and value.dtype.itemsize and value.dtype.kind != "V":
+        return value.tolist()  # other kinds can be little to send and much to hold
     if isinstance(value, set | frozenset):
         return sorted(value, key=repr)
-    if isinstance(value, deque | range):
+    if isinstance(value, deque) or (isinstance(value, range) and len(value[:_LONGEST_RANGE]) < _LONGEST_RANGE):
         return list(value)
     if isinstance(value, _AS_TEXT):
         return str(value)
@@ -272,5 +279,12 @@ def error_of(kind: Any, text: Any, details: Any) -> RollenvError:
         known = (
             {key: value for key, value in details.items() if isinstance(key, str)} if isinstance(details, dict) else {}
         )
+        if issubclass(cls, ServerFull):
+            known["retry_after"] = _seconds(known.get("retry_after"))
         return cls(str(text), **known)
     return cls(str(text))
+
+
+def _seconds(told: Any) -> float:
+    """When to ask again, whatever a server says."""
+    return min(3600.0, float(told)) if isinstance(told, int | float) and told >= 0 else 1.0

@@ -266,7 +266,13 @@ class Endpoint:
             return
         offered = self._subprotocol in scope.get("subprotocols", ())
         await send({"type": "websocket.accept", "subprotocol": self._subprotocol if offered else None})
-        await self._talk(client, connection, receive, send)
+        try:
+            async with asyncio.timeout(client.left) as time_left:
+                await self._talk(client, connection, receive, send)
+        except TimeoutError:
+            if not time_left.expired():
+                raise
+            await send({"type": "websocket.close", "code": 1008, "reason": "the token has expired"})
 
 
 async def denied(send: Send, status: int, text: str) -> None:

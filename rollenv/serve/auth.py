@@ -33,6 +33,13 @@ class Client:
 
     name: str
     scopes: frozenset[str]
+    expires: datetime.datetime | None = None
+    """When its token does."""
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until its token expires."""
+        return (self.expires - datetime.datetime.now(datetime.UTC)).total_seconds() if self.expires else None
 
     def needs(self, scope: str) -> None:
         """Refuse what the client's token is not for.
@@ -67,7 +74,7 @@ class Tokens:
     """
 
     def __init__(self, hashes: Mapping[str, Entry]):
-        self._hashes = {name: (entry, Client(name, entry.scopes)) for name, entry in hashes.items()}
+        self._hashes = {name: (entry, Client(name, entry.scopes, entry.expires)) for name, entry in hashes.items()}
         self.allowances = {name: entry.allowance for name, entry in hashes.items()}
         """What clients may take, by name."""
 

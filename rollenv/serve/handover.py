@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 #: Where a server takes sessions.
 PATH = "/sessions"
 
-#: Sessions that are handed over at the same time, and seconds for one.
+#: Sessions that are sent to another server at the same time, and seconds for all that have stopped in time.
 _AT_ONCE, _SECONDS = 16, 30.0
 
 
@@ -49,15 +50,16 @@ async def hand_over(core: Sessions, place: str, seconds: float) -> int:
     file = None if is_url(place) else Path(place)
     token = os.environ.get("ROLLENV_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    room, told = asyncio.Semaphore(_AT_ONCE), list[bytes]()
+    room, told, end = asyncio.Semaphore(_AT_ONCE), list[bytes](), asyncio.get_running_loop().time() + seconds
     async with httpx.AsyncClient(headers=headers, timeout=_SECONDS) as client:
 
         async def hand(session: Session) -> bool:
             try:
-                async with room, asyncio.timeout(seconds):
+                async with asyncio.timeout_at(end):
                     data = protocol.pack_request(await session.leave())
                 if file is None:
-                    (await client.post(place.rstrip("/") + PATH, content=data)).raise_for_status()
+                    async with asyncio.timeout_at(end + _SECONDS), room:
+                        (await client.post(place.rstrip("/") + PATH, content=data)).raise_for_status()
                 told.append(data)
             except (RollenvError, TimeoutError, httpx.HTTPError) as error:
                 logger.warning("session %.6s was not handed over: %s", session.name, str(error) or "it is busy")
@@ -84,21 +86,21 @@ def take_up(core: Sessions, file: Path) -> int:
         UsageError: the file cannot be read.
     """
     try:
-        data = file.read_bytes()
-    except FileNotFoundError:
-        return 0
+        data = _read(file)
+        if data is None:
+            return 0
+        sessions = protocol.unpack(data)
+        if not isinstance(sessions, list):
+            raise UsageError(f"{file} holds no sessions")
+        file.unlink()
     except OSError as error:
-        raise UsageError(f"the sessions in {file} cannot be read: {error}") from error
-    sessions = protocol.unpack(data)
-    if not isinstance(sessions, list):
-        raise UsageError(f"{file} holds no sessions")
-    file.unlink()
+        raise UsageError(f"the sessions in {file} cannot be taken up: {error}") from error
     taken = 0
     for told in sessions:
         try:
             adopt(core, told)
             taken += 1
-        except RollenvError as error:
+        except Exception as error:  # the others go on
             logger.warning("a session cannot go on: %s", error)
     return taken
 
@@ -119,8 +121,9 @@ def adopt(core: Sessions, told: Any) -> None:
         raise UsageError("this is no session of another server")
     if told["name"] in core.sessions:
         raise UsageError("there is such a session already")
+    history = History([_call(call) for call in told["calls"]])
     session = core.add(told["name"], told["owner"], told["env_id"], told["settings"])
-    session.go_on(told, History([_call(call) for call in told["calls"]]))
+    session.go_on(told, history)
 
 
 #: What is told of a session.
@@ -135,6 +138,23 @@ def _call(call: Any) -> tuple[str, list[Any], int]:
         case [str(method), list(args), int(fingerprint)] if method in protocol.METHODS:
             return method, args, fingerprint
     raise UsageError("this is no session of another server")
+
+
+def _read(file: Path) -> bytes | None:
+    """What this user wrote into the file; None if it is not there.
+
+    Raises:
+        OSError: it cannot be read, or is another user's, who could have made up sessions, or is no file at all.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb") as opened:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
+            raise PermissionError("it is not a file of the user who runs this server")
+        return opened.read()
 
 
 def _write(file: Path, told: list[bytes]) -> None:

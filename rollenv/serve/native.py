@@ -46,7 +46,8 @@ class Native:
         self._begun, self._room = 0, asyncio.Event()
         self._connected = True
         self._used: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._quick: dict[int, Session] = {}
+        self._quick: dict[int, tuple[Session, int]] = {}
+        """The sessions and counts of quick steps, by the numbers of their requests."""
         self._answers: list[bytes] = []
         self._sending: asyncio.Task[None] | None = None
 
@@ -101,7 +102,7 @@ class Native:
         action = given[0]
         if type(count) is not int or type(action) is not str:
             return False
-        self._quick[number] = session
+        self._quick[number] = session, count
         if not session.quick_step(count, action, functools.partial(self._stepped, number)):
             del self._quick[number]
             return False
@@ -115,7 +116,12 @@ class Native:
     def _stepped(self, number: int, outcome: list[Any] | RollenvError) -> None:
         """A quick step has its answer."""
         self._quick.pop(number, None)
-        self._say(_refusal(number, outcome) if isinstance(outcome, RollenvError) else _packed(number, outcome))
+        try:
+            data = _refusal(number, outcome) if isinstance(outcome, RollenvError) else _packed(number, outcome)
+        except Exception:
+            logger.exception("an answer to %s cannot be sent", self.client.name)
+            data = _refusal(number, ServerError("the server failed; its log says why"))
+        self._say(data)
 
     def _say(self, data: bytes) -> None:
         """Send an answer, with whatever else there is to send in the same moment."""
@@ -203,7 +209,7 @@ class Native:
             return await found.numbered(count, method, args)
         except asyncio.CancelledError:
             if self._connected:  # it was the client who gave up, and not its connection
-                found.cancel()
+                found.cancel(count)
             raise
 
     async def _close(self, session: str) -> None:
@@ -216,7 +222,8 @@ class Native:
         if number in self._running:
             self._running[number][0].cancel()
         elif number in self._quick:
-            self._quick[number].cancel()
+            session, count = self._quick[number]
+            session.cancel(count)
 
 
 _OPERATIONS: dict[str, tuple[Callable[..., Awaitable[Any]], tuple[type, ...]]] = {

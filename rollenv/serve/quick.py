@@ -29,14 +29,17 @@ class QuickStep:
     Args:
         session: that nothing else is done with meanwhile; it has entered the gate.
         env: its environment.
+        count: of the session's calls.
         action: of the step.
         told: called once.
     """
 
-    __slots__ = ("_action", "_began", "_env", "_inside", "_limit", "_session", "_task", "_told", "answer", "over")
+    __slots__ = (
+        "_action", "_began", "_env", "_inside", "_limit", "_session", "_task", "_told", "answer", "count", "over",
+    )  # fmt: skip
 
-    def __init__(self, session: Session, env: PooledEnv, action: str, told: Told):
-        self._session, self._env, self._action, self._told = session, env, action, told
+    def __init__(self, session: Session, env: PooledEnv, count: int, action: str, told: Told):
+        self._session, self._env, self.count, self._action, self._told = session, env, count, action, told
         self._inside = True
         self.answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         """For who asks again, or waits for the step to be over."""

@@ -37,6 +37,9 @@ _REAP_EVERY = 1.0
 #: are such a share of the sessions; and how many sessions count.
 _HARM, _SHARE, _OPENED = 3, 0.2, 100
 
+#: Bytes of a state that is handed over: a session is one request.
+_LARGEST_STATE = protocol.LARGEST_REQUEST // 2
+
 #: Calls of one session that may wait for their turn.
 _QUEUE = 64
 
@@ -175,20 +178,26 @@ class Session:
             Whether it was done; else :meth:`numbered` does it.
         """
         env = self._env
-        if env is None or self.busy or self.over or count != self.count + 1 or not self._core.gate.enter():
+        if env is None or self.busy or self._lock.locked() or self.over or count != self.count + 1:
+            return False
+        if not self._core.gate.enter():
             return False
         self.count, self.busy = count, 1
-        self._quick = QuickStep(self, env, action, told)
+        self._quick = QuickStep(self, env, count, action, told)
         self._last = self._quick.answer
         self._quick.send()
         return True
 
-    def cancel(self) -> None:
-        """Give up the call that runs, if one does."""
-        if self._quick is not None:
+    def cancel(self, count: int | None = None) -> None:
+        """Give up the calls that run, if any do.
+
+        Args:
+            count: of the one to give up; by default all are.
+        """
+        if self._quick is not None and count in (None, self._quick.count):
             closed = SessionGone("the session was closed")
             self._quick.cancel(closed if self._closed else Cancelled("the request was cancelled"))
-        if self._caller is not None and self._caller is not asyncio.current_task():
+        if self._caller is not None and self._caller is not asyncio.current_task() and count in (None, self.count):
             self._caller.cancel()
 
     async def call(self, method: str, args: list[Any]) -> Any:
@@ -283,8 +292,10 @@ class Session:
             while self._quick is not None:
                 await asyncio.wait((self._quick.answer,))
             if self._env is not None and self.history.calls and "state" in spec(self.task.env_id).abilities:
-                state = await self._ask("get_state", [])
-                self.history.add("set_state", [state], None)  # which is quicker than a replay
+                with contextlib.suppress(EnvFailure, UsageError):  # else it is replayed there
+                    state = await self._ask("get_state", [])
+                    if len(protocol.pack(state)) <= _LARGEST_STATE:
+                        self.history.add("set_state", [state], None)  # which is quicker than a replay
         except BaseException:
             self.busy -= 1
             self._lock.release()
@@ -341,8 +352,10 @@ class Session:
     def release(self, *, hung: bool = False) -> None:
         """Give the environment back."""
         env, self._env = self._env, None
-        if env is not None:
-            (env.abandon if hung else env.close)()
+        if env is not None and hung:
+            env.abandon()
+        elif env is not None:
+            env.close(functools.partial(self._core.meter.spend, self.owner))  # what a call did that failed counts, too
 
     # -- what a quick step needs ---------------------------------------------------------------------------------------
 

@@ -551,7 +551,13 @@ class PooledEnv:
             return EnvFailure("hung", f"{failure}, and kept all others in its process from running", blamed=True)
         return worker.lost(self._number)
 
-    def close(self) -> None:
+    def close(self, spent: Callable[[float], None] = lambda seconds: None) -> None:
+        """Give it back.
+
+        Args:
+            spent: called with the seconds of computing that :meth:`computed` has not told, once it is closed; where
+                it does not close in time, with the seconds that it got.
+        """
         if not self._open:
             return
         self._open = False
@@ -560,13 +566,13 @@ class PooledEnv:
             worker.leave()
             return
         closing = worker.ask("close", self._number, ())
-        late = asyncio.get_running_loop().call_later(worker.pool.close_deadline, self._stuck, closing)
+        late = asyncio.get_running_loop().call_later(worker.pool.close_deadline, self._stuck, closing, spent)
 
         def closed(future: asyncio.Future[Any]) -> None:
             late.cancel()
             if not future.cancelled():
                 future.exception()
-                worker.computed(self._number)  # nobody asks any more
+                spent(worker.computed(self._number))
                 worker.leave()
 
         closing.add_done_callback(closed)
@@ -576,8 +582,9 @@ class PooledEnv:
             self._open = False
             self._give_up()
 
-    def _stuck(self, closing: asyncio.Future[Any]) -> None:
+    def _stuck(self, closing: asyncio.Future[Any], spent: Callable[[float], None]) -> None:
         closing.cancel()
+        spent(self._worker.pool.close_deadline)
         self._give_up()
 
     def _give_up(self) -> None:

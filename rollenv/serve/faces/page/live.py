@@ -18,6 +18,9 @@ from rollenv.serve.sessions import Session, Sessions
 
 logger = logging.getLogger(__name__)
 
+#: Characters of the turns that are kept of a watched session.
+_BYTES = 2_000_000
+
 #: Turns that are kept of a watched session, sessions that are watched, and seconds after which nobody watches any more.
 _TURNS, _WATCHED, _PATIENCE = 100, 64, 60.0
 
@@ -33,13 +36,16 @@ class _Watched:
 
     def __init__(self) -> None:
         self.asked = time.monotonic()
-        self.turns: deque[tuple[int, dict[str, Any]]] = deque(maxlen=_TURNS)
-        self.count = 0
+        self.turns: deque[tuple[int, dict[str, Any]]] = deque()
+        self.count = self._size = 0
         self.news = asyncio.Event()
 
     def add(self, turn: dict[str, Any]) -> None:
         self.count += 1
         self.turns.append((self.count, turn))
+        self._size += _size(turn)
+        while len(self.turns) > _TURNS or (self._size > _BYTES and len(self.turns) > 1):
+            self._size -= _size(self.turns.popleft()[1])
         self.news.set()
 
 
@@ -142,6 +148,11 @@ class Live:
             last = turn_of("step", [_last_action(session)], session.last_step)
             told["before"] = last | {"turn": session.turns}
         return told | {"session": _row(session, time.monotonic()), "closed": not self._lasts(session)}
+
+
+def _size(turn: dict[str, Any]) -> int:
+    """Characters of a turn."""
+    return sum(len(value) for value in turn.values() if isinstance(value, str)) + sum(map(len, turn.get("choices", ())))
 
 
 def _last_action(session: Session) -> str:

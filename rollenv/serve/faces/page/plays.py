@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+import functools
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from starlette.responses import Response, StreamingResponse
@@ -96,7 +97,8 @@ class Plays:
         except BaseException:
             self._core.close(session)
             raise
-        return _Lines(self._replayed(session, first, _agent(session, method) if agent else _given(actions)))
+        lines = self._replayed(session, first, _agent(session, method) if agent else _given(actions))
+        return _Lines(lines, functools.partial(self._core.close, session))
 
     async def _replayed(
         self, session: Session, first: dict[str, Any], actions: AsyncGenerator[str]
@@ -118,8 +120,6 @@ class Plays:
             yield _problem(UsageError("the episode is over, but the link has more actions"))
         except RollenvError as error:
             yield _problem(error)
-        finally:
-            self._core.close(session)
 
     def _session(self, asked: Asked) -> Session:
         return self._core.get(asked.text("session", 64), asked.client.name)
@@ -149,15 +149,23 @@ async def _agent(session: Session, method: str) -> AsyncGenerator[str]:
 
 
 class _Lines(StreamingResponse):
-    """Lines whose source ends when nobody reads them any more."""
+    """Lines whose source ends when nobody reads them any more.
 
-    def __init__(self, lines: AsyncGenerator[str]):
+    Args:
+        lines: their source.
+        end: called at the end, also if the client left before the first line.
+    """
+
+    def __init__(self, lines: AsyncGenerator[str], end: Callable[[], None]):
         super().__init__(lines, media_type="application/x-ndjson")
-        self._lines = lines
+        self._lines, self._end = lines, end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with contextlib.aclosing(self._lines):
-            await super().__call__(scope, receive, send)
+        try:
+            async with contextlib.aclosing(self._lines):
+                await super().__call__(scope, receive, send)
+        finally:
+            self._end()
 
 
 def _problem(error: RollenvError) -> str:

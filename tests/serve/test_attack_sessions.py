@@ -1,0 +1,467 @@
+"""What goes wrong between a session, its client and its server, and what must not come of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+import numpy as np
+import oddities  # noqa: F401
+import pytest
+from test_attack import Raw, eventually, health, honest, liar
+from websockets.sync.server import serve as serve_websocket
+
+import rollenv
+from rollenv.errors import UsageError
+from rollenv.remote import protocol
+from rollenv.remote.address import Address
+from rollenv.remote.connection import Connection
+from rollenv.remote.env import RemoteEnv, Servers
+from rollenv.remote.protocol import Cancelled, ServerFull, ServerLost, SessionGone
+from rollenv.rollout.workers.processes import ProcessWorkers
+from rollenv.serve import handover
+from rollenv.serve.gate import Allowance
+from rollenv.serve.sessions import Sessions, Terms
+
+OWNER = "anyone"
+
+
+def in_a_core(terms=None):
+    """Run a test with sessions in this process; afterwards none of them may hold anything."""
+
+    def run(test):
+        @functools.wraps(test)
+        def tested(**kwargs):
+            async def main():
+                workers = ProcessWorkers(1)
+                core = Sessions(workers, terms or Terms())
+                try:
+                    await test(core, **kwargs)
+                    await core.stop()
+                    await asyncio.sleep(0)
+                    assert core.gate._free == core.gate.width
+                finally:
+                    await workers.aclose()
+
+            asyncio.run(main())
+
+        del tested.__wrapped__
+        return tested
+
+    return run
+
+
+async def begun(core, env_id="test:Echo-v0", seed=5):
+    """A session whose first call was a reset."""
+    session = await core.open(protocol.session_name(), OWNER, env_id)
+    session.lasting = True
+    await session.numbered(1, "reset", [seed])
+    return session
+
+
+# -- steps without a task ----------------------------------------------------------------------------------------------
+
+
+@in_a_core()
+async def test_no_step_is_played_while_a_session_is_handed_over(core):
+    session, twin = await begun(core), await begun(core)
+    leaving = asyncio.create_task(session.leave())
+    await asyncio.sleep(0)
+    assert not session.quick_step(2, "a", lambda outcome: None), "it would be played here and again there"
+    told = await leaving
+    assert told["count"] == 1
+    other = Sessions(core.workers, Terms())
+    handover.adopt(other, protocol.unpack(protocol.pack(told)))
+    there = other.get(session.name, OWNER)
+    assert await there.numbered(2, "step", ["a"]) == await twin.numbered(2, "step", ["a"])
+    await other.stop()
+
+
+@in_a_core()
+async def test_a_session_whose_state_is_not_to_be_had_is_handed_over_with_its_history(core):
+    session, twin = await begun(core), await begun(core)
+    os.kill(core.workers.places[0].worker.pid, signal.SIGKILL)
+    told = await session.leave()
+    assert [call[0] for call in told["calls"]] == ["reset"]
+    other = Sessions(core.workers, Terms())
+    handover.adopt(other, protocol.unpack(protocol.pack(told)))
+    there = other.get(session.name, OWNER)
+    assert await there.numbered(2, "step", ["a"]) == await twin.numbered(2, "step", ["a"])
+    await other.stop()
+
+
+def test_who_cancels_a_call_cancels_no_other(server):
+    with Raw(server) as raw:
+        name = protocol.session_name()
+        raw.ask("open", name, "test:Moody-v0", {})
+        raw.ask("call", name, 1, "reset", [1])
+        step, after = raw.send(("call", name, 2, "step", ["hang 0.5"]), ("call", name, 3, "render", []))
+        raw.send(("cancel", after))
+        answers = {}
+        while len(answers) < 2:
+            answers |= {answer[0]: answer for answer in protocol.unpack_all(raw.socket.recv(20)) if answer[0] <= after}
+        assert answers[step][1][0] == "turn 1"
+        assert answers[after][2] == "cancelled"
+        step, after = raw.send(("call", name, 4, "step", ["hang 0.5"]), ("call", name, 5, "render", []))
+        raw.send(("cancel", step))
+        answers = {}
+        while len(answers) < 2:
+            answers |= {answer[0]: answer for answer in protocol.unpack_all(raw.socket.recv(20)) if answer[0] <= after}
+        assert answers[step][2] == "cancelled"
+        assert len(answers[after]) == 2
+        raw.ask("close", name)
+
+
+@pytest.mark.slow
+@in_a_core(Terms(each=Allowance(compute=30.0)))
+async def test_a_call_that_is_cancelled_or_fails_is_counted(core):
+    session = await begun(core, "test:Moody-v0")
+    assert core.meter._worked[OWNER] < time.monotonic()
+    call = asyncio.create_task(session.numbered(2, "step", ["spin 1.5"]))
+    await asyncio.sleep(0.3)
+    call.cancel()
+    with pytest.raises((Cancelled, asyncio.CancelledError)):
+        await call
+    before = core.meter._worked[OWNER]
+    for _ in range(100):
+        await asyncio.sleep(0.05)
+        if core.meter._worked[OWNER] > before + 2.5:  # each second counts twice
+            return
+    raise AssertionError("what it computed was not counted")
+
+
+@pytest.mark.parametrize("little", [range(10**12), range(10**30), np.zeros(10**9, "V0")])
+def test_what_is_little_to_send_and_much_to_hold_is_refused(little):
+    with pytest.raises(UsageError):
+        protocol.pack({"info": little})
+    assert protocol.unpack(protocol.pack([range(3), np.arange(2)])) == [[0, 1, 2], [0, 1]]
+
+
+# -- clients -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_cannot_be_sent_does_not_count(server):
+    env = rollenv.make(f"{server.address}/test:Echo-v0")
+    env.reset(seed=1)
+    with pytest.raises(UsageError, match="too large"):
+        env.step("x" * protocol.LARGEST_REQUEST)
+    assert env.step("a")[0].startswith("1 ")
+    env.close()
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_call_that_is_refused_for_now_does_not_count(serve, tmp_path, monkeypatch, ahead):
+    from rollenv.serve.auth import new_token
+
+    token, lines = new_token("ann", ["environments"])
+    (tmp_path / "tokens").write_text(lines + "rate = 5\n")
+    served = serve("--tokens", str(tmp_path / "tokens"))
+    monkeypatch.setenv("ROLLENV_TOKEN", token)
+    env = rollenv.make(f"{served.address}/test:Echo-v0")
+    env.reset(seed=1)
+    connection, turn = Servers.of(env._addresses).connections[0], 0
+    connection.patience = 0.0
+    for _ in range(40):
+        try:
+            if ahead:
+                RemoteEnv.steps_ahead([(env, "a")])
+            shown = env.step("a")[0]
+        except ServerFull:
+            time.sleep(0.1)
+        else:
+            turn += 1
+            assert shown.startswith(f"{turn} ")
+    assert turn > 5
+    connection.patience = 30.0
+    env.close()
+
+
+def test_an_interrupted_step_was_not_played(server):
+    env = rollenv.make(f"{server.address}/test:Moody-v0")
+    env.reset(seed=1)
+    env.step("on")
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            env.step("hang 0.6")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert env.step("on")[0] == "turn 2"
+    env.close()
+
+
+def test_a_step_that_was_sent_ahead_in_another_thread_has_its_own_answer(server):
+    envs = [rollenv.make(f"{server.address}/test:Echo-v0") for _ in range(2)]
+    for env in envs:
+        env.reset(seed=5)
+    there, done = threading.Event(), threading.Event()
+
+    def elsewhere():
+        connection = Servers.of(envs[0]._addresses).connections[0]
+        connection.ask("hello", protocol.VERSION)
+        while next(connection._numbers) + 1 < envs[0]._ahead[1]:  # so that both have the same number
+            pass
+        RemoteEnv.steps_ahead([(envs[1], "b")])
+        shown.append((envs[1]._ahead[1], envs[0]._ahead[1]))
+        shown.append(envs[0].step("a")[0])
+
+    shown: list = []
+    for _ in range(20):
+        Servers.of(envs[0]._addresses).connections[0].ask("hello", protocol.VERSION)
+    RemoteEnv.steps_ahead([(envs[0], "a")])
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join(20)
+    del there, done
+    assert shown[0][0] == shown[0][1]
+    assert shown[1].endswith(" a")
+    for env in envs:
+        env.close()
+
+
+def test_what_is_not_played_leaves_nothing(serve):
+    served = serve()
+    env = rollenv.make(f"{served.address}/test:Echo-v0")
+    env.reset(seed=5)
+    for turn in range(5):
+        RemoteEnv.steps_ahead([(env, "a")])
+        assert env.step("b")[0].startswith(f"{turn + 1} ")
+    connection = env._connection()
+    RemoteEnv.steps_ahead([(env, "a")])
+    env.close()
+    assert not connection._ahead, "answers that nobody collects"
+    assert eventually(lambda: health(served)["sessions"]["open"] == 0)
+
+
+@contextlib.contextmanager
+def closes(frames):
+    """A server that sends raw bytes after its answer to a "spec" and waits."""
+
+    def talk(connection):
+        for message in connection:
+            for number, operation, *_ in protocol.unpack_all(message):
+                connection.send(honest(number, operation))
+                if operation == "spec":
+                    connection.socket.sendall(frames)
+
+    with serve_websocket(talk, "127.0.0.1", 0, subprotocols=[protocol.SUBPROTOCOL], max_size=None) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server.socket.getsockname()[1]
+        server.shutdown()
+        thread.join(10)
+
+
+@pytest.mark.parametrize("frames", [b"\x88\x02\x03\xe8", b"\xff\xff\xff\xff", b"\x82\x7f\x7f" + b"\xff" * 7])
+def test_a_server_that_ends_or_breaks_the_connection_is_lost(frames):
+    with closes(frames) as port:
+        connection = Connection(Address("127.0.0.1", port), patience=0.0, silence=0.2)
+        for _ in range(3):
+            with contextlib.suppress(ServerLost):
+                connection.ask("spec", "x")
+            time.sleep(0.05)
+            assert connection.send_ahead([["hello", protocol.VERSION]]) is not None
+        connection.close()
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_answers_to_nobody_are_no_answer(patient):
+    def answer(number, operation):
+        if operation == "hello":
+            return honest(number, operation)
+        return protocol.pack([[number + 1000, 1]] * 3) if patient else b"\xc1"
+
+    stop = threading.Event()
+
+    def talk(connection):
+        for message in connection:
+            for number, operation, *_ in protocol.unpack_all(message):
+                connection.send(answer(number, operation))
+                while operation != "hello" and not stop.wait(0.05):
+                    connection.send(answer(number, operation))
+
+    with serve_websocket(talk, "127.0.0.1", 0, subprotocols=[protocol.SUBPROTOCOL], max_size=None) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        threading.Timer(5.0, stop.set).start()
+        address = Address("127.0.0.1", server.socket.getsockname()[1])
+        connection = Connection(address, patience=0.0, answer=0.3, silence=0.2)
+        with pytest.raises(ServerLost, match="does not answer|protocol"):
+            connection.ask("spec", "x")
+        stop.set()
+        connection.close()
+        server.shutdown()
+        thread.join(10)
+
+
+@pytest.mark.parametrize("wait", ["soon", -1, float("nan"), None, 1e300, [1]])
+def test_a_server_cannot_say_nonsense_about_when_to_ask_again(wait):
+    def answer(number, operation):
+        if operation == "hello":
+            return honest(number, operation)
+        return protocol.pack([number, None, "full", "no room", {"retry_after": wait}])
+
+    with liar(answer) as port:
+        connection = Connection(Address("127.0.0.1", port), patience=0.0)
+        with pytest.raises(ServerFull, match="no room"):
+            connection.ask("spec", "x")
+        connection.close()
+
+
+def test_a_replay_that_is_cut_off_does_not_confuse_a_session_that_goes_on_elsewhere():
+    """One server dies in the middle of a replay; the other has the session, one call behind."""
+    first = {"opened": 0}
+
+    def one(number, operation):
+        if operation == "call":
+            first["opened"] += 1
+            if first["opened"] in (3, 5):  # the second step, and the second call of the replay
+                raise ConnectionResetError
+        value = {
+            "hello": {"version": protocol.VERSION},
+            "open": {"reset_options": []},
+            "call": ["x", 0.0, False, False, {}, "", ""],
+        }
+        if operation == "resume":
+            return protocol.pack([number, None, "gone", "no", {}])
+        return protocol.pack([number, value.get(operation)])
+
+    asked: list = []
+
+    def two(number, operation):
+        asked.append(operation)
+        value = {
+            "hello": {"version": protocol.VERSION},
+            "open": {"reset_options": []},
+            "resume": 2,
+            "call": ["y" if "open" not in asked else "x", 0.0, False, False, {}, "", ""],
+        }
+        return protocol.pack([number, value.get(operation)])
+
+    with liar(one) as port, liar(two) as other:
+        addresses = (Address("127.0.0.1", port), Address("127.0.0.1", other))
+        servers = Servers.of(addresses)
+        servers.in_turn = lambda: servers.connections  # type: ignore[method-assign]
+        for connection in servers.connections:
+            connection.patience = 0.0
+        env = RemoteEnv(addresses, "test:Echo-v0", {}, rollenv.remote.history.History())
+        env.reset(seed=1)
+        env.step("a")
+        env.step("b")
+        assert env._count == 3, "the answer to the second step is not the one to the first"
+        for connection in servers.connections:
+            connection.close()
+
+
+# -- sessions that go on elsewhere -------------------------------------------------------------------------------------
+
+
+def told_of(**changes):
+    """What a server tells of a session."""
+    told = {
+        "name": protocol.session_name(), "owner": "gone", "env_id": "test:Echo-v0", "settings": {}, "about": {},
+        "count": 1, "over": False, "calls": [["reset", [1, {}], 5]], "last": [5], "last_step": [], "turns": 0,
+        "via": "/native",
+    }  # fmt: skip
+    return told | changes
+
+
+WRONG = {
+    "a call": {"calls": [["no", [], 1]]},
+    "an environment": {"env_id": "test:None-v0"},
+    "an address": {"env_id": "rollenv+ws://localhost:1/x"},
+    "a name": {"name": "x"},
+    "arguments": {"settings": {"kwargs": 5}},
+    "wrappers": {"settings": {"wrappers": [1]}},
+    "a list": {"settings": {"wrappers": {"concat": 5}}},
+    "a setting": {"settings": {"code": "x"}},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_session_that_is_none_leaves_nothing_and_harms_no_other(tmp_path, what):
+    async def taken():
+        core = Sessions(None, Terms())  # type: ignore[arg-type]
+        (tmp_path / "sessions").write_bytes(protocol.pack([told_of(**WRONG[what]), 5, told_of()]))
+        assert handover.take_up(core, tmp_path / "sessions") == 1
+        assert [session.task.env_id for session in core.sessions.values()] == ["test:Echo-v0"]
+
+    asyncio.run(taken())
+
+
+def test_only_a_file_of_this_user_is_taken_up(tmp_path, monkeypatch):
+    async def take(file):
+        return handover.take_up(Sessions(None, Terms()), file)  # type: ignore[arg-type]
+
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "theirs").write_bytes(protocol.pack([told_of()]))
+    for name in ("pipe", "."):
+        with pytest.raises(UsageError, match="cannot be taken up"):
+            asyncio.run(take(tmp_path / name))
+    monkeypatch.setattr(os, "geteuid", lambda me=os.geteuid(): me + 1)
+    with pytest.raises(UsageError, match="not a file of the user"):
+        asyncio.run(take(tmp_path / "theirs"))
+    monkeypatch.undo()
+    assert asyncio.run(take(tmp_path / "theirs")) == 1
+
+
+# -- the page and tokens -----------------------------------------------------------------------------------------------
+
+
+def test_a_replay_whose_client_left_before_its_first_line_ends(serve):
+    served = serve()
+    body = json.dumps({"env": "test:Echo-v0", "seed": "1", "actions": ["a"] * 50}).encode()
+    head = f"POST /page/api/replay HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    for _ in range(10):
+        with socket.create_connection(("127.0.0.1", served.port)) as plain:
+            plain.sendall(head + body)
+    time.sleep(0.5)
+    assert eventually(lambda: health(served)["sessions"]["open"] == 0)
+
+
+def test_turns_that_are_watched_have_a_size():
+    from rollenv.serve.faces.page.live import _Watched
+
+    watched = _Watched()
+    for number in range(300):
+        watched.add({"view": "x" * (400_000 if number % 2 else 10), "observation": "y"})
+    assert watched.count == 300
+    assert watched.turns[-1][0] == 300
+    assert sum(len(turn["view"]) for _, turn in watched.turns) <= 2_000_000
+
+
+def test_a_connection_ends_when_its_token_expires(serve, tmp_path, monkeypatch):
+    import datetime
+
+    from rollenv.serve.auth import new_token
+
+    token, lines = new_token("ann", ["environments"])
+    file = tmp_path / "tokens"
+    file.write_text(lines)
+    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=4)
+    file.write_text(f"{lines}expires = {soon.isoformat()}\n")
+    served = serve("--tokens", str(file))
+    monkeypatch.setenv("ROLLENV_TOKEN", token)
+    env = rollenv.make(f"{served.address}/test:Echo-v0")
+    env.reset(seed=1)
+
+    def refused():
+        try:
+            env.step("a")
+        except (protocol.NotAllowed, SessionGone, ServerLost):
+            return True
+        return False
+
+    assert eventually(refused, 15)
