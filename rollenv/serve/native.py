@@ -81,7 +81,7 @@ class Native:
             for session in self._used:
                 session.left = time.monotonic()
             for task, operation in self._running.values():
-                if operation != "call":  # that goes on, and its answer waits for the client to come back
+                if operation not in ("call", "close"):  # whose answer waits for the client to come back
                     task.cancel()
 
     def _begin(self, number: int, operation: Any, *args: Any) -> None:

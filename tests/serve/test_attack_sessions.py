@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 import json
 import os
+import random
 import signal
 import socket
 import threading
@@ -27,7 +29,9 @@ from rollenv.remote.env import RemoteEnv, Servers
 from rollenv.remote.protocol import Cancelled, ServerFull, ServerLost, SessionGone
 from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.serve import handover
+from rollenv.serve.auth import ANYONE
 from rollenv.serve.gate import Allowance
+from rollenv.serve.native import Native
 from rollenv.serve.sessions import Sessions, Terms
 
 OWNER = "anyone"
@@ -53,12 +57,16 @@ def in_a_core(terms=None):
             asyncio.run(main())
 
         del tested.__wrapped__
+        names = [name for name in inspect.signature(test).parameters if name != "core"]
+        tested.__signature__ = inspect.Signature(  # for pytest
+            [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+        )
         return tested
 
     return run
 
 
-async def begun(core, env_id="test:Echo-v0", seed=5):
+async def begun(core, env_id="game:Sokoban-v0-tiny", seed=5):
     """A session whose first call was a reset."""
     session = await core.open(protocol.session_name(), OWNER, env_id)
     session.lasting = True
@@ -74,13 +82,13 @@ async def test_no_step_is_played_while_a_session_is_handed_over(core):
     session, twin = await begun(core), await begun(core)
     leaving = asyncio.create_task(session.leave())
     await asyncio.sleep(0)
-    assert not session.quick_step(2, "a", lambda outcome: None), "it would be played here and again there"
+    assert not session.quick_step(2, "\\boxed{up}", lambda outcome: None), "it would be played here and again there"
     told = await leaving
     assert told["count"] == 1
     other = Sessions(core.workers, Terms())
     handover.adopt(other, protocol.unpack(protocol.pack(told)))
     there = other.get(session.name, OWNER)
-    assert await there.numbered(2, "step", ["a"]) == await twin.numbered(2, "step", ["a"])
+    assert await there.numbered(2, "step", ["\\boxed{up}"]) == await twin.numbered(2, "step", ["\\boxed{up}"])
     await other.stop()
 
 
@@ -89,11 +97,12 @@ async def test_a_session_whose_state_is_not_to_be_had_is_handed_over_with_its_hi
     session, twin = await begun(core), await begun(core)
     os.kill(core.workers.places[0].worker.pid, signal.SIGKILL)
     told = await session.leave()
+    await asyncio.sleep(0)
     assert [call[0] for call in told["calls"]] == ["reset"]
     other = Sessions(core.workers, Terms())
     handover.adopt(other, protocol.unpack(protocol.pack(told)))
     there = other.get(session.name, OWNER)
-    assert await there.numbered(2, "step", ["a"]) == await twin.numbered(2, "step", ["a"])
+    assert await there.numbered(2, "step", ["\\boxed{up}"]) == await twin.numbered(2, "step", ["\\boxed{up}"])
     await other.stop()
 
 
@@ -117,6 +126,88 @@ def test_who_cancels_a_call_cancels_no_other(server):
         assert answers[step][2] == "cancelled"
         assert len(answers[after]) == 2
         raw.ask("close", name)
+
+
+class Client:
+    """A connection of the native protocol, in the server's process."""
+
+    def __init__(self, core):
+        self.messages: asyncio.Queue = asyncio.Queue()
+        self.waiting: dict[int, asyncio.Future] = {}
+        self.number = 0
+        self.talk = asyncio.create_task(Native(core, ANYONE, self.messages.get, self.told, 900.0).talk())
+
+    async def told(self, message):
+        for answer in protocol.unpack_all(message["bytes"]):
+            self.waiting.pop(answer[0]).set_result(answer)  # which fails for an answer too many
+
+    def say(self, *requests):
+        """Send requests in one message; the numbers, and futures of the answers."""
+        numbers = range(self.number + 1, self.number + 1 + len(requests))
+        self.number += len(requests)
+        found = {number: asyncio.get_running_loop().create_future() for number in numbers}
+        self.waiting |= found
+        data = protocol.pack([[number, *request] for number, request in zip(numbers, requests, strict=True)])
+        self.messages.put_nowait({"type": "websocket.receive", "bytes": data})
+        return found
+
+    def leave(self):
+        self.messages.put_nowait({"type": "websocket.disconnect"})
+
+
+@in_a_core()
+async def test_who_closes_a_session_and_leaves_has_closed_it(core):
+    session, client = await begun(core), Client(core)
+    client.say(("close", session.name))
+    client.leave()
+    await client.talk
+    await asyncio.sleep(0.05)
+    assert not core.sessions
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("seed", [0, 1])
+@in_a_core(Terms(running=8, step=2.0, reset=3.0))
+async def test_whatever_happens_every_request_is_answered_once_and_no_place_is_lost(core, seed):
+    rng, end = random.Random(seed), time.monotonic() + 8
+    words = ["on"] * 12 + ["hang 0.3", "hang 1.3", "hang 9", "raise x", "wrong", "huge 3000", "end", "spin 0.2", "die"]
+
+    async def play():
+        client = Client(core)
+        while time.monotonic() < end:
+            name, count = protocol.session_name(), 1
+            client.say(("open", name, "test:Moody-v0", {}), ("call", name, 1, "reset", [1]))
+            for _ in range(rng.randrange(1, 7)):
+                counts = range(count + 1, count + 1 + rng.choice([1, 1, 1, 2, 3]))
+                count = counts[-1]
+                requests = [("call", name, each, "step", [rng.choice(words)]) for each in counts]
+                asked = client.say(*requests, *requests[: rng.random() < 0.2])
+                chance = rng.random()
+                await asyncio.sleep(rng.choice([0, 0, 0.001, 0.01, 0.3]))
+                if chance < 0.08:
+                    client.say(*[("cancel", number) for number in asked])
+                elif chance < 0.11:
+                    client.say(("close", name))
+                elif chance < 0.14:
+                    client.leave()
+                    client = Client(core)
+                    asked = client.say(requests[-1])
+                await asyncio.wait_for(asyncio.gather(*asked.values()), 45)
+            await asyncio.gather(*client.say(("close", name)).values())
+        client.leave()
+
+    async def kill():
+        while seed and time.monotonic() < end:
+            await asyncio.sleep(rng.random())
+            worker = core.workers.places[0].worker
+            if worker is not None and worker.pid and rng.random() < 0.3:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGKILL)
+
+    await asyncio.gather(*(play() for _ in range(12)), kill())
+    await asyncio.sleep(3)
+    assert [session.busy for session in core.sessions.values() if session.busy] == []
+    assert not core.deadlines._limits
 
 
 @pytest.mark.slow
@@ -206,7 +297,6 @@ def test_a_step_that_was_sent_ahead_in_another_thread_has_its_own_answer(server)
     envs = [rollenv.make(f"{server.address}/test:Echo-v0") for _ in range(2)]
     for env in envs:
         env.reset(seed=5)
-    there, done = threading.Event(), threading.Event()
 
     def elsewhere():
         connection = Servers.of(envs[0]._addresses).connections[0]
@@ -224,7 +314,6 @@ def test_a_step_that_was_sent_ahead_in_another_thread_has_its_own_answer(server)
     thread = threading.Thread(target=elsewhere)
     thread.start()
     thread.join(20)
-    del there, done
     assert shown[0][0] == shown[0][1]
     assert shown[1].endswith(" a")
     for env in envs:
@@ -298,7 +387,7 @@ def test_answers_to_nobody_are_no_answer(patient):
         threading.Timer(5.0, stop.set).start()
         address = Address("127.0.0.1", server.socket.getsockname()[1])
         connection = Connection(address, patience=0.0, answer=0.3, silence=0.2)
-        with pytest.raises(ServerLost, match="does not answer|protocol"):
+        with pytest.raises(ServerLost, match=r"does not answer|protocol"):
             connection.ask("spec", "x")
         stop.set()
         connection.close()
@@ -410,7 +499,8 @@ def test_only_a_file_of_this_user_is_taken_up(tmp_path, monkeypatch):
     for name in ("pipe", "."):
         with pytest.raises(UsageError, match="cannot be taken up"):
             asyncio.run(take(tmp_path / name))
-    monkeypatch.setattr(os, "geteuid", lambda me=os.geteuid(): me + 1)
+    another = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: another)
     with pytest.raises(UsageError, match="not a file of the user"):
         asyncio.run(take(tmp_path / "theirs"))
     monkeypatch.undo()
