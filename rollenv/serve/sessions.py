@@ -178,9 +178,7 @@ class Session:
             Whether it was done; else :meth:`numbered` does it.
         """
         env = self._env
-        if env is None or self.busy or self._lock.locked() or self.over or count != self.count + 1:
-            return False
-        if not self._core.gate.enter():
+        if env is None or self.busy or self.over or count != self.count + 1 or not self._core.gate.enter():
             return False
         self.count, self.busy = count, 1
         self._quick = QuickStep(self, env, count, action, told)
