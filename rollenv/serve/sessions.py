@@ -37,6 +37,9 @@ _REAP_EVERY = 1.0
 #: are such a share of the sessions; and how many sessions count.
 _HARM, _SHARE, _OPENED = 3, 0.2, 100
 
+#: Seconds that such a session waits for a worker of its own.
+_APART_SECONDS = 2.0
+
 #: Bytes of a state that is handed over: a session is one request.
 _LARGEST_STATE = protocol.LARGEST_REQUEST // 2
 
@@ -105,12 +108,12 @@ class Session:
     """One client's environment. Its calls are carried out one after another."""
 
     __slots__ = (
-        "__weakref__", "_alone", "_building", "_caller", "_closed", "_core", "_env", "_last", "_lock", "_openers",
-        "_quick", "about", "busy", "count", "history", "last_step", "lasting", "left", "name", "opened", "over",
-        "owner", "task", "turns", "used", "via", "views",
+        "__weakref__", "_alone", "_apart", "_building", "_caller", "_closed", "_core", "_env", "_last", "_lock",
+        "_openers", "_quick", "about", "busy", "count", "history", "last_step", "lasting", "left", "name", "opened",
+        "over", "owner", "task", "turns", "used", "via", "views",
     )  # fmt: skip
 
-    def __init__(self, core: Sessions, name: str, owner: str, task: Task, views: Views, alone: bool = False):
+    def __init__(self, core: Sessions, name: str, owner: str, task: Task, views: Views, apart: bool = False):
         self._core, self.name, self.owner, self.task, self.views = core, name, owner, task, views
         self._env: PooledEnv | None = None
         self._lock = asyncio.Lock()
@@ -121,7 +124,7 @@ class Session:
         self._openers, self._closed = 0, False
         self.history, self.count = History(), 0
         self.about: dict[str, Any] = {}
-        self.over, self._alone, self.busy = True, alone, 0
+        self.over, self._alone, self._apart, self.busy = True, False, apart, 0
         self.lasting = False
         """Whether it outlasts its connection, and so can go on in another server."""
         self.opened = self.used = time.monotonic()
@@ -512,7 +515,7 @@ class Session:
         seconds = self._core.terms.reset
         try:
             async with asyncio.timeout(seconds):
-                env = await self._core.workers.open(self.task, views=self.views, alone=self._alone)
+                env = await self._placed()
         except TimeoutError:
             text = f"{self.task.env_id}: no worker had room for it within {seconds:g} s"
             raise EnvBroke(text, kind="lost") from None
@@ -521,6 +524,15 @@ class Session:
             raise SessionGone("the session was closed")
         self._env = env
         self.about = await self._in_time("reset", env.about())
+
+    async def _placed(self) -> PooledEnv:
+        """A place in a worker; for who harms them one of its own, if that is there soon."""
+        open_in = functools.partial(self._core.workers.open, self.task, views=self.views)
+        if self._apart and not self._alone:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_APART_SECONDS):
+                    return await open_in(alone=True)
+        return await open_in(alone=self._alone)
 
     async def _begin(self) -> None:
         """A new environment, brought to where the last one was."""
