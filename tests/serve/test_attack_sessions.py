@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import importlib
 import inspect
 import json
 import os
 import random
 import signal
 import socket
+import sys
 import threading
 import time
 
 import numpy as np
-import oddities  # noqa: F401
 import pytest
 from test_attack import Raw, eventually, health, honest, liar
 from websockets.sync.server import serve as serve_websocket
@@ -35,6 +36,15 @@ from rollenv.serve.native import Native
 from rollenv.serve.sessions import Sessions, Terms
 
 OWNER = "anyone"
+
+
+@pytest.fixture(autouse=True)
+def oddities(monkeypatch):
+    """The environments of the servers, in this process as well, and not for other tests."""
+    rollenv.list_envs()
+    monkeypatch.setattr(rollenv.registry, "ENV_REGISTRY", dict(rollenv.registry.ENV_REGISTRY))
+    monkeypatch.delitem(sys.modules, "oddities", raising=False)
+    importlib.import_module("oddities")
 
 
 def in_a_core(terms=None):
@@ -500,10 +510,10 @@ def test_only_a_file_of_this_user_is_taken_up(tmp_path, monkeypatch):
         with pytest.raises(UsageError, match="cannot be taken up"):
             asyncio.run(take(tmp_path / name))
     another = os.geteuid() + 1
-    monkeypatch.setattr(os, "geteuid", lambda: another)
-    with pytest.raises(UsageError, match="not a file of the user"):
-        asyncio.run(take(tmp_path / "theirs"))
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "geteuid", lambda: another)
+        with pytest.raises(UsageError, match="not a file of the user"):
+            asyncio.run(take(tmp_path / "theirs"))
     assert asyncio.run(take(tmp_path / "theirs")) == 1
 
 
