@@ -16,7 +16,8 @@ from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
 from rollenv.remote import protocol
 from rollenv.remote.history import History
-from rollenv.serve.sessions import Session, Sessions
+from rollenv.serve.session import Session
+from rollenv.serve.sessions import Sessions
 
 with extra("serve", "Handing over sessions"):
     import httpx

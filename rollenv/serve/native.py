@@ -16,7 +16,8 @@ from rollenv.core import RollenvError, UsageError
 from rollenv.remote import protocol
 from rollenv.remote.protocol import Cancelled, ServerError, error_answer
 from rollenv.serve.auth import Client
-from rollenv.serve.sessions import Session, Sessions, served
+from rollenv.serve.session import Session
+from rollenv.serve.sessions import Sessions, served
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from rollenv.rollout.workers.pool import PooledEnv
 from rollenv.serve.gate import PATIENCE
 
 if TYPE_CHECKING:
-    from rollenv.serve.sessions import Session
+    from rollenv.serve.session import Session
 
 logger = logging.getLogger(__name__)
 

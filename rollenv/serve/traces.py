@@ -21,7 +21,7 @@ from rollenv.core import RollenvError
 from rollenv.needs import extra
 from rollenv.serve.answers import status_of
 from rollenv.serve.native import Native
-from rollenv.serve.sessions import Session
+from rollenv.serve.session import Session
 
 with extra("otel", "rollenv serve --traces"):
     from opentelemetry import propagate, trace

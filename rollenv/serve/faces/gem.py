@@ -13,7 +13,7 @@ from rollenv.registry import list_envs
 from rollenv.remote.protocol import session_name
 from rollenv.serve.answers import Json, body_of
 from rollenv.serve.app import Server
-from rollenv.serve.sessions import Session
+from rollenv.serve.session import Session
 
 _PATH = "/apis/v1/envs/gem"
 

@@ -29,7 +29,8 @@ from rollenv.rollout.evaluate import DEFAULT_TASKS
 from rollenv.serve.answers import Json, body_of, json_of, retry_after, status_of
 from rollenv.serve.app import Server
 from rollenv.serve.auth import Client
-from rollenv.serve.sessions import Session, served
+from rollenv.serve.session import Session
+from rollenv.serve.sessions import served
 
 logger = logging.getLogger(__name__)
 

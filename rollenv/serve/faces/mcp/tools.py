@@ -52,7 +52,8 @@ from rollenv.serve.faces.mcp.forms import (
     Write,
     Written,
 )
-from rollenv.serve.sessions import Session, served
+from rollenv.serve.session import Session
+from rollenv.serve.sessions import served
 from rollenv.tools.python import shortened
 
 with extra("serve", "The MCP face"):

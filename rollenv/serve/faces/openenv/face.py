@@ -22,7 +22,8 @@ from rollenv.serve.app import Endpoint, Server
 from rollenv.serve.auth import Client
 from rollenv.serve.faces.openenv import tools
 from rollenv.serve.faces.openenv.play import Action, Observation, Play, State
-from rollenv.serve.sessions import Session, served
+from rollenv.serve.session import Session
+from rollenv.serve.sessions import served
 
 _PATH = "/openenv/{env_id}"
 

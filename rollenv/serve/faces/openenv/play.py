@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollenv.remote.protocol import session_name
-from rollenv.serve.sessions import Session
+from rollenv.serve.session import Session
 
 
 class Action(BaseModel):

@@ -14,7 +14,8 @@ from rollenv.remote.protocol import SessionGone
 from rollenv.report.plain import clip, plain
 from rollenv.serve.faces.page.asked import ACTIONS, BYTES, Asked
 from rollenv.serve.faces.page.turns import turn_of
-from rollenv.serve.sessions import Session, Sessions
+from rollenv.serve.session import Session
+from rollenv.serve.sessions import Sessions
 
 logger = logging.getLogger(__name__)
 

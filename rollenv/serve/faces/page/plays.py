@@ -17,7 +17,8 @@ from rollenv.serve.answers import json_of
 from rollenv.serve.faces.page.asked import ACTIONS, Asked
 from rollenv.serve.faces.page.catalogue import Catalogue
 from rollenv.serve.faces.page.turns import ACTION, turn_of
-from rollenv.serve.sessions import Session, Sessions, served
+from rollenv.serve.session import Session
+from rollenv.serve.sessions import Sessions, served
 
 #: Bytes of the turns of a replay, and seconds that it may take.
 TURNS_BYTES, SECONDS = 32 << 20, 300.0

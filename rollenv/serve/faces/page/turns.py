@@ -25,7 +25,7 @@ def turn_of(method: str, args: list[Any], answer: list[Any]) -> dict[str, Any]:
     Args:
         method: "reset" or "step".
         args: of the call.
-        answer: to it, see :meth:`rollenv.serve.sessions.Session.call`.
+        answer: to it, see :meth:`rollenv.serve.session.Session.call`.
     """
     if method == "reset":
         observation, info, _, view = answer
