@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,15 @@ LARGEST_TEXT = 1 << 24
 
 #: Of a reward, so that sums of them stay finite.
 LARGEST_NUMBER = 1e100
+
+#: Bytes of plain data.
+LARGEST_DATA = 1 << 26
+
+_SMALL, _USUAL = frozenset({float, bool, type(None)}), 1 << 64
+
+#: Bytes that each list and mapping counts, for what it takes to look into it.
+_CONTAINER = 256
+_CONTAINERS = (list, tuple, set, frozenset, deque)
 
 _LARGEST_ID = (1 << 31) - 1
 _FINISHES = ("stop", "length")
@@ -115,6 +125,44 @@ def info(value: Any) -> dict[str, Any]:
     if success is not None and type(success) is not bool:
         checked["success"] = _yes_or_no(success, "info['success']")
     return checked
+
+
+def bounded(value: Any, what: str) -> None:
+    """Check the size of plain data, as it is where nothing is shared: a small value may hold one list a million times.
+
+    Args:
+        value: as the environment returned it.
+        what: name of the value in error messages.
+
+    Raises:
+        BadValue: it is too large.
+    """
+    left, rest = LARGEST_DATA, [(value,)]
+    while rest:
+        for each in rest.pop():
+            kind_of = type(each)
+            if kind_of in _SMALL or (kind_of is int and -_USUAL < each < _USUAL):
+                continue
+            left -= len(each) if kind_of is str else _size(each)
+            if left < 0:
+                raise BadValue(f"{what} is too large: spelled out it has more than {LARGEST_DATA >> 20} MiB")
+            if kind_of is str:
+                continue
+            if isinstance(each, dict):
+                rest += [each.values(), each]  # type: ignore[list-item]
+            elif isinstance(each, _CONTAINERS):
+                rest.append(each)  # type: ignore[arg-type]
+
+
+def _size(value: Any) -> int:
+    """About how many bytes it takes, without what is in it."""
+    if isinstance(value, (dict, range, *_CONTAINERS)):
+        return _CONTAINER + 8 * len(value)
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    if isinstance(value, int):
+        return value.bit_length() >> 3
+    return 8 * value.size if isinstance(value, np.ndarray) else 8
 
 
 def _yes_or_no(value: Any, what: str) -> bool:

@@ -45,7 +45,8 @@ class QuickStep:
         """For who asks again, or waits for the step to be over."""
         self.over, self._began = False, time.monotonic()
         self._task: asyncio.Task[None] | None = None
-        self._limit = session.limit(PATIENCE, self._slow)
+        seconds = session.seconds("step")
+        self._limit = session.limit(min(seconds, PATIENCE), self._late if seconds < PATIENCE else self._slow)
         self._limit.start()
 
     def send(self) -> None:
@@ -77,6 +78,8 @@ class QuickStep:
             else:
                 wrong = EnvFailure("wrong", "a step was answered by something else")
                 self._recover(answer if isinstance(answer, EnvFailure) else wrong)
+        except EnvFailure as failure:  # it answered what cannot be sent
+            self._recover(failure)
         except Exception:
             self._failed()
 

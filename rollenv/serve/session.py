@@ -15,6 +15,7 @@ from rollenv.registry import spec
 from rollenv.remote import protocol
 from rollenv.remote.history import Differs, History, new_seed
 from rollenv.remote.protocol import Cancelled, EnvBroke, ServerError, SessionGone
+from rollenv.rollout import border
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure, Seen, Views
 from rollenv.rollout.workers.pool import PooledEnv
@@ -155,8 +156,7 @@ class Session:
         self.busy += 1
         try:
             async with self._lock, self._core.gate.turn(self.owner):
-                while self._quick is not None:
-                    await asyncio.wait((self._quick.answer,))
+                await self._quick_step_over()
                 if self._core.sessions.get(self.name) is not self:
                     raise SessionGone("the session was closed")
                 if method == "step" and self.over:
@@ -180,8 +180,7 @@ class Session:
         self.busy += 1
         try:
             async with self._lock, self._core.gate.turn(self.owner):
-                while self._quick is not None:
-                    await asyncio.wait((self._quick.answer,))
+                await self._quick_step_over()
                 told: dict[str, Any] = await self._carried_out(self._card)
                 return told
         finally:
@@ -223,8 +222,7 @@ class Session:
             self.busy -= 1
             raise
         try:
-            while self._quick is not None:
-                await asyncio.wait((self._quick.answer,))
+            await self._quick_step_over()
             if self._env is not None and self.history.calls and "state" in spec(self.task.env_id).abilities:
                 with contextlib.suppress(EnvFailure, UsageError):  # else it is replayed there
                     state = await self._ask("get_state", [])
@@ -339,7 +337,7 @@ class Session:
         Returns:
             The answer.
         """
-        answer = _told(seen)
+        answer = self._told(seen)
         self._note("step", [action], answer)
         return answer
 
@@ -369,6 +367,23 @@ class Session:
         self.used = time.monotonic()
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _told(self, seen: Seen) -> list[Any]:
+        """The answer to a step."""
+        info = self._bounded("step", seen.info)
+        return [seen.observation, seen.reward, seen.terminated, seen.truncated, info, seen.state_key, seen.view]
+
+    def _bounded(self, method: str, value: Any) -> Any:
+        """What an environment returned, if it is small enough to be spelled out for a client."""
+        try:
+            border.bounded(value, f"what {method} returned")
+        except border.BadValue as error:
+            raise EnvFailure("wrong", f"{self.task.env_id}: {error}") from error
+        return value
+
+    async def _quick_step_over(self) -> None:
+        while self._quick is not None:
+            await asyncio.wait((self._quick.answer,))
 
     def _note(self, method: str, args: list[Any], answer: Any) -> None:
         """What follows from a call that succeeded."""
@@ -461,11 +476,11 @@ class Session:
     async def _placed(self) -> PooledEnv:
         """A place in a worker; for who harms them one of its own, if that is there soon."""
         open_in = functools.partial(self._core.workers.open, self.task, views=self.views)
-        if self._apart and not self._alone:
+        if self._apart or self._alone:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_APART_SECONDS):
                     return await open_in(alone=True)
-        return await open_in(alone=self._alone)
+        return await open_in()
 
     async def _begin(self) -> None:
         """A new environment, brought to where the last one was."""
@@ -486,11 +501,11 @@ class Session:
         if env is None:  # released during a replay
             raise SessionGone("the session was closed")
         if method == "step":
-            return _told(await self._in_time(method, env.step(args[0])))
+            return self._told(await self._in_time(method, env.step(args[0])))
         if method == "reset":
             seen = await self._in_time(method, env.restart(*args))
-            return [seen.observation, seen.info, seen.state_key, seen.view]
-        return await self._in_time(method, env.call(method, *args))
+            return [seen.observation, self._bounded(method, seen.info), seen.state_key, seen.view]
+        return self._bounded(method, await self._in_time(method, env.call(method, *args)))
 
     async def _in_time(self, method: str, call: Any) -> Any:
         env, began = self._env, time.monotonic()
@@ -502,11 +517,6 @@ class Session:
             raise await env.overdue(self.hung(method)) from None
         self.timed(method, env, time.monotonic() - began)
         return answer
-
-
-def _told(seen: Seen) -> list[Any]:
-    """The answer to a step."""
-    return [seen.observation, seen.reward, seen.terminated, seen.truncated, seen.info, seen.state_key, seen.view]
 
 
 def _outcome(last: asyncio.Future[Any] | None) -> list[Any]:

@@ -592,3 +592,32 @@ def test_messages_of_an_action_are_copied_and_have_to_be_json():
     for wrong in (("text",), ({"x": object()},), 5):
         with pytest.raises(border.BadValue):
             border.action(Action("up", messages=wrong))
+
+
+def nested(times):
+    value = [0]
+    for _ in range(times):
+        value = [value, value]
+    return value
+
+
+def itself():
+    value = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [nested(60), itself(), ["x" * (1 << 20)] * 1000, [b"x" * (1 << 20)] * 1000, [np.zeros(1000)] * 100_000,
+     [1 << 1_000_000] * 10_000, range(10**9), {"a": {"b": nested(40)}}],
+    ids=["shared", "cyclic", "texts", "bytes", "arrays", "integers", "range", "deep"],
+)  # fmt: skip
+def test_small_data_that_is_large_when_spelled_out_is_refused_at_once(value):
+    with pytest.raises(border.BadValue, match="too large"):
+        border.bounded({"data": value}, "it")
+
+
+@pytest.mark.parametrize("value", [[1] * 1_000_000, nested(10), "x" * (1 << 25), np.zeros(1_000_000), {1: (2, {3})}])
+def test_large_data_passes(value):
+    border.bounded({"data": value}, "it")

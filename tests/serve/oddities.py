@@ -62,6 +62,11 @@ class Moody(rollenv.Env):
             return "deep", 0.0, False, False, {"nested": nested}
         elif word == "end":
             return "over", 1.0, True, False, {}
+        elif word == "laughs":  # small, and beyond all measure when it is spelled out
+            data = ["ha"]
+            for _ in range(60):
+                data = [data, data]
+            return "ha", 0.0, False, False, {"data": data}
         elif word == "odd":
             return " " * int(rest), 0.5, False, False, {"pair": ("a", 1), "name": "\ud800", "no": float("nan"), 7: b"7"}
         elif word == "random":

@@ -466,3 +466,13 @@ def test_who_ends_workers_again_and_again_gets_one_of_its_own(serve):
     assert deaths[0] >= 1
     assert deaths[-1] == deaths[3]
     honest.close()
+
+
+def test_an_info_that_holds_itself_many_times_over_is_refused(server):
+    env = rollenv.make(f"{server.address}/test:Moody-v0")
+    env.reset(seed=1)
+    with pytest.raises(EnvBroke, match="too large") as caught:
+        env.step("laughs")
+    assert caught.value.details["kind"] == "wrong"
+    assert env.step("on")[0] == "turn 1", "it is where it was"
+    env.close()
