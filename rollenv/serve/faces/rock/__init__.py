@@ -29,7 +29,7 @@ from rollenv.core import RollenvError, UsageError
 from rollenv.remote.protocol import ServerError, SessionGone
 from rollenv.sandbox import AsyncSandbox
 from rollenv.sandbox.errors import SandboxError, SandboxFileError
-from rollenv.serve.answers import Json, while_connected
+from rollenv.serve.answers import Json
 from rollenv.serve.app import Server
 from rollenv.serve.boxes import Box
 from rollenv.serve.faces.rock.forms import (
@@ -124,8 +124,7 @@ class _Face:
             client = self.server.client(request)
             client.needs("sandboxes")
             try:
-                asked = await read(request)
-                return _answer(result=await while_connected(request, call(client.name, asked)))
+                return _answer(result=await call(client.name, await read(request)))
             except ValidationError as error:
                 said = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
                 return _failure("; ".join(said), _BAD, "invalid parameter")
