@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from rollenv.parsing import first_tagged
 
@@ -81,3 +84,147 @@ def _call(name: str, arguments: Any, end: int) -> ToolCall:
     if not isinstance(arguments, dict):
         return ToolCall(name, {}, end, f"the arguments are a JSON object, not {type(arguments).__name__}")
     return ToolCall(name, arguments, end)
+
+
+#: How calls are written: Hermes' elements, JSON alone, Python calls in brackets, or by the endpoint's own means.
+CallForm = Literal["hermes", "json", "python", "native"]
+CALL_FORMS: tuple[CallForm, ...] = get_args(CallForm)
+
+#: The most calls of one action that are read.
+MOST_CALLS = 32
+
+
+def find_calls(action: str, form: CallForm = "hermes") -> tuple[list[ToolCall], str]:
+    """All calls in an action, in order, and the text around them. A malformed call has a ``problem``.
+
+    Elements ``<tool_call>`` are read in every form. What is beyond :data:`MOST_CALLS` calls is one malformed call.
+
+    Args:
+        action: a model's reply.
+        form: how calls are written besides.
+
+    Returns:
+        The calls, and the text without them.
+    """
+    if "<tool_call>" in action:
+        return _elements(action)
+    if form == "json":
+        return _json_alone(action)
+    if form == "python":
+        return _python(action)
+    call = first_call(action)
+    return ([call], "") if call else ([], action.strip())
+
+
+def _elements(action: str) -> tuple[list[ToolCall], str]:
+    calls: list[ToolCall] = []
+    around, at = [], 0
+    while (start := action.find("<tool_call>", at)) >= 0:
+        around.append(action[at:start])
+        if len(calls) == MOST_CALLS:
+            calls.append(ToolCall("", {}, len(action), f"an action has at most {MOST_CALLS} calls"))
+            at = len(action)
+            break
+        end = action.find("</tool_call>", start)
+        call = first_call(action[start : len(action) if end < 0 else end + len("</tool_call>")])
+        if call is not None:
+            calls.append(call)
+        at = len(action) if end < 0 else end + len("</tool_call>")
+    return calls, "".join([*around, action[at:]]).strip()
+
+
+_FENCED = re.compile(r"\A\s*```[A-Za-z]{0,10}\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
+
+
+def _json_alone(action: str) -> tuple[list[ToolCall], str]:
+    fenced = _FENCED.match(action) if len(action) < 1_000_000 else None
+    text = (fenced[1] if fenced else action).strip()
+    if not text.startswith(("{", "[")):
+        return [], action.strip()
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if '"name"' not in text:
+            return [], action.strip()
+        return [ToolCall("", {}, len(action), f"the call is not valid JSON: {str(error)[:200]}")], ""
+    found = data if isinstance(data, list) else [data]
+    if not found or not all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in found):
+        return [], action.strip()
+    calls = [_call(each["name"], each.get("arguments", each.get("parameters", {})), len(action)) for each in found]
+    return _at_most(calls), ""
+
+
+def _python(action: str) -> tuple[list[ToolCall], str]:
+    """``[f(a=1), g(b="x")]``, or one call without brackets; arguments by name, and literals only."""
+    fenced = _FENCED.match(action) if len(action) < 1_000_000 else None
+    text = (fenced[1] if fenced else action).strip()
+    if len(text) > 200_000 or "(" not in text or "\x00" in text:
+        return [], action.strip()
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return [], action.strip()
+    found = [each for each in (tree.elts if isinstance(tree, ast.List) else [tree]) if isinstance(each, ast.Call)]
+    if not found or (isinstance(tree, ast.List) and len(found) < len(tree.elts)):
+        return [], action.strip()
+    return _at_most([_from_ast(each, len(action)) for each in found]), ""
+
+
+def _from_ast(call: ast.Call, end: int) -> ToolCall:
+    try:
+        name = ast.unparse(call.func)
+    except RecursionError:
+        return ToolCall("", {}, end, "the name of the function is nested too deeply")
+    if call.args or any(keyword.arg is None for keyword in call.keywords):
+        return ToolCall(name, {}, end, "arguments are given by name")
+    try:
+        return ToolCall(name, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}, end)
+    except (ValueError, TypeError, RecursionError, SyntaxError, MemoryError):
+        return ToolCall(name, {}, end, "arguments are literals")
+
+
+def _at_most(calls: list[ToolCall]) -> list[ToolCall]:
+    if len(calls) <= MOST_CALLS:
+        return calls
+    return [*calls[:MOST_CALLS], ToolCall("", {}, calls[-1].end, f"an action has at most {MOST_CALLS} calls")]
+
+
+def write_calls(calls: Sequence[tuple[str, Mapping[str, Any]]], form: CallForm = "hermes") -> str:
+    """Calls as text that :func:`find_calls` reads.
+
+    Args:
+        calls: names and arguments.
+        form: how to write them; ``native`` is written as Hermes' elements.
+    """
+    if form == "json":
+        data = [{"name": name, "arguments": dict(arguments)} for name, arguments in calls]
+        return json.dumps(data[0] if len(data) == 1 else data, ensure_ascii=False)
+    if form == "python":
+        each = [f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})" for name, arguments in calls]
+        return f"[{', '.join(each)}]"
+    return "\n".join(
+        f"<tool_call>{json.dumps({'name': name, 'arguments': dict(arguments)}, ensure_ascii=False)}</tool_call>"
+        for name, arguments in calls
+    )
+
+
+_HOW: Mapping[CallForm, str] = {
+    "hermes": 'To call a function, write <tool_call>{"name": "...", "arguments": {...}}</tool_call>, several for '
+    "several calls.",
+    "json": 'To call functions, answer with nothing but JSON: {"name": "...", "arguments": {...}}, or a list of these '
+    "for several calls.",
+    "python": "To call functions, answer with nothing but [name(argument=value, ...)], several separated by commas.",
+}
+
+
+def call_instructions(schemas: Sequence[Mapping[str, Any]], form: CallForm) -> str:
+    """What a prompt says about functions and how to call them; empty for ``native``.
+
+    Args:
+        schemas: in the form of OpenAI's ``tools`` parameter.
+        form: how calls are written.
+    """
+    if form == "native" or not schemas:
+        return ""
+    lines = "\n".join(json.dumps(schema["function"], ensure_ascii=False) for schema in schemas)
+    return f"{_HOW[form]} The results are shown to you. The functions:\n{lines}"

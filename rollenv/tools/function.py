@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from rollenv.core import UsageError
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
@@ -60,8 +61,8 @@ class FunctionTool(CallableTool):
     def __init__(self, *functions: Callable[..., Any], num_workers: int = 1):
         super().__init__(num_workers)
         self._functions = {f.__name__: f for f in functions}
-        self._models = {name: _model(f) for name, f in self._functions.items()}
-        self._schemas = [_schema(f, self._models[name]) for name, f in self._functions.items()]
+        self._models = {name: argument_model(f) for name, f in self._functions.items()}
+        self._schemas = [function_schema(f, self._models[name]) for name, f in self._functions.items()]
 
     def schemas(self) -> list[dict[str, Any]]:
         return self._schemas
@@ -79,22 +80,44 @@ class FunctionTool(CallableTool):
         return False, result if isinstance(result, str) else json.dumps(result, default=repr)
 
 
-def _model(function: Callable[..., Any]) -> type[BaseModel]:
+def argument_model(function: Callable[..., Any]) -> type[BaseModel]:
+    """A model that checks the arguments of a function; lines under ``Args:`` in its docstring describe them.
+
+    Args:
+        function: with type hints. A first parameter ``self`` is left out.
+
+    Raises:
+        UsageError: an argument has no name that a call could use, or its type hint cannot be resolved.
+    """
     try:
-        hints = get_type_hints(function)
+        hints = get_type_hints(function, include_extras=True)
     except NameError as error:
         raise UsageError(f"the type hints of {function.__name__} cannot be resolved: {error}") from error
+    about = dict(_ARGUMENT.findall((inspect.getdoc(function) or "").partition("Args:\n")[2]))
     fields: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
+        if name == "self":
+            continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise UsageError(f"{function.__name__} cannot be a tool: {parameter} has no name that a call could use")
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[name] = (hints.get(name, Any), default)
+        fields[name] = (hints.get(name, Any), Field(default, description=about.get(name)))
     return create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
 
 
-def _schema(function: Callable[..., Any], model: type[BaseModel]) -> dict[str, Any]:
+_ARGUMENT = re.compile(r"^ +(\w+): (.+)$", re.MULTILINE)
+
+
+def function_schema(function: Callable[..., Any], model: type[BaseModel]) -> dict[str, Any]:
+    """Describe a function in the form of OpenAI's ``tools`` parameter.
+
+    Args:
+        function: with a docstring, whose first paragraph says what it does.
+        model: of its arguments.
+    """
     parameters = {k: v for k, v in model.model_json_schema().items() if k != "title"}
+    for about_one in parameters.get("properties", {}).values():
+        about_one.pop("title", None)
     about = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("\n", " ")
     return {
         "type": "function",

@@ -1,0 +1,428 @@
+"""What tasks with tools share: an episode of calls and messages, judged by the state that it leaves."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, UsageError
+from rollenv.envs.splits import check_split, in_split
+from rollenv.tools.backend import Answer, Backend, Change, differences
+from rollenv.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, write_calls
+
+#: A function's name and its arguments.
+Call = tuple[str, dict[str, Any]]
+#: What an expert does in one turn: calls, or a message to the user.
+Move = Sequence[Call] | str
+
+#: One task in so many is a test task.
+_TEST_SHARE = 5
+#: The text of a user who has nothing more to say, and of a service that is down.
+_UNAVAILABLE = "error: the service is unavailable for the moment; try again"
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a user says to a message."""
+
+    text: str
+    ends: bool = False
+
+
+class User:
+    """A scripted user. Deterministic; its state is :attr:`told`, JSON data.
+
+    This one has nothing to say: the first message ends the task.
+    """
+
+    def __init__(self) -> None:
+        self.told: dict[str, Any] = {}
+
+    def reply(self, message: str) -> Said:
+        """Answer a message of the agent.
+
+        Args:
+            message: without its calls.
+        """
+        return Said("", ends=True)
+
+
+class Informant(User):
+    """Has facts that the request leaves out, and tells them when asked.
+
+    A message with a question mark is a question; every fact that it mentions is told. Any other message ends the task.
+
+    Args:
+        facts: for each, words of which a question mentions one (in lower case), and what the user then says.
+        ignorant: said to a question about anything else.
+    """
+
+    def __init__(
+        self, facts: Sequence[tuple[Sequence[str], str]], ignorant: str = "I don't know anything about that."
+    ) -> None:
+        super().__init__()
+        self.facts, self.ignorant = facts, ignorant
+
+    def reply(self, message: str) -> Said:
+        if "?" not in message:
+            return Said("", ends=True)
+        asked = message.lower()
+        known = [fact for words, fact in self.facts if any(word in asked for word in words)]
+        self.told["questions"] = self.told.get("questions", 0) + 1
+        return Said(" ".join(known) or self.ignorant)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How an episode went."""
+
+    success: bool
+    partial: float = 0.0
+    """0 to 1: the share of what was wanted that is there. Reported, not paid, unless the environment is asked to."""
+    side_effects: int = 0
+    """Changes of the state that were not wanted."""
+
+
+@dataclass
+class Problem:
+    """One task."""
+
+    question: str
+    """What the user asks for first."""
+    backend: Backend
+    """In the state at the start. It belongs to the problem alone."""
+    plan: Sequence[Move] = ()
+    """An expert's moves; their calls lead to the state that is wanted, where :attr:`goal` does not say it."""
+    name: str = ""
+    """Equal tasks have equal names; splits go by it. By default a hash of the question and the start."""
+    goal: Mapping[str, Any] | None = None
+    """The state wanted at the end (:meth:`Backend.data`); by default the one that the plan leads to."""
+    answers: Sequence[str] = ()
+    """Texts that messages to the user have to contain, upper and lower case being the same."""
+    user: User = field(default_factory=User)
+    policy: str = ""
+    """Rules to keep, shown before the question."""
+    tools: Sequence[str] | None = None
+    """The functions that are offered; None for all."""
+    category: str = ""
+    before: Mapping[str, Any] | None = None
+    """The state at the start as data, where many problems share a large one; never changed. Else it is copied."""
+
+    @functools.cached_property
+    def start(self) -> Mapping[str, Any]:
+        """The state at the start, as data."""
+        return copy.deepcopy(self.backend.data()) if self.before is None else self.before
+
+    @functools.cached_property
+    def wanted(self) -> Mapping[str, Any]:
+        """The state at the end of a solved task, as data."""
+        if self.goal is not None:
+            return self.goal
+        twin = self.backend.twin()
+        twin.load(dict(self.start))
+        for name, arguments in (call for move in self.plan if not isinstance(move, str) for call in move):
+            twin.call(name, arguments)
+        return twin.data()
+
+    def named(self) -> str:
+        """The name, or a hash of what the task is."""
+        if self.name:
+            return self.name
+        told = json.dumps([self.question, self.policy, list(self.tools or ()), self.start], sort_keys=True)
+        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+
+
+class ToolEnv(Env):
+    """Tasks that are solved by calling functions, and judged by the state that the calls leave.
+
+    An action holds calls (see ``calls``) or is a message to the user. Calls are answered in ``<tool_response>``
+    elements; with a scripted user a message that is a question gets an answer, any other ends the episode, as every
+    message does without one. The reward comes at the end: 1 for the wanted state and the answers asked for.
+
+    An author defines :meth:`problem`. ``info`` holds ``tools`` (schemas) at reset, ``tool_responses`` (a text for each
+    call) after calls, and at the end ``success`` and ``metrics``: ``calls``, ``invalid_calls`` (malformed or failed),
+    ``partial`` (share of the wanted changes made, 0 to 1), ``side_effects`` (changes that were not wanted).
+
+    Args:
+        max_turns: actions; the episode is truncated after them, as not solved.
+        calls: how calls are written and functions are shown: ``hermes`` (``<tool_call>`` elements), ``json``,
+            ``python`` or ``native`` (the functions are in ``info["tools"]`` only, for agents that hand them over).
+        split: ``train`` and ``test`` never share a task; ``all`` is both. Only for generated tasks.
+        errors: the chance that a call is answered with a passing error, 0 to 1; the call then changes nothing.
+        format_reward: for an action with a malformed or failed call, at most 0.
+        partial_reward: paid in proportion to ``partial`` where the task is not solved, 0 to 1.
+    """
+
+    #: Data sets number their tasks; generated tasks have no end.
+    tasks: int | None = None
+    #: Whether what a truncated episode has left is judged.
+    judged_when_cut = False
+
+    def __init__(
+        self,
+        *,
+        max_turns: int = 20,
+        calls: CallForm = "hermes",
+        split: str = "all",
+        errors: float = 0.0,
+        format_reward: float = 0.0,
+        partial_reward: float = 0.0,
+    ):
+        if max_turns < 1 or format_reward > 0 or not 0 <= errors < 1 or not 0 <= partial_reward <= 1:
+            raise UsageError(
+                "max_turns is at least 1, format_reward at most 0, errors from 0 to below 1 and partial_reward from 0 "
+                f"to 1; got {max_turns}, {format_reward}, {errors} and {partial_reward}"
+            )
+        if calls not in CALL_FORMS:
+            raise UsageError(f"calls={calls!r} is unknown; choose from {', '.join(CALL_FORMS)}")
+        check_split(split)
+        self.max_turns, self.calls, self.split, self.errors = max_turns, calls, split, errors
+        self.format_reward, self.partial_reward = format_reward, partial_reward
+        self.key = 0
+        self._current: Problem | None = None
+        self._fresh()
+
+    # -- what an author defines ----------------------------------------------------------------------------------------
+
+    def problem(self, key: int) -> Problem:
+        """The task with this number: a new one every time it is asked for, a function of the number alone.
+
+        Args:
+            key: of a data set's task, or from 0 to 2**62 where tasks are generated.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no problem()")
+
+    def judge(self, problem: Problem) -> Judgement:
+        """How the episode went, from the state and from what was said to the user."""
+        changed = differences(problem.start, problem.backend.data())
+        wanted = differences(problem.start, problem.wanted)
+        done = {change.path: change for change in changed}
+        met = sum(_same(change, done.get(change.path)) for change in wanted)
+        paths = {change.path for change in wanted}
+        aside = sum(change.path not in paths for change in changed)
+        said = "\n".join(self.messages).lower()
+        told = sum(answer.lower() in said for answer in problem.answers)
+        asked = len(wanted) + len(problem.answers)
+        success = problem.backend.data() == problem.wanted and told == len(problem.answers)
+        return Judgement(success, (met + told) / asked if asked else float(success), aside)
+
+    # -- the episode ---------------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Problem:
+        """The task being played."""
+        if self._current is None:
+            raise EpisodeOver(f"{self}: call reset() to start an episode")
+        return self._current
+
+    def _fresh(self) -> None:
+        self.turn = self.called = self.failed = self.step_of_plan = 0
+        self.messages: list[str] = []
+        self.last = ""
+        self._done_of_move = 0
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        index = options.get("index")
+        if index is not None:
+            self.key = self._checked(index)
+        elif self.tasks is not None:
+            self.key = self.randint(self.tasks)
+        self._current = self.problem(self.key) if self.tasks is not None else self._drawn()
+        self._fresh()
+        problem = self._current
+        _ = problem.start  # before anything changes
+        schemas = problem.backend.schemas(problem.tools)
+        parts = (problem.policy, call_instructions(schemas, self.calls), problem.question)
+        info = {"tools": schemas, "category": problem.category}
+        return "\n\n".join(part for part in parts if part), info
+
+    def _checked(self, index: Any) -> int:
+        whole = isinstance(index, int | np.integer) and not isinstance(index, bool)
+        if self.tasks is None or not whole or not 0 <= index < self.tasks:
+            raise UsageError(f"{self}: there are tasks 0 to {(self.tasks or 0) - 1}, not {index!r}")
+        return int(index)
+
+    def _drawn(self) -> Problem:
+        for _ in range(1000):
+            self.key = int(self.np_random.integers(2**62))
+            problem = self.problem(self.key)
+            if in_split(problem.named(), self.split, _TEST_SHARE):
+                return problem
+        raise UsageError(f"{self}: its settings leave no tasks in the split {self.split!r}")
+
+    def num_tasks(self) -> int:
+        if self.tasks is None:
+            raise UsageError(f"{self} draws its tasks from the seed, without end")
+        return self.tasks
+
+    def _step(self, action: str) -> StepResult:
+        self.turn += 1
+        found, message = find_calls(action, self.calls)
+        answers: list[Answer] = []
+        for call in found:
+            answers.append(
+                Answer(f"error: {call.problem}", failed=True) if call.problem else self._call(call.name, call.arguments)
+            )
+        if answers:
+            self.called += len(answers)
+            self.failed += sum(answer.failed for answer in answers)
+            self.last = "\n".join(f"<tool_response>\n{answer.text}\n</tool_response>" for answer in answers)
+            info = {"use_tool": True, "tool_responses": [answer.text for answer in answers]}
+            return self._after(ended=False, valid=not any(answer.failed for answer in answers), info=info)
+        self.messages.append(message)
+        self._advance(message)
+        said = self.current.user.reply(message)
+        self.last = said.text
+        return self._after(ended=said.ends, valid=True, info={})
+
+    def _call(self, name: str, arguments: dict[str, Any]) -> Answer:
+        if self.errors and self.np_random.random() < self.errors:
+            return Answer(_UNAVAILABLE, failed=True)
+        answer = self.current.backend.call(name, arguments, self.current.tools)
+        if not answer.failed:
+            self._advance((name, arguments))
+        return answer
+
+    def _after(self, ended: bool, valid: bool, info: dict[str, Any]) -> StepResult:
+        cut = not ended and self.turn >= self.max_turns
+        reward = 0.0 if valid else self.format_reward
+        info |= {"valid": valid}
+        if not ended and not cut:
+            return self.last, reward, False, False, info
+        judged = self.judge(self.current)
+        success = judged.success and (ended or self.judged_when_cut)
+        reward += 1.0 if success else self.partial_reward * judged.partial
+        numbers = {"calls": self.called, "invalid_calls": self.failed}
+        metrics = numbers | {"partial": judged.partial, "side_effects": judged.side_effects}
+        return self.last, reward, ended, cut, info | {"success": success, "metrics": metrics}
+
+    def changes(self) -> list[Change]:
+        """What the episode has changed so far."""
+        return differences(self.current.start, self.current.backend.data())
+
+    def render(self) -> str:
+        """The request, what has changed in the state, and the last answer."""
+        problem = self.current
+        changed = "\n".join(map(str, self.changes())) or "(nothing has changed)"
+        told = f"\nSaid: {json.dumps(problem.user.told, sort_keys=True)}" if problem.user.told else ""
+        return f"Task {self.key}: {problem.question}\n\n{changed}{told}\n\n{self.last}".rstrip()
+
+    def state_key(self) -> str:
+        return hashlib.blake2b(self.render().encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    # -- experts and others --------------------------------------------------------------------------------------------
+
+    def _advance(self, done: Call | str) -> None:
+        """Go on in the plan if this was its next move."""
+        plan = self.current.plan
+        if self.step_of_plan >= len(plan):
+            return
+        move = plan[self.step_of_plan]
+        if isinstance(move, str):
+            matched = isinstance(done, str) and done.strip() == move.strip()
+        else:
+            matched = not isinstance(done, str) and _equal_calls(move[self._done_of_move], done)
+            if matched and self._done_of_move + 1 < len(move):
+                self._done_of_move += 1
+                return
+        if matched:
+            self.step_of_plan += 1
+            self._done_of_move = 0
+
+    def oracle_action(self) -> str:
+        """The next move of the plan; a closing message after its end."""
+        if self._over:
+            raise EpisodeOver(f"{self}: the episode is over; there is no next action")
+        plan = self.current.plan
+        if self.step_of_plan >= len(plan):
+            return self.closing()
+        move = plan[self.step_of_plan]
+        return move if isinstance(move, str) else write_calls(list(move)[self._done_of_move :], self.calls)
+
+    def closing(self) -> str:
+        """The message that ends a task whose plan does not end with one."""
+        return "Done."
+
+    def sample_random_action(self) -> str:
+        """A call with arguments of the right types, or, rarely, the end."""
+        rng = self.action_rng
+        schemas = self.current.backend.schemas(self.current.tools)
+        if not schemas or rng.random() < 0.1:
+            return self.closing()
+        function = rng.choice(schemas)["function"]
+        return write_calls([(function["name"], random_arguments(function["parameters"], rng))], self.calls)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    _KEPT = ("key", "turn", "called", "failed", "step_of_plan", "messages", "last", "_done_of_move")
+
+    def _get_state(self) -> dict[str, Any]:
+        kept = {name: copy.copy(getattr(self, name)) for name in self._KEPT}
+        return kept | {"backend": copy.deepcopy(self.current.backend.data()), "told": dict(self.current.user.told)}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        for name in self._KEPT:
+            setattr(self, name, copy.copy(state[name]))
+        self._current = self.problem(self.key)
+        _ = self._current.start
+        self._current.backend.load(copy.deepcopy(state["backend"]))
+        self._current.user.told = dict(state["told"])
+
+
+def _same(wanted: Change, done: Change | None) -> bool:
+    return done is not None and done.after == wanted.after
+
+
+def _equal_calls(planned: Call, done: Call | str) -> bool:
+    return not isinstance(done, str) and planned[0] == done[0] and planned[1] == done[1]
+
+
+_WORDS = ("alpha", "north", "report", "team", "blue", "weekly", "draft", "2023-11-30", "1", "open")
+
+
+def random_arguments(schema: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+    """Arguments that fit a schema: all that are required, some of the others.
+
+    Args:
+        schema: of an object, as in a function's ``parameters``.
+        rng: source of the draws.
+    """
+    required = set(schema.get("required", ()))
+    properties = schema.get("properties", {})
+    return {
+        name: _random_value(about, rng, schema.get("$defs", {}))
+        for name, about in properties.items()
+        if name in required or rng.random() < 0.3
+    }
+
+
+def _random_value(about: Mapping[str, Any], rng: random.Random, defs: Mapping[str, Any], depth: int = 0) -> Any:
+    if "$ref" in about:
+        about = defs.get(str(about["$ref"]).rpartition("/")[2], {})
+    if "enum" in about:
+        return rng.choice(list(about["enum"]))
+    for key in ("anyOf", "oneOf"):
+        if key in about:
+            return _random_value(rng.choice(list(about[key])), rng, defs, depth + 1)
+    kind = about.get("type")
+    if kind == "integer":
+        return rng.randint(int(about.get("minimum", 0)), int(about.get("maximum", 100)))
+    if kind == "number":
+        return rng.randint(0, 1000) / 10
+    if kind == "boolean":
+        return rng.random() < 0.5
+    if kind == "null":
+        return None
+    if kind == "array" and depth < 4:
+        return [_random_value(about.get("items", {}), rng, defs, depth + 1) for _ in range(rng.randint(1, 2))]
+    if kind == "object" and depth < 4:
+        return random_arguments({**about, "$defs": defs}, rng)
+    return rng.choice(_WORDS)

@@ -1,0 +1,221 @@
+"""A world with functions: one definition gives an environment, an MCP server and an oracle their state and tools."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+import inspect
+import json
+import marshal
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from rollenv.tools.function import argument_model, function_schema
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+#: Characters of JSON that the arguments of a call may have, and of text that comes back from one.
+MOST_ARGUMENTS, MOST_TEXT = 100_000, 20_000
+
+
+class ToolError(Exception):
+    """What was wrong with a call; the message is for the agent."""
+
+
+class Answer(NamedTuple):
+    """What comes back from a call."""
+
+    text: str
+    failed: bool = False
+
+
+class Change(NamedTuple):
+    """One difference between two states."""
+
+    path: tuple[str, ...]
+    """Keys from the outside in, such as ``("orders", "17", "status")``."""
+    before: Any
+    """:data:`ABSENT` where it was not there."""
+    after: Any
+    """:data:`ABSENT` where it is gone."""
+
+    def __str__(self) -> str:
+        where = "/".join(self.path)
+        if self.before is ABSENT:
+            return f"+ {where} = {_brief(self.after)}"
+        if self.after is ABSENT:
+            return f"- {where} = {_brief(self.before)}"
+        return f"~ {where}: {_brief(self.before)} -> {_brief(self.after)}"
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+#: Stands for a value that is not there.
+ABSENT = _Absent()
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that an agent may call."""
+
+    name: str
+    method: str
+    model: type[BaseModel]
+    schema: Mapping[str, Any]
+    """In the form of OpenAI's ``tools`` parameter."""
+
+
+def tool(function: _Function) -> _Function:
+    """Mark a method of a :class:`Backend` as a function that agents may call.
+
+    Its type hints and the first paragraph of its docstring become the schema; ``Args:`` lines describe arguments.
+    """
+    function.__tool__ = True  # type: ignore[attr-defined]
+    return function
+
+
+class Backend:
+    """A world that changes only through its functions.
+
+    A subclass marks methods with :func:`tool` and keeps all that changes in :attr:`state`: plain JSON data, so that it
+    can be copied, compared and sent. A function raises :class:`ToolError` for what the agent did wrong; whatever a
+    failed call has changed is taken back.
+
+    Args:
+        state: at the start; the backend owns it from now on.
+    """
+
+    def __init__(self, state: dict[str, Any] | None = None):
+        self.state: dict[str, Any] = {} if state is None else state
+
+    @classmethod
+    @functools.cache
+    def functions(cls) -> Mapping[str, Function]:
+        """What can be called, by name."""
+        marked = [name for name, member in inspect.getmembers(cls) if getattr(member, "__tool__", False)]
+        return {name: _function(name, getattr(cls, name)) for name in marked}
+
+    def schemas(self, names: Collection[str] | None = None) -> list[dict[str, Any]]:
+        """The functions in the form of OpenAI's ``tools`` parameter.
+
+        Args:
+            names: only these; None for all.
+        """
+        known = self.functions()
+        return [dict(known[name].schema) for name in known if names is None or name in names]
+
+    def call(self, name: str, arguments: Mapping[str, Any], names: Collection[str] | None = None) -> Answer:
+        """Carry out a call. Never raises for what an agent may have written.
+
+        Args:
+            name: of the function.
+            arguments: as the agent gave them, of any types.
+            names: the functions that may be called; None for all.
+        """
+        function = self.functions().get(name) if names is None or name in names else None
+        if function is None:
+            return Answer(self._unknown(name, names), failed=True)
+        try:
+            size = len(json.dumps(arguments))
+        except (TypeError, ValueError, RecursionError) as error:
+            return Answer(f"error: the arguments of {name} are not JSON: {str(error)[:200]}", failed=True)
+        if size > MOST_ARGUMENTS:
+            return Answer(f"error: the arguments of {name} are too long: {size} characters of JSON", failed=True)
+        try:
+            given = function.model.model_validate(arguments)
+        except ValidationError as error:
+            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:10])
+            return Answer(f"error: {name}: {problems[:2000]}", failed=True)
+        before = self.snapshot()
+        try:
+            result = getattr(self, function.method)(**{key: getattr(given, key) for key in type(given).model_fields})
+            return Answer(_text(result))
+        except ToolError as error:
+            self.restore(before)
+            return Answer(f"error: {str(error)[:2000]}", failed=True)
+        except Exception as error:
+            self.restore(before)
+            return Answer(f"error: {name} failed: {type(error).__name__}: {str(error)[:500]}", failed=True)
+
+    def _unknown(self, name: str, names: Collection[str] | None) -> str:
+        known = [known for known in self.functions() if names is None or known in names]
+        near = difflib.get_close_matches(name[:100], known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
+        return f"error: there is no function {name[:100]!r}; {hint}"
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Any:
+        """The state, to go back to with :meth:`restore` as often as wanted."""
+        return marshal.dumps(self.state)
+
+    def restore(self, snapshot: Any) -> None:
+        """Go back to a snapshot of this kind of backend."""
+        self.state = marshal.loads(snapshot)
+
+    def data(self) -> dict[str, Any]:
+        """All of the state as JSON data, for comparisons and for people."""
+        return self.state
+
+    def load(self, data: dict[str, Any]) -> None:
+        """Take over what :meth:`data` of the same kind of backend returned."""
+        self.state = marshal.loads(marshal.dumps(data))
+
+    def digest(self) -> str:
+        """A hash of the state; equal states have equal hashes."""
+        canonical = json.dumps(self.data(), sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(canonical.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.twin()
+
+    def twin(self) -> Self:
+        """A copy that shares nothing that changes."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.restore(self.snapshot())
+        return other
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """What is different between two states: dicts are compared key by key, everything else as a whole.
+
+    Args:
+        before: JSON data.
+        after: JSON data.
+    """
+    return list(_differences((), before, after))
+
+
+def _differences(path: tuple[str, ...], before: Any, after: Any) -> Iterator[Change]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        if before == after:
+            return
+        for key in [*before, *(key for key in after if key not in before)]:
+            yield from _differences((*path, str(key)), before.get(key, ABSENT), after.get(key, ABSENT))
+    elif before is ABSENT or after is ABSENT or type(before) is not type(after) or before != after:
+        yield Change(path, before, after)
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 300 else f"{text[:280]}... ({len(text)} characters)"
+
+
+def _text(result: Any) -> str:
+    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=repr)
+    if len(text) > MOST_TEXT:
+        return f"{text[:MOST_TEXT]}... (cut: {len(text)} characters)"
+    return text
+
+
+def _function(name: str, method: Callable[..., Any]) -> Function:
+    model = argument_model(method)
+    return Function(name, name, model, function_schema(method, model))
