@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rollenv.core import Env, RollenvError, Unsolvable
@@ -34,6 +34,8 @@ class Action:
     """The response as the model gave it, thoughts and tool calls with it; empty where that is ``text``."""
     messages: tuple[dict[str, Any], ...] = ()
     """What a chat had before it for the first time in this turn; empty where ``prompt_ids`` tell."""
+    usage: Mapping[str, float] = field(default_factory=dict)
+    """What an endpoint counted for the answer: ``prompt_tokens``, ``completion_tokens``, ``cost``."""
 
 
 class AgentFailed(RollenvError):

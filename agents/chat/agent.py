@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from rollenv.agents.base import Action, EnvHandle, Session
 from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Totals
@@ -26,7 +26,8 @@ class ChatAgent:
 
     The text of an answer is the action, except that a part up to ``</think>`` is removed. A tool call that
     the endpoint reports separately from the text is appended to it as ``<tool_call>{"name": ..., "arguments": ...}
-    </tool_call>``, which :class:`~rollenv.wrappers.tool_env.ToolEnvWrapper` reads; of several calls, the first.
+    </tool_call>``, which :class:`~rollenv.wrappers.tool_env.ToolEnvWrapper` reads; of several calls, the first. With
+    ``tools="env"`` all calls are appended, and each gets an answer of its own.
 
     Use it with ``async with``, or call :meth:`aclose`; it also closes when its event loop shuts down.
 
@@ -36,7 +37,9 @@ class ChatAgent:
         api_key: by default OPENAI_API_KEY from the environment; without either, none is sent.
         prompt: make a bounded prompt for every turn; None keeps the whole chat.
         system: the system prompt.
-        tools: schemas of tools, sent to the endpoint.
+        tools: schemas of tools, sent to the endpoint; ``"env"`` for those that the environment offers
+            (``info["tools"]``), which then should not describe them in its text as well (``calls="native"`` of the ids
+            ``tools:*``).
         temperature: and ``max_tokens``, ``top_p``, ``top_k``, ``min_p`` and ``stop`` (texts that end an answer): not
             sent if None. ``top_k`` and ``min_p`` are known to vLLM, SGLang and llama.cpp, not to OpenAI.
         seeded: send a seed with every request, drawn from the episode's.
@@ -65,7 +68,7 @@ class ChatAgent:
         *,
         prompt: StepPrompt | None = None,
         system: str | None = None,
-        tools: Sequence[dict[str, Any]] | None = None,
+        tools: Sequence[dict[str, Any]] | Literal["env"] | None = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
         top_p: float | None = None,
@@ -98,6 +101,9 @@ class ChatAgent:
         )
         self.prompt, self.seeded, self.token_ids, self.cut_thoughts = prompt, seeded, token_ids, cut_thoughts
         self.first = [{"role": "system", "content": well_formed(system)}] if system is not None else []
+        self.tools_of_env = tools == "env"
+        if self.tools_of_env and prompt is not None:
+            raise UsageError('tools="env" needs the whole chat, so prompt must be None')
         self.body: dict[str, Any] = {"model": model}
         settings = {
             "temperature": temperature,
@@ -106,7 +112,7 @@ class ChatAgent:
             "top_k": top_k,
             "min_p": min_p,
             "stop": list(stop) if stop else None,
-            "tools": list(tools) if tools else None,
+            "tools": list(tools) if tools and tools != "env" else None,
         }
         self.body |= {key: value for key, value in settings.items() if value is not None}
         if stream:
@@ -143,13 +149,18 @@ class ChatSession(Session):
     messages: list[dict[str, Any]] = field(default_factory=list)
     _turns: list[tuple[str, str]] = field(default_factory=list)
     _instructions: str | None = None
-    _call: ToolCall | None = None
+    _calls: list[ToolCall] = field(default_factory=list)
+    _tools: list[dict[str, Any]] = field(default_factory=list)
+    """What the environment offers, where the agent passes it on."""
     _told: int = 0
     """How many messages earlier turns have kept."""
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         agent = self.agent
         body = {**agent.body, "messages": [*agent.first, *self._ask(observation, info)]}
+        if agent.tools_of_env:
+            self._tools = info.get("tools") or self._tools
+            body |= {"tools": self._tools} if self._tools else {}
         if agent.seeded:
             body["seed"] = self.rng.getrandbits(31)
         reply = await agent.endpoint.complete(body)
@@ -173,6 +184,7 @@ class ChatSession(Session):
             finish=reply.finish,
             raw="" if raw == text else raw,
             messages=new,
+            usage=agent.endpoint.usage(reply),
         )
 
     def close(self) -> None:
@@ -181,22 +193,33 @@ class ChatSession(Session):
     def _ask(self, observation: str, info: dict[str, Any]) -> list[dict[str, Any]]:
         """The messages up to this turn."""
         if self.agent.prompt is None:
-            content = well_formed(shown(observation, info))
-            if info.get("use_tool") and self._call:
-                self.messages.append({"role": "tool", "tool_call_id": self._call.id, "content": content})
+            if info.get("use_tool") and self._calls:
+                for call, text in zip(self._calls, self._responses(observation, info), strict=True):
+                    self.messages.append({"role": "tool", "tool_call_id": call.id, "content": well_formed(text)})
             else:
-                self.messages.append({"role": "user", "content": content})
+                self.messages.append({"role": "user", "content": well_formed(shown(observation, info))})
             return self.messages
         if self._instructions is None:
             self._instructions = observation
         text = self.agent.prompt.render(self._instructions, self._turns, observation, info)
         return [{"role": "user", "content": well_formed(text)}]
 
+    def _responses(self, observation: str, info: dict[str, Any]) -> list[str]:
+        """A text for every call: each its own where the environment gives them apart."""
+        apart = info.get("tool_responses")
+        if isinstance(apart, list) and len(apart) == len(self._calls):
+            return [str(text) for text in apart]
+        return [shown(observation, info), *["(answered above)"] * (len(self._calls) - 1)]
+
     def _action(self, reply: Reply) -> str:
         text = reply.text
         if self.agent.cut_thoughts and THOUGHT_END in text:
             text = text.rpartition(THOUGHT_END)[2].lstrip()
-        return "\n".join(part for part in (text, *map(call_text, reply.calls[:1])) if part)
+        return "\n".join(part for part in (text, *map(call_text, self._wanted(reply))) if part)
+
+    def _wanted(self, reply: Reply) -> list[ToolCall]:
+        """The calls that are carried out."""
+        return reply.calls if self.agent.tools_of_env else reply.calls[:1]
 
     def _remember(self, observation: str, text: str, reply: Reply) -> None:
         if self.agent.prompt is not None:
@@ -204,10 +227,12 @@ class ChatSession(Session):
                 self._turns.append((observation, text))
             return
         message: dict[str, Any] = {"role": "assistant", "content": well_formed(reply.text)}
-        self._call = reply.calls[0] if reply.calls else None
-        if self._call:
-            function = {"name": self._call.name, "arguments": self._call.arguments}
-            message["tool_calls"] = [{"id": self._call.id, "type": "function", "function": function}]
+        self._calls = self._wanted(reply)
+        if self._calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in self._calls
+            ]
         self.messages.append(message)
 
 

@@ -9,7 +9,7 @@ import random
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -84,6 +84,9 @@ class Totals:
     """The part of ``prompt_tokens`` that the endpoint had cached."""
     completion_tokens: int = 0
     cost: float = 0.0
+    problems: dict[str, int] = field(default_factory=dict)
+    """Attempts without a usable answer, by kind: ``rate_limit``, ``server_error``, ``nonsense`` (no completion could
+    be read), ``timeout`` and ``connection``."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,11 @@ class Patience:
 
 
 class _Transient(Exception):
-    """A failure that may pass. ``after``: the seconds that the endpoint asked for."""
+    """A failure that may pass, of a kind of :attr:`Totals.problems`. ``after``: seconds that the endpoint asked for."""
 
-    def __init__(self, text: str, after: float | None = None):
+    def __init__(self, kind: str, text: str, after: float | None = None):
         super().__init__(text)
-        self.after = after
+        self.kind, self.after = kind, after
 
 
 @dataclass
@@ -188,6 +191,7 @@ class Endpoint:
             try:
                 return await self._attempt(bound, body)
             except _Transient as failure:
+                self.totals.problems[failure.kind] = self.totals.problems.get(failure.kind, 0) + 1
                 problem, last = str(failure), attempt == self.patience.retries
                 wait = self._wait(attempt) if failure.after is None else failure.after
                 if last or wait > self.patience.longest_wait:
@@ -218,11 +222,11 @@ class Endpoint:
                 async with asyncio.timeout(self.patience.timeout):
                     reply = read_reply(await self._post(bound.client, body))
             except BadReply as bad:
-                raise _Transient(self._redact(str(bad))) from bad
+                raise _Transient("nonsense", self._redact(str(bad))) from bad
             except (TimeoutError, httpx.TimeoutException) as error:
-                raise _Transient(f"no answer within {self.patience.timeout:g} s") from error
+                raise _Transient("timeout", f"no answer within {self.patience.timeout:g} s") from error
             except httpx.HTTPError as error:
-                raise _Transient(f"{type(error).__name__}: {error}") from error
+                raise _Transient("connection", f"{type(error).__name__}: {error}") from error
             self._count(reply)
             if reply.prompt_tokens or reply.completion_tokens:
                 taken.amount = reply.prompt_tokens + reply.completion_tokens
@@ -260,7 +264,8 @@ class Endpoint:
         if status in (400, 413, 422) and (_CONTEXT.search(message) or "context" in code):
             return ContextFull(f"{said}. Play shorter episodes, or a bounded prompt (StepPrompt)")
         if (status >= 500 or status in (408, 409, 425, 429)) and code != "insufficient_quota":
-            return _Transient(said, _retry_after(response.headers))
+            kind = "rate_limit" if status == 429 else "server_error"
+            return _Transient(kind, said, _retry_after(response.headers))
         return AgentFailed(said)
 
     def _redact(self, text: str) -> str:
@@ -273,6 +278,11 @@ class Endpoint:
         totals.cached_tokens += reply.cached_tokens
         totals.completion_tokens += reply.completion_tokens
         totals.cost += self.prices.of(reply)
+
+    def usage(self, reply: Reply) -> dict[str, float]:
+        """What an answer took, by the names of :class:`Totals`."""
+        counted = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens}
+        return {name: float(value) for name, value in {**counted, "cost": self.prices.of(reply)}.items() if value}
 
     async def _open(self) -> _Bound:
         loop = asyncio.get_running_loop()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,9 @@ _CONTAINERS = (list, tuple, set, frozenset, deque)
 
 _LARGEST_ID = (1 << 31) - 1
 _FINISHES = ("stop", "length")
+
+#: Numbers that an environment or an agent may report of an episode.
+_MOST_METRICS = 100
 
 #: The built-in conversions, which a subclass cannot replace.
 _TO_FLOAT: tuple[tuple[Any, Callable[[Any], float]], ...] = (
@@ -124,7 +127,18 @@ def info(value: Any) -> dict[str, Any]:
     success = checked.get("success")
     if success is not None and type(success) is not bool:
         checked["success"] = _yes_or_no(success, "info['success']")
+    if "metrics" in checked:
+        checked["metrics"] = _metrics(checked["metrics"], "info['metrics']")
     return checked
+
+
+def _metrics(values: Any, what: str) -> dict[str, float]:
+    """Finite numbers by name."""
+    if not isinstance(values, Mapping):
+        raise BadValue(f"{what} must be a dict of numbers, not {kind(values)}")
+    if len(values) > _MOST_METRICS:
+        raise BadValue(f"{what} has {len(values)} numbers; at most {_MOST_METRICS} are allowed")
+    return {text(name, f"a name in {what}"): number(value, f"{what}[{name!r:.40}]") for name, value in values.items()}
 
 
 def bounded(value: Any, what: str) -> None:
@@ -220,6 +234,7 @@ def _action(value: Action) -> Action:
         finish,
         text(value.raw, "an action's raw response"),
         _messages(value.messages),
+        _metrics(value.usage, "an action's usage"),
     )
     for name, n in (("logprobs", len(checked.logprobs)), ("versions", len(checked.versions))):
         if n not in (0, len(response_ids)):

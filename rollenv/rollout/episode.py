@@ -269,6 +269,7 @@ class Episode:
         trajectory.status = "terminated" if seen.terminated else "truncated"
         self.outcome = "completed"
         trajectory.success = bool(seen.info.get("success", False))
+        trajectory.metrics |= seen.info.get("metrics", {})
         trajectory.final_observation = seen.observation
         trajectory.final_view = seen.view
 
@@ -296,6 +297,8 @@ class Episode:
             oldest = self._version()
             said: Any = await Ending(session.act(seen.observation, seen.info), self._over)
             answer = border.action(said)
+            for name, value in answer.usage.items():
+                self.trajectory.metrics[name] = self.trajectory.metrics.get(name, 0.0) + value
             if self._over():  # and the agent did not heed it
                 raise asyncio.CancelledError
             if self.watchdog.stray():
