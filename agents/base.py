@@ -122,6 +122,24 @@ class RandomAgent:
         return _Expert(env, 1.0, random.Random(seed))
 
 
+class ConstantAgent:
+    """Says the same in every turn: what can be had without reading anything."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def start(self, env: EnvHandle, seed: int) -> Session:
+        return _Parrot(self.text)
+
+
+@dataclass(slots=True)
+class _Parrot(Session):
+    text: str
+
+    async def act(self, observation: str, info: dict[str, Any]) -> Action:
+        return Action(self.text)
+
+
 class OracleAgent:
     """Plays the expert's actions, with the share ``noise`` replaced by random ones."""
 

@@ -14,12 +14,15 @@ from rollenv.tools.calculator import MAX_CHARACTERS, evaluate
 
 #: The calculator's schema for function-calling models.
 CALCULATOR: dict[str, Any] = {
-    "name": "calculator",
-    "description": "Evaluates an expression of numbers, + - * / // % ** and parentheses.",
-    "parameters": {
-        "type": "object",
-        "properties": {"expression": {"type": "string"}},
-        "required": ["expression"],
+    "type": "function",
+    "function": {
+        "name": "calculator",
+        "description": "Evaluates an expression of numbers, + - * / // % ** and parentheses.",
+        "parameters": {
+            "type": "object",
+            "properties": {"expression": {"type": "string"}},
+            "required": ["expression"],
+        },
     },
 }
 

@@ -241,7 +241,8 @@ class ToolEnv(Env):
         _ = problem.start  # before anything changes
         schemas = problem.backend.schemas(problem.tools)
         parts = (problem.policy, call_instructions(schemas, self.calls), problem.question)
-        info = {"tools": schemas, "category": problem.category}
+        info: dict[str, Any] = {"tools": schemas, "category": problem.category}
+        info |= {"idx": self.key} if self.tasks is not None else {}
         return "\n\n".join(part for part in parts if part), info
 
     def _checked(self, index: Any) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import os
 import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, get_type_hints
 
+import typer
 from rich.console import Console
 
 from rollenv import hub
@@ -39,6 +42,9 @@ console = _console(sys.stdout)
 error_console = _console(sys.stderr, stderr=True)
 #: Progress and remarks, which -q silences.
 progress_console = _console(sys.stderr, stderr=True)
+
+#: Episodes played at the same time.
+CONCURRENT = 256
 
 #: Seconds between two lines of progress where there is no terminal for a bar.
 TICK = 10.0
@@ -78,8 +84,9 @@ def set_loudness(verbose: int, quiet: bool) -> None:
 
 
 AGENT_HELP = (
-    "random, oracle, noisy:SHARE (an oracle, that share of its actions replaced), local:FOLDER (a model or a run), "
-    "vllm:FOLDER, or chat:MODEL at --base-url (the key is taken from OPENAI_API_KEY)."
+    "random, oracle, noisy:SHARE (an oracle, that share of its actions replaced), constant:TEXT, react (matches words, "
+    "for tasks with tools), replay:FILE (stored answers), local:FOLDER (a model or a run), vllm:FOLDER, or chat:MODEL "
+    "at --base-url (the key is taken from OPENAI_API_KEY)."
 )
 
 
@@ -97,19 +104,25 @@ def key_values(pairs: Iterable[str]) -> dict[str, Any]:
     return out
 
 
+def _option(*names: str, **how: Any) -> Any:
+    return field(default=how.pop("default", None), metadata={"option": (names, how)})
+
+
 @dataclass(frozen=True)
 class AgentOptions:
     """What the command line says about an agent; None and "" leave a thing as the agent has it."""
 
-    temperature: float | None = None
-    max_tokens: int | None = None
-    base_url: str = ""
-    system: str | None = None
-    concurrency: int | None = None
-    rate: float | None = None
-    budget: float | None = None
-    token_budget: int | None = None
-    prices: str = ""
+    temperature: float | None = _option(min=0, help="Sampling temperature of a model; 0 is greedy.")
+    max_tokens: int | None = _option(min=1, help="Most tokens of one answer.")
+    base_url: str = _option(default="", help="Endpoint of a chat agent, such as http://127.0.0.1:8000/v1.")
+    system: str | None = _option(help="System prompt of a chat agent.")
+    concurrency: int | None = _option(
+        "--concurrency", "-c", min=1, help="Episodes, and requests, at the same time. Default: 256, and 32."
+    )
+    rate: float | None = _option(min=0.001, help="Most requests a minute to the endpoint.")
+    budget: float | None = _option(min=0, help="Stop when answers have cost this much; needs --prices.")
+    token_budget: int | None = _option(min=1, help="Stop when so many tokens are used, prompts included.")
+    prices: str = _option(default="", metavar="PROMPT,COMPLETION", help="For a million tokens, as in 0.15,0.60.")
 
     def check(self, name: str) -> None:
         """Raise UsageError if the agent takes no option that was given."""
@@ -121,13 +134,47 @@ class AgentOptions:
                 raise UsageError(f"--{option.replace('_', '-')} is for {who}, not for {name}")
 
 
-def make_agent(name: str, options: AgentOptions | None = None) -> Agent:
+NO_OPTIONS = AgentOptions()
+
+
+def with_agent_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for every field of :class:`AgentOptions`; they reach it as ``options``."""
+    signature, kinds = inspect.signature(command, eval_str=True), get_type_hints(AgentOptions)
+    more = [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, annotation=kinds[each.name], default=_typed(each))
+        for each in fields(AgentOptions)
+    ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        options = AgentOptions(**{each.name: given.pop(each.name) for each in fields(AgentOptions)})
+        command(**given, options=options)
+
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "options"]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + more
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _typed(option: Field[Any]) -> Any:
+    names, how = option.metadata["option"]
+    return typer.Option(option.default, *names, **how)
+
+
+def make_agent(name: str, options: AgentOptions | None = None, *, native: bool = False) -> Agent:
     """The agent that a name on the command line stands for.
+
+    Args:
+        name: as in :data:`AGENT_HELP`.
+        options: what the command line says about it.
+        native: whether a chat agent hands the environment's tools to its endpoint.
 
     Raises:
         UsageError: for an unknown name, or an option that it does not take.
     """
-    from rollenv.agents.base import OracleAgent, RandomAgent
+    from rollenv.agents.base import ConstantAgent, OracleAgent, RandomAgent
+    from rollenv.agents.scripted import ReplayAgent, ScriptedAgent
 
     options = options or AgentOptions()
     kind, _, argument = name.partition(":")
@@ -137,9 +184,15 @@ def make_agent(name: str, options: AgentOptions | None = None) -> Agent:
         agent = OracleAgent()
     elif kind == "noisy":
         agent = OracleAgent(_share(argument))
+    elif kind == "constant":
+        agent = ConstantAgent(argument)
+    elif name == "react":
+        agent = ScriptedAgent()
+    elif kind == "replay" and argument:
+        agent = ReplayAgent.load(Path(argument))
     elif kind in ("chat", "local", "vllm") and argument:
         options.check(name)
-        return _chat_agent(name, options) if kind == "chat" else _model_agent(kind, argument, options)
+        return _chat_agent(name, options, native) if kind == "chat" else _model_agent(kind, argument, options)
     else:
         raise UsageError(f"there is no agent {name!r}; it is one of {AGENT_HELP}")
     options.check(name)
@@ -156,7 +209,7 @@ def _share(text: str) -> float:
     return share
 
 
-def _chat_agent(name: str, options: AgentOptions) -> Agent:
+def _chat_agent(name: str, options: AgentOptions, native: bool) -> Agent:
     from rollenv.agents.chat import Budget, ChatAgent
 
     if not options.base_url:
@@ -169,6 +222,7 @@ def _chat_agent(name: str, options: AgentOptions) -> Agent:
         temperature=options.temperature,
         max_tokens=options.max_tokens,
         system=options.system,
+        tools="env" if native else None,
         concurrency=options.concurrency or 32,
         requests_per_minute=options.rate,
         prices=_prices(options.prices),

@@ -33,7 +33,7 @@ def recipes(incomplete: str) -> list[str]:
 
 def agents(incomplete: str) -> list[str]:
     """Kinds of agents that begin so."""
-    kinds = ("random", "oracle", "noisy:", "local:", "vllm:", "chat:")
+    kinds = ("random", "oracle", "noisy:", "constant:", "react", "replay:", "local:", "vllm:", "chat:")
     return [kind for kind in kinds if kind.startswith(incomplete)]
 
 

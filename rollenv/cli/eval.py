@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import json as json_module
-import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Group as Lines
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
 from rollenv.cli import completion
 from rollenv.cli.common import (
     AGENT_HELP,
+    CONCURRENT,
+    NO_OPTIONS,
     AgentOptions,
-    Ticker,
     console,
     error_console,
     key_values,
     make_agent,
     model_folder,
     percent,
-    progress_console,
+    with_agent_options,
 )
+from rollenv.cli.dashboard import Dashboard, totals
 from rollenv.cli.eval_folder import EvalFolder, tasks_before
 from rollenv.core import UsageError
 from rollenv.rollout.workers.places import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
     from rollenv.rollout.evaluate import Evaluation
-    from rollenv.rollout.manager import RolloutManager
     from rollenv.rollout.types import Trajectory
 
 #: What the kinds of failures mean.
@@ -51,15 +46,15 @@ _FAILURES = {
     "differs": "the environment did not replay the same",
     "unknown": "failed",
 }
-#: Episodes played at the same time.
-_CONCURRENT = 256
 
 
+@with_agent_options
 def command(
     env: str = typer.Argument(help="An id; `rollenv list` shows them.", autocompletion=completion.ids),
     settings: list[str] = typer.Argument(
         None, metavar="[KEY=VALUE]...", help="Constructor arguments of the environment."
     ),
+    options: AgentOptions = NO_OPTIONS,
     agent: str = typer.Option("random", "--agent", "-a", help=AGENT_HELP, autocompletion=completion.agents),
     n: str = typer.Option(
         "", "-n", metavar="N|all", help="Tasks: a number, or all of a data set. Default: all of a data set, else 100."
@@ -68,17 +63,6 @@ def command(
     seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed of the first task; the others count up."),
     wrappers: str = typer.Option("", "--wrappers", help="Put around the environment, as in python_tool,concat."),
     tokenizer: str = typer.Option("", "--tokenizer", help="For chat wrappers: a folder; a model's own by default."),
-    temperature: float | None = typer.Option(None, min=0, help="Sampling temperature of a model; 0 is greedy."),
-    max_tokens: int | None = typer.Option(None, min=1, help="Most tokens of one answer."),
-    base_url: str = typer.Option("", help="Endpoint of a chat agent, such as http://127.0.0.1:8000/v1."),
-    system: str | None = typer.Option(None, help="System prompt of a chat agent."),
-    rate: float | None = typer.Option(None, min=0.001, help="Most requests a minute to the endpoint."),
-    budget: float | None = typer.Option(None, min=0, help="Stop when answers have cost this much; needs --prices."),
-    token_budget: int | None = typer.Option(None, min=1, help="Stop when so many tokens are used, prompts included."),
-    prices: str = typer.Option("", metavar="PROMPT,COMPLETION", help="For a million tokens, as in 0.15,0.60."),
-    concurrency: int | None = typer.Option(
-        None, "--concurrency", "-c", min=1, help="Episodes, and requests, at the same time. Default: 256, and 32."
-    ),
     workers: str = typer.Option("inline", "--workers", "-w", help=WORKERS_HELP),
     step_deadline: float = typer.Option(120.0, min=0.001, help="Seconds for a step of an environment in a worker."),
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder for the episodes, a page and the numbers."),
@@ -96,11 +80,18 @@ def command(
     from rollenv.wrappers.factory import with_tokenizer
 
     kwargs = key_values(settings or ())
-    options = AgentOptions(temperature, max_tokens, base_url, system, concurrency, rate, budget, token_budget, prices)
     around = with_tokenizer(named_wrappers(wrappers), tokenizer or _own_tokenizer(agent))
     tasks = _number_of_tasks(env, kwargs, n, out if resume else None)  # an unknown id is said before a model is loaded
-    about = {"env": env, "kwargs": kwargs, "agent": agent, "n": tasks, "k": k, "seed": seed, "temperature": temperature}
-    optional = {"wrappers": around, "max_tokens": max_tokens, "system": system}
+    about = {
+        "env": env,
+        "kwargs": kwargs,
+        "agent": agent,
+        "n": tasks,
+        "k": k,
+        "seed": seed,
+        "temperature": options.temperature,
+    }
+    optional = {"wrappers": around, "max_tokens": options.max_tokens, "system": options.system}
     about |= {name: value for name, value in optional.items() if value}
     folder = EvalFolder.begin(out, about, resume) if out is not None else None
     if resume and folder is None:
@@ -114,12 +105,12 @@ def command(
             player,
             pool,
             limits=Limits(step=step_deadline),
-            max_concurrent=concurrency or _CONCURRENT,
+            max_concurrent=options.concurrency or CONCURRENT,
             keep_views=out is not None,
             run_dir=out,
         ) as manager,
     ):
-        dashboard = stack.enter_context(_Dashboard(env, tasks * k, manager, player).shown(played))
+        dashboard = stack.enter_context(Dashboard(env, tasks * k, manager, player).shown(played))
         if folder is not None:
             dashboard.file = stack.enter_context(folder.writing())
         result = evaluate(
@@ -135,7 +126,7 @@ def command(
             seconds=folder.seconds if folder else 0.0,
             watch=dashboard.count,
         )
-    numbers = {**about, **result.to_dict(), **_totals(player)}
+    numbers = {**about, **result.to_dict(), **totals(player)}
     if out is not None:
         _save(out, numbers)
     if json:
@@ -171,80 +162,6 @@ def _own_tokenizer(agent: str) -> str:
     return str(model_folder(Path(argument))) if kind in ("local", "vllm") and argument else ""
 
 
-class _Dashboard:
-    """What is shown, and written, while an evaluation runs."""
-
-    def __init__(self, env: str, total: int, manager: RolloutManager, agent: Any):
-        self.manager, self.agent, self.total = manager, agent, total
-        self.file: Any = None
-        self.wins = self.done = self.failed = self.turns = self.tokens = 0
-        self.reward = 0.0
-        self.started = time.perf_counter()
-        self.ticker = Ticker(env, total)
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=progress_console,
-        )
-        self.task = self.bar.add_task(env, total=total)
-
-    @contextlib.contextmanager
-    def shown(self, played: list[Trajectory]) -> Iterator[_Dashboard]:
-        """Show it until the block ends, on a terminal; elsewhere a line now and then tells how far it is."""
-        for trajectory in played:
-            if trajectory.complete:
-                self._add(trajectory)
-        if not progress_console.is_terminal or progress_console.quiet:
-            yield self
-            return
-        with Live(console=progress_console, transient=True, refresh_per_second=4, get_renderable=lambda: self.draw()):
-            yield self
-
-    def count(self, trajectory: Trajectory) -> None:
-        """An episode ended."""
-        if self.file:
-            self.file.write(trajectory)
-        self._add(trajectory)
-        self.tokens += sum(len(turn.response_ids) for turn in trajectory.turns)
-        self.ticker.tick(self.done, f"success {100 * self.wins / self.done:.1f} %  failed {self.failed}")
-
-    def _add(self, trajectory: Trajectory) -> None:
-        self.done += 1
-        self.wins += trajectory.success
-        self.failed += trajectory.status == "failed"
-        self.turns += len(trajectory.turns)
-        self.reward += trajectory.reward
-        self.bar.update(self.task, advance=1)
-
-    def draw(self) -> Lines:
-        """The bar and two lines of numbers."""
-        from rollenv.rollout.evaluate import wilson_interval
-
-        done, seconds = max(self.done, 1), time.perf_counter() - self.started
-        low, high = wilson_interval(self.wins, done)
-        numbers = (
-            f"success {percent(self.wins / done, low, high)}   reward {self.reward / done:.3f}   "
-            f"turns {self.turns / done:.1f}   failed {self.failed}   {self.done / seconds:.1f} episodes/s"
-            + (f"   {self.tokens / seconds:.0f} tokens/s" if self.tokens else "")
-        )
-        rows = [row for row in self.manager.flight.now() if row["phase"] != "waiting"]
-        phases = Counter(row["phase"] for row in rows)
-        longest = f"   longest: {rows[0]['phase']} for {rows[0]['seconds']:.0f} s" if rows else ""
-        doing = "now: " + ", ".join(f"{number} {phase}" for phase, number in phases.most_common()) + longest
-        totals = _totals(self.agent)
-        cost = f"   cost {totals['cost']:.4f}   retries {totals['retries']}" if totals else ""
-        return Lines(self.bar, Text(numbers), Text(doing + cost, style="dim"))
-
-
-def _totals(agent: Any) -> dict[str, Any]:
-    """What a chat agent used."""
-    totals = getattr(agent, "totals", None)
-    return {} if totals is None else {name: getattr(totals, name) for name in type(totals).__slots__}
-
-
 def _save(out: Path, numbers: Mapping[str, Any]) -> None:
     from rollenv.report import write_report
 
@@ -278,19 +195,26 @@ def _print(result: Evaluation, agent: str, out: Path | None) -> None:
             table.add_row(*row)
         console.print(table)
     if result.failed:
-        _print_failures(result)
+        print_failures(result.trajectories, result.failures)
     if out is not None:
         console.print(f"episodes, page and numbers: {out}", markup=False, soft_wrap=True)
 
 
-def _print_failures(result: Evaluation) -> None:
-    """What kinds of failures there were, and the first of each kind."""
-    all_of_them = "all" if result.failed == len(result.trajectories) else "most" if _mostly_failed(result) else ""
+def print_failures(trajectories: Sequence[Trajectory], failures: Mapping[str, int]) -> None:
+    """Say what kinds of failures there were, and the first of each kind.
+
+    Args:
+        trajectories: of the evaluation.
+        failures: how many failed in which way.
+    """
+    failed = sum(failures.values())
+    most = failed > len(trajectories) / 2
+    all_of_them = "all" if failed == len(trajectories) else "most" if most else ""
     also = (
         f": {all_of_them} of them, so this says little about success" if all_of_them else ", counted as not successful"
     )
-    error_console.print(f"{result.failed} episodes failed{also}", style="bold red" if all_of_them else "")
-    for kind, number in sorted(result.failures.items(), key=lambda each: -each[1]):
-        first = next(t for t in result.trajectories if t.status == "failed" and (t.failure or "unknown") == kind)
+    error_console.print(f"{failed} episodes failed{also}", style="bold red" if all_of_them else "")
+    for kind, number in sorted(failures.items(), key=lambda each: -each[1]):
+        first = next(t for t in trajectories if t.status == "failed" and (t.failure or "unknown") == kind)
         what = _FAILURES.get(kind, kind)
         error_console.print(f"  {number} {what}; the first: {first.error}", markup=False, soft_wrap=True)

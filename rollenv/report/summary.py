@@ -299,8 +299,53 @@ def _of_evaluation(run: Run, counts: Sequence[int]) -> list[list[str]]:
 
 
 def tables(run: Run) -> list[dict[str, Any]]:
-    """Success by domain of a training; pass@k and pass^k of an evaluation that played each task several times."""
-    return _domain_table(run) if run.kind == "training" else _pass_table(run)
+    """Success by domain of a training; of an evaluation its categories, and pass@k and pass^k over several episodes."""
+    return _domain_table(run) if run.kind == "training" else [*_category_table(run), *_pass_table(run)]
+
+
+def _category_table(run: Run) -> list[dict[str, Any]]:
+    """What `rollenv bench` found in each category."""
+    found = run.result.get("categories")
+    rows = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+    total = run.result.get("total")
+    if not rows:
+        return []
+    told = [_category(row) for row in [*rows, *([total] if isinstance(total, dict) and len(rows) > 1 else [])]]
+    head = ["category", "tasks", "success", "floor", "failed", "turns", "calls", "invalid calls", "partial"]
+    head += ["side effects", "tokens in", "tokens out", "cost", "seconds a turn"]
+    title = "Success by category, with 95 % intervals; floor: the better of two agents that call nothing"
+    tables = [{"title": title, "rows": plain([head, *told])}]
+    missing = run.result.get("missing")
+    if isinstance(missing, dict) and missing:
+        tables.append({"title": "Not played", "rows": plain([["category", "needs"], *map(list, missing.items())])})
+    return tables
+
+
+def _category(row: Mapping[str, Any]) -> list[str]:
+    metrics = row.get("metrics")
+    reported = metrics if isinstance(metrics, dict) else {}
+    shares = {name: _number(row.get(name)) for name in ("floor", "side_effects")}
+    partial = _number(reported.get("partial"))
+    return [
+        str(row.get("category", "")),
+        str(row.get("n", "")),
+        _interval(row.get("success")),
+        "" if shares["floor"] is None else f"{100 * shares['floor']:.1f} %",
+        str(row.get("failed", "")),
+        _to(1, row.get("turns")),
+        *(_to(2, reported.get(name)) for name in ("calls", "invalid_calls")),
+        "" if partial is None else f"{100 * partial:.0f} %",
+        "" if shares["side_effects"] is None else f"{100 * shares['side_effects']:.1f} %",
+        *(_to(0, row.get(name) or None) for name in ("prompt_tokens", "completion_tokens")),
+        _to(4, row.get("cost") or None),
+        _to(3, row.get("latency")),
+    ]
+
+
+def _to(digits: int, value: Any) -> str:
+    """A number for a table; empty where there is none."""
+    known = _number(value)
+    return "" if known is None else f"{known:.{digits}f}"
 
 
 def _domain_table(run: Run) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import time
 from collections import Counter
@@ -98,20 +99,44 @@ def evaluate(
     if k < 1:
         raise UsageError(f"k must be at least 1, got {k}")
     tasks = tasks_of(env_id, kwargs, n, seed, wrappers, options)
-    known = {(t.task.seed, t.member): t for t in played if t.complete}
-    trajectories = [
-        known.get((task.seed, member)) or Trajectory(task, group=number, member=member)
-        for number, task in enumerate(tasks)
-        for member in range(k)
-    ]
-    to_play = [t for t in trajectories if (t.task.seed, t.member) not in known]
+    trajectories, rest = to_play(tasks, k, played)
     if manager is None:
         with RolloutManager(agent) as plain:
-            plain.play(to_play, watch)
+            plain.play(rest, watch)
     else:
-        manager.play(to_play, watch)
-    seconds += time.perf_counter() - started if to_play or not seconds else 0.0
+        manager.play(rest, watch)
+    seconds += time.perf_counter() - started if rest or not seconds else 0.0
     return summarise(env_id, trajectories, k, seconds)
+
+
+def to_play(
+    tasks: Sequence[Task], k: int, played: Iterable[Trajectory] = ()
+) -> tuple[list[Trajectory], list[Trajectory]]:
+    """Episodes of an evaluation, with those that were played already in their places.
+
+    Args:
+        tasks: each is played ``k`` times.
+        k: episodes of a task.
+        played: of an earlier evaluation; failed ones are played again.
+
+    Returns:
+        All episodes, the ``k`` of a task next to each other; and those of them that are still to be played.
+    """
+    known = {(_named(t.task), t.member): t for t in played if t.complete}
+    trajectories, rest = [], []
+    for number, task in enumerate(tasks):
+        name = _named(task) if known else ""
+        for member in range(k):
+            there = known.get((name, member))
+            trajectories.append(there or Trajectory(task, group=number, member=member))
+            if there is None:
+                rest.append(trajectories[-1])
+    return trajectories, rest
+
+
+def _named(task: Task) -> str:
+    """Equal for equal tasks, also where one was read from a file."""
+    return json.dumps([task.env_id, task.seed, task.kwargs, task.options], sort_keys=True, default=str)
 
 
 def tasks_of(

@@ -1,7 +1,7 @@
 // Which episodes are shown: filters, order, and the list, of which only what is in sight is in the page.
 
 const state = {
-  statuses: new Set(), kind: -1, run: -1, iteration: "all", text: "", low: {reward: "", turns: ""}, high: {reward: "", turns: ""},
+  statuses: new Set(), kind: -1, run: -1, iteration: "all", text: "", env: "", low: {reward: "", turns: ""}, high: {reward: "", turns: ""},
   order: "task", rows: [], current: -1,
 };
 const listeners = [];
@@ -24,6 +24,7 @@ function passesAll(row, withoutStatus = false) {
     if (s.statuses.size && !s.statuses.has(columns.status[row])) return false;
     if (s.kind >= 0 && columns.kind[row] !== s.kind) return false;
   }
+  if (s.env && index.tasks[columns.task[row]].env !== s.env) return false;
   if (s.run >= 0 && columns.run[row] !== s.run) return false;
   if (s.iteration === "last" ? !isLast(row) : s.iteration !== "all" && columns.iteration[row] !== +s.iteration) return false;
   for (const name of ["reward", "turns"]) {
@@ -98,10 +99,12 @@ function toolbar() {
   const iterations = [...new Set(columns.iteration)].filter(i => i >= 0).sort((a, b) => a - b);
   const search = el("input", {type: "search", placeholder: "seed, task or environment", "aria-label": "Task",
     oninput: event => { state.text = event.target.value.trim().toLowerCase(); refilter(); }});
+  const envs = [...new Set(index.tasks.map(task => task.env))].sort();
   const orders = Object.entries(ORDERS).filter(([key]) => key !== "latest" || iterations.length > 1).map(([key, [text]]) => [key, text]);
   return el("div", {class: "card"}, chips, el("div", {class: "row", style: {marginTop: "10px"}},
     search,
     several ? choice("Run", [[-1, "all"], ...data.runs.map((run, n) => [n, run.name])], -1, v => { state.run = +v; refilter(); }) : null,
+    envs.length > 1 ? choice("Environment", [["", "all"], ...envs.map(env => [env, env])], "", v => { state.env = v; refilter(); }) : null,
     iterations.length > 1 ? choice("Iteration", [["all", "all"], ["last", "last"], ...iterations.map(i => [i, i])], state.iteration,
                                    v => { state.iteration = v; refilter(); }) : null,
     between("Reward", "reward"), between("Turns", "turns"),

@@ -33,6 +33,7 @@ function player() {
       const episode = await loadEpisode(row);
       if (now.row !== row) return;
       Object.assign(now, {episode, frame: 0});
+      if (hasCalls(episode)) Object.assign(now, {tab: "talk", frame: turns().length});
       draw();
     } catch (error) {
       now.episode = null;
@@ -84,7 +85,7 @@ function player() {
     const parts = [head(), now.episode.e ? el("div", {class: "fail"}, pre(now.episode.e)) : null,
                    el("div", {style: {marginTop: "12px"}}, controls()), stage, tabs(turn)];
     pane.replaceChildren(...parts.filter(Boolean));
-    if (now.tab === "talk") pane.querySelector("[role=tabpanel]").scrollTop = 1e9;
+    if (now.tab === "talk" && !hasCalls(now.episode)) pane.querySelector("[role=tabpanel]").scrollTop = 1e9;
     if (label) [...pane.querySelectorAll("[aria-label],[data-tab]")].find(n => n.getAttribute("aria-label") === label || n.dataset.tab === label)?.focus();
     history.replaceState(null, "", `#episode-${now.row}-${now.frame}`);
   }
@@ -114,6 +115,9 @@ function player() {
   pane.go = go;
   return pane;
 }
+
+// Episodes with tool calls are read as a conversation, from its end.
+const hasCalls = episode => (episode.t || []).some(turn => (turn.x || "").includes("<tool_call>"));
 
 // -- tabs --------------------------------------------------------------------------------------------------------------
 
@@ -171,11 +175,35 @@ function messages(turns, withReply, last = null) {
   const out = [];
   turns.forEach((turn, n) => {
     if (turn.m) for (const message of turn.m) out.push(...oneMessage(message));
-    else out.push(message("environment", turn.o || ""));
+    else out.push(...heard(turn.o || ""));
     if (withReply || n < turns.length - 1) out.push(...said(turn.w || turn.x || ""));
   });
-  if (last !== null && last !== undefined) out.push(message("environment", last));
+  if (last) out.push(...heard(last));
   return out.length ? out : nothing("Nothing was said.");
+}
+
+// What an environment says, answers to calls apart.
+function heard(text) {
+  const parts = text.split(/(<tool_response>\n?[\s\S]*?\n?<\/tool_response>)/).filter(part => part.trim());
+  return parts.map(part => {
+    const answer = part.match(/^<tool_response>\n?([\s\S]*?)\n?<\/tool_response>$/);
+    return answer ? folded("answer", answer[1], answer[1], "tool") : message("environment", part);
+  });
+}
+
+const MOST_IN_LINE = 110;
+
+// A call or an answer: one line, and all of it when opened. What fits on the line is not folded.
+function folded(who, line, text, kind) {
+  line = line.replace(/\s+/g, " ").trim();
+  if (line.length <= MOST_IN_LINE) return message(who, line, kind);
+  return el("div", {class: `msg ${kind}`}, el("div", {class: "who"}, who),
+    el("details", {}, el("summary", {}, visible(line.slice(0, MOST_IN_LINE - 3)) + "..."), pre(text)));
+}
+
+function callMessage(name, args) {
+  const given = args && typeof args === "object" ? Object.entries(args).map(([key, value]) => `${key}=${JSON.stringify(value)}`).join(", ") : String(args ?? "");
+  return folded("call", `${name}(${given})`, `${name}\n${typeof args === "string" ? args : JSON.stringify(args ?? {}, null, 2)}`, "call");
 }
 
 const message = (who, text, kind = "") => el("div", {class: `msg ${kind}`}, el("div", {class: "who"}, visible(who)), pre(text));
@@ -183,7 +211,12 @@ const message = (who, text, kind = "") => el("div", {class: `msg ${kind}`}, el("
 function oneMessage(data) {
   const who = String(data.role || "message"), content = typeof data.content === "string" ? data.content : JSON.stringify(data.content ?? "", null, 2);
   const calls = Array.isArray(data.tool_calls) ? data.tool_calls : [];
-  return [message(who, content, who === "tool" ? "tool" : ""), ...calls.map(call => message("tool call", JSON.stringify(call.function ?? call, null, 2), "call"))];
+  const said = who === "tool" ? [folded("answer", content, content, "tool")] : content || !calls.length ? [message(who, content)] : [];
+  return [...said, ...calls.map(call => callMessage(call.function?.name ?? "?", parsed(call.function?.arguments ?? call)))];
+}
+
+function parsed(text) {
+  try { return JSON.parse(text); } catch { return text; }
 }
 
 // A reply, its tool calls apart.
@@ -191,6 +224,7 @@ function said(text) {
   return text.split(/(<tool_call>[\s\S]*?<\/tool_call>)/).filter(part => part.trim()).map(part => {
     const call = part.match(/^<tool_call>([\s\S]*)<\/tool_call>$/);
     if (!call) return message("agent", part, "assistant");
-    try { return message("tool call", JSON.stringify(JSON.parse(call[1]), null, 2), "call"); } catch { return message("tool call", call[1], "call"); }
+    const data = parsed(call[1]);
+    return data && typeof data === "object" ? callMessage(data.name ?? "?", data.arguments) : message("call", call[1], "call");
   });
 }

@@ -240,7 +240,7 @@ def test_the_numbers_are_large_and_the_tool_is_described():
     observation, info = env.reset(3)
     assert min(int(n) for n in re.findall(r"\d+", env.task)) >= 100
     assert "<tool_call>" in observation
-    assert info["tools"][0]["name"] == "calculator"
+    assert info["tools"][0]["function"]["name"] == "calculator"
 
 
 @pytest.mark.slow

@@ -1,0 +1,238 @@
+"""Agents without a model: one that reads functions and requests by rule, and one that plays stored answers again."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rollenv.agents.base import Action, AgentFailed, EnvHandle, Session
+from rollenv.core import UsageError
+from rollenv.tools.calls import write_calls
+
+#: Calls after which the scripted agent gives its answer.
+_MOST_CALLS = 6
+_WORD = re.compile(r"[a-z]{3,}")
+_STOP = frozenset({"the", "and", "for", "with", "from", "that", "this", "all", "any", "please", "can", "you", "are"})
+
+
+class ScriptedAgent:
+    """A baseline for tasks with tools (ReAct by rule, arXiv 2210.03629): it matches words and copies values.
+
+    In every turn it takes the function whose name and description share most words with the request and that it can
+    fill: from values in the request (quoted texts, dates, times, addresses, numbers, names) and from ids in what came
+    back so far. After a few calls it answers with what it read last. It needs ``info["tools"]``.
+    """
+
+    def start(self, env: EnvHandle, seed: int) -> Session:
+        return _Scripted()
+
+
+@dataclass(slots=True)
+class _Scripted(Session):
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    request: str = ""
+    values: dict[str, list[str]] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+    last: str = ""
+
+    async def act(self, observation: str, info: dict[str, Any]) -> Action:
+        if not self.request:
+            self.tools = offered(info)
+            self.request = observation.rpartition("\n\n")[2]
+            self.values = values_in(self.request)
+        else:
+            self.last = observation
+            self.ids |= dict(ids_in(observation))
+        call = self._next() if len(self.done) < _MOST_CALLS else None
+        if call is None:
+            return Action(self.last or "I could not find a function for that.")
+        self.done.add(json.dumps(call))
+        return Action(write_calls([call]))
+
+    def _next(self) -> tuple[str, dict[str, Any]] | None:
+        """The best call that was not made yet."""
+        wanted = words_of(self.request)
+        ranked = sorted(self.tools, key=lambda tool: -self._fit(tool, wanted))
+        for tool in ranked:
+            arguments = self._filled(tool.get("parameters", {})) if self._fit(tool, wanted) > 0 else None
+            if arguments is not None and json.dumps((tool["name"], arguments)) not in self.done:
+                return tool["name"], arguments
+        return None
+
+    @staticmethod
+    def _fit(tool: Mapping[str, Any], wanted: set[str]) -> float:
+        name, about = words_of(tool["name"].replace("_", " ")), words_of(tool.get("description", ""))
+        return 2.0 * len(name & wanted) + len(about & wanted) / math.sqrt(1 + len(about))
+
+    def _filled(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Arguments for all that is required; None if a value is nowhere to be found."""
+        required, out = schema.get("required", ()), {}
+        used: dict[str, int] = {}
+        for name in required:
+            value = self._value(name, schema.get("properties", {}).get(name, {}), used)
+            if value is None:
+                return None
+            out[name] = value
+        return out
+
+    def _value(self, name: str, about: Mapping[str, Any], used: dict[str, int]) -> Any:
+        options = [str(option) for option in about.get("enum", ())]
+        if options:
+            return next((o for o in options if o.lower() in self.request.lower()), None)
+        if name in self.ids:
+            return self.ids[name]
+        kind = next((kind for kind in ("email", "date", "time") if kind in name), "")
+        if about.get("type") in ("integer", "number"):
+            kind = "number"
+        for source in [kind] if kind else ["quoted", "id", "name"]:
+            found = self.values.get(source, [])
+            if used.get(source, 0) < len(found):
+                used[source] = used.get(source, 0) + 1
+                value = found[used[source] - 1]
+                return float(value) if kind == "number" and "." in value else int(value) if kind == "number" else value
+        return None
+
+
+def offered(info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The functions that an environment offers.
+
+    Raises:
+        AgentFailed: there are none.
+    """
+    schemas = info.get("tools")
+    functions = [schema.get("function") for schema in schemas or () if isinstance(schema, dict)]
+    found = [each for each in functions if isinstance(each, dict) and isinstance(each.get("name"), str)]
+    if not found:
+        raise AgentFailed('the agent "react" is for environments that offer functions in info["tools"]')
+    return found
+
+
+_VALUES = {
+    "email": re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{1,64}"),
+    "date": re.compile(r"\b\d{4}-\d{2}-\d{2}\b"),
+    "time": re.compile(r"\b\d{1,2}:\d{2}\b"),
+    "quoted": re.compile(r"['\"“]([^'\"“”\n]{1,200})['\"”]"),
+    "id": re.compile(r"\b(?=[A-Za-z_-]{0,10}\d)[A-Za-z]{1,5}[-_]?\d{1,12}\b|#\w{1,20}"),
+    "number": re.compile(r"(?<![\w.-])\d{1,12}(?:\.\d{1,6})?(?![\w-])"),
+    "name": re.compile(r"(?<!^)(?<![.?!] )\b[A-Z][a-z]{1,20}(?: [A-Z][a-z]{1,20})?\b"),
+}
+
+
+def values_in(text: str) -> dict[str, list[str]]:
+    """What a request names, by kind: quoted texts, dates, times, addresses, ids, numbers and names."""
+    text = text[:20_000]
+    return {
+        kind: [m[1] if m.re.groups and m[1] else m[0] for m in each.finditer(text)] for kind, each in _VALUES.items()
+    }
+
+
+_ID = re.compile(r"['\"]?(\w{0,30}id)['\"]?\s?[:=]\s?['\"]?([\w-]{1,40})")
+
+
+def ids_in(text: str) -> Iterator[tuple[str, str]]:
+    """Names and values of ids in an answer; of one name the first."""
+    seen: set[str] = set()
+    for found in _ID.finditer(text[:20_000]):
+        if found[1] not in seen:
+            seen.add(found[1])
+            yield found[1], found[2]
+
+
+def words_of(text: str) -> set[str]:
+    """The words that say what a text is about, without endings."""
+    return {word.rstrip("s") for word in _WORD.findall(text.lower()[:20_000])} - _STOP
+
+
+class ReplayAgent:
+    """Plays stored answers again: the actions of recorded episodes, or answers to numbered tasks.
+
+    Args:
+        rows: each has ``actions``, a list of texts, and says which episode: ``env_id`` with ``idx`` (of a numbered
+            task), or with ``seed`` and ``member`` (0 by default).
+
+    Raises:
+        UsageError: a row is none of these, or two say different things about one episode.
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]):
+        self._known: dict[tuple[Any, ...], tuple[str, ...]] = {}
+        for number, row in enumerate(rows, 1):
+            key, actions = _stored(row, number)
+            if self._known.setdefault(key, actions) != actions:
+                raise UsageError(
+                    f"row {number} says something else about {key} than an earlier one; remove one of them"
+                )
+
+    @classmethod
+    def load(cls, path: Path) -> ReplayAgent:
+        """Read a ``.jsonl`` file of rows, or of recorded episodes (``episodes.jsonl``, or the folder that holds it).
+
+        Raises:
+            UsageError: it cannot be read, or a line is neither.
+        """
+        file = path / "episodes.jsonl" if path.is_dir() else path
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read stored answers from {file}: {error}") from error
+        rows = []
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise UsageError(f"{file}: line {number} is not JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise UsageError(f"{file}: line {number} is not a JSON object")
+            if row.get("status") not in ("failed", "cancelled"):
+                rows.append(row)
+        return cls(rows)
+
+    def start(self, env: EnvHandle, seed: int) -> Session:
+        return _Replay(self._known, env.env_id, *divmod(seed, 1_000_003))
+
+
+@dataclass(slots=True)
+class _Replay(Session):
+    known: Mapping[tuple[Any, ...], Sequence[str]]
+    env_id: str
+    seed: int
+    member: int
+    turn: int = 0
+    actions: Sequence[str] | None = None
+
+    async def act(self, observation: str, info: dict[str, Any]) -> Action:
+        if self.actions is None:
+            of_seed = self.known.get((self.env_id, "seed", self.seed, self.member))
+            self.actions = of_seed or self.known.get((self.env_id, "idx", info.get("idx")))
+        if self.actions is None:
+            where = f"idx {info['idx']}, or for " if "idx" in info else ""
+            raise AgentFailed(f"no answer is stored for {self.env_id}, {where}seed {self.seed}, member {self.member}")
+        if self.turn >= len(self.actions):
+            raise AgentFailed(f"the stored answer ends after {self.turn} actions, and the episode goes on")
+        self.turn += 1
+        return Action(self.actions[self.turn - 1])
+
+
+def _stored(row: Mapping[str, Any], number: int) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+    """Which episode a row is about, and its actions."""
+    task, turns = row.get("task"), row.get("turns")
+    key: tuple[Any, ...]
+    if isinstance(task, Mapping) and isinstance(turns, list):  # a recorded episode
+        key = (task.get("env_id"), "seed", task.get("seed"), row.get("member", 0))
+        actions: Any = [turn.get("text") if isinstance(turn, Mapping) else None for turn in turns]
+    elif "idx" in row:
+        key, actions = (row.get("env_id"), "idx", row["idx"]), row.get("actions")
+    else:
+        key, actions = (row.get("env_id"), "seed", row.get("seed"), row.get("member", 0)), row.get("actions")
+    whole = all(isinstance(part, str | int) for part in key)
+    if not whole or not isinstance(actions, list) or not all(isinstance(action, str) for action in actions):
+        raise UsageError(
+            f"row {number} is not a stored answer: it needs env_id, idx or seed, and actions (a list of texts)"
+        )
+    return key, tuple(actions)

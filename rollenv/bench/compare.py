@@ -1,0 +1,126 @@
+"""Whether one agent does better than another on the tasks that both played."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollenv.core import UsageError
+from rollenv.rollout.types import Task, Trajectory
+
+#: Bootstrap samples, and the seed that they are drawn with.
+_SAMPLES, _SEED = 10_000, 0
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One category: the second agent less the first."""
+
+    category: str
+    tasks: int
+    """That both played."""
+    first: float
+    second: float
+    """Success of the two on these tasks."""
+    difference: float
+    low: float
+    high: float
+    """The 95 % interval of the difference, over tasks."""
+    only_first: int
+    only_second: int
+    """Tasks that one solved more often than the other."""
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval is all on one side of zero."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs of the same tasks."""
+
+    rows: list[Difference]
+    total: Difference
+    only_first: int
+    only_second: int
+    """Tasks that only one of the runs has; they are left out."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def compare(first: Iterable[Trajectory], second: Iterable[Trajectory]) -> Comparison:
+    """Compare two agents task by task.
+
+    The interval is the percentile bootstrap's over tasks, drawn within each category; the episodes of a task are one
+    draw, since they are not independent. An episode that failed counts as not successful.
+
+    Args:
+        first: episodes of one agent.
+        second: episodes of the other.
+
+    Raises:
+        UsageError: they have no task in common.
+    """
+    ours, theirs = _by_task(first), _by_task(second)
+    common = [key for key in ours if key in theirs]
+    if not common:
+        raise UsageError("the two runs have no task in common: compare runs of the same suite, seed and settings")
+    categories: dict[str, list[str]] = defaultdict(list)
+    for key in common:
+        categories[str(json.loads(key)[0]).partition(":")[2]].append(key)
+    rng = np.random.default_rng(_SEED)
+    rows, drawn = [], np.zeros(_SAMPLES)
+    for category, keys in categories.items():
+        a, b = (np.array([each[key] for key in keys]) for each in (ours, theirs))
+        means = _bootstrap(b - a, rng)
+        drawn += means * (len(keys) / len(common))
+        rows.append(_difference(category, a, b, means))
+    a, b = (np.array([each[key] for key in common]) for each in (ours, theirs))
+    left_out = len(ours) - len(common), len(theirs) - len(common)
+    return Comparison(rows, _difference("all", a, b, drawn), *left_out)
+
+
+def _difference(category: str, a: NDArray[Any], b: NDArray[Any], means: NDArray[Any]) -> Difference:
+    low, high = (float(q) for q in np.quantile(means, (0.025, 0.975)))
+    change = float((b - a).mean())
+    counts = int((a > b).sum()), int((b > a).sum())
+    return Difference(category, len(a), float(a.mean()), float(b.mean()), change, low, high, *counts)
+
+
+def _bootstrap(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    """Means of samples with replacement, a few at a time so that memory stays small."""
+    out: list[NDArray[Any]] = []
+    for start in range(0, _SAMPLES, 500):
+        rows = min(500, _SAMPLES - start)
+        out.append(values[rng.integers(len(values), size=(rows, len(values)))].mean(axis=1))
+    return np.concatenate(out)
+
+
+def _by_task(trajectories: Iterable[Trajectory]) -> dict[str, float]:
+    """For every task the share of its episodes that succeeded. Of an episode played again the last counts."""
+    latest: dict[tuple[str, int], bool] = {}
+    for each in trajectories:
+        latest[task_key(each.task), each.member] = each.success and each.complete
+    found: dict[str, list[bool]] = defaultdict(list)
+    for (key, _), success in latest.items():
+        found[key].append(success)
+    return {key: sum(wins) / len(wins) for key, wins in found.items()}
+
+
+#: Settings that change how a task is written, not what it is: agents with different ones are compared.
+_FORMS = ("calls",)
+
+
+def task_key(task: Task) -> str:
+    """What names a task: equal for the same task, however its calls are written."""
+    kwargs = {name: value for name, value in task.kwargs.items() if name not in _FORMS}
+    return json.dumps([task.env_id, task.seed, kwargs, task.options], sort_keys=True)

@@ -1,0 +1,205 @@
+"""Playing a suite, and the numbers of each category."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rollenv.agents.base import Agent, ConstantAgent
+from rollenv.bench.suites import Part, Suite
+from rollenv.core import UsageError
+from rollenv.rollout.evaluate import Interval, mean_interval, pass_all, pass_at, to_play
+from rollenv.rollout.manager import RolloutManager, refuse_running_loop
+from rollenv.rollout.types import Trajectory
+
+#: What agents that do nothing say, for the floor.
+_CONSTANTS = ("Done.", "I cannot do that.")
+
+
+@dataclass
+class Row:
+    """The numbers of one category, or of all together."""
+
+    category: str
+    n: int
+    """Tasks."""
+    k: int
+    """Episodes of each."""
+    success: Interval
+    pass_at: dict[int, Interval]
+    pass_all: dict[int, Interval]
+    reward: float
+    failed: int
+    """Episodes that the agent, its endpoint or the environment did not bring to an end."""
+    turns: float
+    metrics: dict[str, float]
+    """Means over episodes of what the environment reported, such as ``calls``, ``invalid_calls`` and ``partial``."""
+    side_effects: float | None
+    """The share of episodes that changed what they should not."""
+    prompt_tokens: float
+    completion_tokens: float
+    cost: float
+    """Of all its episodes."""
+    latency: float
+    """Median seconds that the agent took for a turn, over episodes."""
+    floor: float | None = None
+    """Success of the better of two agents that call nothing and say the same every time."""
+
+
+@dataclass
+class Benchmark:
+    """How an agent did on a suite."""
+
+    suite: str
+    rows: list[Row]
+    total: Row
+    """Every category weighs as much as it has tasks."""
+    macro: float
+    """The mean of the categories' success."""
+    missing: dict[str, str]
+    failures: dict[str, int]
+    seconds: float
+    trajectories: list[Trajectory] = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, without the episodes."""
+        plain = {name: getattr(self, name) for name in ("suite", "macro", "missing", "failures", "seconds")}
+        total = asdict(self.total)
+        of_all = {name: total[name] for name in ("n", "k", "reward", "turns", "failed", "pass_at", "pass_all", "cost")}
+        of_all |= dict(zip(("success", "low", "high"), self.total.success, strict=True))
+        return plain | of_all | {"total": total, "categories": [asdict(row) for row in self.rows]}
+
+
+def run(
+    suite: Suite,
+    agent: Agent,
+    *,
+    n: int | None = None,
+    k: int = 1,
+    seed: int = 0,
+    manager: RolloutManager | None = None,
+    played: Iterable[Trajectory] = (),
+    seconds: float = 0.0,
+    watch: Callable[[Trajectory], None] | None = None,
+    floors: bool = True,
+) -> Benchmark:
+    """Play a suite.
+
+    Args:
+        suite: what to play.
+        agent: who plays.
+        n: tasks of each category; None for all of a data set and 100 of what is generated.
+        k: episodes of each task.
+        seed: of the first task of each category.
+        manager: plays; a plain one by default.
+        played: episodes of an earlier, unfinished run, which are not played again. Failed ones are.
+        seconds: that the episodes in ``played`` took.
+        watch: called with every trajectory that ends.
+        floors: whether agents that do nothing play the tasks as well.
+
+    Raises:
+        UsageError: nothing of the suite can be played here, ``n`` or ``k`` is below 1, or an event loop is running.
+    """
+    refuse_running_loop("await asyncio.to_thread(run, ...)")
+    if k < 1 or (n is not None and n < 1):
+        raise UsageError(f"k and n must be at least 1, got {k} and {n}")
+    if not suite.parts:
+        needs = "; ".join(f"{category} needs: {need}" for category, need in suite.missing.items())
+        raise UsageError(f"nothing of the suite {suite.name!r} can be played here: {needs or 'it is empty'}")
+    started = time.perf_counter()
+    parts = [(part, part.tasks(n, seed)) for part in suite.parts]
+    trajectories, rest = to_play([task for _, tasks in parts for task in tasks], k, played)
+    _play(agent, rest, manager, watch)
+    seconds += time.perf_counter() - started if rest or not seconds else 0.0
+    rows, at = [], 0
+    for part, tasks in parts:
+        own = trajectories[at : at + len(tasks) * k]
+        at += len(own)
+        rows.append(summarise(part.category, own, k))
+        if floors:
+            rows[-1].floor = _floor(part, n, seed)
+    failures = Counter(t.failure or "unknown" for t in trajectories if t.status == "failed")
+    total = summarise("all", trajectories, k)
+    if floors:
+        total.floor = sum(row.n * (row.floor or 0.0) for row in rows) / total.n
+    macro = statistics.fmean(row.success[0] for row in rows)
+    return Benchmark(suite.name, rows, total, macro, dict(suite.missing), dict(failures), seconds, trajectories)
+
+
+def _play(
+    agent: Agent,
+    rest: list[Trajectory],
+    manager: RolloutManager | None,
+    watch: Callable[[Trajectory], None] | None = None,
+) -> None:
+    if manager is not None:
+        manager.play(rest, watch)
+        return
+    with RolloutManager(agent) as plain:
+        plain.play(rest, watch)
+
+
+def _floor(part: Part, n: int | None, seed: int) -> float:
+    """The success of the better of the agents that say the same every time."""
+    shares = []
+    for text in _CONSTANTS:
+        trajectories, rest = to_play(part.tasks(n, seed), 1)
+        _play(ConstantAgent(text), rest, None)
+        shares.append(sum(t.success and t.complete for t in trajectories) / len(trajectories))
+    return max(shares)
+
+
+def summarise(category: str, trajectories: Sequence[Trajectory], k: int) -> Row:
+    """The numbers of a category.
+
+    Args:
+        category: its name.
+        trajectories: all of its episodes; the ``k`` of a task are next to each other.
+        k: episodes of a task.
+    """
+    n = len(trajectories) // k
+    wins = [sum(t.success and t.complete for t in trajectories[i * k : (i + 1) * k]) for i in range(n)]
+    done = [t for t in trajectories if t.complete]
+    names = {name for t in done for name in t.metrics} - _OF_ENDPOINTS
+    metrics = {name: _mean(t.metrics[name] for t in done if name in t.metrics) for name in sorted(names)}
+    strayed = [t.metrics["side_effects"] > 0 for t in done if "side_effects" in t.metrics]
+    usage = [tokens_of(t) for t in trajectories]
+    return Row(
+        category,
+        n,
+        k,
+        mean_interval([c / k for c in wins]),
+        {j: mean_interval([pass_at(k, c, j) for c in wins]) for j in range(1, k + 1)},
+        {j: mean_interval([pass_all(k, c, j) for c in wins]) for j in range(1, k + 1)},
+        _mean(t.reward for t in trajectories),
+        sum(t.status == "failed" for t in trajectories),
+        _mean(len(t.turns) for t in trajectories),
+        metrics,
+        _mean(strayed) if strayed else None,
+        _mean(read for read, _ in usage),
+        _mean(written for _, written in usage),
+        sum(t.metrics.get("cost", 0.0) for t in trajectories),
+        statistics.median([t.agent_seconds / len(t.turns) for t in trajectories if t.turns] or [0.0]),
+    )
+
+
+#: Numbers of trajectories that the agent's endpoint reports, not the environment.
+_OF_ENDPOINTS = {"prompt_tokens", "completion_tokens", "cost"}
+
+
+def tokens_of(trajectory: Trajectory) -> tuple[float, float]:
+    """Tokens that were read and written: as the endpoint counted them, or as they are stored."""
+    counted: Mapping[str, float] = trajectory.metrics
+    if "prompt_tokens" in counted or "completion_tokens" in counted:
+        return counted.get("prompt_tokens", 0.0), counted.get("completion_tokens", 0.0)
+    turns = trajectory.turns
+    return float(sum(len(t.prompt_ids) for t in turns)), float(sum(len(t.response_ids) for t in turns))
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = [float(value) for value in values]
+    return sum(found) / len(found) if found else 0.0

@@ -1,0 +1,299 @@
+"""``rollenv bench``"""
+
+from __future__ import annotations
+
+import contextlib
+import json as json_module
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.table import Table
+
+from rollenv.cli import completion
+from rollenv.cli.common import (
+    AGENT_HELP,
+    CONCURRENT,
+    NO_OPTIONS,
+    AgentOptions,
+    console,
+    error_console,
+    key_values,
+    make_agent,
+    percent,
+    with_agent_options,
+)
+from rollenv.cli.dashboard import Dashboard, totals
+from rollenv.cli.eval import print_failures
+from rollenv.cli.eval_folder import SETTINGS_FILE, EvalFolder
+from rollenv.core import UsageError
+from rollenv.rollout.workers.places import WORKERS_HELP, make_workers
+
+if TYPE_CHECKING:
+    from rollenv.bench import Benchmark, Comparison, Suite
+    from rollenv.bench.compare import Difference
+    from rollenv.bench.run import Row
+
+
+@with_agent_options
+def command(
+    names: list[str] = typer.Argument(
+        None,
+        metavar="SUITE [KEY=VALUE]... | compare FOLDER FOLDER",
+        help="A suite (--list shows them) or an environment's id, with constructor arguments; or two runs to compare.",
+    ),
+    options: AgentOptions = NO_OPTIONS,
+    agent: str = typer.Option("random", "--agent", "-a", help=AGENT_HELP, autocompletion=completion.agents),
+    calls: str = typer.Option(
+        "auto",
+        help="How calls are written: native (the endpoint's own), hermes, json or python. "
+        "auto: native for chat agents, hermes for others.",
+    ),
+    n: int | None = typer.Option(
+        None, "-n", min=1, help="At most so many tasks of each category. Default: all of a data set, else 100."
+    ),
+    k: int = typer.Option(1, "-k", min=1, help="Episodes of each task, for pass^k."),
+    seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed of the first task of each category."),
+    workers: str = typer.Option("inline", "--workers", "-w", help=WORKERS_HELP),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Folder for the episodes, a page and the numbers."),
+    resume: bool = typer.Option(False, "--resume", help="Go on with what is in the folder."),
+    show: bool = typer.Option(False, "--list", help="List the suites, and what cannot be played here."),
+    json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
+) -> None:
+    """Play a suite of tasks and report each category: success, pass^k, calls, side effects, tokens, cost and time.
+
+    `rollenv bench compare A B` compares two such runs (folders of --out) task by task.
+
+    The exit code is 1 if the agent or its endpoint failed in an episode, or if most episodes failed for any reason.
+    """
+    from rollenv.bench import suite
+
+    if show:
+        _list(json)
+        return
+    if not names:
+        raise UsageError(
+            "name a suite, as in `rollenv bench tool-use --agent oracle`; `rollenv bench --list` shows all"
+        )
+    first, *rest = names
+    if first == "compare":
+        _compare(rest, out, json)
+        return
+    form = _form(calls, agent)
+    chosen = suite(first, key_values(rest), form)
+    folder = _folder(out, chosen, options, {"agent": agent, "calls": form, "k": k, "seed": seed}, n, resume)
+    player = make_agent(agent, options, native=form == "native")
+    result = _play(chosen, player, folder, options, workers, out, n, k, seed)
+    numbers = {**(folder.settings if folder else {"agent": agent, "k": k, "seed": seed}), **result.to_dict()}
+    numbers |= {name: value for name, value in totals(player).items() if name in ("requests", "retries", "problems")}
+    if out is not None:
+        _save(out, numbers, result)
+    if json:
+        console.print_json(json_module.dumps(numbers))
+    else:
+        _print(result, agent, numbers, out)
+    if result.failures.get("agent") or result.total.failed > result.total.n * k / 2:
+        raise typer.Exit(1)
+
+
+def _form(calls: str, agent: str) -> str:
+    from rollenv.tools.calls import CALL_FORMS
+
+    if calls not in ("auto", *CALL_FORMS):
+        raise UsageError(f"--calls is auto, {', '.join(CALL_FORMS)}, not {calls!r}")
+    chat = agent.startswith("chat:")
+    if calls == "native" and not chat:
+        raise UsageError(f"--calls native is for chat agents, whose endpoint knows tools; {agent} needs another form")
+    return calls if calls != "auto" else "native" if chat else "hermes"
+
+
+def _folder(
+    out: Path | None, chosen: Suite, options: AgentOptions, about: dict[str, Any], n: int | None, resume: bool
+) -> EvalFolder | None:
+    """Where episodes are kept, if anywhere."""
+    from rollenv.bench.suites import all_tasks
+
+    if out is None:
+        if resume:
+            raise UsageError("--resume needs --out: the folder of the run to go on with")
+        return None
+    asked: dict[str, Any] = {"suite": chosen.name, "env": f"bench {chosen.name}", **about}
+    asked |= {"parts": [{"env_id": part.env_id, "kwargs": dict(part.kwargs)} for part in chosen.parts]}
+    asked |= {"temperature": options.temperature, "max_tokens": options.max_tokens, "system": options.system}
+    asked |= {"tasks_of_each": n, "n": len(all_tasks(chosen.parts, n, about["seed"])) if chosen.parts else 0}
+    return EvalFolder.begin(out, json_module.loads(json_module.dumps(asked)), resume)
+
+
+def _play(
+    chosen: Suite,
+    player: Any,
+    folder: EvalFolder | None,
+    options: AgentOptions,
+    workers: str,
+    out: Path | None,
+    n: int | None,
+    k: int,
+    seed: int,
+) -> Benchmark:
+    from rollenv.bench import run
+    from rollenv.bench.suites import all_tasks
+    from rollenv.rollout.manager import RolloutManager
+
+    with (
+        contextlib.ExitStack() as stack,
+        make_workers(workers) as pool,
+        RolloutManager(
+            player,
+            pool,
+            max_concurrent=options.concurrency or CONCURRENT,
+            keep_views=out is not None,
+            run_dir=out,
+        ) as manager,
+    ):
+        played = folder.played if folder else []
+        total = k * (folder.settings["n"] if folder else len(all_tasks(chosen.parts, n, seed)))
+        dashboard = stack.enter_context(Dashboard(chosen.name, total, manager, player).shown(played))
+        if folder is not None:
+            dashboard.file = stack.enter_context(folder.writing())
+        return run(
+            chosen,
+            player,
+            n=n,
+            k=k,
+            seed=seed,
+            manager=manager,
+            played=played,
+            seconds=folder.seconds if folder else 0.0,
+            watch=dashboard.count,
+        )
+
+
+def _save(out: Path, numbers: Mapping[str, Any], result: Benchmark) -> None:
+    from rollenv.core import MissingExtra
+    from rollenv.report import write_report
+    from rollenv.rollout.records.storage import write
+
+    (out / "result.json").write_text(json_module.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    try:
+        write(out / "episodes.parquet", result.trajectories)
+    except MissingExtra as error:
+        error_console.print(f"no episodes.parquet: {error}", markup=False, soft_wrap=True)
+    write_report([out], out / "report.html")
+
+
+def _list(json: bool) -> None:
+    from rollenv.bench import suites
+
+    every = suites()
+    if json:
+        plain = [
+            {"name": s.name, "about": s.about, "parts": [p.env_id for p in s.parts], "missing": s.missing}
+            for s in every
+        ]
+        console.print_json(json_module.dumps(plain))
+        return
+    table = Table("suite", "categories", "about", box=None, padding=(0, 1, 0, 0))
+    for each in every:
+        there = str(len(each.parts)) + (f" (and {len(each.missing)} not here)" if each.missing else "")
+        table.add_row(each.name, there, each.about)
+    console.print(table)
+    needs = dict.fromkeys(need for each in every for need in each.missing.values())
+    for need in needs:
+        console.print(f"not here: {need}", markup=False, style="dim", soft_wrap=True)
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+_HEAD = ["category", "tasks", "success (95 %)", "floor", "failed", "turns", "calls", "invalid", "side effects"]
+
+
+def _print(result: Benchmark, agent: str, numbers: Mapping[str, Any], out: Path | None) -> None:
+    console.print(f"{result.suite} played by {agent}", markup=False, style="bold")
+    rows = [*result.rows, result.total] if len(result.rows) > 1 else result.rows
+    k, priced = result.total.k, any(row.cost for row in rows)
+    spoken = any(row.completion_tokens for row in rows)
+    head = [*_HEAD, *[f"pass^{j}" for j in range(2, k + 1)]]
+    head += ["tokens in", "tokens out"] * spoken + ["cost"] * priced + ["s/turn"]
+    table = Table(*head, box=None, padding=(0, 1, 0, 0))
+    for row in rows:
+        table.add_row(*_cells(row, spoken, priced), style="bold" if row is result.total else "")
+    console.print(table)
+    if len(result.rows) > 1:
+        console.print(f"mean of the {len(result.rows)} categories: {100 * result.macro:.1f} %")
+    if problems := numbers.get("problems"):
+        told = ", ".join(f"{count} {kind}" for kind, count in sorted(problems.items()))
+        console.print(f"the endpoint's problems, all tried again: {told}", markup=False)
+    for category, need in result.missing.items():
+        console.print(f"not played: {category}; {need}", markup=False, style="dim", soft_wrap=True)
+    if result.total.failed:
+        print_failures(result.trajectories, result.failures)
+    if out is not None:
+        console.print(f"episodes, page and numbers: {out}", markup=False, soft_wrap=True)
+
+
+def _cells(row: Row, spoken: bool, priced: bool) -> list[str]:
+    """A row of the table; what a category does not report is left empty."""
+    metrics = row.metrics
+    cells = [
+        row.category,
+        str(row.n) if row.k == 1 else f"{row.n} × {row.k}",
+        percent(*row.success),
+        "" if row.floor is None else f"{100 * row.floor:.1f} %",
+        str(row.failed),
+        f"{row.turns:.1f}",
+        *(f"{metrics[name]:.2f}" if name in metrics else "" for name in ("calls", "invalid_calls")),
+        "" if row.side_effects is None else f"{100 * row.side_effects:.1f} %",
+        *(f"{100 * row.pass_all[j][0]:.1f} %" for j in range(2, row.k + 1)),
+    ]
+    cells += [f"{row.prompt_tokens:.0f}", f"{row.completion_tokens:.0f}"] if spoken else []
+    return [*cells, *([f"{row.cost:.4f}"] if priced else []), f"{row.latency:.3f}"]
+
+
+# -- comparison --------------------------------------------------------------------------------------------------------
+
+
+def _compare(folders: list[str], out: Path | None, json: bool) -> None:
+    from rollenv.bench import compare
+    from rollenv.cli.view import write_report
+    from rollenv.rollout.records.storage import read
+
+    if len(folders) != 2:
+        raise UsageError(f"compare takes two folders of runs, got {len(folders)}: rollenv bench compare A B")
+    paths = [Path(folder) for folder in folders]
+    for path in paths:
+        if not (path / SETTINGS_FILE).is_file() or not (path / "episodes.jsonl").is_file():
+            raise UsageError(f"{path} holds no run; make one with `rollenv bench SUITE --out {path}`")
+    result = compare(*(read(path / "episodes.jsonl") for path in paths))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "comparison.json").write_text(json_module.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
+        write_report(*paths, out=out / "compare.html")
+    if json:
+        console.print_json(json_module.dumps(result.to_dict()))
+        return
+    _print_comparison(result, folders)
+    if out is not None:
+        console.print(f"page and numbers: {out}", markup=False, soft_wrap=True)
+
+
+def _print_comparison(result: Comparison, folders: list[str]) -> None:
+    console.print(f"{folders[1]} against {folders[0]}", markup=False, style="bold")
+    table = Table(
+        "category", "tasks", folders[0], folders[1], "difference (95 %)", "", "only first", "only second", box=None
+    )
+    for row in [*result.rows, *([result.total] if len(result.rows) > 1 else [])]:
+        table.add_row(*_compared(row), style="bold" if row is result.total else "")
+    console.print(table)
+    if result.only_first or result.only_second:
+        console.print(
+            f"left out, since only one of the two has them: {result.only_first} tasks of the first, "
+            f"{result.only_second} of the second"
+        )
+
+
+def _compared(row: Difference) -> list[str]:
+    verdict = "clear" if row.clear else "not clear"
+    change = f"{100 * row.difference:+.1f} ({100 * row.low:+.1f} to {100 * row.high:+.1f})"
+    shares = f"{100 * row.first:.1f} %", f"{100 * row.second:.1f} %"
+    return [row.category, str(row.tasks), *shares, change, verdict, str(row.only_first), str(row.only_second)]
