@@ -202,17 +202,25 @@ class ToolEnv(Env):
 
     def judge(self, problem: Problem) -> Judgement:
         """How the episode went, from the state and from what was said to the user."""
-        changed = differences(problem.start, problem.backend.data())
-        wanted = differences(problem.start, problem.wanted)
+        start, now, aim = map(self.seen, (problem.start, problem.backend.data(), problem.wanted))
+        changed, wanted = differences(start, now), differences(start, aim)
         done = {change.path: change for change in changed}
         met = sum(_same(change, done.get(change.path)) for change in wanted)
         paths = {change.path for change in wanted}
         aside = sum(change.path not in paths for change in changed)
+        told = self.told(problem)
+        asked = len(wanted) + len(told)
+        success = now == aim and all(told)
+        return Judgement(success, (met + sum(told)) / asked if asked else float(success), aside)
+
+    def seen(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What of a state is judged; all of it, unless an author says otherwise."""
+        return state
+
+    def told(self, problem: Problem) -> list[bool]:
+        """For each thing that the user wants to hear, whether it was said."""
         said = "\n".join(self.messages).lower()
-        told = sum(answer.lower() in said for answer in problem.answers)
-        asked = len(wanted) + len(problem.answers)
-        success = problem.backend.data() == problem.wanted and told == len(problem.answers)
-        return Judgement(success, (met + told) / asked if asked else float(success), aside)
+        return [answer.lower() in said for answer in problem.answers]
 
     # -- the episode ---------------------------------------------------------------------------------------------------
 
