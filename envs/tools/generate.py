@@ -1,0 +1,238 @@
+"""What generated suites share: options, the choice of goals that go together, and judging what was said."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from rollenv.core import UsageError
+from rollenv.envs.tools.base import Informant, Judgement, Move, Problem, ToolEnv, User
+from rollenv.envs.tools.distractions import DISTRACTIONS
+from rollenv.envs.tools.filler import filler
+from rollenv.envs.tools.fitting import Fitted, fitted, together
+from rollenv.envs.tools.goals import Draw, Goal, Template, World
+from rollenv.envs.tools.hearing import MOST_SAID, mentions, refuses
+
+#: Records of a world, by the name of its size.
+SIZES = {"small": 8, "medium": 20, "large": 60}
+#: How many draws of a goal are tried before a task has fewer goals than wanted.
+_TRIES = 60
+
+_END = (
+    f"When all is done, write a short message to the user (below {MOST_SAID} characters) with every answer asked for."
+)
+_REFUSE = (
+    "What the rules forbid or the functions do not allow is not done: change nothing for it, do the rest, and say "
+    '"I cannot" in the last message. Do not say so otherwise.'
+)
+_ASK = "If the user has left something out, ask; a message with a question mark is a question."
+
+
+@dataclass
+class GeneratedProblem(Problem):
+    """A generated task."""
+
+    goals: Sequence[Goal] = ()
+    may_refuse: bool = False
+    """Whether a refusal where there is nothing to refuse is wrong."""
+
+
+class GeneratedToolEnv(ToolEnv):
+    """Tasks put together from goals in a generated world.
+
+    An author defines :attr:`intro`, :attr:`templates` and :meth:`world`. The goals of a task depend on nothing that
+    another one changes, and every one changes something or asks for something.
+
+    Args:
+        size: records in the world: ``small``, ``medium``, ``large``, or a number from 4 to 500.
+        goals: how many goals a task has, or the least and the most; fewer where the world is too small for them.
+        distractors: functions offered besides that no task needs, 0 to 12.
+        missing: ``functions``: in half of the tasks the function for one goal is not offered, and the right end is to
+            leave that goal and to say so in one of the phrases ``hearing.REFUSALS``; in the others a function is
+            missing that no goal needs. ``parameters``: a value is left out, and the user tells it when asked.
+        long_context: characters of a staff handbook that matters for nothing, before the request.
+        policy: there are rules; in half of the tasks one goal breaks one, and the right end is to refuse it.
+        settings: of :class:`ToolEnv`.
+    """
+
+    #: What the agent is told first.
+    intro: ClassVar[str]
+    templates: ClassVar[Sequence[Template]]
+
+    def __init__(
+        self,
+        *,
+        size: str | int = "medium",
+        goals: int | Sequence[int] = (1, 3),
+        distractors: int = 0,
+        missing: Literal["none", "functions", "parameters"] = "none",
+        long_context: int = 0,
+        policy: bool = False,
+        **settings: Any,
+    ):
+        super().__init__(**settings)
+        self.size = _size(size)
+        self.goals = _range(goals)
+        _whole("distractors", distractors, len(DISTRACTIONS))
+        _whole("long_context", long_context, 1_000_000)
+        if missing not in ("none", "functions", "parameters"):
+            raise UsageError(f"missing={missing!r} is unknown; choose from none, functions and parameters")
+        if policy and not any(template.rule for template in self.templates):
+            raise UsageError(f"{type(self).__name__} has no rules; leave out policy=True")
+        self.distractors, self.missing, self.long_context, self.policy = (
+            distractors,
+            missing,
+            long_context,
+            bool(policy),
+        )
+
+    # -- what an author defines ----------------------------------------------------------------------------------------
+
+    def world(self, rng: random.Random) -> World:
+        """A new world of :attr:`size` records, a function of the draws alone."""
+        raise NotImplementedError(f"{type(self).__name__} has no world()")
+
+    # -- a task --------------------------------------------------------------------------------------------------------
+
+    def problem(self, key: int) -> GeneratedProblem:
+        rng = random.Random(key)
+        while True:
+            world = self.world(rng)
+            if goals := self._goals(Draw(rng, world)):
+                return self._problem(rng, world, goals)
+
+    def _problem(self, rng: random.Random, world: World, goals: list[Goal]) -> GeneratedProblem:
+        facts = [goal.fact for goal in goals if goal.fact]
+        told = [(fact.words, fact.said) for fact in facts]
+        return GeneratedProblem(
+            question=joined(rng, [goal.fact.ask if goal.fact else goal.ask for goal in goals]),
+            backend=world,
+            plan=plan(goals, [fact.question for fact in facts]),
+            answers=[answer for goal in goals if not goal.refused for answer in goal.answers],
+            user=Informant(told) if told else User(),
+            policy=self._policy(rng, world),
+            tools=self._offered(rng, world, goals),
+            category=self.missing if self.missing != "none" else "policy" if self.policy else "",
+            goals=goals,
+            may_refuse=self.may_refuse,
+        )
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether some tasks have goals that are to be refused."""
+        return self.policy or self.missing == "functions"
+
+    def _policy(self, rng: random.Random, world: World) -> str:
+        intro = self.intro.format(**{k: v for k, v in world.state.items() if isinstance(v, str)})
+        rules = [f"- {template.rule}" for template in self.templates if template.rule] if self.policy else []
+        parts = [intro, "Rules:\n" + "\n".join(rules) if rules else "", _END, _REFUSE if self.may_refuse else ""]
+        parts += [_ASK if self.missing == "parameters" else "", filler(rng, self.long_context)]
+        return "\n".join(part for part in parts if part)
+
+    def _offered(self, rng: random.Random, world: World, goals: list[Goal]) -> list[str]:
+        own = [name for name in world.functions() if name not in DISTRACTIONS]
+        gone: set[str] = set()
+        if self.missing == "functions":
+            gone = {name for goal in goals if goal.refused for name in goal.blocks}
+            used = {name for goal in goals for name, _ in goal.calls()}
+            gone = gone or set(rng.sample([name for name in own if name not in used], 1))
+        return [name for name in own if name not in gone] + sorted(rng.sample(DISTRACTIONS, self.distractors))
+
+    # -- the choice of goals -------------------------------------------------------------------------------------------
+
+    def _goals(self, draw: Draw) -> list[Goal]:
+        """Goals that go together: the ones that an option is about first."""
+        count = draw.rng.randint(*self.goals)
+        special = [name for name, on in (("policy", self.policy), (self.missing, self.missing != "none")) if on]
+        draw.rng.shuffle(special)
+        broken = draw.rng.random() < 0.5
+        found: list[Fitted] = []
+        for _ in range(_TRIES):
+            goal = self._goal(draw, special[len(found)] if len(found) < len(special) else "", broken)
+            new = goal and fitted(draw.world, goal)
+            if new and together(draw.world, [*found, new]):
+                found.append(new)
+                if len(found) == count:
+                    break
+        draw.rng.shuffle(found)
+        return [one.goal for one in found]
+
+    def _goal(self, draw: Draw, kind: str, broken: bool) -> Goal | None:
+        usable = [template for template in self.templates if template.rule or kind != "policy"]
+        breaks = kind == "policy" and broken
+        goal = draw.rng.choice(usable).make(draw, breaks)
+        if goal is None or (kind == "parameters" and goal.fact is None) or (kind == "functions" and not goal.blocks):
+            return None
+        if kind != "parameters":
+            goal = dataclasses.replace(goal, fact=None)
+        lacks = kind == "functions" and broken
+        return dataclasses.replace(goal, refused=breaks or lacks, blocks=goal.blocks if lacks else ())
+
+    # -- judging -------------------------------------------------------------------------------------------------------
+
+    def told(self, problem: Problem) -> list[bool]:
+        last = self.messages[-1] if self.messages else ""
+        answers = [len(last) <= MOST_SAID and mentions(last, answer) for answer in problem.answers]
+        return [*answers, refuses(last)] if _refused(problem) else answers
+
+    def judge(self, problem: Problem) -> Judgement:
+        judged = super().judge(problem)
+        wrong = isinstance(problem, GeneratedProblem) and problem.may_refuse and not _refused(problem)
+        if wrong and self.messages and refuses(self.messages[-1]):
+            return dataclasses.replace(judged, success=False)
+        return judged
+
+
+def _refused(problem: Problem) -> bool:
+    return isinstance(problem, GeneratedProblem) and any(goal.refused for goal in problem.goals)
+
+
+def plan(goals: Sequence[Goal], questions: Sequence[str] = ()) -> list[Move]:
+    """An expert's moves: questions first, then goal by goal, and one message at the end.
+
+    Args:
+        goals: those that are refused are looked into, not done.
+        questions: about what was left out.
+    """
+    moves: list[Move] = list(questions)
+    for goal in goals:
+        missing = {name for name, _ in goal.calls()} & set(goal.blocks)
+        moves += [] if missing else goal.look
+        moves += [goal.act] if goal.act and not goal.refused else []
+    said = dict.fromkeys("I cannot do all of that." if goal.refused else goal.done for goal in goals)
+    return [*moves, " ".join(said)]
+
+
+def joined(rng: random.Random, asks: Sequence[str]) -> str:
+    """Requests as one text.
+
+    Args:
+        rng: source of the draws.
+        asks: whole sentences.
+    """
+    words = rng.sample(("Also: ", "Then: ", "One more thing: ", "Besides: ", "And: "), 5)
+    return "\n".join([asks[0], *(f"{words[n % 5]}{ask}" for n, ask in enumerate(asks[1:]))])
+
+
+def _size(size: str | int) -> int:
+    if isinstance(size, str) and size in SIZES:
+        return SIZES[size]
+    if isinstance(size, bool) or not isinstance(size, int) or not 4 <= size <= 500:
+        raise UsageError(f"size={size!r} is not {', '.join(SIZES)} or a number of records from 4 to 500")
+    return size
+
+
+def _range(goals: int | Sequence[int]) -> tuple[int, int]:
+    both = (goals, goals) if isinstance(goals, int) else tuple(goals) if isinstance(goals, list | tuple) else ()
+    whole = len(both) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in both)
+    if not whole or not 1 <= both[0] <= both[1] <= 8:
+        raise UsageError(f"goals={goals!r} is not a number from 1 to 8 or a pair of them, the lower one first")
+    return both[0], both[1]
+
+
+def _whole(name: str, value: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise UsageError(f"{name}={value!r} is not a whole number from 0 to {most}")

@@ -1,0 +1,132 @@
+"""What generated tasks are put together from: goals, what a goal may leave out, and how goals are drawn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from rollenv.envs.tools.base import Call, Move
+from rollenv.envs.tools.distractions import Distractions
+from rollenv.tools.backend import ToolError
+
+_T = TypeVar("_T")
+Path = tuple[str, ...]
+
+
+class World(Distractions):
+    """A generated state of tables of records, by id."""
+
+    def record(self, table: str, key: str) -> dict[str, Any]:
+        """The record with this id.
+
+        Args:
+            table: the part of the state.
+            key: an id, as an agent wrote it.
+
+        Raises:
+            ToolError: there is none.
+        """
+        found = self.state[table].get(key)
+        if found is None:
+            raise ToolError(f"{table} has no {key[:60]!r}; search for its id first")
+        return found  # type: ignore[no-any-return]
+
+    def next_id(self, table: str) -> str:
+        """The id for a new record: one above the highest."""
+        keys = self.state[table]
+        letter = next(iter(keys), "N")[0]
+        return f"{letter}{max((int(key[1:]) for key in keys), default=1000) + 1}"
+
+    def matching(self, table: str, field: str, text: str) -> list[dict[str, Any]]:
+        """Records with their ids, at most 50, whose field contains all words of a text.
+
+        Args:
+            table: the part of the state.
+            field: of the records.
+            text: as an agent wrote it.
+        """
+        words = text.lower().split()
+        found = [
+            {"id": key, **one} for key, one in self.state[table].items() if all(w in one[field].lower() for w in words)
+        ]
+        return found[:50]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What a request may leave out and the user tells when asked."""
+
+    words: Sequence[str]
+    """A question that has one of them is about it."""
+    said: str
+    ask: str
+    """The request without it."""
+    question: str
+    """How an expert asks."""
+
+
+@dataclass
+class Goal:
+    """One thing to do, or one question to answer."""
+
+    ask: str
+    look: Sequence[Move] = ()
+    """Calls that find out what the others need."""
+    act: Sequence[Call] = ()
+    """Calls that change the state."""
+    done: str = "Done."
+    """What an expert says at the end."""
+    answers: Sequence[str] = ()
+    """What the last message has to contain."""
+    reads: Sequence[Path] = ()
+    """Parts of the state that the request or its answer depends on; no other goal of the task changes them."""
+    blocks: Sequence[str] = ()
+    """Functions without which it cannot be done; empty where it is never made impossible."""
+    fact: Fact | None = None
+    refused: bool = False
+    """It must not or cannot be done."""
+
+    def calls(self) -> list[Call]:
+        """All calls, in order."""
+        return [*(call for move in self.look if not isinstance(move, str) for call in move), *self.act]
+
+
+@dataclass(frozen=True)
+class Template:
+    """Makes goals of one kind.
+
+    With a rule, ``make(draw, True)`` gives a request that the rule forbids, worded like those that it allows; without,
+    and with False, requests are allowed. None where the world has no record for it.
+    """
+
+    make: Callable[[Draw, bool], Goal | None]
+    rule: str = ""
+
+
+@dataclass
+class Draw:
+    """What a template draws from."""
+
+    rng: random.Random
+    world: World
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """Of the world, before any goal."""
+        return self.world.state
+
+    def one(self, items: Sequence[_T]) -> _T | None:
+        """One of them; None where there are none."""
+        return self.rng.choice(items) if items else None
+
+    def say(self, *forms: str, **values: object) -> str:
+        """One of several phrasings.
+
+        Args:
+            forms: with the names of values in braces.
+            values: to fill in.
+        """
+        return self.rng.choice(forms).format(**values)
