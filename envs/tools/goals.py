@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rollenv.envs.tools.base import Call, Move
@@ -111,7 +111,6 @@ class Draw:
 
     rng: random.Random
     world: World
-    extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def state(self) -> Mapping[str, Any]:
@@ -121,6 +120,19 @@ class Draw:
     def one(self, items: Sequence[_T]) -> _T | None:
         """One of them; None where there are none."""
         return self.rng.choice(items) if items else None
+
+    def record(self, table: str, fits: Callable[[Any], bool] = lambda one: True) -> tuple[str, Any] | None:
+        """One of the records that fit, with its id; None where there are none.
+
+        Args:
+            table: the part of the state.
+            fits: what a record has to be like.
+        """
+        return self.one([(key, one) for key, one in self.state[table].items() if fits(one)])
+
+    def any(self, table: str) -> tuple[str, Any]:
+        """One of the records of a table, with its id."""
+        return self.rng.choice(list(self.state[table].items()))
 
     def say(self, *forms: str, **values: object) -> str:
         """One of several phrasings.
