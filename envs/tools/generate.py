@@ -127,7 +127,7 @@ class GeneratedToolEnv(ToolEnv):
 
     def _policy(self, rng: random.Random, world: World) -> str:
         intro = self.intro.format(**{k: v for k, v in world.state.items() if isinstance(v, str)})
-        rules = [f"- {template.rule}" for template in self.templates if template.rule] if self.policy else []
+        rules = dict.fromkeys(f"- {template.rule}" for template in self.templates if template.rule and self.policy)
         parts = [intro, "Rules:\n" + "\n".join(rules) if rules else "", _END, _REFUSE if self.may_refuse else ""]
         parts += [_ASK if self.missing == "parameters" else "", filler(rng, self.long_context)]
         return "\n".join(part for part in parts if part)

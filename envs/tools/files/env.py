@@ -1,0 +1,222 @@
+"""Requests about files."""
+
+from __future__ import annotations
+
+import posixpath
+import random
+import re
+
+from rollenv.envs.tools import words
+from rollenv.envs.tools.base import Call
+from rollenv.envs.tools.files.backend import Tree, make_tree
+from rollenv.envs.tools.generate import GeneratedToolEnv
+from rollenv.envs.tools.goals import Draw, Fact, Goal, Path, Template
+
+_KEEP = "A file whose first line is # keep is never deleted."
+
+
+def _file(draw: Draw, kind: str = "", head: str = "", has_head: bool = True) -> str | None:
+    """The path of a file of this kind, with or without this first line."""
+    files: dict[str, str] = dict(draw.state["files"])
+    fits = [path for path, text in files.items() if path.endswith(kind) and text.startswith(head) == has_head]
+    return draw.one(fits)
+
+
+def _name(path: str) -> str:
+    return posixpath.basename(path)
+
+
+def _find(*paths: str) -> list[Call]:
+    return [("find", {"name": _name(path)}) for path in paths]
+
+
+def _folder(draw: Draw, but: str = "") -> str:
+    return draw.rng.choice([one for one in draw.state["folders"] if one not in ("/", but)])
+
+
+def _read(path: str) -> list[Call]:
+    return [("read_file", {"path": path})]
+
+
+def _at(*paths: str) -> list[Path]:
+    """Everything that a request about these paths depends on."""
+    return [("files", path) for path in paths]
+
+
+def _move(draw: Draw, breaks: bool) -> Goal | None:
+    path = _file(draw)
+    if path is None:
+        return None
+    folder = _folder(draw, posixpath.dirname(path))
+    target = posixpath.join(folder, _name(path))
+    ask = draw.say("Move {name} to another folder", "{name} is in the wrong folder; move it", name=_name(path))
+    fact = Fact(("where", "folder", "which"), f"To the folder {_name(folder)}.", f"{ask}.", "To which folder?")
+    act = [("move", {"source": path, "target": target})]
+    look = [_find(path, folder)]
+    return Goal(f"{ask}: {_name(folder)}.", look, act, blocks=["move", "delete_file"], fact=fact, reads=_at(path))
+
+
+def _rename(draw: Draw, breaks: bool) -> Goal | None:
+    path = _file(draw)
+    if path is None:
+        return None
+    new = f"{words.name(draw.rng).lower()}{posixpath.splitext(path)[1]}"
+    ask = draw.say("Rename {name}", "Give {name} another name", name=_name(path))
+    fact = Fact(("name", "what", "how"), f"Call it {new}", f"{ask}.", "What is the new name?")
+    act = [("move", {"source": path, "target": posixpath.join(posixpath.dirname(path), new)})]
+    blocks = ["move", "delete_file"]
+    return Goal(f"{ask}; the new name is {new}", [_find(path)], act, blocks=blocks, fact=fact, reads=_at(path))
+
+
+def _copy(draw: Draw, breaks: bool) -> Goal | None:
+    path = _file(draw)
+    if path is None:
+        return None
+    folder, new = _folder(draw), f"{words.name(draw.rng).lower()}{posixpath.splitext(path)[1]}"
+    ask = draw.say(
+        "Copy {name} into the folder {folder}; call the copy {new}",
+        "I need a copy of {name} in the folder {folder}, with the name {new}",
+        name=_name(path),
+        folder=_name(folder),
+        new=new,
+    )
+    act = [("copy_file", {"source": path, "target": posixpath.join(folder, new)})]
+    return Goal(ask, [_find(path, folder)], act, blocks=["copy_file", "write_file"], reads=_at(path))
+
+
+def _delete(draw: Draw, breaks: bool) -> Goal | None:
+    path = _file(draw, ".txt", "# keep", breaks)
+    if path is None:
+        return None
+    ask = draw.say("Delete {name}", "{name} can go; delete it", name=_name(path))
+    act = [("delete_file", {"path": path})]
+    return Goal(ask, [_find(path), _read(path)], act, blocks=["delete_file"], reads=_at(path))
+
+
+def _delete_by_code(draw: Draw, breaks: bool) -> Goal | None:
+    path = _file(draw, ".txt", "# keep", breaks)
+    if path is None:
+        return None
+    code = _value(draw, path, "code: ")
+    ask = draw.say(
+        "Delete the file with the code {code}", "The file that has the code {code} is to be deleted", code=code
+    )
+    look = [[("search_text", {"text": code})], _read(path)]
+    return Goal(ask, look, [("delete_file", {"path": path})], blocks=["delete_file"], reads=[("files",)])
+
+
+def _value(draw: Draw, path: str, before: str) -> str:
+    return str(draw.state["files"][path]).partition(before)[2].partition("\n")[0]
+
+
+def _append(draw: Draw, breaks: bool) -> Goal | None:
+    path = _file(draw, ".txt")
+    if path is None:
+        return None
+    line = f"seen: {words.name(draw.rng)} {draw.rng.randint(10, 99)}"
+    ask = draw.say("Add a line at the end of {name}", "{name} needs one more line at its end", name=_name(path))
+    fact = Fact(("line", "what", "text", "which"), f'The line is "{line}".', f"{ask}.", "What is the line?")
+    act = [("append_line", {"path": path, "line": line})]
+    blocks = ["append_line", "write_file", "replace_text"]
+    return Goal(f'{ask}: "{line}".', [_find(path)], act, blocks=blocks, fact=fact, reads=_at(path))
+
+
+def _set(draw: Draw, breaks: bool) -> Goal | None:
+    path = _file(draw, ".cfg", "# locked", breaks)
+    if path is None:
+        return None
+    name, old = draw.rng.choice(re.findall(r"(\w+) = (\d+)", draw.state["files"][path]))
+    new = str(draw.rng.randint(1000, 9999))
+    ask = draw.say("Change {key} in {name}", "In {name}, {key} has to have another value", key=name, name=_name(path))
+    fact = Fact(("value", "what", "which", name), f"Set it to {new}.", f"{ask}.", "What is the new value?")
+    act = [("replace_text", {"path": path, "old": f"{name} = {old}", "new": f"{name} = {new}"})]
+    look = [_find(path), _read(path)]
+    blocks = ["replace_text", "write_file"]
+    return Goal(f"{ask}: set it to {new}.", look, act, blocks=blocks, fact=fact, reads=_at(path))
+
+
+def _make_folder(draw: Draw, breaks: bool) -> Goal | None:
+    folder, new = _folder(draw), words.name(draw.rng).lower()
+    ask = draw.say(
+        "Make a folder {new} in the folder {folder}",
+        "The folder {folder} needs a folder {new} in it",
+        new=new,
+        folder=_name(folder),
+    )
+    act = [("make_folder", {"path": posixpath.join(folder, new)})]
+    return Goal(ask, [_find(folder)], act, blocks=["make_folder"])
+
+
+def _collect(draw: Draw, breaks: bool) -> Goal | None:
+    paths = [path for path in draw.state["files"] if path.endswith(".txt")]
+    if len(paths) < 2:
+        return None
+    one, two = draw.rng.sample(paths, 2)
+    folder, new = _folder(draw), f"{words.name(draw.rng).lower()}.txt"
+    ask = draw.say(
+        "Write a file {new} in the folder {folder} with two lines: the code that {one} gives, then that of {two}",
+        "Put the codes from {one} and {two}, in this order, one on a line, into a new file {new} in the folder {folder}",
+        new=new,
+        folder=_name(folder),
+        one=_name(one),
+        two=_name(two),
+    )
+    text = "\n".join(_value(draw, path, "code: ") for path in (one, two))
+    act = [("write_file", {"path": posixpath.join(folder, new), "text": text})]
+    look = [_find(one, two, folder), [*_read(one), *_read(two)]]
+    return Goal(ask, look, act, blocks=["write_file", "copy_file"], reads=_at(one, two))
+
+
+def _ask_value(draw: Draw, breaks: bool) -> Goal | None:
+    path = _file(draw, ".cfg")
+    if path is None:
+        return None
+    name, value = draw.rng.choice(re.findall(r"(\w+) = (\d+)", draw.state["files"][path]))
+    ask = draw.say(
+        "What is the value of {key} in {name}?", "Tell me what {key} is set to in {name}.", key=name, name=_name(path)
+    )
+    return Goal(ask, [_find(path), _read(path)], done=f"It is {value}.", answers=[value], reads=_at(path))
+
+
+def _ask_code(draw: Draw, breaks: bool) -> Goal | None:
+    path = _file(draw, ".txt")
+    if path is None:
+        return None
+    code = _value(draw, path, "code: ")
+    ask = draw.say("Which code does {name} give?", "What is the code in {name}?", name=_name(path))
+    return Goal(ask, [_find(path), _read(path)], done=f"The code is {code}.", answers=[code], reads=_at(path))
+
+
+def _ask_file(draw: Draw, breaks: bool) -> Goal | None:
+    path = _file(draw, ".txt")
+    if path is None:
+        return None
+    code = _value(draw, path, "code: ")
+    ask = draw.say(
+        "Which file has the code {code}?", "Find the file with the code {code} and tell me its name.", code=code
+    )
+    look = [[("search_text", {"text": code})]]
+    return Goal(ask, look, done=f"It is {_name(path)}", answers=[_name(path)], reads=[("files",)])
+
+
+class FilesEnv(GeneratedToolEnv):
+    """A file system: files are found, read, changed and put in order on request."""
+
+    intro = "You look after a file system. No two files or folders have the same name."
+    templates = (
+        Template(_move),
+        Template(_rename),
+        Template(_copy),
+        Template(_delete, _KEEP),
+        Template(_delete_by_code, _KEEP),
+        Template(_append),
+        Template(_set, "The text of a file whose first line is # locked is never changed."),
+        Template(_make_folder),
+        Template(_collect),
+        Template(_ask_value),
+        Template(_ask_code),
+        Template(_ask_file),
+    )
+
+    def world(self, rng: random.Random) -> Tree:
+        return make_tree(rng, self.size)

@@ -1,0 +1,105 @@
+"""Look up an order's number by name, then ship, hold or cancel it: for models of less than a million weights."""
+
+from __future__ import annotations
+
+import random
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from rollenv.core import ResetResult, StepResult, UsageError
+from rollenv.envs.tools import words
+from rollenv.envs.tools.base import Problem, ToolEnv
+from rollenv.tools.backend import Backend, ToolError, tool
+from rollenv.tools.calls import CallForm
+
+Number = Annotated[int, Field(ge=10, le=99)]
+_VERBS = {"ship": "shipped", "hold": "held", "cancel": "cancelled"}
+
+
+class Orders(Backend):
+    """Orders by number: whose they are, and what has become of them."""
+
+    def _set(self, id: int, status: str) -> str:
+        if str(id) not in self.state:
+            raise ToolError("no such id")
+        self.state[str(id)]["status"] = status
+        return "ok"
+
+    @tool
+    def find(self, name: str) -> str:
+        """The id of somebody's order."""
+        for key, one in self.state.items():
+            if one["name"] == name:
+                return key
+        raise ToolError("no such name")
+
+    @tool
+    def ship(self, id: Number) -> str:
+        """Ship an order."""
+        return self._set(id, "shipped")
+
+    @tool
+    def hold(self, id: Number) -> str:
+        """Hold an order back."""
+        return self._set(id, "held")
+
+    @tool
+    def cancel(self, id: Number) -> str:
+        """Cancel an order."""
+        return self._set(id, "cancelled")
+
+
+class TinyEnv(ToolEnv):
+    """A few orders; one is to be shipped, held or cancelled, and its number has to be looked up by name.
+
+    ``info["brief"]`` is the whole situation in a line: the request and the last answer, as in ``ship Ada > 17``.
+
+    Args:
+        records: orders, 3 to 20.
+        brief: observations are ``info["brief"]``.
+        calls: see :class:`ToolEnv`.
+        max_turns: see :class:`ToolEnv`; three are needed.
+        settings: see :class:`ToolEnv`.
+    """
+
+    def __init__(
+        self, *, records: int = 4, brief: bool = False, calls: CallForm = "python", max_turns: int = 4, **settings: Any
+    ):
+        super().__init__(calls=calls, max_turns=max_turns, **settings)
+        if isinstance(records, bool) or not isinstance(records, int) or not 3 <= records <= 20:
+            raise UsageError(f"records={records!r} is not a whole number from 3 to 20")
+        self.records, self.brief = records, brief
+
+    def problem(self, key: int) -> Problem:
+        rng = random.Random(key)
+        names, numbers = rng.sample(words.FIRST, self.records), rng.sample(range(10, 100), self.records)
+        orders = {str(n): {"name": name, "status": "new"} for n, name in zip(numbers, names, strict=True)}
+        verb = rng.choice(list(_VERBS))
+        plan = [[("find", {"name": names[0]})], [(verb, {"id": numbers[0]})], "Done."]
+        return Problem(f"{verb} {names[0]}", Orders(orders), plan)
+
+    def _short(self) -> str:
+        """The request and the last answer in a line."""
+        answers = [line for line in self.last.split("\n") if line and not line.startswith("<")]
+        return " > ".join([self.current.question, *answers])
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        _, info = super()._reset(options)
+        verb, name = self.current.question.split()
+        functions = ", ".join(
+            f"{schema['function']['name']}({', '.join(schema['function']['parameters']['properties'])})"
+            for schema in info["tools"]
+        )
+        how = {"python": '[f(x="a")]', "json": '{"name": "f", "arguments": {"x": "a"}}'}.get(
+            self.calls, '<tool_call>{"name": "f", "arguments": {"x": "a"}}</tool_call>'
+        )
+        text = (
+            f"Functions: {functions}. Call one with {how}. Say Done. at the end.\n{verb.capitalize()} {name}'s order."
+        )
+        return self._short() if self.brief else text, info | {"brief": self._short()}
+
+    def _step(self, action: str) -> StepResult:
+        observation, reward, terminated, truncated, info = super()._step(action)
+        brief = self._short()
+        return brief if self.brief else observation, reward, terminated, truncated, info | {"brief": brief}
