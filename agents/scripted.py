@@ -24,8 +24,8 @@ class ScriptedAgent:
     """A baseline for tasks with tools (ReAct by rule, arXiv 2210.03629): it matches words and copies values.
 
     In every turn it takes the function whose name and description share most words with the request and that it can
-    fill: from values in the request (quoted texts, dates, times, addresses, numbers, names) and from ids in what came
-    back so far. After a few calls it answers with what it read last. It needs ``info["tools"]``.
+    fill: texts, dates, times, addresses and numbers from the request, ids from what came back. While none can be
+    filled, it searches. After a few calls it answers with what it read last. It needs ``info["tools"]``.
     """
 
     def start(self, env: EnvHandle, seed: int) -> Session:
@@ -58,9 +58,9 @@ class _Scripted(Session):
     def _next(self) -> tuple[str, dict[str, Any]] | None:
         """The best call that was not made yet."""
         wanted = words_of(self.request)
-        ranked = sorted(self.tools, key=lambda tool: -self._fit(tool, wanted))
-        for tool in ranked:
-            arguments = self._filled(tool.get("parameters", {})) if self._fit(tool, wanted) > 0 else None
+        for tool in sorted(self.tools, key=lambda tool: -self._fit(tool, wanted)):
+            useful = self._fit(tool, wanted) > 0 or _SEARCHES.match(tool["name"])
+            arguments = self._filled(tool.get("parameters", {})) if useful else None
             if arguments is not None and json.dumps((tool["name"], arguments)) not in self.done:
                 return tool["name"], arguments
         return None
@@ -85,12 +85,13 @@ class _Scripted(Session):
         options = [str(option) for option in about.get("enum", ())]
         if options:
             return next((o for o in options if o.lower() in self.request.lower()), None)
-        if name in self.ids:
-            return self.ids[name]
+        if name == "id" or name.endswith("_id"):
+            own = self.values.get("id", [])
+            return self.ids.get(name) or self.ids.get(name[:1].upper()) or (own[0] if own else None)
         kind = next((kind for kind in ("email", "date", "time") if kind in name), "")
         if about.get("type") in ("integer", "number"):
             kind = "number"
-        for source in [kind] if kind else ["quoted", "id", "name"]:
+        for source in [kind] if kind else ["quoted", "name", "phrase"]:
             found = self.values.get(source, [])
             if used.get(source, 0) < len(found):
                 used[source] = used.get(source, 0) + 1
@@ -127,21 +128,32 @@ _VALUES = {
 def values_in(text: str) -> dict[str, list[str]]:
     """What a request names, by kind: quoted texts, dates, times, addresses, ids, numbers and names."""
     text = text[:20_000]
-    return {
-        kind: [m[1] if m.re.groups and m[1] else m[0] for m in each.finditer(text)] for kind, each in _VALUES.items()
-    }
+    found = {kind: [m[m.lastindex or 0] for m in each.finditer(text)] for kind, each in _VALUES.items()}
+    return found | {"phrase": _phrases(text)}
 
 
+def _phrases(text: str) -> list[str]:
+    """What a request seems to be about: words between small words, from the end."""
+    runs = [run.strip() for run in _SMALL.split(text.splitlines()[0] if text else "")]
+    return [run for run in reversed(runs) if run][:2]
+
+
+#: Words between the things that a request is about, and what is no word.
+_SMALL = re.compile(
+    r"\b(?:a|an|the|of|in|on|at|to|for|from|with|by|about|is|does|do|my|me|tell|take|place|new|how|many|it|make)\b"
+    r"|[^\w\s]|\d",
+    re.IGNORECASE,
+)
+_SEARCHES = re.compile(r"(?:find|search|list|get|look)", re.IGNORECASE)
+_CODE = re.compile(r"\b([A-Z])(\d{2,12})\b")
 _ID = re.compile(r"['\"]?(\w{0,30}id)['\"]?\s?[:=]\s?['\"]?([\w-]{1,40})")
 
 
 def ids_in(text: str) -> Iterator[tuple[str, str]]:
-    """Names and values of ids in an answer; of one name the first."""
-    seen: set[str] = set()
-    for found in _ID.finditer(text[:20_000]):
-        if found[1] not in seen:
-            seen.add(found[1])
-            yield found[1], found[2]
+    """Names and values of ids in an answer, and codes such as ``C17`` by their letter; of each name the first."""
+    pairs = [(found[1], found[2]) for found in _ID.finditer(text[:20_000])]
+    pairs += [(found[1], found[0]) for found in _CODE.finditer(text[:20_000])]
+    yield from dict(reversed(pairs)).items()
 
 
 def words_of(text: str) -> set[str]:

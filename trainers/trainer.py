@@ -117,6 +117,8 @@ class Trainer:
         started, parts, config = time.perf_counter(), self.parts, self.config
         if parts.iteration == 0 or not self._evaluations():  # of a resumed run, the file may be damaged
             self._log(self._evaluate() | self.begun)
+        if config.iterations == 0:
+            parts.save(self.run, config.keep_checkpoints)
         while parts.iteration < config.iterations:
             self.threads.adapt()
             metrics: dict[str, float] = {}

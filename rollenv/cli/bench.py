@@ -48,7 +48,7 @@ def command(
     calls: str = typer.Option(
         "auto",
         help="How calls are written: native (the endpoint's own), hermes, json or python. "
-        "auto: native for chat agents, hermes for others.",
+        "auto: native for chat agents, the environment's own for others.",
     ),
     n: int | None = typer.Option(
         None, "-n", min=1, help="At most so many tasks of each category. Default: all of a data set, else 100."
@@ -105,7 +105,7 @@ def _form(calls: str, agent: str) -> str:
     chat = agent.startswith("chat:")
     if calls == "native" and not chat:
         raise UsageError(f"--calls native is for chat agents, whose endpoint knows tools; {agent} needs another form")
-    return calls if calls != "auto" else "native" if chat else "hermes"
+    return calls if calls != "auto" else "native" if chat else ""
 
 
 def _folder(

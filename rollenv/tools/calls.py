@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -154,6 +155,12 @@ def _json_alone(action: str) -> tuple[list[ToolCall], str]:
     return _at_most(calls), ""
 
 
+#: Stands for the file of a parsed action, so that Python does not warn of what a model wrote.
+_SOURCE = "<action>"
+for _category in (SyntaxWarning, DeprecationWarning):
+    warnings.filterwarnings("ignore", category=_category, module=re.escape(_SOURCE))
+
+
 def _python(action: str) -> tuple[list[ToolCall], str]:
     """``[f(a=1), g(b="x")]``, or one call without brackets; arguments by name, and literals only."""
     fenced = _FENCED.match(action) if len(action) < 1_000_000 else None
@@ -161,7 +168,7 @@ def _python(action: str) -> tuple[list[ToolCall], str]:
     if len(text) > 200_000 or "(" not in text or "\x00" in text:
         return [], action.strip()
     try:
-        tree = ast.parse(text, mode="eval").body
+        tree = ast.parse(text, _SOURCE, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return [], action.strip()
     found = [each for each in (tree.elts if isinstance(tree, ast.List) else [tree]) if isinstance(each, ast.Call)]

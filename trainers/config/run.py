@@ -313,7 +313,8 @@ class TrainConfig(Section):
     run_dir: str = ""
     """Where everything is written; by default runs/RECIPE-N with the next free N."""
     seed: int = Field(0, ge=0, lt=2**63)
-    iterations: int = Field(100, ge=1)
+    iterations: int = Field(100, ge=0)
+    """0 leaves it at the model that training would begin with: a baseline to compare with."""
     checkpoint_every: int = Field(20, ge=1)
     keep_checkpoints: int = Field(2, ge=1)
     """How many of the latest checkpoints stay; the last one always does."""
