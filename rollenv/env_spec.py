@@ -159,12 +159,26 @@ def load_entry_point(entry_point: str | Callable[..., Env], env_id: str) -> Call
 
 def _check_arguments(env_id: str, factory: Callable[..., Env], kwargs: dict[str, Any], error: TypeError) -> None:
     """Turn a TypeError about an argument's name into one that says which names there are."""
-    parameters = inspect.signature(factory).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+    parameters = _parameters(factory)
+    for name in kwargs:
+        if f"unexpected keyword argument {name!r}" in str(error):
+            raise UsageError(f"{env_id} takes no argument {name!r}{nearest(name, parameters)}") from error
+    if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values()):
         return
     for name in kwargs:
         if name not in parameters:
             raise UsageError(f"{env_id} takes no argument {name!r}{nearest(name, parameters)}") from error
+
+
+def _parameters(factory: Callable[..., Env]) -> set[str]:
+    """What a constructor names, and what those of its base classes do to which it hands the rest."""
+    named: set[str] = set()
+    for each in factory.__mro__ if isinstance(factory, type) else (factory,):
+        parameters = inspect.signature(each).parameters
+        named |= {name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            break
+    return named
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,11 +117,21 @@ def _is_part_of(env_id: str) -> bool:
 def _part(env_spec: EnvSpec, settings: Mapping[str, Any], calls: str) -> Part:
     factory = load_entry_point(env_spec.entry_point, env_spec.id)
     kwargs = dict(settings)
-    if calls and takes(factory, "calls"):
+    if calls and _takes(factory, "calls"):
         kwargs["calls"] = calls
-    if not env_spec.indexed and "split" not in env_spec.kwargs and takes(factory, "split"):
+    if not env_spec.indexed and "split" not in env_spec.kwargs and _takes(factory, "split"):
         kwargs.setdefault("split", "test")
     return Part(env_spec.id, kwargs)
+
+
+def _takes(factory: Callable[..., Any], name: str) -> bool:
+    """Whether a constructor takes an argument, by itself or by handing it to a base class."""
+    for each in factory.__mro__ if isinstance(factory, type) else (factory,):
+        if takes(each, name):
+            return True
+        if not takes(each, "settings"):  # how a class here hands over what it does not name
+            return False
+    return False
 
 
 def _needs(env_spec: EnvSpec) -> str:
