@@ -314,7 +314,8 @@ def _category_table(run: Run) -> list[dict[str, Any]]:
     head = ["category", "tasks", "success", "floor", "failed", "turns", "calls", "invalid calls", "partial"]
     head += ["side effects", "tokens in", "tokens out", "cost", "seconds a turn"]
     title = "Success by category, with 95 % intervals; floor: the better of two agents that call nothing"
-    tables = [{"title": title, "rows": plain([head, *told])}]
+    used = [at for at in range(len(head)) if any(row[at] for row in told)]
+    tables = [{"title": title, "rows": plain([[row[at] for at in used] for row in [head, *told]])}]
     missing = run.result.get("missing")
     if isinstance(missing, dict) and missing:
         tables.append({"title": "Not played", "rows": plain([["category", "needs"], *map(list, missing.items())])})

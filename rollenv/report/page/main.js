@@ -2,7 +2,7 @@
 
 const textTable = ({title, rows: [head, ...rows]}) => el("div", {class: "card scroll", style: {marginTop: "12px"}},
   el("h3", {}, title), el("table", {}, el("thead", {}, el("tr", {}, ...head.map(cell => el("th", {}, visible(cell))))),
-  el("tbody", {}, ...rows.map(row => el("tr", {}, ...row.map(cell => el("td", {}, visible(cell))))))));
+  el("tbody", {}, ...rows.map(row => el("tr", {}, ...row.map(cell => el("td", {class: cell.length < 28 ? "short" : ""}, visible(cell))))))));
 
 function tileValue(text) {
   const [, number, rest] = text.match(/^(.*? %) (\(.*\))$/) || [null, text, ""];

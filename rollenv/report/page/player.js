@@ -187,8 +187,17 @@ function heard(text) {
   const parts = text.split(/(<tool_response>\n?[\s\S]*?\n?<\/tool_response>)/).filter(part => part.trim());
   return parts.map(part => {
     const answer = part.match(/^<tool_response>\n?([\s\S]*?)\n?<\/tool_response>$/);
-    return answer ? folded("answer", answer[1], answer[1], "tool") : message("environment", part);
+    return answer ? folded("answer", answer[1], answer[1], "tool") : withFunctions(part);
   });
+}
+
+// A message; the functions that it describes, a line of JSON each, are folded.
+function withFunctions(text) {
+  const found = text.match(/(?:^\{"name": .*\n?){2,}/m);
+  if (!found) return message("environment", text);
+  const before = text.slice(0, found.index).trim(), after = text.slice(found.index + found[0].length).trim();
+  return el("div", {class: "msg"}, el("div", {class: "who"}, "environment"), pre(before),
+    el("details", {}, el("summary", {}, plural(found[0].trim().split("\n").length, "function")), pre(found[0].trim())), after ? pre(after) : null);
 }
 
 const MOST_IN_LINE = 110;
