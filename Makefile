@@ -1,12 +1,13 @@
 # make train   install what it needs into .venv, then train an agent on Sokoban; ARGS="seed=1" passes settings
 # make test    install, then lint, check types and run the tests
 # make docs    install, then build the site into build/site
+# make bench   every benchmark at a small size, beside peers where there are any; a page in build/bench
 # make integration   what takes long or needs vLLM and peers' packages besides
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test integration docs lint install vllm gem peers clean
+.PHONY: train test bench integration docs lint install vllm gem peers clean
 
 train: $(VENV)/trains
 	$(BIN)/rollenv train sokoban $(ARGS)
@@ -18,6 +19,9 @@ test: lint
 integration: install vllm gem peers $(VENV)/documents
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m integration --ignore tests/rollout
 	$(BIN)/pytest -m integration tests/rollout
+
+bench: install vllm gem peers .bench/jupyter/installed
+	$(BIN)/python benchmarks/everything.py $(ARGS)
 
 # Cards show an example of each environment whose packages are there.
 docs: $(VENV)/documents
@@ -75,7 +79,8 @@ peers: $(PEERS)
 .bench/ray/installed: PACKAGES := '.[cluster]' psutil
 .bench/kubernetes/installed: PACKAGES := kubernetes-validate==1.37.0
 .bench/schemathesis/installed: PACKAGES := schemathesis==4.32.5
-$(PEERS):
+.bench/jupyter/installed: PACKAGES := ipykernel jupyter-client
+$(PEERS) .bench/jupyter/installed:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP) $(PACKAGES)
 	touch $@

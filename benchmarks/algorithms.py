@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import ROOT, header, save, table
+from common import IMAGES, ROOT, header, save, table
 from maze import Maze
 from training_runs import Picture, Rows, draw, evaluations, train
 
@@ -209,7 +209,7 @@ def main() -> None:
             runs_of(given, task, name, min(seeds, counts[name]))
     curves = {name: runs_of(given, task, name, counts[name]) for name in given.algorithms}
     end = "algorithms" if task.name == "maze" else f"algorithms_{task.name}"
-    draw(curves, Picture(ROOT / "docs" / "images" / f"{end}_curve.svg", task.success, target=1.0, low=0.0))
+    draw(curves, Picture(IMAGES / f"{end}_curve.svg", task.success, target=1.0, low=0.0))
     parts = [header(), about(given, task), results(given, task, curves)]
     if task.name == "maze":
         parts.append(anchors(task.recipe))

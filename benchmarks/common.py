@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
-RESULTS = Path(__file__).parent / "results"
+#: Where results and pictures go: into the repository, or where `make bench` wants them.
+_OUT = os.environ.get("ROLLENV_BENCH_OUT")
+RESULTS = Path(_OUT) if _OUT else Path(__file__).parent / "results"
+IMAGES = Path(_OUT) if _OUT else ROOT / "docs" / "images"
 
 
 def header() -> str:
@@ -31,7 +36,36 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def save(name: str, text: str) -> None:
-    """Print a result and keep it in benchmarks/results/NAME.md."""
+    """Print a result and keep it in benchmarks/results/ as NAME.md, and its tables as NAME.json beside it."""
     print(text)
-    RESULTS.mkdir(exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
+    (RESULTS / f"{name}.json").write_text(json.dumps(plain(text), indent=1) + "\n", encoding="utf-8")
+
+
+def plain(text: str) -> dict[str, Any]:
+    """A result as data: the command, the machine and the date, and every table with the text before it."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("$ "))
+    command, machine = lines[start : start + 2]
+    tables: list[dict[str, Any]] = []
+    told = [line for line in lines[:start] if line.strip()]
+    for line in lines[start + 2 :]:
+        cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if not line.startswith("|"):
+            told += [line] if line.strip() else []
+        elif line.lstrip("|").startswith("-"):
+            continue
+        elif told or not tables or len(cells) != len(tables[-1]["head"]):
+            tables.append({"about": "\n".join(told), "head": cells, "rows": []})
+            told = []
+        else:
+            tables[-1]["rows"].append([_value(cell) for cell in cells])
+    return {"command": command.removeprefix("$ "), "machine": machine, "tables": tables, "notes": "\n".join(told)}
+
+
+def _value(cell: str) -> str | float:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell

@@ -5,7 +5,7 @@ Runs that are already complete below ``--runs`` are not repeated, so the seeds c
 
 from __future__ import annotations
 
-from common import ROOT, header, save, table
+from common import IMAGES, ROOT, header, save, table
 from training_runs import STAGES, Picture, Rows, draw, evaluations, interval, options, seconds, train_all
 
 
@@ -24,7 +24,7 @@ def main() -> None:
             before, *_, after = evaluations(run)
             stages = [cost(run, stage) for stage in STAGES.values()]
             rows.append((name, seed, interval(before), interval(after), *stages, cost(run)))
-    file = ROOT / "docs" / "images" / "sokoban_curve.svg"
+    file = IMAGES / "sokoban_curve.svg"
     draw(curves, Picture(file, "success on unseen levels", target=0.95, low=0.7))
     head = ("algorithm", "seed", "before RL (95 %)", "after RL (95 %)", *STAGES, "all")
     note = (

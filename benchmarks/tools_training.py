@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from statistics import mean
 
-from common import ROOT, header, save, table
+from common import IMAGES, ROOT, header, save, table
 from training_runs import Picture, draw, evaluations, options, seconds, train, train_all
 
 from rollenv.agents.local import LocalAgent
@@ -23,7 +23,7 @@ _TASKS, _SEED = 500, 1_000_000
 def main() -> None:
     given = options(__doc__, ROOT / "runs" / "benchmark-tools")
     curves = train_all("tools", given)
-    draw(curves, Picture(ROOT / "docs" / "images" / "tools_curve.svg", "success on unseen tasks", target=0.9, low=0.0))
+    draw(curves, Picture(IMAGES / "tools_curve.svg", "success on unseen tasks", target=0.9, low=0.0))
     start = {seed: bench(untrained(given, seed)) for seed in range(given.seeds)}
     body, gains = [], []
     for name, runs in curves.items():

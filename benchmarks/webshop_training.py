@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from statistics import mean, stdev
 
-from common import ROOT, header, save, table
+from common import IMAGES, ROOT, header, save, table
 from training_runs import Picture, Rows, draw, evaluations, interval, options, seconds, train_all
 
 from rollenv.agents.local import LocalAgent
@@ -22,7 +22,7 @@ PAPER = {"GRPO": 0.568, "GiGPO": 0.674}
 def main() -> None:
     given = options(__doc__, ROOT / "runs" / "benchmark-webshop")
     curves = train_all("webshop", given)
-    file = ROOT / "docs" / "images" / "webshop_curve.svg"
+    file = IMAGES / "webshop_curve.svg"
     draw(curves, Picture(file, "success on 26 goals never trained on", target=0.75, low=0.0))
     head = ("algorithm", "seed", "before RL (95 %)", "after RL (95 %)", "mean score", "eval split (95 %)", "seconds")
     body = [row(given, name, seed, run) for name, runs in curves.items() for seed, run in enumerate(runs)]
