@@ -161,8 +161,9 @@ class ToolEnv(Env):
         partial_reward: paid in proportion to ``partial`` where the task is not solved, 0 to 1.
     """
 
-    #: Data sets number their tasks; generated tasks have no end.
+    #: Data sets number their tasks, and ``index`` chooses one; generated tasks have no end.
     tasks: int | None = None
+    reset_options = frozenset({"index"})
     #: Whether what a truncated episode has left is judged.
     judged_when_cut = False
 
@@ -255,8 +256,9 @@ class ToolEnv(Env):
 
     def _checked(self, index: Any) -> int:
         whole = isinstance(index, int | np.integer) and not isinstance(index, bool)
-        if self.tasks is None or not whole or not 0 <= index < self.tasks:
-            raise UsageError(f"{self}: there are tasks 0 to {(self.tasks or 0) - 1}, not {index!r}")
+        tasks = self.num_tasks()
+        if not whole or not 0 <= index < tasks:
+            raise UsageError(f"{self}: there are tasks 0 to {tasks - 1}, not {index!r}")
         return int(index)
 
     def _drawn(self) -> Problem:
