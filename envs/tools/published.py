@@ -1,0 +1,22 @@
+"""Where the files of published benchmarks are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rollenv.errors import MissingData
+from rollenv.needs import DataFiles
+
+
+def folder_of(need: DataFiles) -> Path:
+    """The folder that holds the files.
+
+    Raises:
+        MissingData: they are not there; the message says where to get them.
+    """
+    root = os.environ.get("ROLLENV_DATA")
+    if not need.here:
+        where = f"$ROLLENV_DATA ({root}) has no {need.folder}" if root else "$ROLLENV_DATA does not name a folder"
+        raise MissingData(f"the files of {need.folder} are not here: {where}; {need.hint}")
+    return Path(str(root)) / need.folder

@@ -1,0 +1,212 @@
+"""The five tables of WorkBench, and what is done to them: plain Python with the outcomes of the original's pandas.
+
+The original compares data frames, and these compare the labels of their rows too. So every table keeps them: where rows
+were removed before one was added, two tables with the same rows can still differ.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rollenv.envs.tools.published import folder_of
+from rollenv.envs.tools.workbench import NEED
+from rollenv.tools.backend import Backend, ToolError
+
+Row = Mapping[str, Any]
+
+#: Tables that functions change, their files, and the column with the id.
+TABLES = {
+    "calendar": ("calendar_events", "event_id"),
+    "emails": ("emails", "email_id"),
+    "tasks": ("project_tasks", "task_id"),
+    "customers": ("customer_relationship_manager_data", "customer_id"),
+    "plots": ("", "file_path"),
+}
+#: Columns in which upper and lower case are different things.
+_CASED = ("status", "list_name", "board")
+
+
+class Office(NamedTuple):
+    """What is read from the files, once; never changed."""
+
+    tables: Mapping[str, Mapping[str, Row]]
+    visits: tuple[Row, ...]
+    addresses: tuple[str, ...]
+
+
+@functools.lru_cache(maxsize=2)
+def _read(folder: Path) -> Office:
+    def table(name: str) -> list[dict[str, Any]]:
+        with open(folder / "processed" / f"{name}.csv", newline="", encoding="utf-8") as lines:
+            return [{column: text or None for column, text in row.items()} for row in csv.DictReader(lines)]
+
+    tables = {name: {row[key]: row for row in table(file)} if file else {} for name, (file, key) in TABLES.items()}
+    visits = tuple({**row, "user_engaged": row["user_engaged"] == "True"} for row in table("analytics_data"))
+    text = (folder / "raw" / "email_addresses.csv").read_text(encoding="utf-8")
+    return Office(tables, visits, tuple(line.strip() for line in text.splitlines() if line.strip()))
+
+
+def office() -> Office:
+    """What every task starts with."""
+    return _read(folder_of(NEED))
+
+
+def start() -> dict[str, Any]:
+    """The state at the start: rows by key for each table, their labels, and columns added to the calendar."""
+    tables = office().tables
+    fresh: dict[str, Any] = {name: dict(rows) for name, rows in tables.items()}
+    return fresh | {"labels": {name: list(range(len(rows))) for name, rows in tables.items()}, "added": []}
+
+
+class Tables(Backend):
+    """Five tables. Rows are replaced, never changed, so that copies share them."""
+
+    def __init__(self) -> None:
+        super().__init__(start())
+
+    def snapshot(self) -> Any:
+        return _copy(self.state)
+
+    def restore(self, snapshot: Any) -> None:
+        self.state = _copy(snapshot)
+
+    def load(self, data: dict[str, Any]) -> None:
+        self.restore(data)
+
+    def rows(self, table: str) -> Iterator[Row]:
+        """The rows of a table, in order."""
+        return iter(self.state[table].values())
+
+    def find(self, table: str, row_id: str) -> Row | None:
+        """The first row with an id; None if there is none."""
+        key = TABLES[table][1]
+        return next((row for row in self.rows(table) if row[key] == row_id), None)
+
+    def field(self, table: str, row_id: str | None, field: str | None, what: str) -> Any:
+        """One field of a row, or what is wrong with the question.
+
+        Args:
+            table: its name.
+            row_id: of the row.
+            field: name of a column.
+            what: a row of this table, as in "Event".
+        """
+        if not row_id:
+            return f"{what} ID not provided."
+        if not field:
+            return "Field not provided."
+        row = self.find(table, row_id)
+        if row is None:
+            return f"{what} not found."
+        return {field: row.get(field)} if field in self.columns(table) else "Field not found."
+
+    def columns(self, table: str) -> tuple[str, ...]:
+        """The columns of a table."""
+        first = next(iter(office().tables[table].values()), {"file_path": None})
+        return (*first, *(self.state["added"] if table == "calendar" else ()))
+
+    def next_id(self, table: str) -> int:
+        """One more than the last id in alphabetical order."""
+        last = max((row[TABLES[table][1]] for row in self.rows(table)), default="")
+        try:
+            return int(last) + 1
+        except ValueError as error:
+            raise ToolError(f"no new id can be given: the last one is {last!r}") from error
+
+    def append(self, table: str, row: Row, label: int) -> None:
+        """Put a row at the end; a row that has the label already is replaced instead.
+
+        Args:
+            table: its name.
+            row: with all columns.
+            label: of the new row.
+        """
+        labels, rows = self.state["labels"][table], self.state[table]
+        key = base = str(row[TABLES[table][1]])
+        number = 1
+        while key in rows:
+            key, number = f"{base}#{number + 1}", number + 1
+        if label in labels and table == "emails":  # only there a row is put at a label, as into a list
+            at = labels.index(label)
+            self.state[table] = {
+                (key if i == at else k): (row if i == at else r) for i, (k, r) in enumerate(rows.items())
+            }
+        else:
+            rows[key] = row
+            labels.append(label)
+
+    def relabel(self, table: str) -> None:
+        """Number the rows anew."""
+        self.state["labels"][table] = list(range(len(self.state[table])))
+
+    def replace(self, table: str, row_id: str, field: str, value: Any) -> None:
+        """Give a field of all rows with an id another value.
+
+        Args:
+            table: its name.
+            row_id: of the rows.
+            field: name of a column.
+            value: the new value.
+        """
+        rows, key = self.state[table], TABLES[table][1]
+        for place, row in rows.items():
+            if row[key] == row_id:
+                rows[place] = {**row, field: value}
+
+    def remove(self, table: str, row_id: str | None, what: str) -> str:
+        """Delete the rows with an id, and say how that went.
+
+        Args:
+            table: its name.
+            row_id: of the rows.
+            what: a row of this table, as in "Event".
+        """
+        if not row_id:
+            return f"{what} ID not provided."
+        rows, labels, key = self.state[table], self.state["labels"][table], TABLES[table][1]
+        kept = [row[key] != row_id for row in rows.values()]
+        if all(kept):
+            return f"{what} not found."
+        self.state[table] = {place: row for (place, row), keep in zip(rows.items(), kept, strict=True) if keep}
+        self.state["labels"][table] = [label for label, keep in zip(labels, kept, strict=True) if keep]
+        return f"{what} deleted successfully."
+
+
+def _copy(state: Mapping[str, Any]) -> dict[str, Any]:
+    tables: dict[str, Any] = {name: dict(state[name]) for name in TABLES}
+    return tables | {"labels": {name: list(each) for name, each in state["labels"].items()}, "added": [*state["added"]]}
+
+
+def visible(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables alone, without labels."""
+    return {name: state[name] for name in TABLES}
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any], fold: bool = True) -> bool:
+    """Whether two states are equal as the original's data frames are.
+
+    Args:
+        one: the state of :class:`Tables`.
+        other: as well.
+        fold: whether upper and lower case are the same, except in columns where they are not.
+    """
+    if one["labels"] != other["labels"] or one["added"] != other["added"]:
+        return False
+    return all(
+        a is b or _values(a, fold) == _values(b, fold)
+        for name in TABLES
+        for a, b in zip(one[name].values(), other[name].values(), strict=True)
+    )
+
+
+def _values(row: Row, fold: bool) -> dict[str, Any]:
+    """What counts of a row: in folded columns what is no text is the same as nothing."""
+    return {
+        column: value if not fold or column in _CASED else value.lower()
+        for column, value in row.items()
+        if (isinstance(value, str) if fold and column not in _CASED else value is not None)
+    }
