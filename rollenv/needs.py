@@ -23,11 +23,13 @@ class Package:
         name: its name as pip knows it.
         extra: the extra of rollenv that brings it; empty where none does.
         module: what is imported, where that is not the name with underscores.
+        command: what installs it, where neither an extra nor ``pip install NAME`` does.
     """
 
     name: str
     extra: str = ""
     module: str = ""
+    command: str = ""
 
     @property
     def here(self) -> bool:
@@ -42,7 +44,7 @@ class Package:
     @property
     def hint(self) -> str:
         """What to do to get it."""
-        return install_hint(self.extra) if self.extra else f"pip install {self.name}"
+        return self.command or (install_hint(self.extra) if self.extra else f"pip install {self.name}")
 
     def __str__(self) -> str:
         return self.name

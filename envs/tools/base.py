@@ -303,7 +303,7 @@ class ToolEnv(Env):
         return answer
 
     def _after(self, ended: bool, valid: bool, info: dict[str, Any]) -> StepResult:
-        cut = not ended and self.turn >= self.max_turns
+        cut = not ended and self._cut()
         reward = 0.0 if valid else self.format_reward
         info |= {"valid": valid}
         if not ended and not cut:
@@ -314,6 +314,10 @@ class ToolEnv(Env):
         numbers = {"calls": self.called, "invalid_calls": self.failed}
         metrics = numbers | {"partial": judged.partial, "side_effects": judged.side_effects}
         return self.last, reward, ended, cut, info | {"success": success, "metrics": metrics}
+
+    def _cut(self) -> bool:
+        """Whether the episode is over after this action, solved or not."""
+        return self.turn >= self.max_turns
 
     def changes(self) -> list[Change]:
         """What the episode has changed so far."""

@@ -122,12 +122,8 @@ class Backend:
         function = self.functions().get(name) if names is None or name in names else None
         if function is None:
             return Answer(self._unknown(name, names), failed=True)
-        try:
-            size = len(json.dumps(arguments))
-        except (TypeError, ValueError, RecursionError) as error:
-            return Answer(f"error: the arguments of {name} are not JSON: {str(error)[:200]}", failed=True)
-        if size > MOST_ARGUMENTS:
-            return Answer(f"error: the arguments of {name} are too long: {size} characters of JSON", failed=True)
+        if wrong := not_arguments(name, arguments):
+            return Answer(wrong, failed=True)
         try:
             given = function.model.model_validate(arguments)
         except ValidationError as error:
@@ -136,7 +132,7 @@ class Backend:
         before = self.snapshot()
         try:
             result = getattr(self, function.method)(**{key: getattr(given, key) for key in type(given).model_fields})
-            return Answer(_text(result))
+            return Answer(text_of(result))
         except ToolError as error:
             self.restore(before)
             return Answer(f"error: {str(error)[:2000]}", failed=True)
@@ -145,10 +141,7 @@ class Backend:
             return Answer(f"error: {name} failed: {type(error).__name__}: {str(error)[:500]}", failed=True)
 
     def _unknown(self, name: str, names: Collection[str] | None) -> str:
-        known = [known for known in self.functions() if names is None or known in names]
-        near = difflib.get_close_matches(name[:100], known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
-        return f"error: there is no function {name[:100]!r}; {hint}"
+        return unknown(name, [known for known in self.functions() if names is None or known in names])
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -184,6 +177,32 @@ class Backend:
         return other
 
 
+def unknown(name: str, known: Collection[str]) -> str:
+    """What is said to a call of a function that does not exist.
+
+    Args:
+        name: that was called.
+        known: what can be called.
+    """
+    near = difflib.get_close_matches(name[:100], known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
+    return f"error: there is no function {name[:100]!r}; {hint}"
+
+
+def not_arguments(name: str, arguments: Mapping[str, Any]) -> str:
+    """Why a call cannot have these arguments; empty if it can.
+
+    Args:
+        name: of the function.
+        arguments: as the agent gave them.
+    """
+    try:
+        size = len(json.dumps(arguments))
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"error: the arguments of {name} are not JSON: {str(error)[:200]}"
+    return f"error: the arguments of {name} are too long: {size} characters of JSON" if size > MOST_ARGUMENTS else ""
+
+
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
     """What is different between two states: dicts are compared key by key, everything else as a whole.
 
@@ -209,7 +228,8 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 300 else f"{text[:280]}... ({len(text)} characters)"
 
 
-def _text(result: Any) -> str:
+def text_of(result: Any) -> str:
+    """What an agent is shown of a result."""
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=repr)
     if len(text) > MOST_TEXT:
         return f"{text[:MOST_TEXT]}... (cut: {len(text)} characters)"
