@@ -1,0 +1,32 @@
+"""Berkeley Function Calling Leaderboard, version 4: single turns by their calls, several turns by what they leave."""
+
+from __future__ import annotations
+
+from rollenv.needs import DataFiles, Package
+from rollenv.registry import ABILITIES, register
+
+#: Categories of a single turn.
+SINGLE = ("simple_python", "multiple", "parallel", "irrelevance")
+MULTI = "multi_turn_base"
+
+_SOURCE = "https://github.com/ShishirPatil/gorilla"
+#: Its own pins agree with few other packages, and what is used of it needs none of them.
+_COMMAND = "pip install --no-deps bfcl-eval==2026.3.23 mpmath"
+PACKAGES = (
+    Package("bfcl-eval", module="bfcl_eval", command=_COMMAND),
+    Package("mpmath", command=_COMMAND),
+)
+
+
+def need(category: str) -> DataFiles:
+    """The files of a category."""
+    return DataFiles("bfcl", (f"BFCL_v4_{category}.json",), _SOURCE)
+
+
+def register_tools() -> None:
+    """An id for each category."""
+    single, multi = "rollenv.envs.tools.bfcl.single:BFCLEnv", "rollenv.envs.tools.bfcl.multi:BFCLMultiTurnEnv"
+    for category in SINGLE:
+        needs = [need(category)]
+        register(f"tools:BFCL-v4-{category}", single, abilities=ABILITIES, needs=needs, indexed=True, category=category)
+    register(f"tools:BFCL-v4-{MULTI}", multi, abilities=ABILITIES, needs=[need(MULTI), *PACKAGES], indexed=True)
