@@ -377,7 +377,7 @@ class ToolEnv(Env):
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
-    _KEPT = ("key", "turn", "called", "failed", "step_of_plan", "messages", "last", "_done_of_move")
+    _KEPT: tuple[str, ...] = ("key", "turn", "called", "failed", "step_of_plan", "messages", "last", "_done_of_move")
 
     def _get_state(self) -> dict[str, Any]:
         kept = {name: copy.copy(getattr(self, name)) for name in self._KEPT}

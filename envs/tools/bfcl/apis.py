@@ -1,7 +1,7 @@
 """The services of BFCL's tasks of several turns: bfcl-eval's own classes, kept apart from its module state.
 
-bfcl-eval keeps its instances in a module and evaluates calls as Python. Here every episode has instances of its own, made
-from private copies of the modules, and calls are method calls with checked names.
+bfcl-eval keeps its instances in a module and evaluates calls as Python. Here every episode has instances of its own,
+made from private copies of the modules, and calls are method calls with checked names.
 """
 
 from __future__ import annotations
@@ -43,11 +43,18 @@ _EFFORT = ("precision", "decimal_places", "exponent")
 
 
 class _Frozen(datetime.datetime):
-    """A clock that stands still: the age of travellers does not depend on the day of the episode."""
+    """A clock that stands still, in UTC: neither the age of travellers nor a share's price depends on where it runs."""
 
     @classmethod
     def today(cls) -> _Frozen:
         return cls(2026, 3, 23)
+
+    @classmethod
+    def fromtimestamp(cls, timestamp: float, tz: datetime.tzinfo | None = None) -> _Frozen:
+        return super().fromtimestamp(timestamp, tz or datetime.UTC).replace(tzinfo=None)
+
+    def timestamp(self) -> float:
+        return datetime.datetime.timestamp(self.replace(tzinfo=self.tzinfo or datetime.UTC))
 
 
 @functools.cache
@@ -61,11 +68,15 @@ def _class(name: str) -> Any:
     if spec is None or spec.origin is None:
         raise MissingExtra(f"{name} is a class of the package bfcl-eval: {PACKAGES[0].command}")
     own = importlib.util.spec_from_file_location(f"_rollenv_bfcl_{module}", spec.origin)
-    assert own is not None and own.loader is not None
+    assert own is not None
+    assert own.loader is not None
     copied = importlib.util.module_from_spec(own)
     own.loader.exec_module(copied)
-    if isinstance(getattr(copied, "datetime", None), type):
-        copied.datetime = _Frozen  # type: ignore[attr-defined]
+    for known, value in list(vars(copied).items()):
+        if value is datetime.datetime:
+            setattr(copied, known, _Frozen)
+        elif isinstance(value, datetime.datetime):
+            setattr(copied, known, _Frozen.combine(value.date(), value.time()))
     return getattr(copied, name)
 
 

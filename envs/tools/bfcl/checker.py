@@ -7,7 +7,7 @@ are compared without spaces, some punctuation and case. The tests compare this w
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 #: A function's name and its arguments.
@@ -111,7 +111,7 @@ def _has_type(value: Any, possible: Sequence[Any], expected: type, inner: type |
         return type(value) is _type_of(possible)
     if inner is None:
         return True
-    return any(type(each) is not list or all(_has_type(v, each, inner, None) for v in value) for each in possible)
+    return any(not isinstance(each, list) or all(_has_type(v, each, inner, None) for v in value) for each in possible)
 
 
 def _folded(value: Any) -> Any:
@@ -119,7 +119,7 @@ def _folded(value: Any) -> Any:
     return _IGNORED.sub("", value).lower().replace("'", '"') if type(value) is str else value
 
 
-def _folded_each(values: Sequence[Any]) -> list[Any]:
+def _folded_each(values: Iterable[Any]) -> list[Any]:
     return [_folded(value) for value in values]
 
 

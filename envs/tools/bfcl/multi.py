@@ -20,8 +20,8 @@ from rollenv.tools.backend import Answer, Change, differences, not_arguments, te
 #: Replies with calls that a request may take.
 MOST_STEPS = 20
 _POLICY = (
-    "The user has one request after another. Carry out each with the functions, as far as they allow it, without asking "
-    "back; then write a message without a call, and you get the next request."
+    "The user has one request after another. Carry out each with the functions, as far as they allow it, without "
+    "asking back; then write a message without a call, and you get the next request."
 )
 
 
@@ -57,7 +57,8 @@ def expected(key: int) -> list[Expected]:
 def _parsed(services: Services, text: str) -> Call:
     """A call of the answers, which are Python; arguments without a name get theirs."""
     call = ast.parse(text, mode="eval").body
-    assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+    assert isinstance(call, ast.Call)
+    assert isinstance(call.func, ast.Name)
     named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     signature = inspect.signature(services.methods[call.func.id])
     return call.func.id, dict(signature.bind(*map(ast.literal_eval, call.args), **named).arguments)
@@ -174,9 +175,9 @@ def _text(messages: list[Mapping[str, str]]) -> str:
 class BFCLMultiTurnEnv(ToolEnv):
     """BFCL's multi_turn_base: 200 conversations of one to seven requests about files, cars, flights, shares, messages.
 
-    A message without a call answers a request, and the next one comes. As in bfcl-eval a conversation is solved if after
-    every request the services are in the state that the right calls leave, and all that these answered has been answered
-    so far; a request may take 20 replies with calls. ``partial`` is the share of requests so carried out. The services
+    A message without a call answers a request, and the next one comes. As in bfcl-eval a conversation is solved if,
+    after every request, the services are in the state that the right calls leave, and have answered what they answer to
+    those. A request may take 20 replies with calls. ``partial`` is the share of requests so carried out. The services
     are bfcl-eval's classes, so it is needed: ``pip install --no-deps bfcl-eval mpmath``.
 
     Args:
