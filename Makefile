@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test bench integration docs lint install vllm gem peers clean
+.PHONY: train test bench integration docs lint install vllm gem bfcl peers clean
 
 train: $(VENV)/trains
 	$(BIN)/rollenv train sokoban $(ARGS)
@@ -16,7 +16,7 @@ test: lint
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not integration" --ignore tests/rollout
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not integration" tests/rollout  # apart: some environments there change the process that they are in
 
-integration: install vllm gem peers $(VENV)/documents
+integration: install vllm gem bfcl peers $(VENV)/documents
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m integration --ignore tests/rollout
 	$(BIN)/pytest -m integration tests/rollout
 
@@ -62,6 +62,14 @@ gem: .bench/gem/installed
 	$(PYTHON) -m venv .bench/gem
 	.bench/gem/bin/python $(PIP) --no-deps --ignore-requires-python gem-llm==0.1.0
 	.bench/gem/bin/python $(PIP) nltk==3.9.1 'math-verify[antlr4_13_2]' reasoning-gym==0.1.23 msgspec fastmcp pyyaml gymnasium datasets pylatexenc jinja2 msgpack requests transformers
+	touch $@
+
+# bfcl-eval itself, for the tests that compare verdicts; its pins do not matter for what is used of it.
+bfcl: .bench/bfcl/installed
+
+.bench/bfcl/installed:
+	$(PYTHON) -m venv .bench/bfcl
+	.bench/bfcl/bin/python $(PIP) --no-deps bfcl-eval==2026.3.23 mpmath==1.4.1
 	touch $@
 
 # Clients of other projects, for the tests that let them talk to `rollenv serve`.

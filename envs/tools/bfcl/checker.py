@@ -107,8 +107,9 @@ def _type_of(possible: Sequence[Any]) -> type | None:
 
 def _has_type(value: Any, possible: Sequence[Any], expected: type, inner: type | None) -> bool:
     """Lists also need elements of the right type, as seen from at least one of the possible lists."""
-    if type(value) is not expected:
-        return type(value) is _type_of(possible)
+    kind = type(value)
+    if kind is not expected:
+        return kind is _type_of(possible)
     if inner is None:
         return True
     return any(not isinstance(each, list) or all(_has_type(v, each, inner, None) for v in value) for each in possible)

@@ -220,12 +220,10 @@ class BFCLMultiTurnEnv(ToolEnv):
         assert isinstance(backend, Conversation)
         return backend
 
-    def _step(self, action: str) -> StepResult:
-        heard = len(self.messages)
-        result = super()._step(action)
-        if len(self.messages) > heard:
+    def _after(self, ended: bool, valid: bool, info: dict[str, Any]) -> StepResult:
+        if "use_tool" not in info:  # a message: the next request begins
             self.asked_at = self.turn
-        return result
+        return super()._after(ended, valid, info)
 
     def _cut(self) -> bool:
         return super()._cut() or self.turn - self.asked_at > MOST_STEPS

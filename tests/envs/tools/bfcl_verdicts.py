@@ -1,8 +1,9 @@
-"""Run by bfcl-eval's own Python: reads cases from stdin as JSON and writes the verdicts of its checker.
+"""Run by bfcl-eval's own Python: reads cases from stdin as JSON and writes the verdicts of its checkers.
 
-Its checker imports the clients of every vendor to look up how a model writes names; that table is replaced here.
+Its checkers import the clients of every vendor to look up how a model writes names; that table is replaced here.
 """
 
+import contextlib
 import json
 import sys
 import types
@@ -13,14 +14,26 @@ sys.modules["bfcl_eval.constants.model_config"] = models
 
 from bfcl_eval.constants.enums import Language  # noqa: E402
 from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker  # noqa: E402
+from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker  # noqa: E402
 
 
-def verdict(functions, calls, answer, category):
-    """Whether the checker says that calls are right; where it fails, they are not."""
+def single(functions, calls, answer, category):
+    """Whether calls are right; where the checker fails, they are not."""
     try:
         return ast_checker(functions, calls, answer, Language.PYTHON, category, "any")["valid"]
     except Exception:
         return False
 
 
-print(json.dumps([verdict(*case) for case in json.load(sys.stdin)]))
+def multi(number, entry, calls, answer):
+    """Whether the calls of a conversation are right. Instances are kept by the model's name, so each case has one."""
+    with contextlib.redirect_stdout(sys.stderr):
+        return multi_turn_checker(calls, answer, entry, "multi_turn_base", f"case{number}")["valid"]
+
+
+cases = json.load(sys.stdin)
+verdicts = {
+    "single": [single(*case) for case in cases.get("single", ())],
+    "multi": [multi(number, *case) for number, case in enumerate(cases.get("multi", ()))],
+}
+print(json.dumps(verdicts))
