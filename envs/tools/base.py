@@ -381,14 +381,14 @@ class ToolEnv(Env):
 
     def _get_state(self) -> dict[str, Any]:
         kept = {name: copy.copy(getattr(self, name)) for name in self._KEPT}
-        return kept | {"backend": copy.deepcopy(self.current.backend.data()), "told": dict(self.current.user.told)}
+        return kept | {"backend": self.current.backend.pack(), "told": dict(self.current.user.told)}
 
     def _set_state(self, state: dict[str, Any]) -> None:
         for name in self._KEPT:
             setattr(self, name, copy.copy(state[name]))
         self._current = self.problem(self.key)
         _ = self._current.start
-        self._current.backend.load(copy.deepcopy(state["backend"]))
+        self._current.backend.unpack(copy.deepcopy(state["backend"]))
         self._current.user.told = dict(state["told"])
 
 

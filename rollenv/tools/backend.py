@@ -20,6 +20,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: Characters of JSON that the arguments of a call may have, and of text that comes back from one.
 MOST_ARGUMENTS, MOST_TEXT = 100_000, 20_000
+#: How deep lists and objects in arguments may be nested: what is kept of them is copied and compared by recursion.
+_DEEPEST = 50
 
 
 class ToolError(Exception):
@@ -161,6 +163,14 @@ class Backend:
         """Take over what :meth:`data` of the same kind of backend returned."""
         self.state = marshal.loads(marshal.dumps(data))
 
+    def pack(self) -> Any:
+        """The state as JSON data to keep: by default all of it; where little changes of a lot, what has changed."""
+        return marshal.loads(marshal.dumps(self.data()))
+
+    def unpack(self, packed: Any) -> None:
+        """Take over what :meth:`pack` of the same kind of backend returned."""
+        self.load(packed)
+
     def digest(self) -> str:
         """A hash of the state; equal states have equal hashes."""
         canonical = json.dumps(self.data(), sort_keys=True, separators=(",", ":"))
@@ -200,7 +210,13 @@ def not_arguments(name: str, arguments: Mapping[str, Any]) -> str:
         size = len(json.dumps(arguments))
     except (TypeError, ValueError, RecursionError) as error:
         return f"error: the arguments of {name} are not JSON: {str(error)[:200]}"
-    return f"error: the arguments of {name} are too long: {size} characters of JSON" if size > MOST_ARGUMENTS else ""
+    if size > MOST_ARGUMENTS:
+        return f"error: the arguments of {name} are too long: {size} characters of JSON"
+    level: list[Any] = [arguments]
+    for _ in range(_DEEPEST):
+        level = [each for value in level for each in (value.values() if isinstance(value, Mapping) else value)]
+        level = [each for each in level if isinstance(each, Mapping | list | tuple)]
+    return f"error: the arguments of {name} are nested deeper than {_DEEPEST} levels" if level else ""
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:

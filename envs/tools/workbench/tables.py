@@ -77,12 +77,30 @@ class Tables(Backend):
     def load(self, data: dict[str, Any]) -> None:
         self.restore(data)
 
+    def pack(self) -> Any:
+        tables = {name: each for name, rows in office().tables.items() if (each := _changed(rows, self.state[name]))}
+        labels = {name: list(self.state["labels"][name]) for name in tables}
+        return {"tables": tables, "labels": labels, "added": list(self.state["added"])}
+
+    def unpack(self, packed: Any) -> None:
+        self.state = start()
+        for name, (places, rows) in packed["tables"].items():
+            kept = self.state[name] | rows
+            self.state[name] = {place: kept[place] for place in places}
+            self.state["labels"][name] = list(packed["labels"][name])
+        self.state["added"] = list(packed["added"])
+
     def rows(self, table: str) -> Iterator[Row]:
         """The rows of a table, in order."""
         return iter(self.state[table].values())
 
     def find(self, table: str, row_id: str) -> Row | None:
-        """The first row with an id; None if there is none."""
+        """The first row with an id; None if there is none.
+
+        Args:
+            table: its name.
+            row_id: of the row.
+        """
         key = TABLES[table][1]
         return next((row for row in self.rows(table) if row[key] == row_id), None)
 
@@ -179,6 +197,12 @@ class Tables(Backend):
 def _copy(state: Mapping[str, Any]) -> dict[str, Any]:
     tables: dict[str, Any] = {name: dict(state[name]) for name in TABLES}
     return tables | {"labels": {name: list(each) for name, each in state["labels"].items()}, "added": [*state["added"]]}
+
+
+def _changed(before: Mapping[str, Row], now: Mapping[str, Row]) -> list[Any]:
+    """The keys of a table in order, and its rows that are new or other ones; empty if it is as it was."""
+    rows = {place: dict(row) for place, row in now.items() if before.get(place) is not row}
+    return [list(now), rows] if rows or len(now) != len(before) else []
 
 
 def visible(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -288,6 +288,7 @@ HOSTILE = [
     ("cd", {"folder": None}),
     ("mkdir", {"dir_name": {}}),
     ("pwd", {"self": 1}),
+    *(("mkdir", {"dir_name": json.loads("[" * depth + "]" * depth)}) for depth in (49, 50, 51, 300, 900)),
 ]
 
 
@@ -317,6 +318,21 @@ def test_folders_in_folders_stay_few(services):
         answers_to += env.step(write_calls(calls[at : at + 8]))[4]["tool_responses"]
     assert any("too many" in each for each in answers_to)
     assert len(env.render()) < 200_000
+
+
+def test_a_conversation_goes_on_elsewhere(services):
+    one, other = rollenv.make(MULTI), rollenv.make(MULTI)
+    for index in range(0, one.num_tasks(), 9):
+        one.reset(0, options={"index": index})
+        one.step(one.oracle_action())
+        other.set_state(json.loads(json.dumps(one.get_state())))
+        while True:
+            action = one.oracle_action()
+            result = one.step(action)
+            assert other.step(action) == result
+            if result[2]:
+                assert result[4]["success"]
+                break
 
 
 def test_episodes_share_nothing(services):

@@ -204,6 +204,22 @@ def test_functions_answer_anything():
     assert WorkBench().data() == before
 
 
+def test_an_episode_goes_on_elsewhere():
+    one, other = rollenv.make(ALL), rollenv.make(ALL)
+    for index in range(0, one.num_tasks(), 11):
+        plan = [[call] for move in one.problem(index).plan for call in move]
+        one.reset(0, options={"index": index})
+        for move in plan[:1]:
+            one.step(write_calls(move))
+        state = json.dumps(one.get_state())
+        assert len(state) < 50_000
+        other.set_state(json.loads(state))
+        assert other.render() == one.render()
+        for move in plan[1:]:
+            other.step(write_calls(move))
+        assert other.step("Done.")[4]["success"]
+
+
 def test_environments_share_nothing():
     one, other = rollenv.make(ALL), rollenv.make(ALL)
     for env in (one, other):
