@@ -169,7 +169,7 @@ def _programs(env_id: str, what: str, change: Callable[[str], str]) -> Sequence[
     times, passed = [], 0
     total = len(env.rows)  # type: ignore[attr-defined]
     for i in range(total):
-        env.reset(options={"idx": i})
+        env.reset(options={"index": i})
         action = change(env.oracle_action())
         start = time.perf_counter()
         passed += env.step(action)[4]["success"]

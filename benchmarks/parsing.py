@@ -11,7 +11,7 @@ from collections.abc import Callable
 from common import header, save, table
 
 from rollenv.parsing import code_blocks, first_tagged, last_boxed, last_tagged
-from rollenv.tools.calls import first_call
+from rollenv.tools.calls import CALL_FORMS, find_calls, first_call
 
 PIECES = ("\\boxed{", "\\boxed ", "{", "```", "```\n", "```py\n", "``` x ")
 PIECES += ("<answer>", "</answer>", "<python>", "<tool_call>")
@@ -21,6 +21,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "last tag": last_tagged,
     "first tag": lambda text: first_tagged(text, "python"),
     "tool call": first_call,
+    "tool calls": lambda text: [find_calls(text, form) for form in CALL_FORMS],
 }
 
 
