@@ -1,0 +1,272 @@
+"""SQLite for untrusted SQL: a database in memory that reaches no file, no clock and no chance, within fixed limits."""
+
+from __future__ import annotations
+
+import functools
+import json
+import marshal
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from rollenv.envs.tools.sql_data import data_of, image_of
+from rollenv.envs.tools.sql_functions import MOST_LENGTH, add_functions
+from rollenv.tools.backend import Backend, ToolError
+
+#: A query may take so many steps of SQLite's virtual machine; a million take 0.02 to 0.2 seconds.
+STEPS = 10_000_000
+#: The most rows of a result, and the most characters in all of them together.
+MOST_ROWS, MOST_CHARACTERS = 20_000, 2_000_000
+#: The most pages of 4,096 bytes of a database.
+_MOST_PAGES = 4096
+#: The most bytes that SQLite may use, in all databases of this process together: a query cannot use up the machine's.
+_HEAP = 1 << 30
+#: The progress handler is called after so many steps.
+_EVERY = 1000
+
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: MOST_LENGTH,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
+    sqlite3.SQLITE_LIMIT_COLUMN: 500,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 200,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 100,
+    sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 100,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1000,
+    sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER: 1000,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 10,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+_PREPARED = ("temp_store=2", f"max_page_count={_MOST_PAGES}", "trusted_schema=0", f"hard_heap_limit={_HEAP}")
+_READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
+_WRITES = {
+    *(sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE, sqlite3.SQLITE_ALTER_TABLE),
+    *(sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_CREATE_INDEX, sqlite3.SQLITE_CREATE_VIEW),
+    *(sqlite3.SQLITE_DROP_TABLE, sqlite3.SQLITE_DROP_INDEX, sqlite3.SQLITE_DROP_VIEW),
+    *(sqlite3.SQLITE_CREATE_TRIGGER, sqlite3.SQLITE_DROP_TRIGGER, sqlite3.SQLITE_REINDEX),
+}
+_PRAGMAS = {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list"}
+#: What looks at the connection or its memory instead of the tables, or at chance.
+_NO_FUNCTIONS = {
+    *("load_extension", "random", "randomblob", "last_insert_rowid", "changes", "total_changes"),
+    *("fts3_tokenizer", "sqlite_offset", "sqlite_source_id", "sqlite_compileoption_get", "sqlite_compileoption_used"),
+}
+_NO_TABLES = {"dbstat", "sqlite_stmt", "bytecode", "tables_used"}
+
+
+class SqlError(Exception):
+    """What was wrong with a query; the message is for its author."""
+
+
+class Result(NamedTuple):
+    """What a statement returned."""
+
+    columns: tuple[str, ...] = ()
+    """Empty for a statement that returns no table."""
+    rows: Sequence[tuple[Any, ...]] = ()
+    changed: int = 0
+    """Rows inserted, changed or deleted."""
+
+
+class Database:
+    """One episode's own database. It is opened at the first query, so that many cost little.
+
+    Args:
+        image: the database at the start, as :func:`~rollenv.envs.tools.sql_data.image_of` or :attr:`image` gives it;
+            databases may share one, since it never changes.
+        prepare: called with every new connection, to add functions and collations.
+        steps: the most steps of a query.
+    """
+
+    def __init__(
+        self, image: bytes = b"", prepare: Callable[[sqlite3.Connection], None] | None = None, steps: int = STEPS
+    ):
+        self._image, self._prepare, self._steps = image, prepare, steps
+        self._connection: sqlite3.Connection | None = None
+        self._written = False
+        self._denied = ""
+        self._spent = 0
+
+    @property
+    def image(self) -> bytes:
+        """The database as bytes; the same object as long as nothing has changed."""
+        if self._written and self._connection is not None:
+            self._image = self._connection.serialize()
+        self._written = False
+        return self._image
+
+    @image.setter
+    def image(self, image: bytes) -> None:
+        if self._written or image is not self._image:
+            self.close()
+            self._image = image
+
+    def twin(self) -> Database:
+        """A copy that shares nothing that changes."""
+        return Database(self.image, self._prepare, self._steps)
+
+    def close(self) -> None:
+        """Forget the connection; what was written since :attr:`image` was last read is lost."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self._written = None, False
+
+    def execute(self, query: str, values: Sequence[Any] = ()) -> Result:
+        """Carry out one statement, all of it or nothing.
+
+        Args:
+            query: SQL, from anyone.
+            values: for the question marks in it.
+
+        Raises:
+            SqlError: it is wrong, not allowed, too long or takes too long.
+        """
+        connection = self._open()
+        self._denied, self._spent = "", 0
+        before = connection.total_changes
+        cursor = connection.cursor()
+        try:
+            cursor.execute(query, values)
+            columns = tuple(each[0] for each in cursor.description or ())
+            rows = _fetched(cursor)
+        except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError, RecursionError) as error:
+            raise SqlError(self._explained(error)) from None
+        finally:
+            cursor.close()
+        return Result(columns, rows, connection.total_changes - before)
+
+    def _explained(self, error: BaseException) -> str:
+        if self._denied:
+            return f"{self._denied} is not allowed here"
+        if self._spent > self._steps:
+            return f"the query takes too long: it was stopped after {self._steps} steps"
+        if isinstance(error, MemoryError):
+            return "the query needs too much memory"
+        return str(error)[:1000].encode("utf-8", "backslashreplace").decode()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=0)
+            if self._image:
+                connection.deserialize(self._image)
+            for pragma in _PREPARED:
+                connection.execute(f"PRAGMA {pragma}")
+            connection.text_factory = _decoded
+            for limit, value in _LIMITS.items():
+                connection.setlimit(limit, value)
+            add_functions(connection, self._charge)
+            if self._prepare:
+                self._prepare(connection)
+            connection.set_progress_handler(self._progress, _EVERY)
+            connection.set_authorizer(self._authorize)
+            self._connection = connection
+        return self._connection
+
+    def _progress(self) -> bool:
+        self._spent += _EVERY
+        return self._spent > self._steps
+
+    def _charge(self, steps: int) -> None:
+        """Called by functions whose one step is long."""
+        self._spent += steps
+        if self._spent > self._steps:
+            raise sqlite3.OperationalError("too long")
+
+    def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        if action in _READS:
+            allowed, what = (first or "").lower() not in _NO_TABLES, f"reading {first}"
+        elif action in _WRITES:
+            allowed = self._written = True
+            what = ""
+        elif action == sqlite3.SQLITE_FUNCTION:
+            allowed, what = (second or "").lower() not in _NO_FUNCTIONS, f"the function {second}"
+        elif action == sqlite3.SQLITE_PRAGMA:
+            allowed, what = (first or "").lower() in _PRAGMAS, f"PRAGMA {first}"
+        else:
+            allowed, what = False, _FORBIDDEN.get(action, "this kind of statement")
+        if not allowed:
+            self._denied = self._denied or what
+        return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+
+
+_FORBIDDEN = {
+    sqlite3.SQLITE_ATTACH: "reaching other databases or files (ATTACH, VACUUM)",
+    sqlite3.SQLITE_DETACH: "DETACH",
+    sqlite3.SQLITE_TRANSACTION: "a transaction (every statement is final by itself)",
+    sqlite3.SQLITE_SAVEPOINT: "a transaction (every statement is final by itself)",
+    sqlite3.SQLITE_CREATE_VTABLE: "a virtual table",
+    sqlite3.SQLITE_CREATE_TEMP_TABLE: "a temporary table",
+}
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+def _fetched(cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    for row in cursor:
+        rows.append(row)
+        size += sum(len(cell) for cell in row if isinstance(cell, str | bytes))
+        if len(rows) > MOST_ROWS or size > MOST_CHARACTERS:
+            raise ValueError(f"the result is larger than {MOST_ROWS} rows or {MOST_CHARACTERS} characters; use LIMIT")
+    return rows
+
+
+@functools.lru_cache(maxsize=64)
+def _data(image: bytes) -> dict[str, Any]:
+    return data_of(image)
+
+
+class SqlBackend(Backend):
+    """A world that is one database, for subclasses that add functions; :attr:`state` is for what they keep besides.
+
+    :meth:`data` may be shared and is never to be changed. It has ``tables`` (for each its ``sql`` and its ``rows``, by
+    rowid, as objects), ``schema`` (the SQL of indexes, views and triggers by name) and the keys of :attr:`state`.
+
+    Args:
+        database: the backend owns it from now on.
+        state: of a subclass.
+    """
+
+    def __init__(self, database: Database, state: dict[str, Any] | None = None):
+        super().__init__(state)
+        self.database = database
+
+    def query(self, query: str, values: Sequence[Any] = ()) -> Result:
+        """Carry out one statement.
+
+        Args:
+            query: SQL, from anyone.
+            values: for the question marks in it.
+
+        Raises:
+            ToolError: it failed; nothing has changed.
+        """
+        try:
+            return self.database.execute(query, values)
+        except SqlError as error:
+            raise ToolError(str(error)) from None
+
+    def snapshot(self) -> Any:
+        return marshal.dumps(self.state), self.database.image
+
+    def restore(self, snapshot: Any) -> None:
+        state, self.database.image = snapshot
+        self.state = marshal.loads(state)
+
+    def data(self) -> dict[str, Any]:
+        return {**_data(self.database.image), **self.state}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        if data != self.data():
+            self.database.image = image_of(data)
+            self.state = json.loads(json.dumps({k: v for k, v in data.items() if k not in ("tables", "schema")}))
+
+    def twin(self) -> Self:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.database = self.database.twin()
+        other.state = marshal.loads(marshal.dumps(self.state))
+        return other
