@@ -18,8 +18,8 @@ from rollenv.envs.tools.hearing import MOST_SAID, mentions, refuses
 
 #: Records of a world, by the name of its size.
 SIZES = {"small": 8, "medium": 20, "large": 60}
-#: How many draws of a goal are tried before a task has fewer goals than wanted.
-_TRIES = 60
+#: How many draws of a goal are tried before a task has fewer goals than wanted; how many worlds are, to have any.
+_TRIES, _WORLDS = 60, 100
 
 _END = (
     f"When all is done, write a short message to the user (below {MOST_SAID} characters) with every answer asked for."
@@ -99,10 +99,11 @@ class GeneratedToolEnv(ToolEnv):
 
     def problem(self, key: int) -> GeneratedProblem:
         rng = random.Random(key)
-        while True:
+        for _ in range(_WORLDS):
             world = self.world(rng)
             if goals := self._goals(Draw(rng, world)):
                 return self._problem(rng, world, goals)
+        raise UsageError(f"{self}: its settings leave no tasks; allow more records, or fewer options at once")
 
     def _problem(self, rng: random.Random, world: World, goals: list[Goal]) -> GeneratedProblem:
         facts = [goal.fact for goal in goals if goal.fact]

@@ -155,7 +155,7 @@ def _collect(draw: Draw, breaks: bool) -> Goal | None:
     folder, new = _folder(draw), f"{words.name(draw.rng).lower()}.txt"
     ask = draw.say(
         "Write a file {new} in the folder {folder} with two lines: the code that {one} gives, then that of {two}",
-        "Put the codes from {one} and {two}, in this order, one on a line, into a new file {new} in the folder {folder}",
+        "Put the codes from {one} and {two}, in this order, one a line, into a new file {new} in the folder {folder}",
         new=new,
         folder=_name(folder),
         one=_name(one),
