@@ -115,7 +115,7 @@ class Draw:
     @property
     def state(self) -> Mapping[str, Any]:
         """Of the world, before any goal."""
-        return self.world.state
+        return self.world.data()
 
     def one(self, items: Sequence[_T]) -> _T | None:
         """One of them; None where there are none."""

@@ -12,7 +12,7 @@ LEVELS: tuple[dict[str, Any], ...] = (
     {"size": "small", "goals": 1},
     {"size": "small", "goals": (1, 2)},
     {"size": "medium", "goals": (1, 3)},
-    {"size": "large", "goals": (2, 4)},
+    {"size": "large", "goals": (2, 4), "max_turns": 30},
 )
 #: What every suite has.
 SIZES: Mapping[str, Mapping[str, Any]] = {

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 Cells = Mapping[str, Mapping[str, float | str]]
 Value = float | str
 
-#: Limits: rows, characters of a formula, cells that refer to cells in a chain, cells looked at for one sheet.
-MOST_ROWS, _MOST_FORMULA, _MOST_CHAIN, _MOST_WORK = 1000, 300, 40, 200_000
+#: Limits: rows, characters of a formula, how deep formulas and the cells that they refer to may nest, and how many
+#: cells are looked at for one sheet.
+MOST_ROWS, _MOST_FORMULA, _MOST_DEPTH, _MOST_WORK = 1000, 300, 60, 200_000
 
 CELL = re.compile(r"([A-Z])([1-9]\d{0,3})")
 _RANGE = re.compile(r"\b[A-Z][1-9]\d{0,3}:[A-Z][1-9]\d{0,3}\b")
@@ -79,7 +80,7 @@ class Evaluation:
     def __init__(self, cells: Cells):
         self._cells = cells
         self._known: dict[tuple[str, int], Value | None] = {}
-        self._chain = self._work = 0
+        self._depth = self._work = 0
 
     def all(self) -> dict[str, dict[str, Value | None]]:
         """Every cell; None where there is an error."""
@@ -108,7 +109,7 @@ class Evaluation:
         Raises:
             FormulaError: there is none.
         """
-        value = self._value(parse(text), 0)
+        value = self._value(parse(text))
         return round(value, 6) if isinstance(value, float) else value
 
     def _cell(self, column: str, row: int) -> Value:
@@ -125,17 +126,21 @@ class Evaluation:
         return known
 
     def _computed(self, formula: Value) -> Value | None:
-        self._chain += 1
         try:
-            return self.formula(str(formula)) if self._chain <= _MOST_CHAIN else None
+            return self.formula(str(formula))
         except FormulaError:
             return None
-        finally:
-            self._chain -= 1
 
-    def _value(self, node: ast.expr, depth: int) -> Value:
-        if depth > 20:
-            raise FormulaError("the formula is nested too deeply")
+    def _value(self, node: ast.expr) -> Value:
+        self._depth += 1
+        try:
+            if self._depth > _MOST_DEPTH:
+                raise FormulaError("the formula, or the chain of cells that it refers to, is nested too deeply")
+            return self._value_of(node)
+        finally:
+            self._depth -= 1
+
+    def _value_of(self, node: ast.expr) -> Value:
         match node:
             case ast.Constant(value=bool()):
                 raise FormulaError("there are numbers and texts")
@@ -144,23 +149,23 @@ class Evaluation:
             case ast.Name() if reference := CELL.fullmatch(node.id):
                 return self._cell(reference[1], int(reference[2]))
             case ast.UnaryOp(op=ast.USub()):
-                return -self._number(node.operand, depth)
+                return -self._number(node.operand)
             case ast.BinOp():
-                return self._arithmetic(node, depth)
+                return self._arithmetic(node)
             case ast.Call(func=ast.Name(id=name)) if name in _FUNCTIONS and not node.keywords:
-                return self._call(name, node.args, depth)
+                return self._call(name, node.args)
         raise FormulaError(f"a formula has numbers, cells, + - * / and the functions {', '.join(sorted(_FUNCTIONS))}")
 
-    def _number(self, node: ast.expr, depth: int) -> float:
-        value = self._value(node, depth + 1)
+    def _number(self, node: ast.expr) -> float:
+        value = self._value(node)
         if isinstance(value, str):
             if value:
                 raise FormulaError(f"{value[:40]!r} is not a number")
             return 0.0
         return float(value)
 
-    def _arithmetic(self, node: ast.BinOp, depth: int) -> float:
-        left, right = self._number(node.left, depth), self._number(node.right, depth)
+    def _arithmetic(self, node: ast.BinOp) -> float:
+        left, right = self._number(node.left), self._number(node.right)
         match node.op:
             case ast.Add():
                 result = left + right
@@ -176,19 +181,19 @@ class Evaluation:
             raise FormulaError("the result is too large")
         return result
 
-    def _call(self, name: str, nodes: Sequence[ast.expr], depth: int) -> float:
-        arguments = [self._argument(node, depth) for node in nodes]
+    def _call(self, name: str, nodes: Sequence[ast.expr]) -> float:
+        arguments = [self._argument(node) for node in nodes]
         try:
             return float(_FUNCTIONS[name](*arguments))
         except (TypeError, ValueError, ZeroDivisionError, IndexError, OverflowError):
             raise FormulaError(f"{name} cannot be computed from these arguments") from None
 
-    def _argument(self, node: ast.expr, depth: int) -> list[Value]:
+    def _argument(self, node: ast.expr) -> list[Value]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if ":" in node.value and _RANGE.fullmatch(node.value):
                 return [self._cell(column, row) for column, row in range_of(node.value)]
             return [node.value]
-        return [self._value(node, depth + 1)]
+        return [self._value(node)]
 
 
 def _numbers(*arguments: list[Value]) -> list[float]:
