@@ -1,0 +1,221 @@
+"""Requests to whoever looks after a database."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.envs.tools import words
+from rollenv.envs.tools.base import Call
+from rollenv.envs.tools.database.backend import Firm, make_firm
+from rollenv.envs.tools.generate import GeneratedToolEnv
+from rollenv.envs.tools.goals import Draw, Fact, Goal, Path, Template
+
+_MOST_RAISE = 20
+
+Rows = list[dict[str, Any]]
+
+
+def _rows(draw: Draw, table: str) -> Rows:
+    return list(draw.state["tables"][table]["rows"].values())
+
+
+def _team(draw: Draw, key: int | None = None) -> dict[str, Any]:
+    teams = _rows(draw, "teams")
+    return draw.rng.choice(teams) if key is None else next(team for team in teams if team["id"] == key)
+
+
+def _run(query: str, **values: object) -> list[Call]:
+    return [("run_sql", {"query": query.format(**values)})]
+
+
+def _reads(*tables: str) -> list[Path]:
+    return [("tables", table) for table in tables]
+
+
+_TABLES: list[Call] = [("list_tables", {})]
+
+
+def _salary(draw: Draw, breaks: bool) -> Goal | None:
+    one = draw.rng.choice(_rows(draw, "staff"))
+    most = one["salary"] * (100 + _MOST_RAISE) // 100
+    salary = draw.rng.randint(most + 50, most + 2000) if breaks else draw.rng.randint(one["salary"] - 500, most - 1)
+    ask = draw.say("Change the salary of {who}", "{who} gets another salary", who=one["name"])
+    fact = Fact(("salary", "much", "earn"), f"It is {salary} from now on.", f"{ask}.", "What is the new salary?")
+    look = [_TABLES, _run("SELECT id, salary FROM staff WHERE name = '{who}'", who=one["name"])]
+    act = _run("UPDATE staff SET salary = {salary} WHERE id = {id}", salary=salary, id=one["id"])
+    return Goal(f"{ask}: {salary}.", look, act, fact=fact, reads=_reads("staff"))
+
+
+def _raise_all(draw: Draw, breaks: bool) -> Goal | None:
+    team, more = _team(draw), draw.rng.randint(11, 199)
+    ask = draw.say(
+        "Everybody in the team {team} earns {more} more.",
+        "Raise all salaries in the team {team} by {more}.",
+        team=team["name"],
+        more=more,
+    )
+    look = [_TABLES, _run("SELECT id FROM teams WHERE name = '{name}'", name=team["name"])]
+    act = _run("UPDATE staff SET salary = salary + {more} WHERE team_id = {id}", more=more, id=team["id"])
+    return Goal(ask, look, act, reads=_reads("staff", "teams"))
+
+
+def _delete(draw: Draw, breaks: bool) -> Goal | None:
+    project = draw.one([one for one in _rows(draw, "projects") if one["done"] != breaks])
+    if project is None:
+        return None
+    ask = draw.say(
+        "Delete the project {title}.", "The project {title} can go from the database.", title=project["title"]
+    )
+    look = [_TABLES, _run("SELECT id, done FROM projects WHERE title = '{title}'", title=project["title"])]
+    return Goal(ask, look, _run("DELETE FROM projects WHERE id = {id}", id=project["id"]), reads=_reads("projects"))
+
+
+def _change_team(draw: Draw, breaks: bool) -> Goal | None:
+    one, team = draw.rng.choice(_rows(draw, "staff")), _team(draw)
+    ask = draw.say("{who} changes to another team", "Put {who} into another team", who=one["name"])
+    fact = Fact(("team", "which", "where"), f"It is the team {team['name']}.", f"{ask}.", "Which team?")
+    look = [_TABLES, _run("SELECT id FROM teams WHERE name = '{team}'", team=team["name"])]
+    act = _run("UPDATE staff SET team_id = {id} WHERE name = '{who}'", id=team["id"], who=one["name"])
+    return Goal(f"{ask}: {team['name']}.", look, act, fact=fact, reads=_reads("staff", "teams"))
+
+
+def _hire(draw: Draw, breaks: bool) -> Goal | None:
+    team, salary = _team(draw), draw.rng.randint(2500, 6000)
+    name = f"{draw.rng.choice(words.FIRST)} {words.name(draw.rng)}"
+    hired = words.day("2031-01-01", draw.rng.randint(0, 300))
+    ask = draw.say(
+        "Enter {name} into staff: team {team}, salary {salary}, hired {hired}.",
+        "{name} joined the team {team} on {hired} and earns {salary}; add that to staff.",
+        name=name,
+        team=team["name"],
+        salary=salary,
+        hired=hired,
+    )
+    look = [_TABLES, _run("SELECT id FROM teams WHERE name = '{team}'", team=team["name"])]
+    act = _run(
+        "INSERT INTO staff (name, team_id, salary, hired) VALUES ('{name}', {id}, {salary}, '{hired}')",
+        name=name,
+        id=team["id"],
+        salary=salary,
+        hired=hired,
+    )
+    return Goal(ask, look, act, reads=_reads("teams", "staff"))
+
+
+def _finish(draw: Draw, breaks: bool) -> Goal | None:
+    team, limit = _team(draw), draw.rng.randint(20, 90) * 1000
+    ask = draw.say(
+        "Set done to 1 for all projects of the team {team} that cost less than {limit}.",
+        "All projects of the team {team} with a cost below {limit} are done; set done to 1.",
+        team=team["name"],
+        limit=limit,
+    )
+    look = [_TABLES, _run("SELECT id FROM teams WHERE name = '{team}'", team=team["name"])]
+    act = _run("UPDATE projects SET done = 1 WHERE team_id = {id} AND cost < {limit}", id=team["id"], limit=limit)
+    return Goal(ask, look, act, reads=_reads("projects", "teams"))
+
+
+def _answer(ask: str, query: list[Call], answer: object, reads: list[Path]) -> Goal:
+    return Goal(ask, [_TABLES, query], done=f"The answer is {answer}.", answers=[str(answer)], reads=reads)
+
+
+def _payroll(draw: Draw, breaks: bool) -> Goal | None:
+    team = _team(draw)
+    total = sum(one["salary"] for one in _rows(draw, "staff") if one["team_id"] == team["id"])
+    ask = draw.say(
+        "What do all members of the team {team} earn together?",
+        "Tell me the sum of the salaries in the team {team}.",
+        team=team["name"],
+    )
+    query = _run(
+        "SELECT SUM(salary) FROM staff JOIN teams ON team_id = teams.id WHERE teams.name = '{team}'", team=team["name"]
+    )
+    return _answer(ask, query, total, _reads("staff", "teams")) if total else None
+
+
+def _mean_cost(draw: Draw, breaks: bool) -> Goal | None:
+    done = draw.rng.randint(0, 1)
+    costs = [one["cost"] for one in _rows(draw, "projects") if one["done"] == done]
+    word = "done" if done else "not done"
+    ask = draw.say(
+        "What do projects that are {word} cost on average, to two decimals?",
+        "Give me the mean cost of the projects that are {word}, to two decimals.",
+        word=word,
+    )
+    query = _run("SELECT ROUND(AVG(cost), 2) FROM projects WHERE done = {done}", done=done)
+    return _answer(ask, query, round(sum(costs) / len(costs), 2), _reads("projects")) if costs else None
+
+
+def _best_paid(draw: Draw, breaks: bool) -> Goal | None:
+    team = _team(draw)
+    members = [one for one in _rows(draw, "staff") if one["team_id"] == team["id"]]
+    if len(members) < 2:
+        return None
+    best = max(members, key=lambda one: int(one["salary"]))["name"]
+    ask = draw.say(
+        "Who earns most in the team {team}?",
+        "Tell me who has the highest salary in the team {team}.",
+        team=team["name"],
+    )
+    query = _run(
+        "SELECT staff.name FROM staff JOIN teams ON team_id = teams.id WHERE teams.name = '{team}' "
+        "ORDER BY salary DESC LIMIT 1",
+        team=team["name"],
+    )
+    return _answer(ask, query, best, _reads("staff", "teams"))
+
+
+def _budget(draw: Draw, breaks: bool) -> Goal | None:
+    one = draw.rng.choice(_rows(draw, "staff"))
+    team = _team(draw, one["team_id"])
+    ask = draw.say(
+        "What is the budget of the team that {who} is in?", "How high is the budget of {who}'s team?", who=one["name"]
+    )
+    query = _run(
+        "SELECT budget FROM teams JOIN staff ON team_id = teams.id WHERE staff.name = '{who}'", who=one["name"]
+    )
+    return _answer(ask, query, team["budget"], _reads("staff", "teams"))
+
+
+def _city_cost(draw: Draw, breaks: bool) -> Goal | None:
+    city = _team(draw)["city"]
+    there = {team["id"] for team in _rows(draw, "teams") if team["city"] == city}
+    total = sum(one["cost"] for one in _rows(draw, "projects") if one["team_id"] in there and not one["done"])
+    ask = draw.say(
+        "What do the projects of teams in {city} cost in all that are not done?",
+        "Add up the costs of all projects that are not done and belong to teams in {city}.",
+        city=city,
+    )
+    query = _run(
+        "SELECT SUM(cost) FROM projects JOIN teams ON team_id = teams.id WHERE city = '{city}' AND done = 0", city=city
+    )
+    return _answer(ask, query, total, _reads("projects", "teams")) if total else None
+
+
+class SqlEnv(GeneratedToolEnv):
+    """A company's database: rows are looked up, added, changed and deleted with SQL."""
+
+    intro = "You look after the SQLite database of a company. Whether a project is done is 1 or 0."
+    templates = (
+        Template(_salary, f"No salary of one person is raised by more than {_MOST_RAISE} percent at once."),
+        Template(_raise_all),
+        Template(_delete, "Only projects that are done are deleted."),
+        Template(_change_team),
+        Template(_hire),
+        Template(_finish),
+        Template(_payroll),
+        Template(_mean_cost),
+        Template(_best_paid),
+        Template(_budget),
+        Template(_city_cost),
+    )
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        if self.missing == "functions":
+            raise UsageError("missing='functions': there is one function for everything here")
+
+    def world(self, rng: random.Random) -> Firm:
+        return make_firm(rng, self.size)
