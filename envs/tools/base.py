@@ -286,7 +286,8 @@ class ToolEnv(Env):
             self.called += len(answers)
             self.failed += sum(answer.failed for answer in answers)
             self.last = "\n".join(f"<tool_response>\n{answer.text}\n</tool_response>" for answer in answers)
-            info = {"use_tool": True, "tool_responses": [answer.text for answer in answers]}
+            read = not any(call.problem for call in found)
+            info = {"use_tool": True, "tool_responses": [answer.text for answer in answers], "valid": read}
             return self._after(ended=False, valid=not any(answer.failed for answer in answers), info=info)
         self.messages.append(message)
         self._advance(message)
@@ -305,7 +306,7 @@ class ToolEnv(Env):
     def _after(self, ended: bool, valid: bool, info: dict[str, Any]) -> StepResult:
         cut = not ended and self._cut()
         reward = 0.0 if valid else self.format_reward
-        info |= {"valid": valid}
+        info = {"valid": valid} | info
         if not ended and not cut:
             return self.last, reward, False, False, info
         judged = self.judge(self.current)
