@@ -6,6 +6,7 @@ import functools
 import json
 import marshal
 import sqlite3
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -165,6 +166,16 @@ class Database:
     def _progress(self) -> bool:
         self._spent += _EVERY
         return self._spent > self._steps
+
+    def _charging(self) -> Callable[[int], None]:
+        """:meth:`_charge` for SQLite's functions, which the garbage collector cannot look into: they hold nothing."""
+        weak = weakref.ref(self)
+
+        def charge(steps: int) -> None:
+            if database := weak():
+                database._charge(steps)
+
+        return charge
 
     def _charge(self, steps: int) -> None:
         """Called by functions whose one step is long."""
