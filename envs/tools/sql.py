@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import marshal
 import sqlite3
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from rollenv.envs.tools.sql_data import data_of, image_of
+from rollenv.envs.tools.sql_data import Prepare, data_of, image_of
 from rollenv.envs.tools.sql_functions import MOST_LENGTH, add_functions
 from rollenv.tools.backend import Backend, ToolError
 
@@ -75,14 +75,13 @@ class Database:
     Args:
         image: the database at the start, as :func:`~rollenv.envs.tools.sql_data.image_of` or :attr:`image` gives it;
             databases may share one, since it never changes.
-        prepare: called with every new connection, to add functions and collations.
+        prepare: called with every new connection, to add functions and collations, and with a function to be called
+            with the steps that a call of them is worth.
         steps: the most steps of a query.
     """
 
-    def __init__(
-        self, image: bytes = b"", prepare: Callable[[sqlite3.Connection], None] | None = None, steps: int = STEPS
-    ):
-        self._image, self._prepare, self._steps = image, prepare, steps
+    def __init__(self, image: bytes = b"", prepare: Prepare | None = None, steps: int = STEPS):
+        self.prepare, self._image, self._steps = prepare, image, steps
         self._connection: sqlite3.Connection | None = None
         self._written = False
         self._denied = ""
@@ -102,9 +101,11 @@ class Database:
             self.close()
             self._image = image
 
-    def twin(self) -> Database:
+    def twin(self) -> Self:
         """A copy that shares nothing that changes."""
-        return Database(self.image, self._prepare, self._steps)
+        other = copy.copy(self)
+        other._image, other._connection, other._written = self.image, None, False
+        return other
 
     def close(self) -> None:
         """Forget the connection; what was written since :attr:`image` was last read is lost."""
@@ -156,8 +157,8 @@ class Database:
             for limit, value in _LIMITS.items():
                 connection.setlimit(limit, value)
             add_functions(connection, self._charge)
-            if self._prepare:
-                self._prepare(connection)
+            if self.prepare:
+                self.prepare(connection, self._charge)
             connection.set_progress_handler(self._progress, _EVERY)
             connection.set_authorizer(self._authorize)
             self._connection = connection
@@ -166,16 +167,6 @@ class Database:
     def _progress(self) -> bool:
         self._spent += _EVERY
         return self._spent > self._steps
-
-    def _charging(self) -> Callable[[int], None]:
-        """:meth:`_charge` for SQLite's functions, which the garbage collector cannot look into: they hold nothing."""
-        weak = weakref.ref(self)
-
-        def charge(steps: int) -> None:
-            if database := weak():
-                database._charge(steps)
-
-        return charge
 
     def _charge(self, steps: int) -> None:
         """Called by functions whose one step is long."""
@@ -272,7 +263,7 @@ class SqlBackend(Backend):
 
     def load(self, data: Mapping[str, Any]) -> None:
         if data != self.data():
-            self.database.image = image_of(data)
+            self.database.image = image_of(data, self.database.prepare)
             self.state = json.loads(json.dumps({k: v for k, v in data.items() if k not in ("tables", "schema")}))
 
     def twin(self) -> Self:

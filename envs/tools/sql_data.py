@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
+import random
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+#: Adds functions and collations to a connection; it is given a function to call with the steps that one is worth.
+Prepare = Callable[[sqlite3.Connection, Callable[[int], None]], None]
 
 
 def quoted(name: str) -> str:
@@ -14,22 +19,57 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def table_image(name: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> bytes:
+def table_image(
+    name: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]], prepare: Prepare | None = None
+) -> bytes:
     """The image of a database with one table.
 
     Args:
         name: of the table.
         columns: their names and what follows in their definition, such as ``TEXT``.
         rows: a value for each column.
+        prepare: adds the collations that the columns name.
     """
     sql = f"CREATE TABLE {quoted(name)} ({', '.join(f'{quoted(column)} {kind}' for column, kind in columns)})"
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+    with _opened(prepare) as connection:
         connection.execute(sql)
         connection.execute("BEGIN")
         marks = ", ".join("?" * len(columns))
         connection.executemany(f"INSERT INTO {quoted(name)} VALUES ({marks})", [tuple(row) for row in rows])
         connection.execute("COMMIT")
         return connection.serialize()
+
+
+def random_query(image: bytes, rng: random.Random) -> str:
+    """A query that looks at a table.
+
+    Args:
+        image: of the database.
+        rng: source of the draws.
+    """
+    tables = columns_of(image)
+    if not tables:
+        return "SELECT 1"
+    table, columns = rng.choice(tables)
+    return f"SELECT `{rng.choice(columns)[1]}` FROM `{table}` LIMIT {rng.randint(1, 5)}"
+
+
+@functools.lru_cache(maxsize=64)
+def columns_of(image: bytes) -> list[tuple[str, list[tuple[Any, ...]]]]:
+    """The tables of a database, and what ``PRAGMA table_info`` says of the columns of each; not to be changed."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        if image:
+            connection.deserialize(image)
+        tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1").fetchall()
+        return [(name, connection.execute(f"PRAGMA table_info({quoted(name)})").fetchall()) for (name,) in tables]
+
+
+@contextlib.contextmanager
+def _opened(prepare: Prepare | None) -> Iterator[sqlite3.Connection]:
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        if prepare:
+            prepare(connection, lambda steps: None)
+        yield connection
 
 
 def data_of(image: bytes) -> dict[str, Any]:
@@ -73,9 +113,14 @@ def _mark(value: Any) -> str:
     return "CAST(? AS TEXT)" if isinstance(value, Mapping) and "text" in value else "?"
 
 
-def image_of(data: Mapping[str, Any]) -> bytes:
-    """The image of a database that :func:`data_of` described."""
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+def image_of(data: Mapping[str, Any], prepare: Prepare | None = None) -> bytes:
+    """The image of a database that :func:`data_of` described.
+
+    Args:
+        data: with ``tables`` and ``schema``.
+        prepare: adds the collations that it names.
+    """
+    with _opened(prepare) as connection:
         connection.execute("BEGIN")
         own = sorted(data["tables"].items(), key=lambda each: each[0].startswith("sqlite_"))
         for name, table in own:
