@@ -7,6 +7,7 @@ import functools
 import json
 import marshal
 import sqlite3
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -156,11 +157,12 @@ class Database:
             connection.text_factory = _decoded
             for limit, value in _LIMITS.items():
                 connection.setlimit(limit, value)
-            add_functions(connection, self._charge)
+            weak = weakref.proxy(self)  # the garbage collector cannot look into what a connection holds
+            add_functions(connection, lambda steps: weak._charge(steps))
             if self.prepare:
-                self.prepare(connection, self._charge)
-            connection.set_progress_handler(self._progress, _EVERY)
-            connection.set_authorizer(self._authorize)
+                self.prepare(connection, lambda steps: weak._charge(steps))
+            connection.set_progress_handler(lambda: weak._progress(), _EVERY)
+            connection.set_authorizer(lambda *what: weak._authorize(*what))
             self._connection = connection
         return self._connection
 
