@@ -45,6 +45,8 @@ def together(world: World, goals: Sequence[Fitted]) -> bool:
         return False
     if any(mentions(one.goal.ask, answer) for one in goals for other in goals for answer in other.goal.answers):
         return False
+    if any(mentions(one.goal.done, answer) for one in others for answer in new.goal.answers):  # asked twice
+        return False
     active = [one for one in goals if one.changes]
     return len(active) < 2 or _played(world, active) == _played(world, active[::-1])
 

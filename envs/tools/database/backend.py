@@ -76,6 +76,10 @@ def make_firm(rng: random.Random, size: int) -> Firm:
     return Firm(Database(image_of({"tables": tables})))
 
 
+def _hired(rng: random.Random) -> str:
+    return words.day("2025-01-01", rng.randint(0, 2000))
+
+
 def _teams(rng: random.Random, count: int) -> list[dict[str, Any]]:
     names = rng.sample(words.TOPICS, min(count, len(words.TOPICS)))
     return [

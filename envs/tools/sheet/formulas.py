@@ -113,9 +113,6 @@ class Evaluation:
         return round(value, 6) if isinstance(value, float) else value
 
     def _cell(self, column: str, row: int) -> Value:
-        self._work += 1
-        if self._work > _MOST_WORK:
-            raise FormulaError("the formulas of this sheet take too long")
         if (column, row) not in self._known:
             self._known[column, row] = None  # seen again while it is computed, it refers to itself
             content = self._cells.get(column, {}).get(str(row), "")
@@ -134,6 +131,8 @@ class Evaluation:
     def _value(self, node: ast.expr) -> Value:
         self._depth += 1
         try:
+            if self._work > _MOST_WORK:
+                raise FormulaError("the formulas of this sheet take too long")
             if self._depth > _MOST_DEPTH:
                 raise FormulaError("the formula, or the chain of cells that it refers to, is nested too deeply")
             return self._value_of(node)
@@ -191,7 +190,9 @@ class Evaluation:
     def _argument(self, node: ast.expr) -> list[Value]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if ":" in node.value and _RANGE.fullmatch(node.value):
-                return [self._cell(column, row) for column, row in range_of(node.value)]
+                cells = range_of(node.value)
+                self._work += len(cells)
+                return [self._cell(column, row) for column, row in cells]
             return [node.value]
         return [self._value(node)]
 

@@ -141,7 +141,7 @@ def _total(draw: Draw, breaks: bool) -> Goal | None:
         who=order.who,
         what=order.what,
     )
-    look = [*order.look, [*order.see, ("get_product", {"product_id": order.data["product"]})]]
+    look = [*order.look, order.see, [("get_product", {"product_id": order.data["product"]})]]
     said = f"{total:.2f}"
     reads = [order.path, ("products", order.data["product"])]
     return Goal(ask, look, done=f"It comes to {said}.", answers=[said], reads=reads)
