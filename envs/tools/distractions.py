@@ -24,26 +24,48 @@ class Distractions(Backend):
 
     @tool
     def convert_currency(self, amount: float, source: str, target: str) -> dict[str, float]:
-        """Convert an amount of money between EUR, USD, GBP, JPY and CHF."""
+        """Convert an amount of money between EUR, USD, GBP, JPY and CHF.
+
+        Args:
+            amount: how much.
+            source: a currency.
+            target: a currency.
+        """
         if source not in _RATES or target not in _RATES:
             raise ToolError(f"the currencies are {', '.join(_RATES)}")
         return {"amount": round(amount / _RATES[source] * _RATES[target], 2)}
 
     @tool
     def convert_length(self, value: float, source: str, target: str) -> dict[str, float]:
-        """Convert a length between m, km, cm, mile, foot and inch."""
+        """Convert a length between m, km, cm, mile, foot and inch.
+
+        Args:
+            value: the length.
+            source: its unit.
+            target: the unit wanted.
+        """
         if source not in _METRES or target not in _METRES:
             raise ToolError(f"the units are {', '.join(_METRES)}")
         return {"value": round(value * _METRES[source] / _METRES[target], 6)}
 
     @tool
     def convert_temperature(self, value: float, target: Literal["celsius", "fahrenheit"]) -> dict[str, float]:
-        """Convert a temperature to the given unit, from the other one."""
+        """Convert a temperature to the given unit, from the other one.
+
+        Args:
+            value: the temperature.
+            target: the unit wanted.
+        """
         return {"value": round((value - 32) / 1.8 if target == "celsius" else value * 1.8 + 32, 2)}
 
     @tool
     def days_between(self, first: str, second: str) -> dict[str, int]:
-        """The number of days from one date to another."""
+        """The number of days from one date to another.
+
+        Args:
+            first: as in 2031-05-14.
+            second: as in 2031-05-14.
+        """
         return {"days": (_date(second) - _date(first)).days}
 
     @tool
@@ -58,7 +80,12 @@ class Distractions(Backend):
 
     @tool
     def change_case(self, text: str, form: Literal["upper", "lower", "title"]) -> str:
-        """Write a text in capitals, small letters or with capital initials."""
+        """Write a text in capitals, small letters or with capital initials.
+
+        Args:
+            text: what to write.
+            form: how.
+        """
         return str(getattr(text, form)())
 
     @tool
@@ -75,7 +102,13 @@ class Distractions(Backend):
 
     @tool
     def loan_payment(self, amount: float, years: int, percent: float) -> dict[str, float]:
-        """The monthly payment of a loan at a yearly rate in percent."""
+        """The monthly payment of a loan at a yearly rate in percent.
+
+        Args:
+            amount: of the loan.
+            years: until it is paid back.
+            percent: interest for a year.
+        """
         if not (0 < years <= 100 and 0 <= percent <= 100 and 0 <= amount <= 1e12):
             raise ToolError("the years are from 1 to 100, the rate from 0 to 100 and the amount from 0 to 1e12")
         rate, months = percent / 1200, years * 12

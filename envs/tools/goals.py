@@ -127,12 +127,16 @@ class Draw:
         Args:
             table: the part of the state.
             fits: what a record has to be like.
+
+        Returns:
+            Its id, and the record.
         """
         return self.one([(key, one) for key, one in self.state[table].items() if fits(one)])
 
     def any(self, table: str) -> tuple[str, Any]:
         """One of the records of a table, with its id."""
-        return self.rng.choice(list(self.state[table].items()))
+        records: Mapping[str, Any] = self.state[table]
+        return self.rng.choice(list(records.items()))
 
     def say(self, *forms: str, **values: object) -> str:
         """One of several phrasings.

@@ -84,21 +84,37 @@ class Tree(World):
 
     @tool
     def write_file(self, path: str, text: str) -> str:
-        """Write a whole file: a new one, or over an old one."""
+        """Write a whole file: a new one, or over an old one.
+
+        Args:
+            path: of the file.
+            text: all that it is to contain.
+        """
         path = _clean(path)
         self._write(path if path in self.files else self._new(path), text)
         return f"{path} is written"
 
     @tool
     def append_line(self, path: str, line: str) -> str:
-        """Add a line at the end of a file."""
+        """Add a line at the end of a file.
+
+        Args:
+            path: of the file.
+            line: to add.
+        """
         path = self._file(path)
         self._write(path, f"{self.files[path]}\n{line}" if self.files[path] else line)
         return f"{path} has one more line"
 
     @tool
     def replace_text(self, path: str, old: str, new: str) -> str:
-        """Replace a text that occurs once in a file by another one."""
+        """Replace a text that occurs once in a file by another one.
+
+        Args:
+            path: of the file.
+            old: a part of its text.
+            new: what comes in its place.
+        """
         path = self._file(path)
         if not old or self.files[path].count(old) != 1:
             raise ToolError(f"{old[:60]!r} does not occur exactly once in {path}")
@@ -107,14 +123,24 @@ class Tree(World):
 
     @tool
     def move(self, source: str, target: str) -> str:
-        """Move or rename a file; the target is its new path."""
+        """Move or rename a file; the target is its new path.
+
+        Args:
+            source: the path of the file.
+            target: its new path, with its name.
+        """
         source, target = self._file(source), self._new(target)
         self.files[target] = self.files.pop(source)
         return f"{source} is now {target}"
 
     @tool
     def copy_file(self, source: str, target: str) -> str:
-        """Copy a file; the target is the path of the copy."""
+        """Copy a file; the target is the path of the copy.
+
+        Args:
+            source: the path of the file.
+            target: the path of the copy, with its name.
+        """
         source, target = self._file(source), self._new(target)
         self.files[target] = self.files[source]
         return f"{source} is copied to {target}"

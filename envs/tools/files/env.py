@@ -31,7 +31,8 @@ def _find(*paths: str) -> list[Call]:
 
 
 def _folder(draw: Draw, but: str = "") -> str:
-    return draw.rng.choice([one for one in draw.state["folders"] if one not in ("/", but)])
+    folders: list[str] = [one for one in draw.state["folders"] if one not in ("/", but)]
+    return draw.rng.choice(folders)
 
 
 def _read(path: str) -> list[Call]:

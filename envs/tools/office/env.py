@@ -7,8 +7,9 @@ import random
 from rollenv.envs.tools import words
 from rollenv.envs.tools.generate import GeneratedToolEnv
 from rollenv.envs.tools.goals import Draw, Fact, Goal, Template
-from rollenv.envs.tools.office.backend import Office, make_office
+from rollenv.envs.tools.office.backend import Office
 from rollenv.envs.tools.office.calendar import CALENDAR
+from rollenv.envs.tools.office.records import make_office
 
 
 def _forward(draw: Draw, breaks: bool) -> Goal | None:

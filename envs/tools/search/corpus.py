@@ -46,7 +46,10 @@ town | postcode |  | the postcode of {x} | {x} has the postcode {y}. | Letters t
 def _relations() -> dict[str, tuple[Relation, ...]]:
     rows = [[cell.strip() for cell in line.split("|")] for line in _TABLE.strip().splitlines()]
     kinds = dict.fromkeys(row[0] for row in rows)
-    return {kind: tuple(Relation(*row[1:4], tuple(row[4:])) for row in rows if row[0] == kind) for kind in kinds}
+    return {
+        kind: tuple(Relation(row[1], row[2], row[3], tuple(row[4:])) for row in rows if row[0] == kind)
+        for kind in kinds
+    }
 
 
 RELATIONS = _relations()

@@ -31,7 +31,12 @@ class Library(World):
 
     @tool
     def search(self, query: str, top: Annotated[int, Field(ge=1, le=10)] = 5) -> list[dict[str, str]]:
-        """Find documents by words in them; gives ids and titles, the best match first."""
+        """Find documents by words in them; gives ids and titles, the best match first.
+
+        Args:
+            query: words.
+            top: the most documents, 1 to 10.
+        """
         found = self.corpus.search(query, top)
         if not found:
             raise ToolError("no document has any of these words")

@@ -90,7 +90,12 @@ class Sheet(World):
 
     @tool
     def find_rows(self, column: Column, text: str) -> list[int]:
-        """The rows whose cell in a column has exactly this value."""
+        """The rows whose cell in a column has exactly this value.
+
+        Args:
+            column: a letter.
+            text: the whole value, as it is shown.
+        """
         values = Evaluation(self.cells)
         rows = sorted(map(int, self.cells.get(column, {})))
         return [row for row in rows if str(plain(values.shown(column, row))).lower() == text.strip().lower()]
@@ -99,8 +104,8 @@ class Sheet(World):
     def calculate(self, formula: str) -> Value:
         """The value of a formula, without writing it anywhere.
 
-        Formulas have cells, numbers, + - * / and SUM, AVERAGE, MIN, MAX, COUNT, ROUND, SUMIF(range, value, range) and
-        COUNTIF(range, value).
+        Args:
+            formula: of cells, numbers, + - * / and SUM, AVERAGE, MIN, MAX, COUNT, ROUND, SUMIF(range, value, range).
         """
         try:
             return plain(Evaluation(self.cells).formula(formula))
@@ -109,14 +114,24 @@ class Sheet(World):
 
     @tool
     def set_cell(self, cell: str, content: float | str) -> str:
-        """Write a number, a text or a formula such as =SUM(C2:C9) into a cell."""
+        """Write a number, a text or a formula such as =SUM(C2:C9) into a cell.
+
+        Args:
+            cell: such as C7.
+            content: an empty text empties the cell.
+        """
         column, row = _place(cell)
         self.put(column, row, _content(content))
         return f"{column}{row} is {plain(Evaluation(self.cells).shown(column, row))}"
 
     @tool
     def fill_down(self, cell: str, last_row: Row) -> str:
-        """Copy a cell to the rows below it; the rows in its formula go along."""
+        """Copy a cell to the rows below it; the rows in its formula go along.
+
+        Args:
+            cell: such as C2.
+            last_row: the last row that gets a copy.
+        """
         column, row = _place(cell)
         content = self.cells.get(column, {}).get(str(row), "")
         for below in range(row + 1, last_row + 1):
@@ -133,7 +148,12 @@ class Sheet(World):
 
     @tool
     def sort_table(self, column: Column, descending: bool = False) -> str:
-        """Sort the rows of the table, columns A to D, by a column."""
+        """Sort the rows of the table, columns A to D, by a column.
+
+        Args:
+            column: a letter, A to D.
+            descending: the highest first.
+        """
         values, last = Evaluation(self.cells), self.last_row()
         keys = {row: values.shown(column, row) for row in range(2, last + 1)}
         order = sorted(keys, key=lambda row: _sort_key(keys[row]), reverse=descending)

@@ -76,44 +76,81 @@ class Shop(World):
 
     @tool
     def change_address(self, order_id: str, address: str) -> str:
-        """Send a pending order to another address, given as street and number, comma, city."""
+        """Send a pending order to another address, given as street and number, comma, city.
+
+        Args:
+            order_id: such as O1234.
+            address: the new one.
+        """
         self._pending(order_id)["address"] = " ".join(address.split())[:200]
         return f"order {order_id} has a new address"
 
     @tool
     def set_quantity(self, order_id: str, quantity: Amount) -> str:
-        """Change how many pieces a pending order is for."""
+        """Change how many pieces a pending order is for.
+
+        Args:
+            order_id: such as O1234.
+            quantity: pieces.
+        """
         self._pending(order_id)["quantity"] = quantity
         return f"order {order_id} is for {quantity}"
 
     @tool
     def set_discount(self, order_id: str, percent: Annotated[int, Field(ge=0, le=100)]) -> str:
-        """Set the discount of a pending order, in percent."""
+        """Set the discount of a pending order, in percent.
+
+        Args:
+            order_id: such as O1234.
+            percent: 0 for none.
+        """
         self._pending(order_id)["discount"] = percent
         return f"order {order_id} has a discount of {percent} %"
 
     @tool
     def set_price(self, product_id: str, price: Annotated[float, Field(gt=0, le=100_000)]) -> str:
-        """Set the price of a product."""
+        """Set the price of a product.
+
+        Args:
+            product_id: such as P1234.
+            price: for one piece.
+        """
         self.record("products", product_id)["price"] = round(price, 2)
         return f"product {product_id} costs {price:.2f}"
 
     @tool
     def add_stock(self, product_id: str, pieces: Amount) -> str:
-        """Add pieces of a product that have arrived to the stock."""
+        """Add pieces of a product that have arrived to the stock.
+
+        Args:
+            product_id: such as P1234.
+            pieces: how many have arrived.
+        """
         product = self.record("products", product_id)
         product["stock"] += pieces
         return f"product {product_id} has a stock of {product['stock']}"
 
     @tool
     def set_email(self, customer_id: str, email: str) -> str:
-        """Change the email address of a customer."""
+        """Change the email address of a customer.
+
+        Args:
+            customer_id: such as C1234.
+            email: the new address.
+        """
         self.record("customers", customer_id)["email"] = email.strip()[:100]
         return f"customer {customer_id} has a new email address"
 
     @tool
     def place_order(self, customer_id: str, product_id: str, quantity: Amount, address: str) -> str:
-        """Place an order for a customer, to an address given as street and number, comma, city."""
+        """Place an order for a customer, to an address given as street and number, comma, city.
+
+        Args:
+            customer_id: such as C1234.
+            product_id: such as P1234.
+            quantity: pieces.
+            address: where it is sent.
+        """
         self.record("customers", customer_id)
         self.record("products", product_id)
         key = self.next_id("orders")

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from rollenv.core import ResetResult, StepResult, UsageError
 from rollenv.envs.tools import words
-from rollenv.envs.tools.base import Problem, ToolEnv
+from rollenv.envs.tools.base import Move, Problem, ToolEnv
 from rollenv.tools.backend import Backend, ToolError, tool
 from rollenv.tools.calls import CallForm
 
@@ -76,7 +76,7 @@ class TinyEnv(ToolEnv):
         names, numbers = rng.sample(words.FIRST, self.records), rng.sample(range(10, 100), self.records)
         orders = {str(n): {"name": name, "status": "new"} for n, name in zip(numbers, names, strict=True)}
         verb = rng.choice(list(_VERBS))
-        plan = [[("find", {"name": names[0]})], [(verb, {"id": numbers[0]})], "Done."]
+        plan: list[Move] = [[("find", {"name": names[0]})], [(verb, {"id": numbers[0]})], "Done."]
         return Problem(f"{verb} {names[0]}", Orders(orders), plan)
 
     def _short(self) -> str:
