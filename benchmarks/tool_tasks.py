@@ -2,7 +2,7 @@
 
 For every id: the share of tasks that the oracle solves, the oracle with a share of its actions replaced by random ones,
 random actions, and agents that always say the same. Duplicates are among tasks 0 to 999; the last column counts the
-tasks that 2,000 of the train split and 2,000 of the test split have in common.
+names that 2,000 tasks of the train split and 2,000 of the test split have in common.
 """
 
 from __future__ import annotations
@@ -73,8 +73,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--tasks", type=int, default=1000)
     parser.add_argument("--names", type=int, default=2000)
+    parser.add_argument("--small", action="store_true", help="20 seeds, 100 tasks, 100 names")
     parser.add_argument("--only", default="tools:", help="part of the ids")
     args = parser.parse_args()
+    if args.small:
+        args.seeds, args.tasks, args.names = 20, 100, 100
     ids = [spec.id for suite in SUITES for spec in rollenv.list_envs(f"tools:{suite}-v0") if args.only in spec.id]
     text = header() + "\n" + table(HEAD, [row(env_id, args) for env_id in ids])
     save("tool_tasks", text) if args.only == "tools:" else print(text)
