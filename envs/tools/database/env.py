@@ -9,7 +9,7 @@ from rollenv.core import UsageError
 from rollenv.envs.tools import words
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.database.backend import Firm, make_firm
-from rollenv.envs.tools.generate import GeneratedToolEnv
+from rollenv.envs.tools.generate import GeneratedProblem, GeneratedToolEnv
 from rollenv.envs.tools.goals import Draw, Fact, Goal, Path, Template
 
 _MOST_RAISE = 20
@@ -216,6 +216,11 @@ class SqlEnv(GeneratedToolEnv):
         super().__init__(**settings)
         if self.missing == "functions":
             raise UsageError("missing='functions': there is one function for everything here")
+
+    def problem(self, key: int) -> GeneratedProblem:
+        problem = super().problem(key)
+        problem.before = problem.backend.data()  # shared, and never changed
+        return problem
 
     def world(self, rng: random.Random) -> Firm:
         return make_firm(rng, self.size)

@@ -86,6 +86,29 @@ def test_the_oracle_uses_only_what_it_was_told(env_id):
             done = terminated or truncated
 
 
+@pytest.mark.parametrize("env_id", [one for one in IDS if one.startswith(("tools:SQL", "tools:Sheet"))])
+def test_numbers_and_names_in_queries_and_formulas_were_told(env_id):
+    """A number was heard, comes right after one (a new last row), or is the sum of two."""
+    env = rollenv.make(env_id, errors=0.0)
+    for seed in range(25):
+        heard, _ = env.reset(seed)
+        done = False
+        while not done:
+            move = env.current.plan[env.step_of_plan] if env.step_of_plan < len(env.current.plan) else ""
+            words = set(re.findall(r"[A-Za-z_]+|\d+", heard))
+            numbers = {int(word) for word in words if word.isdigit()}
+            for _, arguments in move if not isinstance(move, str) else ():
+                for token in re.findall(r"[A-Za-z_]+|\d+", " ".join(map(str, arguments.values()))):
+                    if token.isdigit() and len(token) > 1:
+                        near = int(token) in numbers or int(token) - 1 in numbers
+                        assert near or any(int(token) - one in numbers for one in numbers), f"seed {seed}: {token}"
+                    elif env_id.startswith("tools:SQL") and token.isalpha() and not token.isupper():
+                        assert token in words, f"seed {seed}: {token}"
+            observation, _, terminated, truncated, _ = env.step(env.oracle_action())
+            heard += observation
+            done = terminated or truncated
+
+
 @pytest.mark.parametrize("env_id", IDS)
 def test_answers_are_not_in_the_prompt_but_in_what_functions_say(env_id):
     env = rollenv.make(env_id)
