@@ -68,7 +68,7 @@ SCRIPTS = (
     Script("grading", data="gsm8k"),
     Script("adaptive_timeout", "--tasks 4 --samples 2", data="humaneval"),
     Script("webshop", "--only reference speed", data="webshop"),
-    Script("sandbox", "-n 10"),
+    Script("sandbox", "-n 10", peer="jupyter"),
     Script("sandbox_memory"),
     Script("sandbox_stress", "-n 200 --threads 4"),
     Script("schedule", "--steps 4 --seeds 1 --draws 200"),
