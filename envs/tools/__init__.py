@@ -7,7 +7,8 @@ import pkgutil
 
 
 def register_family() -> None:
-    """Register ``tools:*``: every folder here has a function ``register_tools()`` that adds its ids."""
-    for module in pkgutil.iter_modules(__path__):
-        if module.ispkg:
-            importlib.import_module(f"{__name__}.{module.name}").register_tools()
+    """Register ``tools:*``: folders with a function ``register_tools()`` add their ids, the others hold shared code."""
+    folders = [module.name for module in pkgutil.iter_modules(__path__) if module.ispkg]
+    for part in [importlib.import_module(f"{__name__}.{name}") for name in folders]:
+        if hasattr(part, "register_tools"):
+            part.register_tools()

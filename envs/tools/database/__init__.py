@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollenv.envs.tools.variants import HARDSHIPS, SIZES, register_suite
+from rollenv.envs.tools.generated.variants import HARDSHIPS, SIZES, register_suite
 
 
 def register_tools() -> None:

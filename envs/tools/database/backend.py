@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from rollenv.envs.tools import words
-from rollenv.envs.tools.goals import World
+from rollenv.envs.tools.generated import words
+from rollenv.envs.tools.generated.goals import World
 from rollenv.envs.tools.sql import Database, SqlBackend
 from rollenv.envs.tools.sql_data import image_of
 from rollenv.tools.backend import tool

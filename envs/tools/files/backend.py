@@ -6,8 +6,8 @@ import posixpath
 import random
 from typing import Any
 
-from rollenv.envs.tools import words
-from rollenv.envs.tools.goals import World
+from rollenv.envs.tools.generated import words
+from rollenv.envs.tools.generated.goals import World
 from rollenv.tools.backend import ToolError, tool
 
 #: Limits: files and folders, characters of a path and of a file.

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rollenv.envs.tools.goals import World
+from rollenv.envs.tools.generated.goals import World
 from rollenv.tools.backend import ToolError, tool
 
 Minutes = Annotated[int, Field(ge=5, le=600)]

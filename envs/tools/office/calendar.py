@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollenv.envs.tools import words
 from rollenv.envs.tools.base import Call
-from rollenv.envs.tools.goals import Draw, Fact, Goal, Template
+from rollenv.envs.tools.generated import words
+from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Template
 from rollenv.envs.tools.office.backend import minutes_of
 
 _MOST_PARTICIPANTS = 4

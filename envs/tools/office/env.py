@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from rollenv.envs.tools import words
-from rollenv.envs.tools.generate import GeneratedToolEnv
-from rollenv.envs.tools.goals import Draw, Fact, Goal, Template
+from rollenv.envs.tools.generated import words
+from rollenv.envs.tools.generated.generate import GeneratedToolEnv
+from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Template
 from rollenv.envs.tools.office.backend import Office
 from rollenv.envs.tools.office.calendar import CALENDAR
 from rollenv.envs.tools.office.records import make_office

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from rollenv.envs.tools import words
+from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.office.backend import Office
 
 

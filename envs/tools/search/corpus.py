@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rollenv.envs.tools import words
+from rollenv.envs.tools.generated import words
 
 _WORD = re.compile(r"\w+")
 _ENDS = ("Works", "Trading", "Brothers", "Mills", "Lines")

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from rollenv.core import UsageError
 from rollenv.envs.tools.base import Call
-from rollenv.envs.tools.generate import GeneratedToolEnv
-from rollenv.envs.tools.goals import Draw, Goal, Template, World
+from rollenv.envs.tools.generated.generate import GeneratedToolEnv
+from rollenv.envs.tools.generated.goals import Draw, Goal, Template, World
 from rollenv.envs.tools.search.corpus import RELATIONS, Corpus, make_corpus
 from rollenv.tools.backend import ToolError, tool
 
@@ -77,8 +77,8 @@ class SearchEnv(GeneratedToolEnv):
 
     Args:
         hops: documents that a question takes, or the least and the most, 1 to 5.
-        settings: of :class:`~rollenv.envs.tools.generate.GeneratedToolEnv`; nothing can be changed, left out or
-            forbidden here, so that neither ``missing`` nor ``policy`` is possible.
+        settings: of :class:`~rollenv.envs.tools.generated.generate.GeneratedToolEnv`; nothing can be changed, left out
+            or forbidden here, so that neither ``missing`` nor ``policy`` is possible.
     """
 
     intro = "You answer questions from a library of documents."

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rollenv.envs.tools import words
-from rollenv.envs.tools.goals import World
+from rollenv.envs.tools.generated import words
+from rollenv.envs.tools.generated.goals import World
 from rollenv.envs.tools.sheet.formulas import CELL, MOST_ROWS, Evaluation, FormulaError, Value, parse, range_of, shifted
 from rollenv.tools.backend import ToolError, tool
 

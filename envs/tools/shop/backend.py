@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rollenv.envs.tools import words
-from rollenv.envs.tools.goals import World
+from rollenv.envs.tools.generated import words
+from rollenv.envs.tools.generated.goals import World
 from rollenv.tools.backend import ToolError, tool
 
 Amount = Annotated[int, Field(ge=1, le=1000)]

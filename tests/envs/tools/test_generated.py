@@ -10,7 +10,7 @@ import pytest
 
 import rollenv
 from rollenv.core import UsageError
-from rollenv.envs.tools.hearing import MOST_SAID, REFUSALS, mentions, refuses
+from rollenv.envs.tools.generated.hearing import MOST_SAID, REFUSALS, mentions, refuses
 
 SUITES = ("Shop", "Office", "Files", "SQL", "Sheet", "Search")
 IDS = [spec.id for suite in SUITES for spec in rollenv.list_envs(f"tools:{suite}-v0")]

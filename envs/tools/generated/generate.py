@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Literal
 
 from rollenv.core import UsageError
 from rollenv.envs.tools.base import Informant, Judgement, Move, Problem, ToolEnv, User
-from rollenv.envs.tools.distractions import DISTRACTIONS
-from rollenv.envs.tools.filler import filler
-from rollenv.envs.tools.fitting import Fitted, fitted, together
-from rollenv.envs.tools.goals import Draw, Goal, Template, World
-from rollenv.envs.tools.hearing import MOST_SAID, mentions, refuses
+from rollenv.envs.tools.generated.distractions import DISTRACTIONS
+from rollenv.envs.tools.generated.filler import filler
+from rollenv.envs.tools.generated.fitting import Fitted, fitted, together
+from rollenv.envs.tools.generated.goals import Draw, Goal, Template, World
+from rollenv.envs.tools.generated.hearing import MOST_SAID, mentions, refuses
 
 #: Records of a world, by the name of its size.
 SIZES = {"small": 8, "medium": 20, "large": 60}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rollenv.envs.tools.goals import Goal, Path, World
-from rollenv.envs.tools.hearing import mentions
+from rollenv.envs.tools.generated.goals import Goal, Path, World
+from rollenv.envs.tools.generated.hearing import mentions
 from rollenv.tools.backend import differences
 
 
