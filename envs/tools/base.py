@@ -204,11 +204,8 @@ class ToolEnv(Env):
     def judge(self, problem: Problem) -> Judgement:
         """How the episode went, from the state and from what was said to the user."""
         start, now, aim = map(self.seen, (problem.start, problem.backend.data(), problem.wanted))
-        changed, wanted = differences(start, now), differences(start, aim)
-        done = {change.path: change for change in changed}
-        met = sum(_same(change, done.get(change.path)) for change in wanted)
-        paths = {change.path for change in wanted}
-        aside = sum(change.path not in paths for change in changed)
+        wanted = differences(start, aim)
+        met, aside = counted(differences(start, now), wanted)
         told = self.told(problem)
         asked = len(wanted) + len(told)
         success = now == aim and all(told)
@@ -393,8 +390,19 @@ class ToolEnv(Env):
         self._current.user.told = dict(state["told"])
 
 
-def _same(wanted: Change, done: Change | None) -> bool:
-    return done is not None and done.after == wanted.after
+def counted(changed: Sequence[Change], wanted: Sequence[Change]) -> tuple[int, int]:
+    """How many of the wanted changes were made, and how many changes were made elsewhere.
+
+    Args:
+        changed: made.
+        wanted: to be made.
+
+    Returns:
+        The two counts.
+    """
+    aims = {change.path: change.after for change in wanted}
+    met = sum(change.path in aims and aims[change.path] == change.after for change in changed)
+    return met, sum(change.path not in aims for change in changed)
 
 
 def _equal_calls(planned: Call, done: Call | str) -> bool:

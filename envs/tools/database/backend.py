@@ -7,8 +7,8 @@ from typing import Any
 
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.goals import World
-from rollenv.envs.tools.sql import Database, SqlBackend
-from rollenv.envs.tools.sql_data import image_of
+from rollenv.envs.tools.sql.data import image_of
+from rollenv.envs.tools.sql.database import Database, SqlBackend
 from rollenv.tools.backend import tool
 
 #: The most rows of an answer to an agent.

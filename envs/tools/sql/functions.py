@@ -15,14 +15,14 @@ _MOMENTS = ("date", "time", "datetime", "julianday", "unixepoch")
 _ZONES = {"localtime", "utc"}
 
 
-def add_functions(connection: sqlite3.Connection, charge: Callable[[int], None]) -> None:
+def add_functions(connection: sqlite3.Connection, helper: sqlite3.Connection, charge: Callable[[int], None]) -> None:
     """Replace functions of a connection.
 
     Args:
         connection: open.
+        helper: another one, with functions as they were; it has to stay open as long.
         charge: called with steps of the virtual machine that a call is worth.
     """
-    helper = sqlite3.connect(":memory:", check_same_thread=False)
     helper.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_LENGTH)
     _add_moments(connection, helper)
     _add_metered(connection, helper, charge)

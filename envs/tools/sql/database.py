@@ -2,58 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import json
 import marshal
 import sqlite3
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from rollenv.envs.tools.sql_data import Prepare, data_of, image_of
-from rollenv.envs.tools.sql_functions import MOST_LENGTH, add_functions
+from rollenv.envs.tools.sql import limits
+from rollenv.envs.tools.sql.data import Prepare, data_of, image_of
+from rollenv.envs.tools.sql.functions import add_functions
 from rollenv.tools.backend import Backend, ToolError
-
-#: A query may take so many steps of SQLite's virtual machine; a million take 0.02 to 0.2 seconds.
-STEPS = 10_000_000
-#: The most rows of a result, and the most characters in all of them together.
-MOST_ROWS, MOST_CHARACTERS = 20_000, 2_000_000
-#: The most pages of 4,096 bytes of a database.
-_MOST_PAGES = 4096
-#: The most bytes that SQLite may use, in all databases of this process together: a query cannot use up the machine's.
-_HEAP = 1 << 30
-#: The progress handler is called after so many steps.
-_EVERY = 1000
-
-_LIMITS = {
-    sqlite3.SQLITE_LIMIT_LENGTH: MOST_LENGTH,
-    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
-    sqlite3.SQLITE_LIMIT_COLUMN: 500,
-    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 200,
-    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 100,
-    sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 100,
-    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
-    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1000,
-    sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER: 1000,
-    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 10,
-    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
-}
-_PREPARED = ("temp_store=2", f"max_page_count={_MOST_PAGES}", "trusted_schema=0", f"hard_heap_limit={_HEAP}")
-_READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
-_WRITES = {
-    *(sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE, sqlite3.SQLITE_ALTER_TABLE),
-    *(sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_CREATE_INDEX, sqlite3.SQLITE_CREATE_VIEW),
-    *(sqlite3.SQLITE_DROP_TABLE, sqlite3.SQLITE_DROP_INDEX, sqlite3.SQLITE_DROP_VIEW),
-    *(sqlite3.SQLITE_CREATE_TRIGGER, sqlite3.SQLITE_DROP_TRIGGER, sqlite3.SQLITE_REINDEX),
-}
-_PRAGMAS = {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list"}
-#: What looks at the connection or its memory instead of the tables, or at chance.
-_NO_FUNCTIONS = {
-    *("load_extension", "random", "randomblob", "last_insert_rowid", "changes", "total_changes"),
-    *("fts3_tokenizer", "sqlite_offset", "sqlite_source_id", "sqlite_compileoption_get", "sqlite_compileoption_used"),
-}
-_NO_TABLES = {"dbstat", "sqlite_stmt", "bytecode", "tables_used"}
 
 
 class SqlError(Exception):
@@ -70,49 +31,89 @@ class Result(NamedTuple):
     """Rows inserted, changed or deleted."""
 
 
+class _Guard:
+    """Watches over a connection. It does not know the connection, so that this is freed as soon as it is let go."""
+
+    def __init__(self, steps: int):
+        self.steps, self.spent = steps, 0
+        self.denied, self.written = "", False
+
+    def progress(self) -> bool:
+        """Called after every so many steps; true stops the query."""
+        self.spent += limits.EVERY
+        return self.spent > self.steps
+
+    def charge(self, steps: int) -> None:
+        """Called by functions whose one step is long."""
+        self.spent += steps
+        if self.spent > self.steps:
+            raise sqlite3.OperationalError("too long")
+
+    def authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        """Called for everything that a statement is going to do."""
+        if action in limits.READS:
+            allowed, what = (first or "").lower() not in limits.NO_TABLES, f"reading {first}"
+        elif action in limits.WRITES:
+            allowed = self.written = True
+            what = ""
+        elif action == sqlite3.SQLITE_FUNCTION:
+            allowed, what = (second or "").lower() not in limits.NO_FUNCTIONS, f"the function {second}"
+        elif action == sqlite3.SQLITE_PRAGMA:
+            allowed, what = (first or "").lower() in limits.PRAGMAS, f"PRAGMA {first}"
+        else:
+            allowed, what = False, limits.FORBIDDEN.get(action, "this kind of statement")
+        if not allowed:
+            self.denied = self.denied or what
+        return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+
+
 class Database:
     """One episode's own database. It is opened at the first query, so that many cost little.
 
     Args:
-        image: the database at the start, as :func:`~rollenv.envs.tools.sql_data.image_of` or :attr:`image` gives it;
+        image: the database at the start, as :func:`~rollenv.envs.tools.sql.data.image_of` or :attr:`image` gives it;
             databases may share one, since it never changes.
         prepare: called with every new connection, to add functions and collations, and with a function to be called
             with the steps that a call of them is worth.
         steps: the most steps of a query.
     """
 
-    def __init__(self, image: bytes = b"", prepare: Prepare | None = None, steps: int = STEPS):
+    def __init__(self, image: bytes = b"", prepare: Prepare | None = None, steps: int = limits.STEPS):
         self.prepare, self._image, self._steps = prepare, image, steps
         self._connection: sqlite3.Connection | None = None
-        self._written = False
-        self._denied = ""
-        self._spent = 0
+        self._helper: sqlite3.Connection | None = None
+        self._guard = _Guard(steps)
 
     @property
     def image(self) -> bytes:
         """The database as bytes; the same object as long as nothing has changed."""
-        if self._written and self._connection is not None:
+        if self._guard.written and self._connection is not None:
             self._image = self._connection.serialize()
-        self._written = False
+        self._guard.written = False
         return self._image
 
     @image.setter
     def image(self, image: bytes) -> None:
-        if self._written or image is not self._image:
+        if self._guard.written or image is not self._image:
             self.close()
             self._image = image
 
     def twin(self) -> Self:
         """A copy that shares nothing that changes."""
         other = copy.copy(self)
-        other._image, other._connection, other._written = self.image, None, False
+        other._image, other._guard = self.image, _Guard(self._steps)
+        other._connection = other._helper = None
         return other
 
     def close(self) -> None:
         """Forget the connection; what was written since :attr:`image` was last read is lost."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection, self._written = None, False
+        for each in (self._connection, self._helper):
+            if each is not None:
+                each.close()  # else it would live until the next collection of garbage: it refers to itself
+        self._connection, self._helper, self._guard = None, None, _Guard(self._steps)
+
+    def __del__(self) -> None:
+        self.close()
 
     def execute(self, query: str, values: Sequence[Any] = ()) -> Result:
         """Carry out one statement, all of it or nothing.
@@ -124,24 +125,22 @@ class Database:
         Raises:
             SqlError: it is wrong, not allowed, too long or takes too long.
         """
-        connection = self._open()
-        self._denied, self._spent = "", 0
-        before = connection.total_changes
-        cursor = connection.cursor()
+        self._guard.denied, self._guard.spent = "", 0
         try:
-            cursor.execute(query, values)
-            columns = tuple(each[0] for each in cursor.description or ())
-            rows = _fetched(cursor)
+            connection = self._open()
+            before = connection.total_changes
+            with contextlib.closing(connection.cursor()) as cursor:
+                cursor.execute(query, values)
+                columns = tuple(each[0] for each in cursor.description or ())
+                rows = _fetched(cursor)
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError, RecursionError) as error:
             raise SqlError(self._explained(error)) from None
-        finally:
-            cursor.close()
         return Result(columns, rows, connection.total_changes - before)
 
     def _explained(self, error: BaseException) -> str:
-        if self._denied:
-            return f"{self._denied} is not allowed here"
-        if self._spent > self._steps:
+        if self._guard.denied:
+            return f"{self._guard.denied} is not allowed here"
+        if self._guard.spent > self._steps:
             return f"the query takes too long: it was stopped after {self._steps} steps"
         if isinstance(error, MemoryError):
             return "the query needs too much memory"
@@ -149,58 +148,23 @@ class Database:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
+            guard = self._guard
             connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=0)
             if self._image:
                 connection.deserialize(self._image)
-            for pragma in _PREPARED:
+            for pragma in limits.PREPARED:
                 connection.execute(f"PRAGMA {pragma}")
             connection.text_factory = _decoded
-            for limit, value in _LIMITS.items():
+            for limit, value in limits.LIMITS.items():
                 connection.setlimit(limit, value)
-            weak = weakref.proxy(self)  # the garbage collector cannot look into what a connection holds
-            add_functions(connection, lambda steps: weak._charge(steps))
+            self._helper = sqlite3.connect(":memory:", check_same_thread=False)
+            add_functions(connection, self._helper, guard.charge)
             if self.prepare:
-                self.prepare(connection, lambda steps: weak._charge(steps))
-            connection.set_progress_handler(lambda: weak._progress(), _EVERY)
-            connection.set_authorizer(lambda *what: weak._authorize(*what))
+                self.prepare(connection, guard.charge)
+            connection.set_progress_handler(guard.progress, limits.EVERY)
+            connection.set_authorizer(guard.authorize)
             self._connection = connection
         return self._connection
-
-    def _progress(self) -> bool:
-        self._spent += _EVERY
-        return self._spent > self._steps
-
-    def _charge(self, steps: int) -> None:
-        """Called by functions whose one step is long."""
-        self._spent += steps
-        if self._spent > self._steps:
-            raise sqlite3.OperationalError("too long")
-
-    def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
-        if action in _READS:
-            allowed, what = (first or "").lower() not in _NO_TABLES, f"reading {first}"
-        elif action in _WRITES:
-            allowed = self._written = True
-            what = ""
-        elif action == sqlite3.SQLITE_FUNCTION:
-            allowed, what = (second or "").lower() not in _NO_FUNCTIONS, f"the function {second}"
-        elif action == sqlite3.SQLITE_PRAGMA:
-            allowed, what = (first or "").lower() in _PRAGMAS, f"PRAGMA {first}"
-        else:
-            allowed, what = False, _FORBIDDEN.get(action, "this kind of statement")
-        if not allowed:
-            self._denied = self._denied or what
-        return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
-
-
-_FORBIDDEN = {
-    sqlite3.SQLITE_ATTACH: "reaching other databases or files (ATTACH, VACUUM)",
-    sqlite3.SQLITE_DETACH: "DETACH",
-    sqlite3.SQLITE_TRANSACTION: "a transaction (every statement is final by itself)",
-    sqlite3.SQLITE_SAVEPOINT: "a transaction (every statement is final by itself)",
-    sqlite3.SQLITE_CREATE_VTABLE: "a virtual table",
-    sqlite3.SQLITE_CREATE_TEMP_TABLE: "a temporary table",
-}
 
 
 def _decoded(text: bytes) -> str:
@@ -213,8 +177,10 @@ def _fetched(cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
     for row in cursor:
         rows.append(row)
         size += sum(len(cell) for cell in row if isinstance(cell, str | bytes))
-        if len(rows) > MOST_ROWS or size > MOST_CHARACTERS:
-            raise ValueError(f"the result is larger than {MOST_ROWS} rows or {MOST_CHARACTERS} characters; use LIMIT")
+        if len(rows) > limits.MOST_ROWS or size > limits.MOST_CHARACTERS:
+            raise ValueError(
+                f"the result is larger than {limits.MOST_ROWS} rows or {limits.MOST_CHARACTERS} characters; use LIMIT"
+            )
     return rows
 
 

@@ -1,0 +1,24 @@
+"""DBBench of AgentBench (arXiv 2308.03688): questions about a table, and changes to it, with SQL."""
+
+from __future__ import annotations
+
+from rollenv.needs import DataFiles
+from rollenv.registry import ABILITIES, register
+
+NEED = DataFiles("agentic/agentbench_db", ("standard.jsonl",), "https://github.com/THUDM/AgentBench")
+
+
+def register_tools() -> None:
+    """All 300 tasks, and those of each kind."""
+    # The stored hash of one UPDATE (225) is of another table than the one that the data set has.
+    for kind in ("", "select", "insert", "update"):
+        register(
+            f"tools:DBBench-v0{'-' if kind else ''}{kind}",
+            "rollenv.envs.tools.dbbench.env:DBBenchEnv",
+            abilities=ABILITIES,
+            needs=[NEED],
+            indexed=True,
+            oracle_success=1.0 if kind in ("select", "insert") else 0.9,
+            kind=kind or "all",
+            max_turns=15,
+        )

@@ -1,0 +1,173 @@
+"""DBBench's tasks as an environment."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollenv.core import StepResult, UsageError
+from rollenv.envs.tools.base import Judgement, Problem, ToolEnv, counted
+from rollenv.envs.tools.dbbench import NEED
+from rollenv.envs.tools.dbbench.grading import answer_is_right, table_hash
+from rollenv.envs.tools.published import folder_of
+from rollenv.envs.tools.reminder import Reminder
+from rollenv.envs.tools.sql.data import random_query, table_image
+from rollenv.envs.tools.sql.database import SqlBackend
+from rollenv.envs.tools.sql.mysql import MySql
+from rollenv.envs.tools.sql.mysql_functions import NO_PAD, prepare
+from rollenv.tools.backend import ToolError, differences, tool
+from rollenv.tools.calls import write_calls
+
+KINDS = ("all", "select", "insert", "update")
+#: Characters of a result that are shown, as upstream.
+_MOST_SHOWN = 800
+_POLICY = (
+    "You work with a MySQL database to answer a question or to change a table. Execute one SQL statement at a time; "
+    "commit the final answer when you are sure of it, exactly as the database has it. Where the task is to change "
+    "the table, commit any answer after the change. The columns are all of type TEXT."
+)
+
+
+class DBBenchBackend(SqlBackend):
+    """One table, and the answer once it is given."""
+
+    @tool
+    def execute_sql(self, query: str) -> str:
+        """Execute one SQL statement in the database and see its result.
+
+        Args:
+            query: the statement.
+        """
+        self._going_on()
+        shown = str([tuple(row) for row in self.query(query).rows])
+        return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}[TRUNCATED]"
+
+    @tool
+    def commit_final_answer(self, answers: list[str | int | float | bool | None] | str) -> str:
+        """Give the final answer; this ends the task.
+
+        Args:
+            answers: the values asked for; anything where the task was to change the table.
+        """
+        self._going_on()
+        self.state["answers"] = answers
+        return "The answer is committed."
+
+    def _going_on(self) -> None:
+        if "answers" in self.state:
+            raise ToolError("the answer is committed already; the task is over")
+
+
+_REMINDER = "No function was called. Call execute_sql, or commit_final_answer to end the task."
+
+
+class DBBenchEnv(ToolEnv):
+    """Questions about one table, answered with SQL, and changes of it; judged as AgentBench does (DBBench).
+
+    ``info["metrics"]`` has ``side_effects``: rows changed that should not have been. A message without a call is
+    answered with a reminder.
+
+    Args:
+        kind: ``select``, ``insert``, ``update`` or ``all``.
+        settings: see :class:`~rollenv.envs.tools.base.ToolEnv`.
+    """
+
+    def __init__(self, *, kind: str = "all", **settings: Any):
+        if kind not in KINDS:
+            raise UsageError(f"kind={kind!r} is unknown; choose from {', '.join(KINDS)}")
+        self.kind = kind
+        self.rows = rows_of(folder_of(NEED) / "standard.jsonl", kind)
+        self.tasks = len(self.rows)
+        super().__init__(**settings)
+
+    def problem(self, key: int) -> Problem:
+        row = self.rows[key]
+        columns = [column["name"] for column in row["table"]["table_info"]["columns"]]
+        backend = DBBenchBackend(MySql(_image(row), {name.lower() for name in columns}))
+        answer = ("commit_final_answer", {"answers": list(row["label"]) if kind_of(row) == "select" else ["done"]})
+        changes = [] if kind_of(row) == "select" else [[("execute_sql", {"query": row["label"][0]})]]
+        return Problem(
+            question=f"{row['add_description']}\nQuestion: {row['description']}",
+            backend=backend,
+            plan=[*changes, [answer]],
+            user=Reminder(_REMINDER),
+            policy=_POLICY,
+            category=row["type"][0],
+            before=backend.data(),
+        )
+
+    def judge(self, problem: Problem) -> Judgement:
+        row, data = self.rows[self.key], problem.backend.data()
+        changed = differences(problem.start["tables"], data["tables"])
+        if kind_of(row) == "select":
+            right = "answers" in data and answer_is_right(data["answers"], row["label"])
+            return Judgement(right, float(right), len(changed))
+        right = "answers" in data and hash_of(row, data) == stored_hash(row)
+        wanted = differences(problem.start["tables"], problem.wanted["tables"])
+        met, aside = counted(changed, wanted)
+        return Judgement(right, 1.0 if right else met / len(wanted) if wanted else 0.0, 0 if right else aside)
+
+    def sample_random_action(self) -> str:
+        """A query that looks at the table, or, rarely, an answer."""
+        if self.action_rng.random() < 0.1:
+            return write_calls([("commit_final_answer", {"answers": ["1"]})], self.calls)
+        query = random_query(_image(self.rows[self.key]), self.action_rng)
+        return write_calls([("execute_sql", {"query": query})], self.calls)
+
+    def _after(self, ended: bool, valid: bool, info: dict[str, Any]) -> StepResult:
+        return super()._after(ended or "answers" in self.current.backend.state, valid, info)
+
+
+def kind_of(row: Mapping[str, Any]) -> str:
+    """``insert``, ``update`` or ``select``."""
+    name = str(row["type"][0]).lower()
+    return name if name in KINDS else "select"
+
+
+def hash_of(row: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
+    """The hash of a task's table in a state.
+
+    Args:
+        row: the task.
+        data: a backend's.
+    """
+    table = data["tables"].get(row["table"]["table_name"], {"rows": {}})
+    columns = [column["name"] for column in row["table"]["table_info"]["columns"]]
+    return table_hash(columns, list(table["rows"].values()))
+
+
+def stored_hash(row: Mapping[str, Any]) -> str:
+    """The hash that the data set has for the table at the end: it stores a printed row."""
+    found = re.search(r"[0-9a-f]{32}", str(row.get("answer_md5", "")))
+    return found[0] if found else ""
+
+
+@functools.lru_cache(maxsize=8)
+def rows_of(path: Path, kind: str) -> Sequence[Mapping[str, Any]]:
+    """The tasks of a kind.
+
+    Args:
+        path: of ``standard.jsonl``.
+        kind: one of :data:`KINDS`.
+    """
+    with path.open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines if line.strip()]
+    return [row for row in rows if kind in ("all", kind_of(row))]
+
+
+_IMAGES: dict[str, bytes] = {}
+
+
+def _image(row: Mapping[str, Any]) -> bytes:
+    """The table as a database, built once per process."""
+    table = row["table"]
+    key = json.dumps(table)
+    if key not in _IMAGES:
+        columns = [(column["name"], f"TEXT COLLATE {NO_PAD}") for column in table["table_info"]["columns"]]
+        rows = [[str(cell) for cell in cells] for cells in table["table_info"]["rows"]]
+        _IMAGES[key] = table_image(table["table_name"], columns, rows, prepare)
+    return _IMAGES[key]

@@ -1,0 +1,206 @@
+"""MySQL's functions and its way to compare text, for a SQLite connection."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import hashlib
+import re
+import sqlite3
+import unicodedata
+from collections.abc import Callable, Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+from rollenv.envs.tools.sql.functions import MOST_LENGTH, NOW, matches
+from rollenv.envs.tools.sql.mysql_values import Average, Single, Sum, as_number, as_text
+
+#: Collations: accents and upper and lower case are the same; the second ignores spaces at the end too.
+NO_PAD, PAD = "mysql_ai_ci", "mysql_general_ci"
+
+
+def folded(text: str) -> str:
+    """Text without accents, in lower case."""
+    return text.lower() if text.isascii() else _folded(text) if len(text) < 500 else _folded.__wrapped__(text)
+
+
+@functools.lru_cache(maxsize=16384)
+def _folded(text: str) -> str:
+    return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c)).casefold()
+
+
+def _order(left: str, right: str) -> int:
+    a, b = folded(left), folded(right)
+    return (a > b) - (a < b)
+
+
+def prepare(connection: sqlite3.Connection, charge: Callable[[int], None]) -> None:
+    """Add MySQL's functions and collations to a connection.
+
+    Args:
+        connection: open.
+        charge: called with steps of the virtual machine that a call is worth.
+    """
+
+    def metered(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*values: Any) -> Any:
+            result = function(*values)
+            charge(20 + sum(len(value) for value in (*values, result) if isinstance(value, str | bytes)) // 5)
+            return result
+
+        return call
+
+    def order(left: str, right: str) -> int:
+        with contextlib.suppress(sqlite3.Error):  # the query is stopped at its next step
+            charge((len(left) + len(right)) // 10)
+        return _order(left, right)
+
+    connection.create_collation(NO_PAD, order)
+    connection.create_collation(PAD, lambda left, right: order(left.rstrip(" "), right.rstrip(" ")))
+    for name, function in _FUNCTIONS.items():
+        safe = function if name in _TAKES_NULL else _null_safe(function)
+        connection.create_function(name, -1, metered(safe), deterministic=True)
+    for count in (2, 3):
+        connection.create_function("like", count, metered(_like), deterministic=True)
+    connection.create_aggregate("mysql_single", 1, Single)
+    connection.create_aggregate("mysql_sum", 1, Sum)  # type: ignore[arg-type]
+    connection.create_aggregate("mysql_avg", 1, Average)  # type: ignore[arg-type]
+
+
+_TAKES_NULL = {"concat_ws", "if", "isnull", "field"}
+
+
+def _null_safe(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *values: None if any(value is None for value in values) else function(*values)
+
+
+def _like(pattern: Any, text: Any, escape: str = "\\") -> bool | None:
+    if pattern is None or text is None:
+        return None
+    return matches(folded(as_text(pattern)[:1000]), folded(as_text(text)), escape)
+
+
+def _moment(value: Any) -> datetime.datetime:
+    text = as_text(value).strip()
+    for form in ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d", "%Y-%m-%d %H:%M:%S.%f", "%Y%m%d", "%Y/%m/%d"):
+        try:
+            return datetime.datetime.strptime(text, form)
+        except ValueError:
+            continue
+    raise ValueError(f"{text[:50]!r} is not a date")
+
+
+def _of_moment(part: Callable[[datetime.datetime], Any]) -> Callable[[Any], Any]:
+    def call(value: Any) -> Any:
+        try:
+            return part(_moment(value))
+        except ValueError:
+            return None
+
+    return call
+
+
+def _round(value: Any, digits: Any = 0) -> int | float:
+    number, places = as_number(value), max(-30, min(30, int(as_number(digits))))
+    result = Decimal(repr(number)).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
+    return float(result) if isinstance(number, float) or places > 0 else int(result)
+
+
+def _truncated(value: Any, digits: Any = 0) -> float:
+    scale = 10.0 ** max(-30, min(30, int(as_number(digits))))
+    return int(as_number(value) * scale) / scale
+
+
+def _padded(value: Any, length: Any, filler: Any, left: bool) -> str | None:
+    text, size = as_text(value), int(as_number(length))
+    if not 0 <= size <= MOST_LENGTH:
+        return None
+    missing = max(0, size - len(text))
+    fill = (as_text(filler)[:size] * missing)[:missing] if missing < 1000 else ""
+    return (fill + text)[:size] if left else (text + fill)[:size]
+
+
+def _substring_index(text: Any, separator: Any, count: Any) -> str:
+    between, number = as_text(separator), int(as_number(count))
+    if not between or not number:
+        return ""
+    parts = as_text(text).split(between)
+    return between.join(parts[:number] if number > 0 else parts[number:])
+
+
+def _place(wanted: Any, values: Sequence[Any]) -> int:
+    return values.index(wanted) + 1 if wanted in values else 0
+
+
+def _regexp(pattern: Any, text: Any) -> bool:
+    """Plain patterns only: a search that could take very long is refused."""
+    pattern = as_text(pattern)
+    if len(pattern) > 200 or len(re.findall(r"[*+?{]", pattern)) > 2 or re.search(r"[*+?}|][^(]*\)[*+?{]", pattern):
+        raise ValueError("the pattern is too complicated")
+    return re.search(folded(pattern), folded(as_text(text)[:2000])) is not None
+
+
+_DATE_PARTS = {"%i": "%M", "%s": "%S", "%M": "%B", "%W": "%A", "%e": "%d", "%c": "%m", "%T": "%H:%M:%S", "%h": "%I"}
+
+
+def _date_format(value: Any, form: Any) -> str:
+    return _moment(value).strftime(re.sub(r"%.", lambda m: _DATE_PARTS.get(m[0], m[0]), as_text(form)[:200]))
+
+
+def _read_moment(value: Any, form: Any) -> str | None:
+    form = re.sub(r"%.", lambda m: _DATE_PARTS.get(m[0], m[0]), as_text(form)[:200])
+    try:
+        moment = datetime.datetime.strptime(as_text(value)[:200], form)
+    except ValueError:
+        return None
+    return str(moment) if re.search("%[HIMS]", form) else str(moment.date())
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "concat": lambda *values: "".join(map(as_text, values)),
+    "concat_ws": lambda by, *values: as_text(by).join(as_text(value) for value in values if value is not None),
+    "if": lambda test, yes, no: yes if test is not None and as_number(test) else no,
+    "isnull": lambda value: value is None,
+    "mysql_left": lambda text, count: as_text(text)[: max(0, int(as_number(count)))],
+    "mysql_right": lambda text, count: as_text(text)[-int(as_number(count)) :] if as_number(count) >= 1 else "",
+    "mysql_length": lambda text: len(as_text(text).encode()),
+    "mysql_round": _round,
+    "mysql_format": lambda value, digits: f"{as_number(value):,.{max(0, min(30, int(as_number(digits))))}f}",
+    "mysql_char": lambda *codes: "".join(chr(int(as_number(code)) % 128) for code in codes),
+    "mysql_date": _of_moment(lambda moment: moment.date().isoformat()),
+    "mysql_time": _of_moment(lambda moment: moment.time().isoformat()),
+    "char_length": lambda text: len(as_text(text)),
+    "character_length": lambda text: len(as_text(text)),
+    "lcase": lambda text: as_text(text).lower(),
+    "ucase": lambda text: as_text(text).upper(),
+    "lower": lambda text: as_text(text).lower(),
+    "upper": lambda text: as_text(text).upper(),
+    "mid": lambda text, start, count: as_text(text)[int(as_number(start)) - 1 :][: int(as_number(count))],
+    "locate": lambda part, text: folded(as_text(text)).find(folded(as_text(part))) + 1,
+    "lpad": functools.partial(_padded, left=True),
+    "rpad": functools.partial(_padded, left=False),
+    "reverse": lambda text: as_text(text)[::-1],
+    "substring_index": _substring_index,
+    "find_in_set": lambda part, texts: _place(as_text(part), as_text(texts).split(",")),
+    "field": lambda wanted, *values: _place(wanted, values),
+    "greatest": lambda *values: max(values, key=as_number),
+    "least": lambda *values: min(values, key=as_number),
+    "truncate": _truncated,
+    "regexp": _regexp,
+    "str_to_date": lambda value, form: _read_moment(value, form),
+    "from_unixtime": lambda value: str(datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=as_number(value))),
+    "md5": lambda text: hashlib.md5(as_text(text).encode(), usedforsecurity=False).hexdigest(),
+    "now": lambda: NOW,
+    "curdate": lambda: NOW[:10],
+    "year": _of_moment(lambda moment: moment.year),
+    "month": _of_moment(lambda moment: moment.month),
+    "day": _of_moment(lambda moment: moment.day),
+    "dayofmonth": _of_moment(lambda moment: moment.day),
+    "hour": _of_moment(lambda moment: moment.hour),
+    "minute": _of_moment(lambda moment: moment.minute),
+    "monthname": _of_moment(lambda moment: f"{moment:%B}"),
+    "dayname": _of_moment(lambda moment: f"{moment:%A}"),
+    "datediff": lambda one, other: (_moment(one).date() - _moment(other).date()).days,
+    "date_format": _date_format,
+}

@@ -1,0 +1,21 @@
+"""tau2-bench's customer service (arXiv 2506.07982): a policy, a customer who answers, and a database that changes."""
+
+from __future__ import annotations
+
+from rollenv.needs import DataFiles
+from rollenv.registry import ABILITIES, register
+
+NEED = DataFiles("agentic/tau2/retail", ("db.json",), "https://github.com/sierra-research/tau2-bench")
+
+
+def register_tools() -> None:
+    """The retail domain: all 114 tasks, and its splits as ``split``."""
+    register(
+        "tools:Tau2-v0-retail",
+        "rollenv.envs.tools.tau2.env:RetailEnv",
+        abilities=ABILITIES,
+        needs=[NEED],
+        indexed=True,
+        oracle_success=1.0,
+        max_turns=50,
+    )

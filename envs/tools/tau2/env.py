@@ -1,0 +1,214 @@
+"""tau2-bench's retail tasks as an environment."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollenv.core import StepResult, UsageError
+from rollenv.envs.tools.base import Call, Judgement, Move, Problem, ToolEnv, User, counted
+from rollenv.envs.tools.published import folder_of
+from rollenv.envs.tools.tau2 import NEED
+from rollenv.envs.tools.tau2.chat_customer import ChatCustomer
+from rollenv.envs.tools.tau2.customer import Customer
+from rollenv.envs.tools.tau2.retail import RetailBackend
+from rollenv.envs.tools.tau2.store import Tables
+from rollenv.tools.backend import Change, differences
+from rollenv.tools.calls import write_calls
+
+SPLITS = ("base", "train", "test")
+
+
+class RetailEnv(ToolEnv):
+    """A customer service with a policy: orders are cancelled, changed, returned and exchanged (tau2-bench, retail).
+
+    Solved is a task whose database is at the end as after the published actions. Where these change nothing (11 of the
+    114 tasks), doing nothing is not enough: the right customer has to be found, what the task says has to be told, and
+    the customer is transferred if and only if the published actions do. ``info["metrics"]["db"]`` is the comparison of
+    the databases alone.
+
+    Args:
+        split: ``base`` (all), ``train`` or ``test``, as published.
+        told: for all tasks, what the task says has to be told as well.
+        user: ``script``, or ``chat:MODEL`` for a language model, whose episodes cannot be repeated.
+        base_url: of the endpoint of ``chat:MODEL``.
+        settings: see :class:`~rollenv.envs.tools.base.ToolEnv`.
+    """
+
+    def __init__(
+        self, *, split: str = "base", told: bool = False, user: str = "script", base_url: str = "", **settings: Any
+    ):
+        if split not in SPLITS:
+            raise UsageError(f"split={split!r} is unknown; choose from {', '.join(SPLITS)}")
+        if user != "script" and not user.startswith("chat:"):
+            raise UsageError(f"user={user!r} is unknown; it is 'script' or 'chat:MODEL'")
+        self.part, self.strict, self.user, self.base_url = split, told, user, base_url
+        folder = folder_of(NEED)
+        self.path = folder / "db.json"
+        self.shop = tables_of(self.path)
+        self.policy = (folder / "policy.md").read_text(encoding="utf-8")
+        self.rows = tasks_of(folder / "tasks.json", folder / "split_tasks.json", split)
+        self.tasks = len(self.rows)
+        super().__init__(**settings)
+
+    def problem(self, key: int) -> Problem:
+        row = self.rows[key]
+        instructions = row["user_scenario"]["instructions"]
+        customer = Customer(instructions)
+        backend = RetailBackend(self.shop)
+        return Problem(
+            question=customer.opening,
+            backend=backend,
+            plan=self._plan(row),
+            name=row["id"],
+            answers=row["evaluation_criteria"]["communicate_info"] or (),
+            user=customer if self.user == "script" else self._chat(instructions, customer.opening),
+            policy=self.policy,
+            category="writes" if any(_wanted(self.path, _gold(row))[0].values()) else "reads",
+        )
+
+    def _chat(self, instructions: Mapping[str, Any], opening: str) -> User:
+        chat = ChatCustomer(instructions, self.user.removeprefix("chat:"), self.base_url)
+        chat.told["heard"].append({"role": "assistant", "content": opening})
+        return chat
+
+    def _plan(self, row: Mapping[str, Any]) -> list[Move]:
+        """The published actions, after the customer is found, and then what there is to tell."""
+        changed, done = _wanted(self.path, _gold(row))
+        calls = [call for call, worked in zip(gold_calls(row), done, strict=True) if worked]
+        if not any(changed.values()) and not any(name.startswith("find_user_id") for name, _ in calls):
+            calls = [_identifying(self.shop, customer_of(self.shop, row)), *calls]
+        answers = row["evaluation_criteria"]["communicate_info"] or ()
+        return [*([call] for call in calls), f"Done. {' '.join(answers)}".strip()]
+
+    def judge(self, problem: Problem) -> Judgement:
+        row, data = self.rows[self.key], problem.backend.data()
+        wanted = _wanted(self.path, _gold(row))[0]
+        right = data["changed"] == wanted
+        told = self.told(problem)
+        success = right and (all(told) or not self.strict)
+        if not any(wanted.values()):
+            gold_transfers = any(name == "transfer_to_human_agents" for name, _ in gold_calls(row))
+            found = customer_of(self.shop, row) in data["found"]
+            success = right and found and all(told) and data["transferred"] == gold_transfers
+        before = self._before(problem, wanted, data)
+        aims = differences(before, _over(before, wanted))
+        met, aside = counted(differences(before, _over(before, data["changed"])), aims)
+        return Judgement(success, met / len(aims) if aims else float(success), aside)
+
+    def told(self, problem: Problem) -> list[bool]:
+        """Commas in numbers do not count, as upstream."""
+        said = "\n".join(self.messages).lower().replace(",", "")
+        return [answer.lower() in said for answer in problem.answers]
+
+    def changes(self) -> list[Change]:
+        """What the episode has changed so far, field by field."""
+        data = self.current.backend.data()
+        before = self._before(self.current, data["changed"])
+        seen = {"found": [], "transferred": False}
+        now = {name: data[name] for name in seen}
+        return differences({**before, **seen}, {**_over(before, data["changed"]), **now})
+
+    def _before(self, problem: Problem, *changed: Mapping[str, Any]) -> dict[str, Any]:
+        """The records that are named in any of the changes, as they were."""
+        each = [data.get("changed", data) for data in changed]
+        return {name: {key: records[key] for c in each for key in c[name]} for name, records in self.shop.items()}
+
+    def _after(self, ended: bool, valid: bool, info: dict[str, Any]) -> StepResult:
+        *result, told = super()._after(ended, valid, info)
+        if "metrics" in told:
+            wanted = _wanted(self.path, _gold(self.rows[self.key]))[0]
+            answers = self.told(self.current)
+            told["metrics"]["db"] = float(self.current.backend.data()["changed"] == wanted)
+            told["metrics"]["told"] = sum(answers) / len(answers) if answers else 1.0
+        return (*result, told)  # type: ignore[return-value]
+
+    def sample_random_action(self) -> str:
+        """A call that looks something up; what it names is there."""
+        rng = self.action_rng
+        if rng.random() < 0.1:
+            return self.closing()
+        table, function = rng.choice((("users", "user"), ("orders", "order"), ("products", "product")))
+        key = rng.choice(list(self.shop[table]))
+        return write_calls([(f"get_{function}_details", {f"{function}_id": key})], self.calls)
+
+
+def _over(before: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Records with changed ones in their place."""
+    return {name: {**records, **changed[name]} for name, records in before.items()}
+
+
+def gold_calls(row: Mapping[str, Any]) -> list[Call]:
+    """The published actions of a task."""
+    return [(action["name"], dict(action["arguments"])) for action in row["evaluation_criteria"]["actions"] or ()]
+
+
+@functools.lru_cache(maxsize=4)
+def _cached(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def tables_of(path: Path) -> Tables:
+    """The tables of ``db.json``, read once and shared; not to be changed."""
+    found: Tables = _cached(path)
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def tasks_of(path: Path, splits: Path, split: str) -> Sequence[Mapping[str, Any]]:
+    """The tasks of a split, in the order of the file.
+
+    Args:
+        path: of ``tasks.json``.
+        splits: of ``split_tasks.json``.
+        split: one of :data:`SPLITS`.
+    """
+    wanted = set(_cached(splits)[split])
+    return [row for row in _cached(path) if row["id"] in wanted]
+
+
+def _gold(row: Mapping[str, Any]) -> str:
+    return json.dumps(gold_calls(row))
+
+
+@functools.lru_cache(maxsize=512)
+def _wanted(path: Path, calls: str) -> tuple[Mapping[str, Any], list[bool]]:
+    """The records that calls change, as they then are, and which calls worked: some of the published ones fail.
+
+    The calls are a text so that the result can be kept.
+    """
+    backend = RetailBackend(tables_of(path))
+    worked = [not backend.call(name, arguments).failed for name, arguments in json.loads(calls)]
+    return backend.data()["changed"], worked
+
+
+def customer_of(shop: Tables, row: Mapping[str, Any]) -> str:
+    """The id of the customer of a task: whom the published actions find, else whom the instructions name.
+
+    Args:
+        shop: the tables.
+        row: the task.
+    """
+    backend = RetailBackend(shop)
+    for name, arguments in gold_calls(row):
+        if name.startswith("find_user_id"):
+            backend.call(name, arguments)
+    if backend.state["found"]:
+        return str(backend.state["found"][-1])
+    known = str(row["user_scenario"]["instructions"]["known_info"])
+    words = set(re.findall(r"\w+", known))
+    for key, user in shop["users"].items():
+        full = {user["name"]["first_name"], user["name"]["last_name"], user["address"]["zip"]}
+        if key in words or full <= words:
+            return key
+    return ""
+
+
+def _identifying(shop: Tables, key: str) -> Call:
+    user = shop["users"][key]
+    arguments = {**user["name"], "zip": user["address"]["zip"]}
+    return "find_user_id_by_name_zip", arguments
