@@ -75,14 +75,14 @@ SCRIPTS = (
     Script("rollout_overhead"),
     Script("rollout_real", "--steps 1 --episodes 60"),
     Script("server", "--seconds 0.3 --sessions 1 16", peer="openenv"),
-    Script("server_failover", "--episodes 24"),
+    Script("server_failover", "--episodes 24 --wait 1"),
     Script("server_soak", "--sessions 40 --rounds 1"),
-    Script("server_neighbours", "--sessions 10 --seconds 0.5 --rounds 1"),
+    Script("server_neighbours", "--sessions 10 --seconds 2 --rounds 1"),
     Script("server_fuzz", "--seconds 3", peer="schemathesis"),
     Script("local_engine", "--tasks 2 --group-size 2 --turns 3 --rounds 1"),
     Script("vllm_engine", "--tasks 2 --group-size 2 --turns 3 --rounds 1", peer="vllm", inside=True),
     Script("update_memory"),
-    Script("step_time", "--steps 1", peer="trl"),
+    Script("step_time", "--steps 3", peer="trl"),
     Script("tools_training", "--seeds 1", settings=_SHORT),
     Script("sokoban_training", "--seeds 1", settings=(*_SHORT, "eval.episodes=40", "rollout.groups_per_batch=16")),
     Script("webshop_training", "--seeds 1", settings=(*_SHORT, "eval.episodes=40")),
@@ -131,7 +131,7 @@ def play(script: Script, out: Path) -> Done:
     folder.mkdir(exist_ok=True)
     for old in folder.glob("*.*"):
         old.unlink()
-    environ = os.environ | {"ROLLENV_BENCH_OUT": str(folder), "PYTHONUNBUFFERED": "1"}
+    environ = os.environ | {"ROLLENV_BENCH_OUT": str(folder), "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
     started = time.perf_counter()
     with open(folder / "log.txt", "wb") as log:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import socket
 import struct
@@ -158,10 +159,10 @@ async def ors(wire: Wire, env_id: str, act: Act) -> None:
 
 async def mcp(wire: Wire, env_id: str, act: Act) -> None:
     """MCP over streamable HTTP."""
-    path = f"/mcp/env/{env_id}"
+    path, numbers = f"/mcp/env/{env_id}", itertools.count(1)
 
     def request(method: str, **params: object) -> dict[str, object]:
-        return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return {"jsonrpc": "2.0", "id": next(numbers), "method": method, "params": params}
 
     told, _ = await wire.ask(path, request("initialize", **HELLO), headers=ACCEPT)
     about = ACCEPT | {"Mcp-Session-Id": told["mcp-session-id"]}

@@ -38,7 +38,7 @@ def measure(length: int, vocabulary: int, most_logits: int, checkpointing: bool)
     def step(policy: LocalPolicy, n: int) -> None:
         ids = torch.from_numpy(np.random.default_rng(0).integers(0, 64, n))
         zeros = torch.zeros(n - 1, dtype=torch.int64)
-        batch = Packed(ids, ((1, n),), torch.arange(n - 1), ids[1:], zeros, zeros, {}, ids[:0])
+        batch = Packed(ids, ((0, ((1, n),)),), torch.arange(n - 1), ids[1:], zeros, zeros, {}, ids[:0])
         out = policy.logprobs(batch, ("logprobs", "entropy"))
         policy.backward(-out.logprobs.mean())
         policy.step(1e-6)
