@@ -9,7 +9,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -115,6 +115,12 @@ class Problem:
     category: str = ""
     before: Mapping[str, Any] | None = None
     """The state at the start as data, where many problems share a large one; never changed. Else it is copied."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Only the backend and the user change; the rest is shared."""
+        twin = copy.copy(self)
+        twin.backend, twin.user = self.backend.twin(), copy.deepcopy(self.user, memo)
+        return twin
 
     @functools.cached_property
     def start(self) -> Mapping[str, Any]:
@@ -376,6 +382,10 @@ class ToolEnv(Env):
     # -- state ---------------------------------------------------------------------------------------------------------
 
     _KEPT: tuple[str, ...] = ("key", "turn", "called", "failed", "step_of_plan", "messages", "last", "_done_of_move")
+
+    @property
+    def _changed_in_place(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*self._KEPT, "_current")
 
     def _get_state(self) -> dict[str, Any]:
         kept = {name: copy.copy(getattr(self, name)) for name in self._KEPT}
