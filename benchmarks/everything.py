@@ -11,6 +11,7 @@ import datetime
 import html
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -181,6 +182,8 @@ def section(each: Done, out: Path) -> str:
         parts.append(f'<p class="dim">$ {html.escape(data["command"])}</p>')
         parts += [of_table(table) for table in data["tables"]]
         parts.append(f"<p>{html.escape(data['notes'])}</p>")
+    if len(parts) == 1:
+        parts.append(f"<pre>{html.escape(each.said)}</pre>")
     for file in sorted((out / each.script.name).glob("*.svg")):
         svg = file.read_text(encoding="utf-8")
         parts.append(f"<figure>{svg[svg.index('<svg') :]}</figure>")
@@ -192,12 +195,26 @@ def of_table(table: dict[str, Any]) -> str:
     rows = "".join(
         "<tr>" + "".join(f"<td>{html.escape(shown(cell))}</td>" for cell in row) + "</tr>" for row in table["rows"]
     )
-    about = f"<p>{html.escape(table['about'])}</p>" if table["about"] else ""
+    about = f"<p>{html.escape(table['about'].lstrip('# '))}</p>" if table["about"] else ""
     return f"{about}<table><tr>{head}</tr>{rows}</table>{plot(table)}"
 
 
 def shown(cell: str | float) -> str:
     return cell if isinstance(cell, str) else f"{cell:g}"
+
+
+_QUANTITY = re.compile(r"([+-]?[\d,]*\.?\d+)\s*([^\d\s(]{0,6})(?: \(.*\))?")
+
+
+def _unit(cell: str | float) -> str | None:
+    """The unit of a number in a table, empty if it has none; None for what is no number."""
+    found = _QUANTITY.fullmatch(shown(cell).strip())
+    return found[2] if found else None
+
+
+def _number(cell: str | float) -> float:
+    found = _QUANTITY.fullmatch(shown(cell).strip())
+    return float(found[1].replace(",", "")) if found else 0.0
 
 
 def plot(table: dict[str, Any]) -> str:
@@ -206,10 +223,13 @@ def plot(table: dict[str, Any]) -> str:
     columns = [
         at
         for at in range(1, len(table["head"]))
-        if len(rows) > 1 and all(len(row) > at and isinstance(row[at], float) for row in rows)
+        if len(rows) > 1
+        and len({_unit(row[at]) for row in rows if len(row) > at} - {None}) == 1
+        and all(len(row) > at and _unit(row[at]) is not None for row in rows)
     ][:4]
     if not columns or len(rows) > 24:
         return ""
+    rows = [[row[0], *(_number(cell) for cell in row[1:])] for row in rows]
     width, bar = 250, 16
     height = bar * len(rows) + 34
     parts = []

@@ -117,9 +117,9 @@ class Problem:
     """The state at the start as data, where many problems share a large one; never changed. Else it is copied."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Only the backend and the user change; the rest is shared."""
+        """Only the backend and the user, who may know the backend, change; the rest is shared."""
         twin = copy.copy(self)
-        twin.backend, twin.user = self.backend.twin(), copy.deepcopy(self.user, memo)
+        twin.backend, twin.user = copy.deepcopy(self.backend, memo), copy.deepcopy(self.user, memo)
         return twin
 
     @functools.cached_property

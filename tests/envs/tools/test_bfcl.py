@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import rollenv
+from rollenv.agents.base import OracleAgent
+from rollenv.bench import run, suite
 from rollenv.checker import check_env
 from rollenv.envs.tools.bfcl import SINGLE
 from rollenv.envs.tools.bfcl.checker import check, first_right
@@ -229,6 +231,11 @@ def test_right_conversations_are_right(services, form):
         assert result[4]["success"]
         assert result[4]["metrics"]["partial"] == 1
         assert result[4]["metrics"]["side_effects"] == 0
+
+
+def test_members_of_a_group_are_copies_that_play_on(services):
+    result = run(suite(MULTI), OracleAgent(), n=10, k=3, floors=False)
+    assert result.total.pass_all[3][0] == 1.0
 
 
 def test_conversations_without_a_call_are_wrong(services):
