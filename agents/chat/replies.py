@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollenv.agents.engines.base import Ids
+from rollenv.agents.prompts.chat_format import well_formed
 
 
 class BadReply(Exception):
@@ -58,6 +59,8 @@ def parse_json(body: bytes, content_type: str) -> Any:
         raise BadReply(f"the answer ({kind}) is not JSON or was cut: {len(body)} bytes, beginning {start!r}") from error
 
 
+#: Counts above this are mistakes.
+_MOST_TOKENS = 10**9
 #: Under which names servers give thoughts.
 _THOUGHTS = ("reasoning_content", "reasoning")
 
@@ -85,17 +88,19 @@ def read_reply(data: Any) -> Reply:
             raise BadReply(f"the answer has no content ({str(why)[:200]})")
         content = ""
     usage = _mapping(data.get("usage"))
+    prompt_tokens = _count(usage.get("prompt_tokens"))
+    cached = _count(_mapping(usage.get("prompt_tokens_details")).get("cached_tokens"))
     return Reply(
-        content,
+        well_formed(content),
         calls,
         "length" if finish == "length" else "stop",
         _ids(data.get("prompt_token_ids")),
         _ids(choice.get("token_ids")),
         _logprobs(_mapping(choice.get("logprobs")).get("content")),
-        _count(usage.get("prompt_tokens")),
+        prompt_tokens,
         _count(usage.get("completion_tokens")),
-        _count(_mapping(usage.get("prompt_tokens_details")).get("cached_tokens")),
-        next((message[key] for key in _THOUGHTS if isinstance(message.get(key), str)), ""),
+        min(cached, prompt_tokens),
+        well_formed(next((message[key] for key in _THOUGHTS if isinstance(message.get(key), str)), "")),
     )
 
 
@@ -126,7 +131,10 @@ async def read_events(lines: AsyncIterator[str]) -> Any:
         event = parse_json(data.encode(), "text/event-stream")
         if not isinstance(event, dict) or event.get("error"):
             raise BadReply(f"the stream reports an error: {error_text(event)}")
-        _add_event(whole, event)
+        try:
+            _add_event(whole, event)
+        except (TypeError, ValueError) as error:
+            raise BadReply(f"an event of the stream has another form: {str(error)[:100]}") from error
         finished = finished or any(c.get("finish_reason") for c in whole["choices"])
     if not finished:
         raise BadReply("the stream was cut before the answer's end")
@@ -162,19 +170,26 @@ def _add_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
     call = calls[index if isinstance(index, int) and 0 <= index < len(calls) else -1]
     call["id"] = part.get("id") or call["id"]
     call["function"]["name"] += function.get("name") or ""
-    call["function"]["arguments"] += function.get("arguments") or ""
+    call["function"]["arguments"] += _json_text(function.get("arguments") or "")
 
 
 def _calls(data: Any) -> list[ToolCall]:
-    calls = []
-    for call in data if isinstance(data, list) else ():
+    """Each with an id of its own: the answers to calls name them."""
+    calls: dict[str, ToolCall] = {}
+    for number, call in enumerate(data if isinstance(data, list) else ()):
         function = _mapping(_mapping(call).get("function"))
-        arguments = function.get("arguments")
         if not isinstance(function.get("name"), str):
             raise BadReply("the answer calls a tool without a name")
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
-        calls.append(ToolCall(str(_mapping(call).get("id") or ""), function["name"], text))
-    return calls
+        own = well_formed(str(_mapping(call).get("id") or ""))
+        own = own if own and own not in calls else f"call_{number}"
+        text = _json_text(function.get("arguments") or {})
+        calls[own] = ToolCall(own, well_formed(function["name"]), well_formed(text))
+    return list(calls.values())
+
+
+def _json_text(arguments: Any) -> str:
+    """Some servers give arguments as JSON, not as its text."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 def _mapping(data: Any) -> dict[str, Any]:
@@ -182,7 +197,8 @@ def _mapping(data: Any) -> dict[str, Any]:
 
 
 def _count(data: Any) -> int:
-    return data if isinstance(data, int) and data > 0 else 0
+    """A number of tokens; 0 for what cannot be one."""
+    return data if type(data) is int and 0 < data <= _MOST_TOKENS else 0
 
 
 def _ids(data: Any) -> Ids:

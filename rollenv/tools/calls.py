@@ -156,9 +156,9 @@ def _json_alone(action: str) -> tuple[list[ToolCall], str]:
 
 
 #: Stands for the file of a parsed action, so that Python does not warn of what a model wrote.
-_SOURCE = "<action>"
+SOURCE = "<action>"
 for _category in (SyntaxWarning, DeprecationWarning):
-    warnings.filterwarnings("ignore", category=_category, module=re.escape(_SOURCE))
+    warnings.filterwarnings("ignore", category=_category, module=re.escape(SOURCE))
 
 
 def _python(action: str) -> tuple[list[ToolCall], str]:
@@ -168,7 +168,7 @@ def _python(action: str) -> tuple[list[ToolCall], str]:
     if len(text) > 200_000 or "(" not in text or "\x00" in text:
         return [], action.strip()
     try:
-        tree = ast.parse(text, _SOURCE, mode="eval").body
+        tree = ast.parse(text, SOURCE, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return [], action.strip()
     found = [each for each in (tree.elts if isinstance(tree, ast.List) else [tree]) if isinstance(each, ast.Call)]

@@ -1,16 +1,20 @@
 """Stored answers to WorkBench, in the form in which they are published, and the verdict on them.
 
 A stored call reads ``calendar.create_event.func(event_name="x")``. The original evaluates it as Python and passes over
-what fails. Here it is parsed, and nothing but texts and numbers is computed.
+what fails. Here it is parsed, and of Python there is what such texts can be taken for: calls of the functions, texts,
+numbers, and what joins, compares or chooses from them.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
+import contextlib
 import csv
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +24,11 @@ from rollenv.envs.tools.published import folder_of
 from rollenv.envs.tools.workbench import CATEGORIES, NEED
 from rollenv.envs.tools.workbench.functions import WorkBench
 from rollenv.envs.tools.workbench.tables import same, start
-from rollenv.tools.calls import ToolCall
+from rollenv.tools.calls import SOURCE, ToolCall
 
 #: The most characters of a stored call that are read.
 _MOST_TEXT = 100_000
+_DOMAINS = frozenset(("company_directory", *CATEGORIES.values()))
 
 
 @dataclass(frozen=True)
@@ -115,14 +120,18 @@ def replay(calls: Sequence[str]) -> dict[str, Any]:
         calls: as they are stored.
     """
     office = WorkBench()
+
+    def call(name: str, positional: list[Any], named: dict[str, Any]) -> Any:
+        before = office.snapshot()
+        try:
+            return getattr(office, name)(*positional, **named)
+        except Exception:
+            office.restore(before)
+            raise
+
     for text in calls:
-        call = parsed(text)
-        if not call.problem:
-            before = office.snapshot()
-            try:
-                getattr(office, call.name)(**call.arguments)
-            except Exception:  # whatever stopped the original's call stops this one, and the next call is made
-                office.restore(before)
+        with contextlib.suppress(Exception):  # whatever stopped the original stops this one, and the next is made
+            _value(_tree(text), call)
     return office.state
 
 
@@ -132,34 +141,99 @@ def parsed(text: str) -> ToolCall:
     Args:
         text: such as ``email.delete_email.func(email_id="00000393")``.
     """
+    made: list[ToolCall] = []
+
+    def call(name: str, positional: list[Any], named: dict[str, Any]) -> None:
+        bound = inspect.signature(getattr(WorkBench, name)).bind(None, *positional, **named)
+        made.append(ToolCall(name, {k: v for k, v in bound.arguments.items() if k != "self"}, len(text)))
+
     try:
-        source = text[:_MOST_TEXT].lstrip(" \t")
-        call = ast.parse(source, mode="eval").body
-        if not isinstance(call, ast.Call):
+        tree = _tree(text)
+        if not isinstance(tree, ast.Call):
             raise ValueError("it is not a call")
-        path = ast.unparse(call.func).split(".")
-        name = "_".join(path[:2])
-        if len(path) != 3 or path[2] != "func" or name not in WorkBench.functions():
-            raise ValueError("there is no such function")
-        given = [keyword.arg for keyword in call.keywords]
-        if None in given or len(set(given)) < len(given):
-            raise ValueError("arguments are given by name, each once")
-        named = {str(keyword.arg): _value(keyword.value) for keyword in call.keywords}
-        bound = inspect.signature(getattr(WorkBench, name)).bind(None, *map(_value, call.args), **named)
-        return ToolCall(name, {k: v for k, v in bound.arguments.items() if k != "self"}, len(text))
+        _value(tree, call)
+        return made[-1]
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         return ToolCall("", {}, len(text), f"{text[:80]!r} cannot be carried out: {str(error)[:200]}")
 
 
-def _value(node: ast.expr) -> Any:
-    """What an argument is: quotation marks within a stored text can make it texts that are joined or chosen from."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _value(node.left), _value(node.right)
-        return left + right
-    if isinstance(node, ast.BoolOp):
-        for each in node.values:
-            value = _value(each)
-            if bool(value) is isinstance(node.op, ast.Or):
-                break
-        return value
+#: Carries out a function: its name, positional arguments, named ones.
+_Caller = Callable[[str, list[Any], dict[str, Any]], Any]
+_JOINED: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {ast.Add: operator.add, ast.Sub: operator.sub}
+_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Is: operator.eq,  # of texts in one source
+    ast.IsNot: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda one, other: one in other,
+    ast.NotIn: lambda one, other: one not in other,
+}
+
+
+def _tree(text: str) -> ast.expr:
+    """The expression that a stored text is; SyntaxError where Python would not begin to evaluate it."""
+    tree = ast.parse(text[:_MOST_TEXT].lstrip(" \t"), SOURCE, mode="eval").body
+    for node in ast.walk(tree):
+        names = [keyword.arg for keyword in node.keywords if keyword.arg] if isinstance(node, ast.Call) else []
+        if len(set(names)) < len(names) or isinstance(node, ast.Await | ast.Yield | ast.YieldFrom):
+            raise SyntaxError("arguments are named twice, or it is no expression")
+    return tree
+
+
+def _value(node: ast.expr, call: _Caller) -> Any:
+    """What an expression is worth: quotation marks within a stored text can make it any expression."""
+    match node:
+        case ast.Call():
+            return _called(node, call)
+        case ast.BinOp(left, op, right):
+            return _JOINED[type(op)](_value(left, call), _value(right, call))
+        case ast.BoolOp(op, values):
+            for each in values:
+                value = _value(each, call)
+                if bool(value) is isinstance(op, ast.Or):
+                    break
+            return value
+        case ast.IfExp(test, body, orelse):
+            return _value(body if _value(test, call) else orelse, call)
+        case ast.Compare(left, [op], [right]):
+            return _COMPARED[type(op)](_value(left, call), _value(right, call))
+        case ast.UnaryOp(op, operand):
+            value = _value(operand, call)
+            return not value if isinstance(op, ast.Not) else -value
+        case ast.List(elts) | ast.Tuple(elts):
+            return [_value(each, call) for each in elts]
+        case ast.JoinedStr(values):
+            return "".join(str(_value(each, call)) for each in values)
+        case ast.FormattedValue(value, -1, None):
+            return _value(value, call)
+        case ast.Name(name) if name in _DOMAINS or hasattr(builtins, name):
+            return object()  # a module or a function of Python's: neither text nor number
+        case ast.Attribute(of) | ast.Subscript(of):
+            _value(of, call)  # has been carried out when the rest fails
     return ast.literal_eval(node)
+
+
+def _called(node: ast.Call, call: _Caller) -> Any:
+    """What a call returns; its arguments come first, as in Python."""
+    domain, _, rest = ast.unparse(node.func).partition(".")
+    name = f"{domain}_{rest.removesuffix('.func')}"
+    if domain not in _DOMAINS or not rest.endswith(".func") or "." in rest[:-5] or name not in WorkBench.functions():
+        raise ValueError("there is no such function")
+    positional: list[Any] = []
+    for each in node.args:
+        if isinstance(each, ast.Starred):
+            positional += _value(each.value, call)
+        else:
+            positional.append(_value(each, call))
+    named: dict[str, Any] = {}
+    for keyword in node.keywords:
+        value = _value(keyword.value, call)
+        more = {keyword.arg: value} if keyword.arg else dict(value)
+        if not named.keys().isdisjoint(more):
+            raise TypeError("an argument is given twice")
+        named |= more
+    return call(name, positional, named)

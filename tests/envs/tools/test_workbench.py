@@ -105,9 +105,16 @@ STRANGE = [
     "email.delete_email.func(",
     'email.delete_email(email_id="00000373")',
     'email.delete_email.func(email_id="00000373", email_id="00000373")',
-    'email.delete_email.func(**{"email_id": "00000373"})',
-    'email.delete_email.func(*["00000373"])',
+    'email.delete_email.func(**{"email_id": "00000373"}, email_id="00000373")',
+    'email.delete.email_func(email_id="00000373")',
+    'customer.relationship_manager_delete_customer.func(customer_id="00000001")',
     'email.delete_email.func(wrong="00000373")',
+    "email.delete_email.func(email_id=email)",
+    'lambda: email.delete_email.func(email_id="00000373")',
+    'await email.delete_email.func(email_id="00000373")',
+    '[email.delete_email.func(email_id="00000373") for _ in "a"]',
+    'email.delete_email.func(email_id="00000373"), email.delete_email.func(email_id="1", email_id="2")',
+    'calendar.update_event.func(event_id=calendar, field="x", new_value="y")',
     'email.delete_email.func("00000373", "x")',
     "email.delete_email.func(email_id=EMAILS)",
     'email.delete_email.func(email_id=open("/etc/passwd").read())',
@@ -136,6 +143,31 @@ def test_quotation_marks_within_texts_are_read_as_python():
     calls = 'email.send_email.func(recipient="a@" + "b.c", subject="" or "s", body="a" "b")'
     (added,) = [row for row in replay([calls])["emails"].values() if row["email_id"] == "500"]
     assert (added["sender/recipient"], added["subject"], added["body"]) == ("a@b.c", "s", "ab")
+
+
+DELETE = 'email.delete_email.func(email_id="00000373")'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"[{DELETE}]",
+        f"({DELETE}), x",
+        f"not {DELETE}",
+        f"{DELETE} and done",
+        f"{DELETE} if 1 else 0",
+        f"{DELETE}.x",
+        "email.delete_email.func(email_id=f\"{'00000373'}\")",
+        'email.delete_email.func(email_id="00000373" if "a" in "ab" else "b")',
+        'email.delete_email.func(*["00000373"])',
+        'email.delete_email.func(**{"email_id": "00000373"})',
+        f"calendar.delete_event.func(event_id={DELETE}, x=1)",
+        "email . delete_email.func ( email_id='00000373', )",
+    ],
+)
+def test_a_stored_call_is_evaluated_as_python_does_it(text):
+    assert same(replay([text]), replay([DELETE]), fold=False)
+    assert parsed(DELETE).problem == ""
 
 
 def test_the_order_of_deletions_and_additions_counts_where_rows_are_not_numbered_anew():
