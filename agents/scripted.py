@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.agents.base import Action, AgentFailed, EnvHandle, Session
+from rollenv.agents.offered import offered
 from rollenv.core import UsageError
 from rollenv.tools.calls import write_calls
 
@@ -43,7 +44,9 @@ class _Scripted(Session):
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         if not self.request:
-            self.tools = offered(info)
+            self.tools = [schema["function"] for schema in offered(info)]
+            if not self.tools:
+                raise AgentFailed('the agent "react" is for environments that offer functions in info["tools"]')
             self.request = observation.rpartition("\n\n")[2]
             self.values = values_in(self.request)
         else:
@@ -60,14 +63,14 @@ class _Scripted(Session):
         wanted = words_of(self.request)
         for tool in sorted(self.tools, key=lambda tool: -self._fit(tool, wanted)):
             useful = self._fit(tool, wanted) > 0 or _SEARCHES.match(tool["name"])
-            arguments = self._filled(tool.get("parameters", {})) if useful else None
+            arguments = self._filled(tool.get("parameters") or {}) if useful else None
             if arguments is not None and json.dumps((tool["name"], arguments)) not in self.done:
                 return tool["name"], arguments
         return None
 
     @staticmethod
     def _fit(tool: Mapping[str, Any], wanted: set[str]) -> float:
-        name, about = words_of(tool["name"].replace("_", " ")), words_of(tool.get("description", ""))
+        name, about = words_of(tool["name"].replace("_", " ")), words_of(tool.get("description") or "")
         return 2.0 * len(name & wanted) + len(about & wanted) / math.sqrt(1 + len(about))
 
     def _filled(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -82,7 +85,8 @@ class _Scripted(Session):
         return out
 
     def _value(self, name: str, about: Mapping[str, Any], used: dict[str, int]) -> Any:
-        options = [str(option) for option in about.get("enum", ())]
+        enum = about.get("enum")
+        options = [str(option) for option in enum] if isinstance(enum, list) else []
         if options:
             return next((o for o in options if o.lower() in self.request.lower()), None)
         if name == "id" or name.endswith("_id"):
@@ -98,20 +102,6 @@ class _Scripted(Session):
                 value = found[used[source] - 1]
                 return float(value) if kind == "number" and "." in value else int(value) if kind == "number" else value
         return None
-
-
-def offered(info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The functions that an environment offers.
-
-    Raises:
-        AgentFailed: there are none.
-    """
-    schemas = info.get("tools")
-    functions = [schema.get("function") for schema in schemas or () if isinstance(schema, dict)]
-    found = [each for each in functions if isinstance(each, dict) and isinstance(each.get("name"), str)]
-    if not found:
-        raise AgentFailed('the agent "react" is for environments that offer functions in info["tools"]')
-    return found
 
 
 _VALUES = {
@@ -190,11 +180,13 @@ class ReplayAgent:
         """
         file = path / "episodes.jsonl" if path.is_dir() else path
         try:
-            lines = file.read_text(encoding="utf-8").splitlines()
+            lines = file.read_text(encoding="utf-8").split("\n")  # texts may hold what else ends lines
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"cannot read stored answers from {file}: {error}") from error
         rows = []
         for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:

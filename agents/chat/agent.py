@@ -12,10 +12,12 @@ from typing import Any, Literal, Self
 from rollenv.agents.base import Action, EnvHandle, Session
 from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Totals
 from rollenv.agents.chat.replies import Reply, ToolCall
+from rollenv.agents.offered import offered
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.chat_format import well_formed
 from rollenv.agents.prompts.session import THOUGHT_END, shown
 from rollenv.core import UsageError
+from rollenv.tools.calls import as_element
 
 #: What :class:`ChatAgent` sets itself.
 _RESERVED = ("model", "messages", "stream", "stream_options", "tools")
@@ -159,7 +161,7 @@ class ChatSession(Session):
         agent = self.agent
         body = {**agent.body, "messages": [*agent.first, *self._ask(observation, info)]}
         if agent.tools_of_env:
-            self._tools = info.get("tools") or self._tools
+            self._tools = offered(info) or self._tools
             body |= {"tools": self._tools} if self._tools else {}
         if agent.seeded:
             body["seed"] = self.rng.getrandbits(31)
@@ -242,4 +244,4 @@ def call_text(call: ToolCall) -> str:
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError):
         arguments = call.arguments
-    return f"<tool_call>{json.dumps({'name': call.name, 'arguments': arguments})}</tool_call>"
+    return as_element(json.dumps({"name": call.name, "arguments": arguments}))

@@ -18,10 +18,12 @@ from rollenv.tools.function import argument_model, function_schema
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-#: Characters of JSON that the arguments of a call may have, and of text that comes back from one.
+#: Bytes of JSON that the arguments of a call may have, and characters of text that comes back from one.
 MOST_ARGUMENTS, MOST_TEXT = 100_000, 20_000
 #: How deep lists and objects in arguments may be nested: what is kept of them is copied and compared by recursion.
 _DEEPEST = 50
+#: Whole numbers in arguments; sums of them can then always be written.
+_LARGEST = 10**18
 
 
 class ToolError(Exception):
@@ -207,14 +209,16 @@ def not_arguments(name: str, arguments: Mapping[str, Any]) -> str:
         arguments: as the agent gave them.
     """
     try:
-        size = len(json.dumps(arguments))
+        size = len(json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode())
     except (TypeError, ValueError, RecursionError) as error:
         return f"error: the arguments of {name} are not JSON: {str(error)[:200]}"
     if size > MOST_ARGUMENTS:
-        return f"error: the arguments of {name} are too long: {size} characters of JSON"
+        return f"error: the arguments of {name} are too long: {size} bytes of JSON"
     level: list[Any] = [arguments]
     for _ in range(_DEEPEST):
         level = [each for value in level for each in (value.values() if isinstance(value, Mapping) else value)]
+        if any(isinstance(each, int) and abs(each) > _LARGEST for each in level):
+            return f"error: the arguments of {name} have a whole number above {_LARGEST:g}"
         level = [each for each in level if isinstance(each, Mapping | list | tuple)]
     return f"error: the arguments of {name} are nested deeper than {_DEEPEST} levels" if level else ""
 

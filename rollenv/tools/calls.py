@@ -107,12 +107,11 @@ def find_calls(action: str, form: CallForm = "hermes") -> tuple[list[ToolCall], 
     Returns:
         The calls, and the text without them.
     """
-    if "<tool_call>" in action:
+    calls, around = _OWN_WAY[form](action) if form in _OWN_WAY else ([], "")
+    if "<tool_call>" in action and not (calls and not any(call.problem for call in calls)):
         return _elements(action)
-    if form == "json":
-        return _json_alone(action)
-    if form == "python":
-        return _python(action)
+    if form in _OWN_WAY:
+        return calls, around
     call = first_call(action)
     return ([call], "") if call else ([], action.strip())
 
@@ -190,6 +189,9 @@ def _from_ast(call: ast.Call, end: int) -> ToolCall:
         return ToolCall(name, {}, end, "arguments are literals")
 
 
+_OWN_WAY = {"json": _json_alone, "python": _python}
+
+
 def _at_most(calls: list[ToolCall]) -> list[ToolCall]:
     if len(calls) <= MOST_CALLS:
         return calls
@@ -210,9 +212,14 @@ def write_calls(calls: Sequence[tuple[str, Mapping[str, Any]]], form: CallForm =
         each = [f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})" for name, arguments in calls]
         return f"[{', '.join(each)}]"
     return "\n".join(
-        f"<tool_call>{json.dumps({'name': name, 'arguments': dict(arguments)}, ensure_ascii=False)}</tool_call>"
+        as_element(json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False))
         for name, arguments in calls
     )
+
+
+def as_element(call: str) -> str:
+    """The JSON of a call as an element ``<tool_call>``, which no text in it closes."""
+    return "<tool_call>" + call.replace("</", "<\\/") + "</tool_call>"
 
 
 _HOW: Mapping[CallForm, str] = {

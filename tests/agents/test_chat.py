@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import email.utils
 import itertools
 import json
@@ -18,6 +19,7 @@ from rollenv.agents.base import AgentFailed, ContextFull
 from rollenv.agents.chat import ChatAgent
 from rollenv.agents.chat.endpoint import Patience, Prices
 from rollenv.agents.chat.limits import Window
+from rollenv.agents.chat.replies import read_reply
 from rollenv.agents.prompts import StepPrompt
 from rollenv.core import UsageError
 from rollenv.tools.calls import first_call
@@ -609,3 +611,56 @@ def test_a_streamed_reply_keeps_its_thoughts():
 
     with ChatServer(thinks) as server:
         assert one(server, stream=True).raw == "<think>hm</think>\nup"
+
+
+def _call(**function):
+    return {"id": "a", "type": "function", "function": {"name": "find", "arguments": "{}"} | function}
+
+
+_ODD = [
+    {"tool_calls": [_call(name="\ud800")]},
+    {"tool_calls": [_call(arguments="{\ud800")]},
+    {"tool_calls": [_call(arguments={"a": 1})]},
+    {"tool_calls": [_call(arguments=[1])]},
+    {"tool_calls": [_call(name=3)]},
+    {"tool_calls": [_call() | {"id": [1]}]},
+    {"tool_calls": 7},
+    {"content": "\ud800"},
+    {"content": ["x"]},
+    {"reasoning": "\ud800"},
+]
+
+
+@pytest.mark.parametrize("message", _ODD)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_what_is_odd_in_an_answer_is_read_or_refused(message, streaming):
+    whole = completion("x", message=message)
+
+    async def behave(exchange):
+        choice = {"delta": whole["choices"][0]["message"], "finish_reason": "stop"}
+        event = f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n".encode()
+        await (exchange.send(event, kind="text/event-stream") if streaming else exchange.json(whole))
+
+    with ChatServer(behave) as server:
+        agent = ChatAgent("m", server.url, tools="env", stream=streaming, patience=SOON)
+        with contextlib.suppress(AgentFailed):
+            for action in ask(agent, [("go", {}), ("on", {"use_tool": True})]):
+                (action.text + action.raw).encode()
+
+
+def test_calls_without_an_id_of_their_own_get_one():
+    calls = [_call(), _call(), _call() | {"id": None}, _call() | {"id": ""}]
+    found = read_reply(completion(None, message={"tool_calls": calls})).calls
+    assert len({call.id for call in found} - {""}) == len(calls) == len(found)
+
+
+@pytest.mark.parametrize("count", [10**400, -5, 1.5, "90", None, True, [1]])
+def test_usage_that_cannot_be_counts_nothing(count):
+    usage = {"prompt_tokens": count, "completion_tokens": count, "prompt_tokens_details": {"cached_tokens": count}}
+    reply = read_reply({**completion("x"), "usage": usage})
+    assert Prices(1, 2, 0.5).of(reply) == reply.prompt_tokens == 0
+
+
+def test_no_more_tokens_are_cached_than_there_are():
+    usage = {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 10**8}}
+    assert Prices(1, 2, 0.5).of(read_reply({**completion("x"), "usage": usage})) == pytest.approx(5e-6)

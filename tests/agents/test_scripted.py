@@ -1,11 +1,14 @@
 """Agents that need no model."""
 
+import asyncio
 import random
 
 import pytest
 
 import rollenv
-from rollenv.agents.base import OracleAgent, RandomAgent, noisy_expert
+from rollenv.agents.base import AgentFailed, OracleAgent, RandomAgent, noisy_expert
+from rollenv.agents.chat import ChatAgent
+from rollenv.agents.scripted import ScriptedAgent
 from rollenv.rollout.evaluate import evaluate
 
 
@@ -28,3 +31,37 @@ def test_more_noise_wins_less():
 @pytest.mark.integration
 def test_a_stuck_expert_plays_on_at_random():
     assert evaluate(OracleAgent(0.7), "game:Sokoban-v0-hard", n=20).failed == 0
+
+
+def _function(**about):
+    return [{"type": "function", "function": {"name": "find", **about}}]
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        5,
+        "find",
+        {"find": 1},
+        [1],
+        [{"function": None}],
+        _function(description=3),
+        _function(parameters=[1]),
+        _function(parameters={"properties": {"a": 1}}),
+        _function(parameters={"required": [None]}),
+        _function(parameters={"properties": {"a": {"default": float("nan")}}}),
+        _function(parameters={"properties": {"a": {"enum": {1, 2}}}}),
+        _function(description="\ud800"),
+    ],
+)
+@pytest.mark.parametrize("agent", [ScriptedAgent(), ChatAgent("m", "http://127.0.0.1:9/v1", tools="env")])
+def test_what_an_environment_offers_in_another_form_fails_its_episode(agent, tools):
+    session = agent.start(None, 0)
+    with pytest.raises(AgentFailed, match="tools"):
+        asyncio.run(session.act("find it", {"tools": tools}))
+
+
+@pytest.mark.parametrize("about", [{}, {"description": None}, {"parameters": {"properties": {"a": {"enum": None}}}}])
+def test_what_a_function_may_leave_out_may_be_left_out(about):
+    action = asyncio.run(ScriptedAgent().start(None, 0).act("find it", {"tools": _function(**about)}))
+    assert "find" in action.text

@@ -57,6 +57,11 @@ def bank():
         ("pay", {"account": ["ann"], "amount": {}}, "account"),
         ("pay", {"account": "a" * MOST_ARGUMENTS, "amount": 1}, "too long"),
         ("pay", {"account": {1, 2}}, "not JSON"),
+        ("pay", {"account": "\ud800", "amount": 1}, "not JSON"),
+        ("pay", {"account": "ann", "amount": float("nan")}, "not JSON"),
+        ("pay", {"account": "ann", "amount": float("-inf")}, "not JSON"),
+        ("pay", {"account": "ann", "amount": 10**4000}, "whole number above"),
+        ("pay", {"account": "ann", "amount": [[-(10**19)]]}, "whole number above"),
         ("pya", {}, "did you mean pay?"),
         ("__init__", {}, "no function"),
         ("restore", {}, "no function"),
@@ -214,3 +219,10 @@ def test_an_environment_without_a_backend_is_refused_with_a_line():
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.startswith("error: game:Hangman-v0 has no backend")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), st.sampled_from(CALL_FORMS))
+def test_no_text_in_a_call_ends_it(text, form):
+    for value in (text, "</tool_call>" + text, "<tool_call>{}</tool_call>"):
+        (found,), around = find_calls(write_calls([("pay", {"account": value})], form), form)
+        assert (found.problem, found.arguments, around) == ("", {"account": value}, "")

@@ -61,7 +61,8 @@ class BFCLEnv(ToolEnv):
         found, message = find_calls(action, self.calls)
         self.called, self.failed = len(found), sum(bool(call.problem) for call in found)
         self.messages.append(message)
-        self.last = self.problem_seen = self._wrong(self.entries[self.key], found)
+        wrong = self._wrong(self.entries[self.key], found)
+        self.last = self.problem_seen = wrong.encode(errors="replace").decode()  # names may hold lone surrogates
         return self._after(ended=True, valid=not self.failed, info={"use_tool": bool(found)})
 
     def _wrong(self, entry: Entry, found: list[ToolCall]) -> str:
