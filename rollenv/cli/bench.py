@@ -26,7 +26,7 @@ from rollenv.cli.common import (
 )
 from rollenv.cli.dashboard import Dashboard, totals
 from rollenv.cli.eval import print_failures
-from rollenv.cli.eval_folder import SETTINGS_FILE, EvalFolder
+from rollenv.cli.eval_folder import SETTINGS_FILE, EvalFolder, writes
 from rollenv.core import UsageError
 from rollenv.rollout.workers.places import WORKERS_HELP, make_workers
 
@@ -88,7 +88,8 @@ def command(
     numbers = {**(folder.settings if folder else {"agent": agent, "k": k, "seed": seed}), **result.to_dict()}
     numbers |= {name: value for name, value in totals(player).items() if name in ("requests", "retries", "problems")}
     if out is not None:
-        _save(out, numbers, result)
+        with writes(out):
+            _save(out, numbers, result)
     if json:
         console.print_json(json_module.dumps(numbers))
     else:
@@ -266,9 +267,10 @@ def _compare(folders: list[str], out: Path | None, json: bool) -> None:
             raise UsageError(f"{path} holds no run; make one with `rollenv bench SUITE --out {path}`")
     result = compare(*(read(path / "episodes.jsonl") for path in paths))
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "comparison.json").write_text(json_module.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
-        write_report(*paths, out=out / "compare.html")
+        with writes(out):
+            out.mkdir(parents=True, exist_ok=True)
+            (out / "comparison.json").write_text(json_module.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
+            write_report(*paths, out=out / "compare.html")
     if json:
         console.print_json(json_module.dumps(result.to_dict()))
         return

@@ -6,12 +6,18 @@ import contextlib
 import json
 import os
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollenv.core import UsageError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from rollenv.rollout.records.storage import JsonlWriter
@@ -37,6 +43,7 @@ class EvalFolder:
     settings: dict[str, Any]
     played: list[Trajectory]
     seconds: float
+    _locked: bool = False
 
     @classmethod
     def begin(cls, path: Path, settings: Mapping[str, Any], resume: bool) -> EvalFolder:
@@ -54,10 +61,27 @@ class EvalFolder:
         if not resume:
             raise UsageError(f"{path} holds an evaluation already: --resume goes on with it; or name another folder")
         _check(path, before, settings)
+        found = cls(path, dict(settings), [], 0.0)
+        found._lock()
         from rollenv.rollout.records.storage import read
 
-        played = list(read(episodes)) if episodes.exists() else []
-        return cls(path, dict(settings), played, _seconds(before, file, episodes))
+        found.played = list(read(episodes)) if episodes.exists() else []
+        found.seconds = _seconds(before, file, episodes)
+        return found
+
+    def _lock(self) -> None:
+        """Keep other processes out of the folder until this object is gone, or its process, however it ends."""
+        if self._locked or fcntl is None:
+            return
+        folder = os.open(self.path, os.O_RDONLY)
+        weakref.finalize(self, os.close, folder)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another process is writing {self.path}; wait for it, or name another folder") from None
+        except OSError:  # a file system without locks
+            return
+        self._locked = True
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[JsonlWriter]:
@@ -68,11 +92,17 @@ class EvalFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"cannot write {self.path}: {error.strerror}; name another folder with --out") from error
+        fresh = not self._locked
+        self._lock()
+        if fresh and self._locked and (self.path / SETTINGS_FILE).exists():
+            raise UsageError(f"another process has begun an evaluation in {self.path}; name another folder")
         started = time.monotonic()
         done = len(self.played)
         self._save(self.seconds, is_open=True)
         try:
-            with JsonlWriter(self.path / EPISODES_FILE) as writer:
+            with writes(self.path):
+                writer = JsonlWriter(self.path / EPISODES_FILE)
+            with writer:
                 yield writer
         finally:
             idle = done >= self.settings["n"] * self.settings["k"] and all(t.complete for t in self.played)
@@ -81,8 +111,21 @@ class EvalFolder:
     def _save(self, seconds: float, *, is_open: bool) -> None:
         partial = self.path / f"{SETTINGS_FILE}.partial"
         data = {**self.settings, _SECONDS: seconds, _OPEN: is_open}
-        partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-        os.replace(partial, self.path / SETTINGS_FILE)
+        with writes(self.path):
+            partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+            os.replace(partial, self.path / SETTINGS_FILE)
+
+
+@contextlib.contextmanager
+def writes(folder: Path) -> Iterator[None]:
+    """Turn what goes wrong with the files of a folder into a line for the user: a full disk, no permission."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {error.filename or folder}: {error.strerror or error}; mend that and try again "
+            "(--resume goes on with what was played)"
+        ) from error
 
 
 def tasks_before(path: Path) -> int | None:

@@ -1,6 +1,7 @@
 """Suites, their numbers, endpoints that misbehave, runs that are killed, and comparisons."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from rollenv.agents.base import OracleAgent, RandomAgent
 from rollenv.agents.scripted import ReplayAgent
 from rollenv.bench import compare, run, suite, suites
 from rollenv.bench.run import summarise
+from rollenv.cli.eval_folder import EvalFolder
 from rollenv.rollout.records.storage import read
 from rollenv.rollout.types import Task, Trajectory
 
@@ -109,6 +111,13 @@ def test_the_interval_holds_the_difference_and_is_clear_only_when_it_excludes_ze
     assert (not_clear.only_first, not_clear.only_second) == (2, 2)
 
 
+@pytest.mark.parametrize(("tasks", "clear"), [(1, False), (5, False), (6, True)])
+def test_a_few_tasks_that_all_go_one_way_are_not_clear(tasks, clear):
+    first, second = ([_episode(i, won) for i in range(tasks)] for won in (True, False))
+    total = compare(first, second).total
+    assert (total.low, total.high, total.clear) == (-1, -1, clear)
+
+
 def test_pairs_are_the_same_task_however_its_calls_are_written():
     first = [_episode(i, True, calls="native", split="test") for i in range(4)]
     second = [_episode(i, False, calls="json", split="test") for i in range(6)]
@@ -165,6 +174,14 @@ def test_answers_that_are_missing_or_end_too_soon_fail_with_a_reason():
     assert "ends after 1 actions" in errors[0]
     assert "no answer is stored" in errors[1]
     assert result.failures == {"agent": 2}
+
+
+def test_stored_answers_may_hold_what_ends_lines_elsewhere(tmp_path):
+    row = {"env_id": TINY, "seed": 0, "actions": ["a\u2028b\x85c"]}
+    file = tmp_path / "answers.jsonl"
+    file.write_text(f"\n{json.dumps(row, ensure_ascii=False)}\n\n", encoding="utf-8")
+    result = run(suite(TINY), ReplayAgent.load(file), n=1, floors=False)
+    assert [turn.text for turn in result.trajectories[0].turns] == row["actions"]
 
 
 # -- an endpoint -------------------------------------------------------------------------------------------------------
@@ -302,6 +319,30 @@ def test_a_run_killed_at_any_moment_goes_on_without_a_task_lost_or_played_twice(
         assert {**one, "latency": 0} == {**other, "latency": 0}
     assert {path.name for path in out.iterdir()} >= {"result.json", "report.html", "episodes.parquet"}
     assert len(list(read(out / "episodes.parquet"))) == whole["n"] * 2
+
+
+def test_two_processes_do_not_write_one_folder(tmp_path):
+    settings = {"env": TINY, "n": 2, "k": 1}
+    first, late = (EvalFolder.begin(tmp_path, settings, False) for _ in range(2))
+    with first.writing():
+        pass
+    with pytest.raises(UsageError, match="another process"), late.writing():
+        pass
+    with pytest.raises(UsageError, match="another process is writing"):
+        EvalFolder.begin(tmp_path, settings, True)
+    del first, late
+    gc.collect()
+    assert EvalFolder.begin(tmp_path, settings, True).played == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["episodes.jsonl", "episodes.parquet", "report.html", "result.json"])
+def test_a_file_that_cannot_be_written_is_told_in_a_line(rollenv_command, tmp_path, name):
+    (tmp_path / "run" / name).mkdir(parents=True)
+    done = rollenv_command("bench", TINY, "-n", "2", "-a", "oracle", "-o", "run")
+    assert done.returncode == 2, done.stderr
+    assert "cannot write run" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

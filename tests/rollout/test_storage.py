@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 import sys
 import warnings
 from dataclasses import fields
@@ -224,3 +225,25 @@ def test_many_records_stream_through_parquet(tmp_path):
     path = tmp_path / "episodes.parquet"
     write(path, (episode(number) for number in range(600)))
     assert [t.task.seed for t in read(path)] == list(range(600))
+
+
+_FILLS = """
+import resource, sys
+from rollenv.rollout.records.storage import JsonlWriter, StorageError
+from rollenv.rollout.types import Task, Trajectory
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, -1))
+with JsonlWriter(sys.argv[1]) as out:
+    for number in range(1000):
+        try:
+            out.write(Trajectory(Task("a:B-v0", number)))
+        except StorageError as error:
+            sys.exit(f"{number} {error}")
+"""
+
+
+def test_a_disk_that_fills_up_is_told_at_the_record_that_it_cuts(tmp_path):
+    file = tmp_path / "episodes.jsonl"
+    done = subprocess.run([sys.executable, "-c", _FILLS, str(file)], capture_output=True, text=True, check=False)
+    assert "cannot write" in done.stderr
+    with pytest.warns(UserWarning, match="cut short"):
+        assert len(list(read(file))) == int(done.stderr.split()[0])

@@ -111,8 +111,14 @@ class JsonlWriter:
 
         Raises:
             UsageError: if something in it is no JSON data.
+            StorageError: it cannot be written, because the disk is full, say.
         """
-        self._file.write(_line(record))
+        rest = memoryview(_line(record))
+        try:
+            while rest:  # a disk that fills up takes a part
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise StorageError(f"cannot write {self.path}: {error.strerror}; what is whole in it is kept") from error
 
     def close(self) -> None:
         """Close the file; calling it again does nothing."""
