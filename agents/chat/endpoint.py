@@ -363,6 +363,6 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     with contextlib.suppress(ValueError):
         seconds = float(value)
         return max(0.0, seconds) if seconds == seconds else None
-    with contextlib.suppress(ValueError, TypeError):
+    with contextlib.suppress(ValueError, TypeError, IndexError, OverflowError):
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     return None

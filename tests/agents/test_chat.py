@@ -222,7 +222,9 @@ def test_a_redirection_is_not_followed_with_the_key():
         one(server, api_key="sk-secret")
 
 
-@pytest.mark.parametrize("after", ["0", "0.001", email.utils.formatdate(0, usegmt=True), "later", "nan"])
+@pytest.mark.parametrize(
+    "after", ["0", "0.001", email.utils.formatdate(0, usegmt=True), "later", "nan", "1 Jan 2020 0:0:0 +99999999999"]
+)
 def test_retry_after_is_heeded(after):
     answers = iter([answer({}, "429 No", Retry_After=after), good])
     with ChatServer(lambda exchange: next(answers)(exchange)) as server:
