@@ -34,7 +34,8 @@ class RetailEnv(ToolEnv):
     Args:
         split: ``base`` (all), ``train`` or ``test``, as published.
         told: for all tasks, what the task says has to be told as well.
-        user: ``script``, or ``chat:MODEL`` for a language model, whose episodes cannot be repeated.
+        user: ``script``, or ``chat:MODEL`` for a language model. Its episodes cannot be repeated, although the id's
+            spec says that they can: what a spec declares holds for the default settings.
         base_url: of the endpoint of ``chat:MODEL``.
         settings: see :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
