@@ -6,15 +6,29 @@ from rollenv.needs import DataFiles
 from rollenv.registry import ABILITIES, register
 
 NEED = DataFiles("agentic/tau2/retail", ("db.json",), "https://github.com/sierra-research/tau2-bench")
+TELECOM_NEED = DataFiles(
+    "agentic/tau2/telecom",
+    ("tasks_small.json", "db.toml", "user_db.toml", "main_policy.md", "tech_support_manual.md"),
+    "https://github.com/sierra-research/tau2-bench",
+)
 
 
 def register_tools() -> None:
-    """The retail domain: all 114 tasks, and its splits as ``split``."""
+    """The retail domain with all 114 tasks, and its splits as ``split``; of the telecom domain the 20 small tasks."""
     register(
         "tools:Tau2-v0-retail",
         "rollenv.envs.tools.tau2.env:RetailEnv",
         abilities=ABILITIES,
         needs=[NEED],
+        indexed=True,
+        oracle_success=1.0,
+        max_turns=50,
+    )
+    register(
+        "tools:Tau2-v0-telecom",
+        "rollenv.envs.tools.tau2.telecom.env:TelecomEnv",
+        abilities=ABILITIES,
+        needs=[TELECOM_NEED],
         indexed=True,
         oracle_success=1.0,
         max_turns=50,

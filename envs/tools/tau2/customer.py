@@ -26,8 +26,8 @@ _CONFIRM = (
     "would you like me",
 )
 _ASKS = ("please provide", "please tell", "please share", "could you", "can you", "let me know", "may i have")
-_LEAVES = ("anything else", "something else", "further assistance", "help you with today")
-_TRANSFERRED = "transferred to a human"
+LEAVES = ("anything else", "something else", "further assistance", "help you with today")
+TRANSFERRED = "transferred to a human"
 
 
 def in_first_person(text: str) -> str:
@@ -69,17 +69,27 @@ class Customer(User):
             message: without its calls.
         """
         text = message.lower()
-        if _TRANSFERRED in text:
+        if TRANSFERRED in text:
             return Said("", ends=True)
-        if "?" not in text and not any(phrase in text for phrase in (*_CONFIRM, *_ASKS)):
+        if "?" not in text and not self.asked(text):
             return Said("", ends=True)
-        if any(phrase in text for phrase in _LEAVES):
+        if any(phrase in text for phrase in LEAVES):
             return Said("No, that is all. Thank you.", ends="confirm" not in text)
         self.told["questions"] = self.told.get("questions", 0) + 1
         answers = self._answers(text)
-        if any(phrase in text for phrase in _CONFIRM) and not answers:
+        if self.confirms(text) and not answers:
             return Said("Yes.")
         return Said(" ".join(answers) or self._everything())
+
+    @staticmethod
+    def confirms(text: str) -> bool:
+        """Whether a message, in lower case, asks for a yes."""
+        return any(phrase in text for phrase in _CONFIRM)
+
+    @classmethod
+    def asked(cls, text: str) -> bool:
+        """Whether a message, in lower case, asks for something without a question mark."""
+        return cls.confirms(text) or any(phrase in text for phrase in _ASKS)
 
     def _answers(self, text: str) -> list[str]:
         """What is known of who the customer is, and of what is asked for."""
