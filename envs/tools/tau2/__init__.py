@@ -8,7 +8,14 @@ from rollenv.registry import ABILITIES, register
 NEED = DataFiles("agentic/tau2/retail", ("db.json",), "https://github.com/sierra-research/tau2-bench")
 TELECOM_NEED = DataFiles(
     "agentic/tau2/telecom",
-    ("tasks_small.json", "db.toml", "user_db.toml", "main_policy.md", "tech_support_manual.md"),
+    (
+        "tasks_small.json",
+        "db.toml",
+        "user_db.toml",
+        "main_policy.md",
+        "tech_support_manual.md",
+        "tech_support_workflow.md",
+    ),
     "https://github.com/sierra-research/tau2-bench",
 )
 

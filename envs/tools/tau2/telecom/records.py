@@ -38,7 +38,7 @@ class Records(Backend):
         found = (self.shared if table in self.shared else self.state).get(table, {}).get(key)
         if found is None:
             raise ToolError(f"there is no record with the id {key[:100]!r}")
-        return found  # type: ignore[no-any-return]
+        return found
 
     def of_customer(self, customer_id: str, table: str, key: str) -> Record:
         """A line or a bill of a customer.

@@ -67,7 +67,8 @@ _SWITCH = re.compile(
     r"\b(toggle|turn|switch|put|set|make sure|ensure)\b|\b(enable|activate)\b|\b(disable|deactivate)\b"
 )
 _DIRECTION = re.compile(
-    r"\b(?:turn|switch|put|set|toggle\w*|make sure|ensure)\b.*?\b(?:(on|enabled)|off|disabled)\b(?! (?:your|the|this|that)\b)"
+    r"\b(?:turn|switch|put|set|toggle\w*|make sure|ensure)\b.*?\b(?:(on|enabled)|off|disabled)\b"
+    r"(?! (?:your|the|this|that)\b)"
 )
 _BETWEEN = r"[,;]|\b(?:and|then|but|or)\b"
 _LOOK = re.compile(r"\b(check|look|see|tell|show\w*|verify|confirm|is|are|what|which|whether|run|try|test|can you)\b")
@@ -93,7 +94,10 @@ def requests_in(message: str) -> list[Request]:
                 asks = not _PAST.match(sentence) and (_YOU.search(clause) or not _MYSELF.search(clause))
                 actions = list(_actions(clause, topic)) if asks else []
                 found += actions or _checks(clause, named, sentence.endswith("?"))
-    return list({(each.name, str(each.arguments)): each for each in reversed(found)}.values())[::-1]
+    once: dict[tuple[str, str], Request] = {}
+    for each in found:
+        once.setdefault((each.name, str(each.arguments)), each)
+    return list(once.values())
 
 
 def _topics(clause: str) -> list[Topic]:

@@ -139,7 +139,7 @@ def _holds(backend: TelecomBackend, name: str, given: Mapping[str, Any]) -> bool
             return backend.online() == bool(given["expected_status"])
         case "assert_internet_speed":
             speed, called = backend.speed()
-            return speed >= given["expected_speed"] and called.lower() == given["expected_desc"].lower()
+            return bool(speed >= given["expected_speed"]) and called.lower() == given["expected_desc"].lower()
         case "assert_can_send_mms":
             return backend.sends_mms() == bool(given["expected_status"])
         case "assert_service_status":
