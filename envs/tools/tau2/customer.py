@@ -26,7 +26,7 @@ _CONFIRM = (
     "would you like me",
 )
 _ASKS = ("please provide", "please tell", "please share", "could you", "can you", "let me know", "may i have")
-LEAVES = ("anything else", "something else", "further assistance", "help you with today")
+LEAVES = ("anything else", "with something else", "further assistance")
 TRANSFERRED = "transferred to a human"
 
 
@@ -74,7 +74,8 @@ class Customer(User):
         if "?" not in text and not self.asked(text):
             return Said("", ends=True)
         if any(phrase in text for phrase in LEAVES):
-            return Said("No, that is all. Thank you.", ends="confirm" not in text)
+            more = self.confirms(text)
+            return Said("Yes. That is all." if more else "No, that is all. Thank you.", ends=not more)
         self.told["questions"] = self.told.get("questions", 0) + 1
         answers = self._answers(text)
         if self.confirms(text) and not answers:

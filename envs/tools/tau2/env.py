@@ -45,7 +45,7 @@ class RetailEnv(ToolEnv):
     ):
         if split not in SPLITS:
             raise UsageError(f"split={split!r} is unknown; choose from {', '.join(SPLITS)}")
-        if user != "script" and not user.startswith("chat:"):
+        if user != "script" and not str(user).startswith("chat:"):
             raise UsageError(f"user={user!r} is unknown; it is 'script' or 'chat:MODEL'")
         self.part, self.strict, self.user, self.base_url = split, told, user, base_url
         folder = folder_of(NEED)
@@ -54,6 +54,8 @@ class RetailEnv(ToolEnv):
         self.policy = (folder / "policy.md").read_text(encoding="utf-8")
         self.rows = tasks_of(folder / "tasks.json", folder / "split_tasks.json", split)
         self.tasks = len(self.rows)
+        if user != "script":
+            self._chat({}, "")  # says at once what is wrong with its settings
         super().__init__(**settings)
 
     def problem(self, key: int) -> Problem:

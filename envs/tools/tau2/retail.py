@@ -144,6 +144,8 @@ class RetailBackend(RetailLookups):
         if method["source"] != "gift_card" and payment_method_id != order["payment_history"][0]["payment_method_id"]:
             raise ToolError("Payment method should be the original payment method")
         _check_ordered(order, item_ids)
+        if not item_ids:
+            raise ToolError("There are no items to be returned")
         changes = {"return_items": sorted(item_ids), "return_payment_method_id": payment_method_id}
         order |= {"status": "return requested", **changes}
         return order

@@ -30,7 +30,8 @@ class RetailLookups(StoreBackend):
         Args:
             email: such as 'something@example.com'.
         """
-        return self._find(lambda user: user["email"].casefold() == email.casefold())
+        wanted = email.casefold()
+        return self._find(lambda user: user["email"].casefold() == wanted)
 
     @tool
     def find_user_id_by_name_zip(self, first_name: str, last_name: str, zip: str) -> str:

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from telecom_company import call, company, customer
 
 import rollenv
 from rollenv.core import Env, UsageError
 from rollenv.envs.tools.base import ToolEnv
 from rollenv.envs.tools.tau2.telecom.backend import AGENT, TelecomBackend
-from rollenv.envs.tools.tau2.telecom.customer import PhoneCustomer
-from rollenv.envs.tools.tau2.telecom.requests import requests_in
 from rollenv.envs.tools.tau2.telecom.settings import CUSTOMER
 from rollenv.tools.calls import write_calls
 
@@ -30,42 +29,7 @@ def env(data: Data) -> Env:
 
 @pytest.fixture
 def backend() -> TelecomBackend:
-    line = {
-        "line_id": "L1", "phone_number": "555-1", "status": "Active", "plan_id": "P1", "data_used_gb": 3.0,
-        "data_refueling_gb": 0.0, "roaming_enabled": False,
-    }  # fmt: skip
-    bill = {"bill_id": "B1", "customer_id": "C1", "issue_date": "2025-01-05", "total_due": 40.0, "status": "Overdue"}
-    customer = {
-        "customer_id": "C1", "full_name": "Ada Lee", "date_of_birth": "1990-01-31", "phone_number": "555-9",
-        "line_ids": ["L1"], "bill_ids": ["B1"],
-    }  # fmt: skip
-    plan = {"plan_id": "P1", "data_limit_gb": 5.0, "data_refueling_price_per_gb": 2.0, "price_per_month": 40.0}
-    tables = {"customers": {"C1": customer}, "lines": {"L1": line}, "bills": {"B1": bill}, "devices": {}}
-    made = TelecomBackend({**tables, "plans": {"P1": plan}}, phone())
-    made.state["caller"] |= {"name": "Ada Lee", "phone_number": "555-1"}
-    made.search_network()
-    return made
-
-
-def phone() -> dict[str, object]:
-    off = ("sim_card_missing", "airplane_mode", "roaming_enabled", "wifi_enabled", "wifi_connected", "data_saver_mode",
-           "wifi_calling_enabled", "wifi_calling_mms_over_wifi", "vpn_connected")  # fmt: skip
-    permissions = {"sms": True, "storage": True, "phone": True, "network": False}
-    return {
-        **dict.fromkeys(off, False),
-        "sim_card_status": "active", "wifi_signal_strength": "none", "battery_level": 80, "data_enabled": True, "vpn_performance": "",
-        "network_mode_preference": "4g_5g_preferred",
-        "active_apn_settings": {"apn_name": "internet", "mmsc_url": "http://mms", "reset_at_reboot": False},
-        "app_statuses": {"messaging": {"permissions": permissions}},
-    }  # fmt: skip
-
-
-def call(backend: TelecomBackend, name: str, **arguments: object) -> str:
-    return backend.call(name, arguments).text
-
-
-def customer(backend: TelecomBackend, reason: str = "Your mobile data is slow.") -> PhoneCustomer:
-    return PhoneCustomer({"reason_for_call": reason, "known_info": "You are Ada Lee with 555-1."}, backend)
+    return company()
 
 
 def test_published_actions_solve_all_20_tasks_and_doing_nothing_none(env: Env) -> None:
@@ -215,68 +179,3 @@ def test_looking_up(backend: TelecomBackend) -> None:
         assert answer.startswith("error")
         assert len(answer) < 1000
         assert backend.digest() == before
-
-
-@pytest.mark.parametrize(
-    ("message", "wanted"),
-    [
-        ("Please turn off airplane mode.", [("toggle_airplane_mode", False)]),
-        ("If roaming is off, turn it on.", [("check_network_status", None), ("toggle_roaming", True)]),
-        ("Is airplane mode on?", [("check_network_status", None)]),
-        ("Don't turn on airplane mode.", []),
-        ("I have enabled roaming on your line.", []),
-        ("I will enable roaming on your line. Is that okay?", []),
-        ("Did you reboot your phone?", []),
-        ("Use toggle_roaming to turn it ON.", [("toggle_roaming", True)]),
-        ("Please use toggle_roaming() on your phone.", [("toggle_roaming", None)]),
-        ("Could you check the status bar?", [("check_status_bar", None)]),
-        ("Please make sure that Data Roaming is turned on.", [("toggle_roaming", True)]),
-        ("Reset your APN settings, then restart the device.", [("reset_apn_settings", None), ("reboot_device", None)]),
-        ("Please run a speed test. Run the speed test now!", [("run_speed_test", None)]),
-        ("1. Turn on mobile data\n2. Disable Data Saver", [("toggle_data", True), ("toggle_data_saver_mode", False)]),
-        ("Please toggle Wi-Fi calling off.", [("toggle_wifi_calling", False)]),
-        ("Please remove and re-insert your SIM card.", [("reseat_sim_card", None)]),
-        ("Please pay the bill.", [("make_payment", None)]),
-        ("What is your name and phone number?", []),
-    ],
-)  # fmt: skip
-def test_what_a_message_asks_for(message: str, wanted: list[tuple[str, bool | None]]) -> None:
-    assert [(each.name, each.on) for each in requests_in(message)] == wanted
-
-
-def test_what_a_message_asks_for_with_arguments() -> None:
-    (mode,) = requests_in("Please change the network mode preference to 5G.")
-    assert mode.arguments == {"mode": "4g_5g_preferred"}
-    granted = requests_in("Please grant the messaging app the SMS and storage permissions.")
-    assert [each.arguments["permission"] for each in granted] == ["sms", "storage"]
-    for message in ("Please use grant_app_permission.", "Set the network mode preference."):
-        assert requests_in(message) == []
-
-
-def test_a_switch_that_is_where_it_should_be_is_left_alone(backend: TelecomBackend) -> None:
-    asked = customer(backend)
-    assert "already on" in asked.reply("Please turn on mobile data.").text
-    assert backend.online()
-    assert "OFF" in asked.reply("Please toggle mobile data.").text
-
-
-def test_the_customer_answers_complains_and_leaves(backend: TelecomBackend) -> None:
-    asked = customer(backend)
-    assert "Ada Lee" in asked.reply("What is your name?").text
-    assert asked.reply("Is it okay if I add 2 GB for $4?").text == "Yes."
-    assert "do not want" in asked.reply("Do you want to change your plan?").text
-    assert asked.reply("All good now.").ends
-    call(backend, "toggle_data")
-    first = asked.reply("All good now.")
-    assert "still" in first.text
-    assert not first.ends
-    assert not asked.reply("Is there anything else I can help you with?").ends
-    assert asked.reply("Goodbye.").ends
-    assert customer(backend).reply("YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON.").ends
-
-
-@pytest.mark.parametrize(
-    "piece", ["a ", "toggle ", "(", "reset ", "turn it ", "grant permission ", "\ud83d", "\n.", "set network "]
-)
-def test_long_messages_are_heard_quickly(backend: TelecomBackend, piece: str) -> None:
-    assert len(customer(backend).reply(piece * 200_000).text) < 5000
