@@ -57,6 +57,14 @@ def test_a_switch_that_is_where_it_should_be_is_left_alone(backend: TelecomBacke
     assert "OFF" in asked.reply("Please toggle mobile data.").text
 
 
+def test_a_customer_does_three_things_at_once(backend: TelecomBackend) -> None:
+    asked = customer(backend)
+    reply = asked.reply("Reboot your phone, run a speed test, turn off mobile data, and turn on airplane mode.").text
+    assert "too much" in reply
+    assert (backend.phone["data_enabled"], backend.phone["airplane_mode"]) == (False, False)
+    assert "too much" not in asked.reply("Reboot your phone, run a speed test, and turn off mobile data.").text
+
+
 def test_the_customer_answers_complains_and_leaves(backend: TelecomBackend) -> None:
     asked = customer(backend)
     assert "Ada Lee" in asked.reply("What is your name?").text

@@ -13,6 +13,9 @@ from rollenv.envs.tools.tau2.telecom.settings import CUSTOMER, Settings
 
 #: How often a customer says that it still does not work, before they give up.
 _COMPLAINTS = 2
+#: How much a customer does for one message.
+_AT_ONCE = 3
+_TOO_MUCH = "That is too much at once. I have done no more than this."
 _KEYS = {topic.switch: topic.key for topic in TOPICS if topic.switch}
 _WHO = re.compile(r"\b(name|number|who|identity|verify|where|abroad|travel\w*|location|country|home)\b")
 _AGREES = re.compile(r"\b(okay|ok|agree|do you want|would you like|(may|shall|should|can) i)\b")
@@ -52,7 +55,8 @@ class PhoneCustomer(Customer):
         if TRANSFERRED in text or self.backend.state["transferred"]:
             return Said("", ends=True)
         if wanted := requests_in(message):
-            return Said("\n".join(self._done(each) for each in wanted))
+            done = [self._done(each) for each in wanted[:_AT_ONCE]]
+            return Said("\n".join([*done, *([_TOO_MUCH] if len(wanted) > _AT_ONCE else [])]))
         asks = "?" in text or self.asked(text)
         if not asks or any(phrase in text for phrase in LEAVES):
             return self._leaving()
