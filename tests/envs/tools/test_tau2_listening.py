@@ -67,6 +67,7 @@ def test_a_customer_does_three_things_at_once(backend: TelecomBackend) -> None:
 
 def test_the_customer_answers_complains_and_leaves(backend: TelecomBackend) -> None:
     asked = customer(backend)
+    assert "slow" in asked.reply("Hello! How can I help you today?").text
     assert "Ada Lee" in asked.reply("What is your name?").text
     assert asked.reply("Is it okay if I add 2 GB for $4?").text == "Yes."
     assert "do not want" in asked.reply("Do you want to change your plan?").text

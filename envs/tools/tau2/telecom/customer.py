@@ -18,7 +18,7 @@ _AT_ONCE = 3
 _TOO_MUCH = "That is too much at once. I have done no more than this."
 _KEYS = {topic.switch: topic.key for topic in TOPICS if topic.switch}
 _WHO = re.compile(r"\b(name|number|who|identity|verify|where|abroad|travel\w*|location|country|home)\b")
-_AGREES = re.compile(r"\b(okay|ok|agree|do you want|would you like|(may|shall|should|can) i)\b")
+_AGREES = re.compile(r"\b(okay|ok|agree|do you want|would you like|(?<!how )(?<!what )(may|shall|should|can) i)\b")
 #: What works, by a word of the reason for the call: the function that shows it, and how its result then reads.
 _AIMS = (
     ("mms", "can_send_mms", r" can send"),
