@@ -27,7 +27,7 @@ class TelecomEnv(ToolEnv):
     The agent's functions change the company's records; the phone is changed by its owner, who does what a message
     asks for. Solved is a task whose published assertions hold at the end, and, for two of the 20, whose customer was
     transferred. As upstream, only the end counts: transferring at once solves these two, and asking for every repair
-    without a look at anything solves 14 others, with ``side_effects``.
+    without a look at anything solves 14 others, most of them with ``side_effects``.
 
     The customer is scripted; a language model cannot play them yet.
 
