@@ -164,7 +164,8 @@ class ToolEnv(Env):
         split: ``train`` and ``test`` never share a task; ``all`` is both. Only for generated tasks.
         errors: the chance that a call is answered with a passing error, 0 to 1; the call then changes nothing.
         format_reward: for an action with a malformed or failed call, at most 0.
-        partial_reward: paid in proportion to ``partial`` where the task is not solved, 0 to 1.
+        partial_reward: paid in proportion to ``partial`` where the task is not solved, 0 to 1; divided by one more than
+            the side effects, so that nobody is paid for changing everything.
     """
 
     #: Data sets number their tasks, and ``index`` chooses one; generated tasks have no end.
@@ -253,7 +254,7 @@ class ToolEnv(Env):
         _ = problem.start  # before anything changes
         schemas = problem.backend.schemas(problem.tools)
         parts = (problem.policy, call_instructions(schemas, self.calls), problem.question)
-        info: dict[str, Any] = {"tools": schemas, "category": problem.category}
+        info: dict[str, Any] = {"tools": copy.deepcopy(schemas), "category": problem.category}
         info |= {"idx": self.key} if self.tasks is not None else {}
         return "\n\n".join(part for part in parts if part), info
 
@@ -314,7 +315,7 @@ class ToolEnv(Env):
             return self.last, reward, False, False, info
         judged = self.judge(self.current)
         success = judged.success and (ended or self.judged_when_cut)
-        reward += 1.0 if success else self.partial_reward * judged.partial
+        reward += 1.0 if success else self.partial_reward * judged.partial / (1 + judged.side_effects)
         numbers = {"calls": self.called, "invalid_calls": self.failed}
         metrics = numbers | {"partial": judged.partial, "side_effects": judged.side_effects}
         return self.last, reward, ended, cut, info | {"success": success, "metrics": metrics}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from rollenv.core import UsageError
@@ -117,13 +118,23 @@ def _finish(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, look, act, reads=_reads("projects", "teams"))
 
 
-def _answer(ask: str, query: list[Call], answer: object, reads: list[Path]) -> Goal:
-    return Goal(ask, [_TABLES, query], done=f"The answer is {answer}.", answers=[str(answer)], reads=reads)
+def _answer(ask: str, query: list[Call], answer: object, reads: list[Path], rivals: Sequence[object]) -> Goal:
+    look = [_TABLES, query]
+    return Goal(ask, look, done=f"The answer is {answer}.", answers=[str(answer)], reads=reads, rivals=lambda _: rivals)
+
+
+def _sums(rows: Rows, by: str, what: str) -> dict[Any, int]:
+    """The sum of a column for each value of another one."""
+    sums: dict[Any, int] = {}
+    for row in rows:
+        sums[row[by]] = sums.get(row[by], 0) + row[what]
+    return sums
 
 
 def _payroll(draw: Draw, breaks: bool) -> Goal | None:
     team = _team(draw)
-    total = sum(one["salary"] for one in _rows(draw, "staff") if one["team_id"] == team["id"])
+    sums = _sums(_rows(draw, "staff"), "team_id", "salary")
+    total = sums.get(team["id"])
     ask = draw.say(
         "What do all members of the team {team} earn together?",
         "Tell me the sum of the salaries in the team {team}.",
@@ -132,12 +143,15 @@ def _payroll(draw: Draw, breaks: bool) -> Goal | None:
     query = _run(
         "SELECT SUM(salary) FROM staff JOIN teams ON team_id = teams.id WHERE teams.name = '{team}'", team=team["name"]
     )
-    return _answer(ask, query, total, _reads("staff", "teams")) if total else None
+    return _answer(ask, query, total, _reads("staff", "teams"), [*sums.values()]) if total else None
 
 
 def _mean_cost(draw: Draw, breaks: bool) -> Goal | None:
     done = draw.rng.randint(0, 1)
-    costs = [one["cost"] for one in _rows(draw, "projects") if one["done"] == done]
+    costs: list[list[int]] = [[one["cost"] for one in _rows(draw, "projects") if one["done"] == n] for n in (0, 1)]
+    if not all(costs):
+        return None
+    means = [round(sum(each) / len(each), 2) for each in costs]
     word = "done" if done else "not done"
     ask = draw.say(
         "What do projects that are {word} cost on average, to two decimals?",
@@ -145,7 +159,7 @@ def _mean_cost(draw: Draw, breaks: bool) -> Goal | None:
         word=word,
     )
     query = _run("SELECT ROUND(AVG(cost), 2) FROM projects WHERE done = {done}", done=done)
-    return _answer(ask, query, round(sum(costs) / len(costs), 2), _reads("projects")) if costs else None
+    return _answer(ask, query, means[done], _reads("projects"), means)
 
 
 def _best_paid(draw: Draw, breaks: bool) -> Goal | None:
@@ -164,7 +178,7 @@ def _best_paid(draw: Draw, breaks: bool) -> Goal | None:
         "ORDER BY salary DESC LIMIT 1",
         team=team["name"],
     )
-    return _answer(ask, query, best, _reads("staff", "teams"))
+    return _answer(ask, query, best, _reads("staff", "teams"), [one["name"] for one in _rows(draw, "staff")])
 
 
 def _budget(draw: Draw, breaks: bool) -> Goal | None:
@@ -176,13 +190,16 @@ def _budget(draw: Draw, breaks: bool) -> Goal | None:
     query = _run(
         "SELECT budget FROM teams JOIN staff ON team_id = teams.id WHERE staff.name = '{who}'", who=one["name"]
     )
-    return _answer(ask, query, team["budget"], _reads("staff", "teams"))
+    return _answer(
+        ask, query, team["budget"], _reads("staff", "teams"), [one["budget"] for one in _rows(draw, "teams")]
+    )
 
 
 def _city_cost(draw: Draw, breaks: bool) -> Goal | None:
-    city = _team(draw)["city"]
-    there = {team["id"] for team in _rows(draw, "teams") if team["city"] == city}
-    total = sum(one["cost"] for one in _rows(draw, "projects") if one["team_id"] in there and not one["done"])
+    city, cities = _team(draw)["city"], {team["id"]: team["city"] for team in _rows(draw, "teams")}
+    open_ones = [{**one, "city": cities[one["team_id"]]} for one in _rows(draw, "projects") if not one["done"]]
+    sums = _sums(open_ones, "city", "cost")
+    total = sums.get(city)
     ask = draw.say(
         "What do the projects of teams in {city} cost in all that are not done?",
         "Add up the costs of all projects that are not done and belong to teams in {city}.",
@@ -191,7 +208,7 @@ def _city_cost(draw: Draw, breaks: bool) -> Goal | None:
     query = _run(
         "SELECT SUM(cost) FROM projects JOIN teams ON team_id = teams.id WHERE city = '{city}' AND done = 0", city=city
     )
-    return _answer(ask, query, total, _reads("projects", "teams")) if total else None
+    return _answer(ask, query, total, _reads("projects", "teams"), [*sums.values()]) if total else None
 
 
 class SqlEnv(GeneratedToolEnv):

@@ -176,7 +176,14 @@ def _ask_value(draw: Draw, breaks: bool) -> Goal | None:
     ask = draw.say(
         "What is the value of {key} in {name}?", "Tell me what {key} is set to in {name}.", key=name, name=_name(path)
     )
-    return Goal(ask, [_find(path), _read(path)], done=f"It is {value}.", answers=[value], reads=_at(path))
+    return Goal(
+        ask,
+        [_find(path), _read(path)],
+        done=f"It is {value}.",
+        answers=[value],
+        reads=_at(path),
+        rivals=lambda state: re.findall(r" = (\d+)", "\n".join(state["files"].values())),
+    )
 
 
 def _ask_code(draw: Draw, breaks: bool) -> Goal | None:
@@ -185,7 +192,14 @@ def _ask_code(draw: Draw, breaks: bool) -> Goal | None:
         return None
     code = _value(draw, path, "code: ")
     ask = draw.say("Which code does {name} give?", "What is the code in {name}?", name=_name(path))
-    return Goal(ask, [_find(path), _read(path)], done=f"The code is {code}.", answers=[code], reads=_at(path))
+    return Goal(
+        ask,
+        [_find(path), _read(path)],
+        done=f"The code is {code}.",
+        answers=[code],
+        reads=_at(path),
+        rivals=lambda state: re.findall(r"code: (\w+)", "\n".join(state["files"].values())),
+    )
 
 
 def _ask_file(draw: Draw, breaks: bool) -> Goal | None:
@@ -197,7 +211,14 @@ def _ask_file(draw: Draw, breaks: bool) -> Goal | None:
         "Which file has the code {code}?", "Find the file with the code {code} and tell me its name.", code=code
     )
     look = [[("search_text", {"text": code})]]
-    return Goal(ask, look, done=f"It is {_name(path)}", answers=[_name(path)], reads=[("files",)])
+    return Goal(
+        ask,
+        look,
+        done=f"It is {_name(path)}",
+        answers=[_name(path)],
+        reads=[("files",)],
+        rivals=lambda state: map(_name, state["files"]),
+    )
 
 
 class FilesEnv(GeneratedToolEnv):

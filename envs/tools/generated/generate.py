@@ -14,7 +14,7 @@ from rollenv.envs.tools.generated.distractions import DISTRACTIONS
 from rollenv.envs.tools.generated.filler import filler
 from rollenv.envs.tools.generated.fitting import Fitted, fitted, together
 from rollenv.envs.tools.generated.goals import Draw, Goal, Template, World
-from rollenv.envs.tools.generated.hearing import MOST_SAID, mentions, refuses
+from rollenv.envs.tools.generated.hearing import MOST_SAID, guesses, mentions, refuses
 
 #: Records of a world, by the name of its size.
 SIZES = {"small": 8, "medium": 20, "large": 60}
@@ -22,7 +22,8 @@ SIZES = {"small": 8, "medium": 20, "large": 60}
 _TRIES, _WORLDS = 60, 100
 
 _END = (
-    f"When all is done, write a short message to the user (below {MOST_SAID} characters) with every answer asked for."
+    f"When all is done, write a short message to the user (below {MOST_SAID} characters) with every answer asked for: "
+    "one answer to each question. A list of what it might be is no answer."
 )
 _REFUSE = (
     "What the rules forbid or the functions do not allow is not done: change nothing for it, do the rest, and say "
@@ -176,14 +177,19 @@ class GeneratedToolEnv(ToolEnv):
 
     def told(self, problem: Problem) -> list[bool]:
         last = self.messages[-1] if self.messages else ""
-        answers = [len(last) <= MOST_SAID and mentions(last, answer) for answer in problem.answers]
-        return [*answers, refuses(last)] if _refused(problem) else answers
+        goals = [goal for goal in getattr(problem, "goals", ()) if not goal.refused]
+        known = [problem.question, *problem.answers]
+        told = []
+        for goal in goals:
+            fair = len(last) <= MOST_SAID and not guesses(last, goal.rivals(problem.start), known)
+            told += [fair and mentions(last, answer) for answer in goal.answers]
+        return [*told, refuses(last)] if _refused(problem) else told
 
     def judge(self, problem: Problem) -> Judgement:
         judged = super().judge(problem)
         wrong = isinstance(problem, GeneratedProblem) and problem.may_refuse and not _refused(problem)
         if wrong and self.messages and refuses(self.messages[-1]):
-            return dataclasses.replace(judged, success=False)
+            return dataclasses.replace(judged, success=False, partial=0.0)
         return judged
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -67,6 +67,20 @@ class Fact:
     """How an expert asks."""
 
 
+def _none(state: Mapping[str, Any]) -> Iterable[object]:
+    return ()
+
+
+def column(table: str, field: str) -> Callable[[Mapping[str, Any]], list[object]]:
+    """All values of a field, from a state.
+
+    Args:
+        table: the part of the state.
+        field: of its records.
+    """
+    return lambda state: [one[field] for one in state[table].values()]
+
+
 @dataclass
 class Goal:
     """One thing to do, or one question to answer."""
@@ -80,6 +94,8 @@ class Goal:
     """What an expert says at the end."""
     answers: Sequence[str] = ()
     """What the last message has to contain."""
+    rivals: Callable[[Mapping[str, Any]], Iterable[object]] = _none
+    """From the state at the start, what else could be taken for an answer; a message that lists some is a guess."""
     reads: Sequence[Path] = ()
     """Parts of the state that the request or its answer depends on; no other goal of the task changes them."""
     blocks: Sequence[str] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 #: A message that has one of these says that something cannot be done.
 REFUSALS = ("cannot", "can't", "can’t", "can not", "unable", "not able", "not possible", "impossible", "not allowed")
@@ -10,7 +11,7 @@ REFUSALS = ("cannot", "can't", "can’t", "can not", "unable", "not able", "not 
 MOST_SAID = 600
 
 _NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w])")
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_THOUSANDS = re.compile(r"(?<=\d)[,'\u00a0\u202f](?=\d{3}(?!\d))")
 
 
 def mentions(text: str, answer: str) -> bool:
@@ -20,11 +21,23 @@ def mentions(text: str, answer: str) -> bool:
         text: a message.
         answer: a word, a phrase or a number.
     """
-    text = text.lower()
+    text, answer = text.lower(), answer.lower()
     if re.fullmatch(r"\d+(\.\d+)?", answer):
         numbers = _NUMBER.findall(_THOUSANDS.sub("", text))
         return any(abs(float(number) - float(answer)) < 0.011 for number in numbers)
-    return re.search(rf"(?<![\w.-]){re.escape(answer.lower())}(?![\w-])", text) is not None
+    return answer in text and re.search(rf"(?<![\w.-]){re.escape(answer)}(?![\w-])", text) is not None
+
+
+def guesses(text: str, rivals: Iterable[object], known: Iterable[str]) -> bool:
+    """Whether a text names something else that could be the answer.
+
+    Args:
+        text: a message.
+        rivals: what could be taken for the answer.
+        known: texts that the message may repeat: the request and the right answers.
+    """
+    allowed = "; ".join(known)
+    return any(mentions(text, rival) and not mentions(allowed, rival) for rival in dict.fromkeys(map(str, rivals)))
 
 
 def refuses(text: str) -> bool:

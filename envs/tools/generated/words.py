@@ -77,6 +77,11 @@ def pairs(rng: random.Random, first: tuple[str, ...], second: tuple[str, ...], c
     return [f"{first[n % len(first)]} {second[n // len(first)]}" for n in drawn]
 
 
+def a(noun: str) -> str:
+    """A noun with its article."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
 def email(name: str) -> str:
     """An address for a full name, as a company gives them out."""
     return f"{name.lower().replace(' ', '.')}@example.com"

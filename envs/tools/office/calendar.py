@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rollenv.envs.tools.base import Call
@@ -61,9 +62,9 @@ def _create(draw: Draw, breaks: bool) -> Goal | None:
     if slot is None or title is None:
         return None
     ask = draw.say(
-        "Put a {title} into the calendar, {date} at {start}, for {minutes} minutes.",
-        "Plan a {title} of {minutes} minutes on {date} at {start}.",
-        title=title,
+        "Put {title} into the calendar, {date} at {start}, for {minutes} minutes.",
+        "Plan {title} of {minutes} minutes on {date} at {start}.",
+        title=words.a(title),
         date=slot[0],
         start=slot[1],
         minutes=minutes,
@@ -85,9 +86,9 @@ def _first_free(draw: Draw, breaks: bool) -> Goal | None:
     if title is None or not hours:
         return None
     ask = draw.say(
-        "Plan a {title} of 60 minutes on {date}, at the first full hour from 08:00 on that is free for all of it.",
-        "On {date} we need a {title} of 60 minutes: take the earliest free full hour from 08:00 on.",
-        title=title,
+        "Plan {title} of 60 minutes on {date}, at the first full hour from 08:00 on that is free for all of it.",
+        "On {date} we need {title} of 60 minutes: take the earliest free full hour from 08:00 on.",
+        title=words.a(title),
         date=date,
     )
     act = [("create_event", {"title": title, "date": date, "start": hours[0], "minutes": 60})]
@@ -151,7 +152,7 @@ def _uninvite(draw: Draw, breaks: bool) -> Goal | None:
     email = draw.one(event["participants"])
     who = next(one["name"] for one in draw.state["contacts"].values() if one["email"] == email)
     ask = draw.say(
-        "{who} cannot come to the {title}; take the name off.",
+        "{who} will not come to the {title}; take the name off.",
         "Remove {who} from the {title}.",
         who=who,
         title=event["title"],
@@ -164,9 +165,20 @@ def _uninvite(draw: Draw, breaks: bool) -> Goal | None:
 def _ask_place(draw: Draw, breaks: bool) -> Goal | None:
     key, event = draw.any("events")
     ask = draw.say("Where is the {title}?", "In which room does the {title} take place?", title=event["title"])
-    room = event["place"].removeprefix("room ")
+    room = _room(event)
     look = [_find(event), [("get_event", {"event_id": key})]]
-    return Goal(ask, look, done=f"It is in room {room}.", answers=[room], reads=[("events", key)])
+    return Goal(
+        ask,
+        look,
+        done=f"It is in room {room}.",
+        answers=[room],
+        reads=[("events", key)],
+        rivals=lambda state: map(_room, state["events"].values()),
+    )
+
+
+def _room(event: Mapping[str, Any]) -> str:
+    return str(event["place"]).removeprefix("room ")
 
 
 #: What can be asked for.

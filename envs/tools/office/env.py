@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from typing import Any
 
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
-from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Template
+from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Template, column
 from rollenv.envs.tools.office.backend import Office
 from rollenv.envs.tools.office.calendar import CALENDAR
 from rollenv.envs.tools.office.records import make_office
@@ -75,7 +77,14 @@ def _ask_phone(draw: Draw, breaks: bool) -> Goal | None:
     )
     look = [[("find_contacts", {"name": contact["name"]})], [("get_contact", {"contact_id": key})]]
     number = contact["phone"]
-    return Goal(ask, look, done=f"The number is {number}.", answers=[number], reads=[("contacts", key)])
+    return Goal(
+        ask,
+        look,
+        done=f"The number is {number}.",
+        answers=[number],
+        reads=[("contacts", key)],
+        rivals=column("contacts", "phone"),
+    )
 
 
 def _ask_reference(draw: Draw, breaks: bool) -> Goal | None:
@@ -85,9 +94,20 @@ def _ask_reference(draw: Draw, breaks: bool) -> Goal | None:
         "Tell me the reference in the mail about the {subject}.",
         subject=mail["subject"],
     )
-    code = mail["text"].partition("the reference is ")[2][:6]
+    code = _reference(mail)
     look = [[("find_mails", {"subject": mail["subject"]})], [("read_mail", {"mail_id": key})]]
-    return Goal(ask, look, done=f"The reference is {code}.", answers=[code], reads=[("mails", key)])
+    return Goal(
+        ask,
+        look,
+        done=f"The reference is {code}.",
+        answers=[code],
+        reads=[("mails", key)],
+        rivals=lambda state: map(_reference, state["mails"].values()),
+    )
+
+
+def _reference(mail: Mapping[str, Any]) -> str:
+    return str(mail["text"]).partition("the reference is ")[2][:6]
 
 
 class OfficeEnv(GeneratedToolEnv):

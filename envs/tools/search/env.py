@@ -69,7 +69,8 @@ def _question(draw: Draw, breaks: bool) -> Goal | None:
     look: list[list[Call]] = []
     for one in seen:
         look += [[("search", {"query": corpus.titles[one]})], [("open", {"id": one})]]
-    return Goal(ask, look, done=f"The answer is {value}.", answers=[value])
+    values = [end for end in corpus.links.values() if end not in corpus.kinds]
+    return Goal(ask, look, done=f"The answer is {value}.", answers=[value], rivals=lambda state: values)
 
 
 class SearchEnv(GeneratedToolEnv):

@@ -171,14 +171,16 @@ def _append(draw: Draw, breaks: bool) -> Goal | None:
 def _average(draw: Draw, breaks: bool) -> Goal | None:
     name, last = draw.rng.choice(("units", "price")), len(_rows(draw)) + 1
     letter = _NUMBERS[name]
-    value = sum(getattr(row, name) for row in _rows(draw)) / (last - 1)
+    means = {each: f"{sum(getattr(row, each) for row in _rows(draw)) / (last - 1):.2f}" for each in _NUMBERS}
+    value, rivals = means[name], list(means.values())
     ask = draw.say(
         "What is the average {name}, to two decimals?",
         "Tell me the average of the column {name}, to two decimals.",
         name=name,
     )
     look = [_DESCRIBE, [("calculate", {"formula": f"=AVERAGE({letter}2:{letter}{last})"})]]
-    return Goal(ask, look, done=f"The average is {value:.2f}.", answers=[f"{value:.2f}"], reads=_columns(letter))
+    done, reads = f"The average is {value}.", _columns(letter)
+    return Goal(ask, look, done=done, answers=[value], reads=reads, rivals=lambda _: rivals)
 
 
 def _revenue(draw: Draw, breaks: bool) -> Goal | None:
@@ -192,9 +194,14 @@ def _revenue(draw: Draw, breaks: bool) -> Goal | None:
         [*_DESCRIBE, ("find_rows", {"column": "A", "text": row.item})],
         [("calculate", {"formula": f"=C{row.number}*D{row.number}"})],
     ]
-    worth = f"{row.units * row.price:.2f}"
+    worth, rivals = _worth(row), [_worth(each) for each in _rows(draw)]
     reads = [*_columns("A"), *(("cells", letter, str(row.number)) for letter in "CD")]
-    return Goal(ask, look, done=f"It is worth {worth}.", answers=[worth], reads=reads)
+    done = f"It is worth {worth}."
+    return Goal(ask, look, done=done, answers=[worth], reads=reads, rivals=lambda _: rivals)
+
+
+def _worth(row: _Row) -> str:
+    return f"{row.units * row.price:.2f}"
 
 
 def _which(draw: Draw, breaks: bool) -> Goal | None:
@@ -211,7 +218,8 @@ def _which(draw: Draw, breaks: bool) -> Goal | None:
         [("find_rows", {"column": letter, "text": value})],
         [("read_range", {"range": f"A{found.number}:D{found.number}"})],
     ]
-    return Goal(ask, look, done=f"It is the {found.item}.", answers=[found.item], reads=_columns("A", letter))
+    done, items, reads = f"It is the {found.item}.", [row.item for row in rows], _columns("A", letter)
+    return Goal(ask, look, done=done, answers=[found.item], reads=reads, rivals=lambda _: items)
 
 
 class SheetEnv(GeneratedToolEnv):

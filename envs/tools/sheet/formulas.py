@@ -12,7 +12,7 @@ Cells = Mapping[str, Mapping[str, float | str]]
 Value = float | str
 
 #: Limits: rows, characters of a formula, how deep formulas and the cells that they refer to may nest, and how many
-#: cells are looked at for one sheet.
+#: steps are taken for one sheet.
 MOST_ROWS, _MOST_FORMULA, _MOST_DEPTH, _MOST_WORK = 1000, 300, 60, 200_000
 
 CELL = re.compile(r"([A-Z])([1-9]\d{0,3})")
@@ -130,6 +130,7 @@ class Evaluation:
 
     def _value(self, node: ast.expr) -> Value:
         self._depth += 1
+        self._work += 1
         try:
             if self._work > _MOST_WORK:
                 raise FormulaError("the formulas of this sheet take too long")

@@ -8,7 +8,7 @@ from typing import Any
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
-from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Template
+from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Template, column
 from rollenv.envs.tools.shop.backend import Shop, make_shop
 from rollenv.envs.tools.shop.orders import ORDERS
 
@@ -39,7 +39,9 @@ def _restock(draw: Draw, breaks: bool) -> Goal | None:
     key, product, find = _a_product(draw)
     pieces = draw.rng.randint(2, 90)
     ask = draw.say(
-        "A delivery of the {what} has arrived; add it to the stock", "Book in new {what}s", what=product["name"]
+        "A delivery of the {what} has arrived; add it to the stock",
+        "Book in new pieces of the {what}",
+        what=product["name"],
     )
     fact = Fact(("how many", "number", "quantity", "pieces"), f"There are {pieces}.", f"{ask}.", "How many pieces?")
     act = [("add_stock", {"product_id": key, "pieces": pieces})]
@@ -90,6 +92,7 @@ def _number(draw: Draw, breaks: bool) -> Goal | None:
         look,
         done=f"It is {customer['number']}.",
         answers=[customer["number"]],
+        rivals=column("customers", "number"),
         reads=[("customers", key, "number")],
     )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
-from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Template
+from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Template, column
 
 _REFUND_DAYS, _MOST_DISCOUNT = 30, {"standard": 10, "gold": 25}
 
@@ -41,7 +41,7 @@ def _cancel(draw: Draw, breaks: bool) -> Goal | None:
     ask = draw.say(
         "Cancel the order of {who} for the {what}.",
         "{who} does not want the {what} any more; please cancel that order.",
-        "Please call off {who}'s order of a {what}.",
+        "Please call off {who}'s order of the {what}.",
         who=order.who,
         what=order.what,
     )
@@ -85,7 +85,10 @@ def _quantity(draw: Draw, breaks: bool) -> Goal | None:
     low, high = (stock + 1, stock + 20) if breaks else (1, stock)
     number = draw.rng.choice([n for n in range(low, high + 1) if n != order.data["quantity"]])
     ask = draw.say(
-        "{who} wants another number of the {what}", "Change how many {what}s {who} gets", who=order.who, what=order.what
+        "{who} wants another number of the {what}",
+        "Change how many pieces of the {what} {who} gets",
+        who=order.who,
+        what=order.what,
     )
     fact = Fact(("how many", "number", "quantity", "pieces"), f"Make it {number}.", f"{ask}.", "How many pieces?")
     act = [("set_quantity", {"order_id": order.key, "quantity": number})]
@@ -127,14 +130,20 @@ def _tracking(draw: Draw, breaks: bool) -> Goal | None:
         what=order.what,
     )
     code = order.data["tracking"]
-    return Goal(ask, [*order.look, order.see], done=f"The tracking code is {code}.", answers=[code], reads=[order.path])
+    return Goal(
+        ask,
+        [*order.look, order.see],
+        done=f"The tracking code is {code}.",
+        answers=[code],
+        reads=[order.path],
+        rivals=column("orders", "tracking"),
+    )
 
 
 def _total(draw: Draw, breaks: bool) -> Goal | None:
     order = _an_order(draw, "pending")
     if order is None:
         return None
-    total = order.product["price"] * order.data["quantity"] * (100 - order.data["discount"]) / 100
     ask = draw.say(
         "How much does {who} pay for the order of the {what}, after the discount?",
         "What does {who}'s order of the {what} come to, with the discount taken off?",
@@ -142,9 +151,22 @@ def _total(draw: Draw, breaks: bool) -> Goal | None:
         what=order.what,
     )
     look = [*order.look, order.see, [("get_product", {"product_id": order.data["product"]})]]
-    said = f"{total:.2f}"
+    said = _to_pay(draw.state, order.key)
     reads = [order.path, ("products", order.data["product"])]
-    return Goal(ask, look, done=f"It comes to {said}.", answers=[said], reads=reads)
+    return Goal(
+        ask,
+        look,
+        done=f"It comes to {said}.",
+        answers=[said],
+        reads=reads,
+        rivals=lambda state: [_to_pay(state, key) for key in state["orders"]],
+    )
+
+
+def _to_pay(state: Mapping[str, Any], key: str) -> str:
+    order = state["orders"][key]
+    price = state["products"][order["product"]]["price"]
+    return f"{price * order['quantity'] * (100 - order['discount']) / 100:.2f}"
 
 
 #: What can be asked for.

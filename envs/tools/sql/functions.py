@@ -11,6 +11,8 @@ from typing import Any
 NOW = "2023-11-30 12:00:00"
 #: The most bytes of a value.
 MOST_LENGTH = 100_000
+#: Steps that a call of a function in Python is worth.
+_CALL = 50
 _MOMENTS = ("date", "time", "datetime", "julianday", "unixepoch")
 _ZONES = {"localtime", "utc"}
 
@@ -52,13 +54,13 @@ def _add_metered(connection: sqlite3.Connection, helper: sqlite3.Connection, cha
         if pattern is None or text is None:
             return None
         pattern, text = _text(pattern), _text(text)
-        charge(len(pattern) * len(text) // 200)
+        charge(_CALL + len(pattern) * len(text) // 200)
         return matches(pattern, text, escape)
 
     def metered(name: str, searches: bool) -> Callable[..., Any]:
         def call(*values: Any) -> Any:
             sizes = sorted(len(value) for value in values if isinstance(value, str | bytes))
-            charge(sizes[-1] * sizes[0] // 1000 if searches and len(sizes) > 1 else 0)
+            charge(_CALL + sizes[-1] * sizes[0] // 1000 if searches and len(sizes) > 1 else _CALL)
             result = helper.execute(f"SELECT {name}({', '.join('?' * len(values))})", values).fetchone()[0]
             charge((sum(sizes) + len(result if isinstance(result, str | bytes) else "")) // 10)
             return result
