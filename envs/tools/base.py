@@ -6,6 +6,7 @@ import copy
 import functools
 import hashlib
 import json
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -184,10 +185,16 @@ class ToolEnv(Env):
         format_reward: float = 0.0,
         partial_reward: float = 0.0,
     ):
-        if max_turns < 1 or format_reward > 0 or not 0 <= errors < 1 or not 0 <= partial_reward <= 1:
+        if (
+            type(max_turns) is not int
+            or max_turns < 1
+            or not -math.inf < format_reward <= 0
+            or not 0 <= errors < 1
+            or not 0 <= partial_reward <= 1
+        ):
             raise UsageError(
-                "max_turns is at least 1, format_reward at most 0, errors from 0 to below 1 and partial_reward from 0 "
-                f"to 1; got {max_turns}, {format_reward}, {errors} and {partial_reward}"
+                "max_turns is a whole number from 1, format_reward a number of at most 0, errors from 0 to below 1 and "
+                f"partial_reward from 0 to 1; got {max_turns}, {format_reward}, {errors} and {partial_reward}"
             )
         if calls not in CALL_FORMS:
             raise UsageError(f"calls={calls!r} is unknown; choose from {', '.join(CALL_FORMS)}")

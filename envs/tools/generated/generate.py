@@ -51,8 +51,8 @@ class GeneratedToolEnv(ToolEnv):
         size: records in the world: ``small``, ``medium``, ``large``, or a number from 4 to 500.
         goals: how many goals a task has, or the least and the most; fewer where the world is too small for them.
         distractors: functions offered besides that no task needs, 0 to 12.
-        missing: ``functions``: in half of the tasks the function for one goal is not offered, and the right end is to
-            leave that goal and to say so in one of the phrases ``hearing.REFUSALS``; in the others a function is
+        missing: ``functions``: in half of the tasks the functions for one goal are not offered, and the right end is
+            to leave that goal and to say so in one of the phrases ``hearing.REFUSALS``; in the others functions are
             missing that no goal needs. ``parameters``: a value is left out, and the user tells it when asked.
         long_context: characters of a staff handbook that matters for nothing, before the request.
         policy: there are rules; in half of the tasks one goal breaks one, and the right end is to refuse it.
@@ -81,13 +81,15 @@ class GeneratedToolEnv(ToolEnv):
         _whole("long_context", long_context, 1_000_000)
         if missing not in ("none", "functions", "parameters"):
             raise UsageError(f"missing={missing!r} is unknown; choose from none, functions and parameters")
+        if not isinstance(policy, bool):
+            raise UsageError(f"policy={policy!r} is not true or false")
         if policy and not any(template.rule for template in self.templates):
             raise UsageError(f"{type(self).__name__} has no rules; leave out policy=True")
         self.distractors, self.missing, self.long_context, self.policy = (
             distractors,
             missing,
             long_context,
-            bool(policy),
+            policy,
         )
 
     # -- what an author defines ----------------------------------------------------------------------------------------
@@ -136,12 +138,20 @@ class GeneratedToolEnv(ToolEnv):
 
     def _offered(self, rng: random.Random, world: World, goals: list[Goal]) -> list[str]:
         own = [name for name in world.functions() if name not in DISTRACTIONS]
-        gone: set[str] = set()
-        if self.missing == "functions":
-            gone = {name for goal in goals if goal.refused for name in goal.blocks}
-            used = {name for goal in goals for name, _ in goal.calls()}
-            gone = gone or set(rng.sample([name for name in own if name not in used], 1))
+        gone = self._gone(Draw(rng, world), goals) if self.missing == "functions" else set()
         return [name for name in own if name not in gone] + sorted(rng.sample(DISTRACTIONS, self.distractors))
+
+    def _gone(self, draw: Draw, goals: list[Goal]) -> set[str]:
+        """Functions that are missing: those of the goal that is refused, or, so that they tell nothing, of no goal."""
+        if gone := {name for goal in goals if goal.refused for name in goal.blocks}:
+            return gone
+        used = {name for goal in goals for name, _ in goal.calls()}
+        for _ in range(_TRIES):
+            other = draw.rng.choice(self.templates).make(draw, False)
+            if other and other.blocks and used.isdisjoint(other.blocks):
+                return set(other.blocks)
+        unused = [name for name in draw.world.functions() if name not in used and name not in DISTRACTIONS]
+        return set(draw.rng.sample(unused, min(1, len(unused))))
 
     # -- the choice of goals -------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from rollenv.core import UsageError
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
@@ -231,6 +232,11 @@ class SheetEnv(GeneratedToolEnv):
             Template, (_correct, _add, _whole, _of_region, _amounts, _sort, _clear, _append, _average, _revenue, _which)
         )
     )
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        if self.missing == "functions":
+            raise UsageError("missing='functions': one function writes nearly everything here")
 
     def world(self, rng: random.Random) -> Sheet:
         return make_sheet(rng, self.size)

@@ -13,30 +13,29 @@ from rollenv.envs.tools.shop.backend import Shop, make_shop
 from rollenv.envs.tools.shop.orders import ORDERS
 
 
-def _a_product(draw: Draw) -> tuple[str, dict[str, Any], list[Call]]:
-    key = draw.rng.choice(list(draw.state["products"]))
-    product = draw.state["products"][key]
-    return key, product, [("find_products", {"name": product["name"]})]
+def _find(product: dict[str, Any]) -> list[Call]:
+    return [("find_products", {"name": product["name"]})]
 
 
 def _price(draw: Draw, breaks: bool) -> Goal | None:
-    key, product, find = _a_product(draw)
-    now = round(product["price"] * 100)
-    price = draw.rng.randint(now // 5, now // 2 - 100) if breaks else draw.rng.randint(now // 2 + 100, now * 2)
-    if price < 50 or price == now:
+    price = draw.rng.randint(2000, 13_000)  # drawn first, so that it does not tell whether it is allowed
+    least = 2 * price / 100  # of what it costs now, for it to be forbidden; not within 1.00 of that
+    found = draw.record("products", lambda one: abs(one["price"] - least) >= 1 and (one["price"] > least) == breaks)
+    if found is None:
         return None
+    key, product = found
     ask = draw.say("Change the price of the {what}", "The {what} gets a new price", what=product["name"])
     fact = Fact(
         ("price", "much", "cost"), f"It costs {price / 100:.2f} from now on.", f"{ask}.", "What is the new price?"
     )
     act = [("set_price", {"product_id": key, "price": price / 100})]
-    look = [find, [("get_product", {"product_id": key})]]
+    look = [_find(product), [("get_product", {"product_id": key})]]
     reads = [("products", key)]
     return Goal(f"{ask}: {price / 100:.2f}.", look, act, blocks=["set_price"], fact=fact, reads=reads)
 
 
 def _restock(draw: Draw, breaks: bool) -> Goal | None:
-    key, product, find = _a_product(draw)
+    key, product = draw.any("products")
     pieces = draw.rng.randint(2, 90)
     ask = draw.say(
         "A delivery of the {what} has arrived; add it to the stock",
@@ -45,7 +44,9 @@ def _restock(draw: Draw, breaks: bool) -> Goal | None:
     )
     fact = Fact(("how many", "number", "quantity", "pieces"), f"There are {pieces}.", f"{ask}.", "How many pieces?")
     act = [("add_stock", {"product_id": key, "pieces": pieces})]
-    return Goal(f"{ask}: {pieces} pieces.", [find], act, blocks=["add_stock"], fact=fact, reads=[("products", key)])
+    return Goal(
+        f"{ask}: {pieces} pieces.", [_find(product)], act, blocks=["add_stock"], fact=fact, reads=[("products", key)]
+    )
 
 
 def _email(draw: Draw, breaks: bool) -> Goal | None:
@@ -60,13 +61,13 @@ def _email(draw: Draw, breaks: bool) -> Goal | None:
 
 
 def _place(draw: Draw, breaks: bool) -> Goal | None:
-    key, product, find = _a_product(draw)
-    customer = draw.rng.choice(list(draw.state["customers"]))
-    who, address, stock = draw.state["customers"][customer]["name"], words.address(draw.rng), product["stock"]
-    known = any(one["customer"] == customer and one["product"] == key for one in draw.state["orders"].values())
-    if stock < 1 or known:  # a second order of the same product would make other goals ambiguous
+    number, (customer, about) = draw.rng.randint(5, 35), draw.any("customers")
+    known = {one["product"] for one in draw.state["orders"].values() if one["customer"] == customer}
+    fits = {key: one for key, one in draw.state["products"].items() if (one["stock"] < number) == breaks}
+    key = draw.one([key for key in fits if key not in known])  # a second order of one product would be ambiguous
+    if key is None:
         return None
-    number = draw.rng.randint(stock + 1, stock + 20) if breaks else draw.rng.randint(1, stock)
+    product, who, address = fits[key], about["name"], words.address(draw.rng)
     ask = draw.say(
         "Order the {what} for {who}: {number} of them, to {address}.",
         "{who} wants {number} of the {what}, sent to {address}; please place a new order.",
@@ -76,7 +77,7 @@ def _place(draw: Draw, breaks: bool) -> Goal | None:
         address=address,
     )
     order = {"customer_id": customer, "product_id": key, "quantity": number, "address": address}
-    look = [[("find_customers", {"name": who}), *find], [("get_product", {"product_id": key})]]
+    look = [[("find_customers", {"name": who}), *_find(product)], [("get_product", {"product_id": key})]]
     return Goal(
         ask, look, [("place_order", order)], blocks=["place_order"], reads=[("products", key), ("customers", customer)]
     )

@@ -78,12 +78,10 @@ def _address(draw: Draw, breaks: bool) -> Goal | None:
 
 
 def _quantity(draw: Draw, breaks: bool) -> Goal | None:
-    order = _an_order(draw, "pending", lambda one: one.product["stock"] >= 2)
+    number = draw.rng.randint(5, 35)  # drawn first, so that it does not tell whether it is allowed
+    order = _an_order(draw, "pending", lambda one: (one.product["stock"] < number) == breaks)
     if order is None:
         return None
-    stock = order.product["stock"]
-    low, high = (stock + 1, stock + 20) if breaks else (1, stock)
-    number = draw.rng.choice([n for n in range(low, high + 1) if n != order.data["quantity"]])
     ask = draw.say(
         "{who} wants another number of the {what}",
         "Change how many pieces of the {what} {who} gets",
@@ -98,12 +96,10 @@ def _quantity(draw: Draw, breaks: bool) -> Goal | None:
 
 
 def _discount(draw: Draw, breaks: bool) -> Goal | None:
-    order = _an_order(draw, "pending")
+    percent = draw.rng.randint(_MOST_DISCOUNT["standard"] + 1, _MOST_DISCOUNT["gold"])  # allowed to some
+    order = _an_order(draw, "pending", lambda one: (_MOST_DISCOUNT[one.customer["tier"]] < percent) == breaks)
     if order is None:
         return None
-    most = _MOST_DISCOUNT[order.customer["tier"]]
-    low, high = (most + 1, 30) if breaks else (1, most)
-    percent = draw.rng.choice([n for n in range(low, high + 1) if n != order.data["discount"]])
     ask = draw.say(
         "Give {who} a discount on the pending order of the {what}",
         "{who} gets a discount on the {what}",

@@ -69,6 +69,8 @@ class TinyEnv(ToolEnv):
         super().__init__(calls=calls, max_turns=max_turns, **settings)
         if isinstance(records, bool) or not isinstance(records, int) or not 3 <= records <= 20:
             raise UsageError(f"records={records!r} is not a whole number from 3 to 20")
+        if not isinstance(brief, bool):
+            raise UsageError(f"brief={brief!r} is not true or false")
         self.records, self.brief = records, brief
 
     def problem(self, key: int) -> Problem:
