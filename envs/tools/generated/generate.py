@@ -29,6 +29,8 @@ _REFUSE = (
     "What the rules forbid or the functions do not allow is not done: change nothing for it, do the rest, and say "
     '"I cannot" in the last message. Do not say so otherwise.'
 )
+#: A question with one of these is about what was left out: no task leaves out more than one thing.
+_ASKING = ("what", "which", "how", "new")
 _ASK = "If the user has left something out, ask; a message with a question mark is a question."
 
 
@@ -110,7 +112,7 @@ class GeneratedToolEnv(ToolEnv):
 
     def _problem(self, rng: random.Random, world: World, goals: list[Goal]) -> GeneratedProblem:
         facts = [goal.fact for goal in goals if goal.fact]
-        told = [(fact.words, fact.said) for fact in facts]
+        told = [((*fact.words, *_ASKING), fact.said) for fact in facts]
         return GeneratedProblem(
             question=joined(rng, [goal.fact.ask if goal.fact else goal.ask for goal in goals]),
             backend=world,

@@ -90,7 +90,7 @@ def _whole(draw: Draw, breaks: bool) -> Goal | None:
         name=name,
     )
     letter = _NUMBERS[name]
-    fact = Fact(("where", "cell", "which"), f"Into {target}.", f"{ask} into a free cell.", "Into which cell?")
+    fact = Fact(("where", "cell", "which"), f"Into {target}.", f"{ask} into the cell meant for it.", "Into which cell?")
     act = [("set_cell", {"cell": target, "content": f"={function}({letter}2:{letter}{last})"})]
     return Goal(
         f"{ask} into the cell {target}.",

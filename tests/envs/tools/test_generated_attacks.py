@@ -113,6 +113,16 @@ def test_the_request_does_not_tell_whether_it_is_forbidden(suite):
     assert right < 0.64 * 500
 
 
+@pytest.mark.parametrize("env_id", [one for one in IDS if one.endswith("-missing_parameters")])
+def test_what_is_left_out_is_told_in_answer_to_any_question_for_it(env_id):
+    env = rollenv.make(env_id)
+    for seed, question in enumerate(("What should it be?", "Which one do you want?", "How much, or to what?") * 4):
+        env.reset(seed)
+        fact = next(goal.fact for goal in env.current.goals if goal.fact)
+        assert env.step(question)[0] == fact.said, f"seed {seed}"
+        assert "a free cell" not in env.current.question  # any would do, and nothing would be left out
+
+
 def test_cancelling_everything_is_hardly_paid():
     env = rollenv.make("tools:Shop-v0-easy", partial_reward=1.0, max_turns=50)
     paid = 0.0
