@@ -3,148 +3,25 @@
 from __future__ import annotations
 
 import copy
-import functools
 import hashlib
 import json
 import math
-import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, UsageError
 from rollenv.envs.splits import check_split, in_split
-from rollenv.tools.backend import Answer, Backend, Change, differences
+from rollenv.envs.tools.problem import Call, Judgement, Problem, counted
+from rollenv.envs.tools.random_calls import random_arguments
+from rollenv.tools.backend import Answer, Change, differences
 from rollenv.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, write_calls
-
-#: A function's name and its arguments.
-Call = tuple[str, dict[str, Any]]
-#: What an expert does in one turn: calls, or a message to the user.
-Move = Sequence[Call] | str
 
 #: One task in so many is a test task.
 _TEST_SHARE = 5
-#: The text of a user who has nothing more to say, and of a service that is down.
+#: What a service says that is down.
 _UNAVAILABLE = "error: the service is unavailable for the moment; try again"
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a user says to a message."""
-
-    text: str
-    ends: bool = False
-
-
-class User:
-    """A scripted user. Deterministic; its state is :attr:`told`, JSON data.
-
-    This one has nothing to say: the first message ends the task.
-    """
-
-    def __init__(self) -> None:
-        self.told: dict[str, Any] = {}
-
-    def reply(self, message: str) -> Said:
-        """Answer a message of the agent.
-
-        Args:
-            message: without its calls.
-        """
-        return Said("", ends=True)
-
-
-class Informant(User):
-    """Has facts that the request leaves out, and tells them when asked.
-
-    A message with a question mark is a question; every fact that it mentions is told. Any other message ends the task.
-
-    Args:
-        facts: for each, words of which a question mentions one (in lower case), and what the user then says.
-        ignorant: said to a question about anything else.
-    """
-
-    def __init__(
-        self, facts: Sequence[tuple[Sequence[str], str]], ignorant: str = "I don't know anything about that."
-    ) -> None:
-        super().__init__()
-        self.facts, self.ignorant = facts, ignorant
-
-    def reply(self, message: str) -> Said:
-        if "?" not in message:
-            return Said("", ends=True)
-        asked = message.lower()
-        known = [fact for words, fact in self.facts if any(word in asked for word in words)]
-        self.told["questions"] = self.told.get("questions", 0) + 1
-        return Said(" ".join(known) or self.ignorant)
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """How an episode went."""
-
-    success: bool
-    partial: float = 0.0
-    """0 to 1: the share of what was wanted that is there. Reported, not paid, unless the environment is asked to."""
-    side_effects: int = 0
-    """Changes of the state that were not wanted."""
-
-
-@dataclass
-class Problem:
-    """One task."""
-
-    question: str
-    """What the user asks for first."""
-    backend: Backend
-    """In the state at the start. It belongs to the problem alone."""
-    plan: Sequence[Move] = ()
-    """An expert's moves; their calls lead to the state that is wanted, where :attr:`goal` does not say it."""
-    name: str = ""
-    """Equal tasks have equal names; splits go by it. By default a hash of the question and the start."""
-    goal: Mapping[str, Any] | None = None
-    """The state wanted at the end (:meth:`Backend.data`); by default the one that the plan leads to."""
-    answers: Sequence[str] = ()
-    """Texts that messages to the user have to contain, upper and lower case being the same."""
-    user: User = field(default_factory=User)
-    policy: str = ""
-    """Rules to keep, shown before the question."""
-    tools: Sequence[str] | None = None
-    """The functions that are offered; None for all."""
-    category: str = ""
-    before: Mapping[str, Any] | None = None
-    """The state at the start as data, where many problems share a large one; never changed. Else it is copied."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Only the backend and the user, who may know the backend, change; the rest is shared."""
-        twin = copy.copy(self)
-        twin.backend, twin.user = copy.deepcopy(self.backend, memo), copy.deepcopy(self.user, memo)
-        return twin
-
-    @functools.cached_property
-    def start(self) -> Mapping[str, Any]:
-        """The state at the start, as data."""
-        return copy.deepcopy(self.backend.data()) if self.before is None else self.before
-
-    @functools.cached_property
-    def wanted(self) -> Mapping[str, Any]:
-        """The state at the end of a solved task, as data."""
-        if self.goal is not None:
-            return self.goal
-        twin = self.backend.twin()
-        twin.load(dict(self.start))
-        for name, arguments in (call for move in self.plan if not isinstance(move, str) for call in move):
-            twin.call(name, arguments)
-        return twin.data()
-
-    def named(self) -> str:
-        """The name, or a hash of what the task is."""
-        if self.name:
-            return self.name
-        told = json.dumps([self.question, self.policy, list(self.tools or ()), self.start], sort_keys=True)
-        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
 
 
 class ToolEnv(Env):
@@ -408,63 +285,5 @@ class ToolEnv(Env):
         self._current.user.told = dict(state["told"])
 
 
-def counted(changed: Sequence[Change], wanted: Sequence[Change]) -> tuple[int, int]:
-    """How many of the wanted changes were made, and how many changes were made elsewhere.
-
-    Args:
-        changed: made.
-        wanted: to be made.
-
-    Returns:
-        The two counts.
-    """
-    aims = {change.path: change.after for change in wanted}
-    met = sum(change.path in aims and aims[change.path] == change.after for change in changed)
-    return met, sum(change.path not in aims for change in changed)
-
-
 def _equal_calls(planned: Call, done: Call | str) -> bool:
     return not isinstance(done, str) and planned[0] == done[0] and planned[1] == done[1]
-
-
-_WORDS = ("alpha", "north", "report", "team", "blue", "weekly", "draft", "2023-11-30", "1", "open")
-
-
-def random_arguments(schema: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
-    """Arguments that fit a schema: all that are required, some of the others.
-
-    Args:
-        schema: of an object, as in a function's ``parameters``.
-        rng: source of the draws.
-    """
-    required = set(schema.get("required", ()))
-    properties = schema.get("properties", {})
-    return {
-        name: _random_value(about, rng, schema.get("$defs", {}))
-        for name, about in properties.items()
-        if name in required or rng.random() < 0.3
-    }
-
-
-def _random_value(about: Mapping[str, Any], rng: random.Random, defs: Mapping[str, Any], depth: int = 0) -> Any:
-    if "$ref" in about:
-        about = defs.get(str(about["$ref"]).rpartition("/")[2], {})
-    if "enum" in about:
-        return rng.choice(list(about["enum"]))
-    for key in ("anyOf", "oneOf"):
-        if key in about:
-            return _random_value(rng.choice(list(about[key])), rng, defs, depth + 1)
-    kind = about.get("type")
-    if kind == "integer":
-        return rng.randint(int(about.get("minimum", 0)), int(about.get("maximum", 100)))
-    if kind == "number":
-        return rng.randint(0, 1000) / 10
-    if kind == "boolean":
-        return rng.random() < 0.5
-    if kind == "null":
-        return None
-    if kind == "array" and depth < 4:
-        return [_random_value(about.get("items", {}), rng, defs, depth + 1) for _ in range(rng.randint(1, 2))]
-    if kind == "object" and depth < 4:
-        return random_arguments({**about, "$defs": defs}, rng)
-    return rng.choice(_WORDS)

@@ -11,10 +11,12 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from rollenv.core import StepResult
-from rollenv.envs.tools.base import Call, Judgement, Move, Problem, Said, ToolEnv, User
+from rollenv.envs.tools.base import ToolEnv
 from rollenv.envs.tools.bfcl import MULTI
 from rollenv.envs.tools.bfcl.apis import CLASSES, Services
 from rollenv.envs.tools.bfcl.source import Described, Entry, answers, documented, entries, schema
+from rollenv.envs.tools.problem import Call, Judgement, Move, Problem
+from rollenv.envs.tools.users import Said, User
 from rollenv.tools.backend import Answer, Change, differences, not_arguments, text_of, unknown
 
 #: Replies with calls that a request may take.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rollenv.core import StepResult, UsageError
-from rollenv.envs.tools.base import Judgement, Problem, ToolEnv
+from rollenv.envs.tools.base import ToolEnv
 from rollenv.envs.tools.bfcl import SINGLE
 from rollenv.envs.tools.bfcl.checker import check, first_right
 from rollenv.envs.tools.bfcl.source import Described, Entry, answers, entries, plain_name, schema
+from rollenv.envs.tools.problem import Judgement, Problem
 from rollenv.tools.calls import ToolCall, find_calls
 
 _POLICY = (

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollenv.core import UsageError
-from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.database.backend import Firm, make_firm
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedProblem, GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Path, Template
+from rollenv.envs.tools.problem import Call
 
 _MOST_RAISE = 20
 

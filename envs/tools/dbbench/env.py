@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core import StepResult, UsageError
-from rollenv.envs.tools.base import Judgement, Problem, ToolEnv, counted
+from rollenv.envs.tools.base import ToolEnv
 from rollenv.envs.tools.dbbench import NEED
 from rollenv.envs.tools.dbbench.grading import answer_is_right, table_hash
+from rollenv.envs.tools.problem import Judgement, Problem, counted
 from rollenv.envs.tools.published import folder_of
-from rollenv.envs.tools.reminder import Reminder
 from rollenv.envs.tools.sql.data import random_query, table_image
 from rollenv.envs.tools.sql.database import SqlBackend
 from rollenv.envs.tools.sql.mysql import MySql
 from rollenv.envs.tools.sql.mysql_functions import NO_PAD, prepare
+from rollenv.envs.tools.users import Reminder
 from rollenv.tools.backend import ToolError, differences, tool
 from rollenv.tools.calls import write_calls
 

@@ -6,11 +6,11 @@ import posixpath
 import random
 import re
 
-from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.files.backend import Tree, make_tree
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Path, Template
+from rollenv.envs.tools.problem import Call
 
 _KEEP = "A file whose first line is # keep is never deleted."
 

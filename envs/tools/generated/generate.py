@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from rollenv.core import UsageError
-from rollenv.envs.tools.base import Informant, Judgement, Move, Problem, ToolEnv, User
+from rollenv.envs.tools.base import ToolEnv
 from rollenv.envs.tools.generated.distractions import DISTRACTIONS
 from rollenv.envs.tools.generated.filler import filler
 from rollenv.envs.tools.generated.fitting import Fitted, fitted, together
 from rollenv.envs.tools.generated.goals import Draw, Goal, Template, World
 from rollenv.envs.tools.generated.hearing import MOST_SAID, guesses, mentions, refuses
+from rollenv.envs.tools.problem import Judgement, Move, Problem
+from rollenv.envs.tools.users import Informant, User
 
 #: Records of a world, by the name of its size.
 SIZES = {"small": 8, "medium": 20, "large": 60}

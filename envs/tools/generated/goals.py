@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rollenv.envs.tools.base import Call, Move
 from rollenv.envs.tools.generated.distractions import Distractions
+from rollenv.envs.tools.problem import Call, Move
 from rollenv.tools.backend import ToolError
 
 _T = TypeVar("_T")

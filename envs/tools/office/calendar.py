@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Template
 from rollenv.envs.tools.office.backend import minutes_of
+from rollenv.envs.tools.problem import Call
 
 _MOST_PARTICIPANTS = 4
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rollenv.core import UsageError
-from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Goal, Template, World
+from rollenv.envs.tools.problem import Call
 from rollenv.envs.tools.search.corpus import RELATIONS, Corpus, make_corpus
 from rollenv.tools.backend import ToolError, tool
 

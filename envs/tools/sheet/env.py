@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rollenv.core import UsageError
-from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Path, Template
+from rollenv.envs.tools.problem import Call
 from rollenv.envs.tools.sheet.backend import REGIONS, Sheet, make_sheet, plain
 from rollenv.envs.tools.sheet.formulas import Evaluation
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Template, column
+from rollenv.envs.tools.problem import Call
 from rollenv.envs.tools.shop.backend import Shop, make_shop
 from rollenv.envs.tools.shop.orders import ORDERS
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Template, column
+from rollenv.envs.tools.problem import Call
 
 _REFUND_DAYS, _MOST_DISCOUNT = 30, {"standard": 10, "gold": 25}
 

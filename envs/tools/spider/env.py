@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollenv.core import StepResult
-from rollenv.envs.tools.base import Judgement, Problem, ToolEnv
+from rollenv.envs.tools.base import ToolEnv
+from rollenv.envs.tools.problem import Judgement, Problem
 from rollenv.envs.tools.published import folder_of
-from rollenv.envs.tools.reminder import Reminder
 from rollenv.envs.tools.spider import NEED
 from rollenv.envs.tools.spider.databases import Stored, databases
 from rollenv.envs.tools.spider.reward import intercode_reward
@@ -20,6 +20,7 @@ from rollenv.envs.tools.spider.rows import row_texts
 from rollenv.envs.tools.sql.data import random_query
 from rollenv.envs.tools.sql.database import SqlBackend, SqlError
 from rollenv.envs.tools.sql.mysql import MySql
+from rollenv.envs.tools.users import Reminder
 from rollenv.tools.backend import ToolError, tool
 from rollenv.tools.calls import write_calls
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from rollenv.core import UsageError
-from rollenv.envs.tools.base import Said, User
+from rollenv.envs.tools.users import Said, User
 from rollenv.errors import RollenvError
 
 _STOP = "###STOP###"

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core import StepResult, UsageError
-from rollenv.envs.tools.base import Call, Judgement, Move, Problem, ToolEnv, User, counted
+from rollenv.envs.tools.base import ToolEnv
+from rollenv.envs.tools.problem import Call, Judgement, Move, Problem, counted
 from rollenv.envs.tools.published import folder_of
 from rollenv.envs.tools.tau2 import NEED
 from rollenv.envs.tools.tau2.chat_customer import ChatCustomer
 from rollenv.envs.tools.tau2.customer import Customer
 from rollenv.envs.tools.tau2.retail import RetailBackend
 from rollenv.envs.tools.tau2.store import Tables
+from rollenv.envs.tools.users import User
 from rollenv.tools.backend import Change, differences
 from rollenv.tools.calls import write_calls
 

@@ -6,7 +6,8 @@ import functools
 from typing import Any
 
 from rollenv.core import UsageError
-from rollenv.envs.tools.base import Call, Judgement, Problem, ToolEnv
+from rollenv.envs.tools.base import ToolEnv
+from rollenv.envs.tools.problem import Call, Judgement, Problem
 from rollenv.envs.tools.workbench.fields import TODAY
 from rollenv.envs.tools.workbench.functions import WorkBench
 from rollenv.envs.tools.workbench.replay import judged, parsed, queries, replay

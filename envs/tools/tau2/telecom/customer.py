@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rollenv.envs.tools.base import Said
 from rollenv.envs.tools.tau2.customer import LEAVES, TRANSFERRED, Customer
 from rollenv.envs.tools.tau2.telecom.requests import TOPICS, Request, requests_in
 from rollenv.envs.tools.tau2.telecom.settings import CUSTOMER, Settings
+from rollenv.envs.tools.users import Said
 
 #: How often a customer says that it still does not work, before they give up.
 _COMPLAINTS = 2

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollenv.core import UsageError
-from rollenv.envs.tools.base import Judgement, Move, Problem, ToolEnv, counted
+from rollenv.envs.tools.base import ToolEnv
+from rollenv.envs.tools.problem import Judgement, Move, Problem, counted
 from rollenv.envs.tools.published import folder_of
 from rollenv.envs.tools.tau2 import TELECOM_NEED
 from rollenv.envs.tools.tau2.telecom.backend import AGENT

@@ -1,0 +1,100 @@
+"""A task with tools: what is asked, the world it is asked in, and what the right end is."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from rollenv.envs.tools.users import User
+from rollenv.tools.backend import Backend, Change
+
+#: A function's name and its arguments.
+Call = tuple[str, dict[str, Any]]
+#: What an expert does in one turn: calls, or a message to the user.
+Move = Sequence[Call] | str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How an episode went."""
+
+    success: bool
+    partial: float = 0.0
+    """0 to 1: the share of what was wanted that is there. Reported, not paid, unless the environment is asked to."""
+    side_effects: int = 0
+    """Changes of the state that were not wanted."""
+
+
+@dataclass
+class Problem:
+    """One task."""
+
+    question: str
+    """What the user asks for first."""
+    backend: Backend
+    """In the state at the start. It belongs to the problem alone."""
+    plan: Sequence[Move] = ()
+    """An expert's moves; their calls lead to the state that is wanted, where :attr:`goal` does not say it."""
+    name: str = ""
+    """Equal tasks have equal names; splits go by it. By default a hash of the question and the start."""
+    goal: Mapping[str, Any] | None = None
+    """The state wanted at the end (:meth:`Backend.data`); by default the one that the plan leads to."""
+    answers: Sequence[str] = ()
+    """Texts that messages to the user have to contain, upper and lower case being the same."""
+    user: User = field(default_factory=User)
+    policy: str = ""
+    """Rules to keep, shown before the question."""
+    tools: Sequence[str] | None = None
+    """The functions that are offered; None for all."""
+    category: str = ""
+    before: Mapping[str, Any] | None = None
+    """The state at the start as data, where many problems share a large one; never changed. Else it is copied."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Only the backend and the user, who may know the backend, change; the rest is shared."""
+        twin = copy.copy(self)
+        twin.backend, twin.user = copy.deepcopy(self.backend, memo), copy.deepcopy(self.user, memo)
+        return twin
+
+    @functools.cached_property
+    def start(self) -> Mapping[str, Any]:
+        """The state at the start, as data."""
+        return copy.deepcopy(self.backend.data()) if self.before is None else self.before
+
+    @functools.cached_property
+    def wanted(self) -> Mapping[str, Any]:
+        """The state at the end of a solved task, as data."""
+        if self.goal is not None:
+            return self.goal
+        twin = self.backend.twin()
+        twin.load(dict(self.start))
+        for name, arguments in (call for move in self.plan if not isinstance(move, str) for call in move):
+            twin.call(name, arguments)
+        return twin.data()
+
+    def named(self) -> str:
+        """The name, or a hash of what the task is."""
+        if self.name:
+            return self.name
+        told = json.dumps([self.question, self.policy, list(self.tools or ()), self.start], sort_keys=True)
+        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+
+
+def counted(changed: Sequence[Change], wanted: Sequence[Change]) -> tuple[int, int]:
+    """How many of the wanted changes were made, and how many changes were made elsewhere.
+
+    Args:
+        changed: made.
+        wanted: to be made.
+
+    Returns:
+        The two counts.
+    """
+    aims = {change.path: change.after for change in wanted}
+    met = sum(change.path in aims and aims[change.path] == change.after for change in changed)
+    return met, sum(change.path not in aims for change in changed)
