@@ -31,13 +31,22 @@ HARDSHIPS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def register_suite(name: str, entry_point: str, variants: Mapping[str, Mapping[str, Any]]) -> None:
+def register_suite(
+    name: str, entry_point: str, variants: Mapping[str, Mapping[str, Any]], *, nondeterministic: bool = False
+) -> None:
     """Register ``tools:NAME-v0`` and its variants.
 
     Args:
         name: such as ``Shop``.
         entry_point: of its class.
         variants: for the end of each id, arguments of the constructor.
+        nondeterministic: whether actions can reach the time or chance.
     """
+    known: dict[str, Any] = {
+        "abilities": ABILITIES,
+        "levels": LEVELS,
+        "oracle_success": 1.0,
+        "nondeterministic": nondeterministic,
+    }
     for end, kwargs in variants.items():
-        register(f"tools:{name}-v0{end}", entry_point, abilities=ABILITIES, levels=LEVELS, oracle_success=1.0, **kwargs)
+        register(f"tools:{name}-v0{end}", entry_point, **known, **kwargs)

@@ -193,15 +193,16 @@ def _content(content: float | str) -> float | str:
     return float(content)
 
 
-def make_sheet(rng: random.Random, size: int) -> Sheet:
+def make_sheet(rng: random.Random, size: int, kind: type[Sheet] = Sheet) -> Sheet:
     """A table of items; no two have the same name, units or price.
 
     Args:
         rng: source of the draws.
         size: rows.
+        kind: of sheet.
     """
     items = words.pairs(rng, words.COLOURS, words.THINGS, size)
     units, prices = rng.sample(range(11, 990), size), rng.sample(range(300, 40_000), size)
     rows = [HEADER, *((items[n], rng.choice(REGIONS), float(units[n]), prices[n] / 100) for n in range(size))]
     cells = {letter: {str(n): row[at] for n, row in enumerate(rows, 1)} for at, letter in enumerate("ABCD")}
-    return Sheet({"cells": cells})
+    return kind({"cells": cells})

@@ -13,6 +13,7 @@ from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Path, Template
 from rollenv.envs.tools.problem import Call
 from rollenv.envs.tools.sheet.backend import REGIONS, Sheet, make_sheet, plain
 from rollenv.envs.tools.sheet.formulas import Evaluation
+from rollenv.envs.tools.sheet.python import SheetWithPython
 
 _DESCRIBE: list[Call] = [("describe", {})]
 #: Columns of numbers by name.
@@ -224,7 +225,13 @@ def _which(draw: Draw, breaks: bool) -> Goal | None:
 
 
 class SheetEnv(GeneratedToolEnv):
-    """A spreadsheet: values are corrected, added up, sorted, filled in and asked for."""
+    """A spreadsheet: values are corrected, added up, sorted, filled in and asked for.
+
+    Args:
+        python: whether there is a function ``run_python``, whose programs find the values in ``cells``. They run in a
+            sandbox; one that asks for the time or for chance makes the episode another one when it is repeated.
+        settings: of :class:`~rollenv.envs.tools.generated.generate.GeneratedToolEnv`.
+    """
 
     intro = "You look after a spreadsheet: a table in columns A to D with a header in row 1; other columns are free."
     templates = tuple(
@@ -233,13 +240,14 @@ class SheetEnv(GeneratedToolEnv):
         )
     )
 
-    def __init__(self, **settings: Any):
+    def __init__(self, *, python: bool = False, **settings: Any):
         super().__init__(**settings)
+        self.kind = SheetWithPython if python else Sheet
         if self.missing == "functions":
             raise UsageError("missing='functions': one function writes nearly everything here")
 
     def world(self, rng: random.Random) -> Sheet:
-        return make_sheet(rng, self.size)
+        return make_sheet(rng, self.size, self.kind)
 
     def seen(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """The values that the cells show, so that every formula with the right value is right."""

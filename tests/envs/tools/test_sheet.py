@@ -117,3 +117,26 @@ def test_every_way_to_the_right_value_is_right():
             assert env.step("Done.")[4]["success"] is right
             tried += 1
     assert tried > 8
+
+
+@pytest.mark.slow
+def test_programs_read_the_values_and_reach_nothing_else():
+    env = rollenv.make("tools:Sheet-v0-python", goals=1)
+    env.reset(1)
+    backend = env.unwrapped.current.backend
+    before = backend.digest()
+
+    def run(code):
+        return env.step(write_calls([("run_python", {"code": code})]))[0]
+
+    cells = backend.cells
+    total = sum(value for row, value in cells["C"].items() if row != "1")
+    assert f"\n{total:g}\n" in run("print(sum(v for k, v in cells.items() if k[0] == 'C' and k != 'C1'))")
+    assert "ZeroDivisionError" in run("1 / 0")
+    assert "error" in run("cells['A1'] = 1; open('/etc/shadow').read()")
+    assert "nothing was printed" in run("x = 1")
+    assert "NameError" in run("print(x)")
+    assert "error" in run("import socket; socket.create_connection(('127.0.0.1', 22))")
+    assert backend.digest() == before
+    with pytest.raises(rollenv.UsageError, match="takes no argument 'pyton'"):
+        rollenv.make("tools:Sheet-v0", pyton=True)
