@@ -47,19 +47,6 @@ class CrashingSokoban(Sokoban):
         return super()._step(action)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("Debian's chromium is not installed")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
 def show(browser: Any) -> Iterator[Open]:
     """Opens a page; at the end, no page may have had an error, or asked for anything but itself and its shards."""

@@ -50,6 +50,9 @@ VERSION = 1
 SUBPROTOCOL = "rollenv.1"
 PATH = "/native"
 
+#: What a client is told of a defect of the server.
+FAILED = "the server failed; its log says why"
+
 #: Bytes of one message from a server, and to one: what is small in bytes can be large as objects of Python.
 LARGEST_MESSAGE, LARGEST_REQUEST = 1 << 26, 1 << 22
 

@@ -14,7 +14,7 @@ from typing import Any
 from rollenv import __version__
 from rollenv.core import RollenvError, UsageError
 from rollenv.remote import protocol
-from rollenv.remote.protocol import Cancelled, ServerError, error_answer
+from rollenv.remote.protocol import FAILED, Cancelled, ServerError, error_answer
 from rollenv.serve.auth import Client
 from rollenv.serve.session import Session
 from rollenv.serve.sessions import Sessions, served
@@ -121,7 +121,7 @@ class Native:
             data = _refusal(number, outcome) if isinstance(outcome, RollenvError) else _packed(number, outcome)
         except Exception:
             logger.exception("an answer to %s cannot be sent", self.client.name)
-            data = _refusal(number, ServerError("the server failed; its log says why"))
+            data = _refusal(number, ServerError(FAILED))
         self._say(data)
 
     def _say(self, data: bytes) -> None:
@@ -142,7 +142,7 @@ class Native:
                 data = _refusal(number, Cancelled("the request was cancelled"))
             except Exception:
                 logger.exception("a request of %s failed", self.client.name)
-                data = _refusal(number, ServerError("the server failed; its log says why"))
+                data = _refusal(number, ServerError(FAILED))
             self._say(data)
         finally:
             if self._running.get(number, (None,))[0] is asyncio.current_task():

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rollenv.core import RollenvError
-from rollenv.remote.protocol import Cancelled, ServerError
+from rollenv.remote.protocol import FAILED, Cancelled, ServerError
 from rollenv.rollout.workers.base import EnvFailure, Seen
 from rollenv.rollout.workers.pool import PooledEnv
 from rollenv.serve.gate import PATIENCE
@@ -119,7 +119,7 @@ class QuickStep:
 
     def _failed(self) -> None:
         logger.exception("a step of %s failed", self._session.owner)
-        self._end(ServerError("the server failed; its log says why"))
+        self._end(ServerError(FAILED))
 
     def _end(self, outcome: list[Any] | RollenvError) -> None:
         if self.over:

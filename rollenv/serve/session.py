@@ -14,7 +14,7 @@ from rollenv.core import EpisodeOver, NoSuchAbility, RollenvError, UsageError
 from rollenv.registry import spec
 from rollenv.remote import protocol
 from rollenv.remote.history import Differs, History, new_seed
-from rollenv.remote.protocol import Cancelled, EnvBroke, ServerError, SessionGone
+from rollenv.remote.protocol import FAILED, Cancelled, EnvBroke, ServerError, SessionGone
 from rollenv.rollout import border
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure, Seen, Views
@@ -42,7 +42,7 @@ class Session:
     """One client's environment. Its calls are carried out one after another."""
 
     __slots__ = (
-        "__weakref__", "_alone", "_apart", "_building", "_caller", "_closed", "_core", "_env", "_last", "_lock",
+        "__weakref__", "_apart", "_building", "_caller", "_closed", "_core", "_env", "_last", "_lock",
         "_openers", "_quick", "about", "busy", "count", "history", "last_step", "lasting", "left", "name", "opened",
         "over", "owner", "task", "turns", "used", "via", "views",
     )  # fmt: skip
@@ -58,7 +58,7 @@ class Session:
         self._openers, self._closed = 0, False
         self.history, self.count = History(), 0
         self.about: dict[str, Any] = {}
-        self.over, self._alone, self._apart, self.busy = True, False, apart, 0
+        self.over, self._apart, self.busy = True, apart, 0
         self.lasting = False
         """Whether it outlasts its connection, and so can go on in another server."""
         self.opened = self.used = time.monotonic()
@@ -437,7 +437,7 @@ class Session:
                 self.release(hung=problem.kind == "hung")
                 if problem.kind == "hung":
                     self._core.meter.spend(self.owner, self._core.terms.step)
-                self._alone = self._alone or problem.blamed
+                self._apart = self._apart or problem.blamed
                 if problem.blamed or problem.kind == "hung":
                     self._core.records[self.owner, self.task.env_id].harm += 1
                 if problem.kind != "lost" or not left:
@@ -476,7 +476,7 @@ class Session:
     async def _placed(self) -> PooledEnv:
         """A place in a worker; for who harms them one of its own, if that is there soon."""
         open_in = functools.partial(self._core.workers.open, self.task, views=self.views)
-        if self._apart or self._alone:
+        if self._apart:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_APART_SECONDS):
                     return await open_in(alone=True)
@@ -526,7 +526,7 @@ def _outcome(last: asyncio.Future[Any] | None) -> list[Any]:
     error = last.exception()
     if error is None:
         return [last.result()]
-    known = error if isinstance(error, RollenvError) else ServerError("the server failed; its log says why")
+    known = error if isinstance(error, RollenvError) else ServerError(FAILED)
     return [None, *protocol.error_answer(known)]
 
 

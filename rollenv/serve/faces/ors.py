@@ -24,7 +24,7 @@ from rollenv.agents.prompts.session import shown
 from rollenv.core import EpisodeOver, RollenvError, UsageError
 from rollenv.env_spec import EnvSpec
 from rollenv.registry import list_envs
-from rollenv.remote.protocol import ServerFull, SessionGone, session_name
+from rollenv.remote.protocol import FAILED, ServerFull, SessionGone, session_name
 from rollenv.rollout.evaluate import DEFAULT_TASKS
 from rollenv.serve.answers import Json, body_of, json_of, retry_after, status_of
 from rollenv.serve.app import Server
@@ -146,7 +146,7 @@ async def _called(session: Session, name: str, given: dict[str, Any]) -> tuple[s
         return "error", "the session was ended"
     except Exception:
         logger.exception("a call of %s failed", session.owner)
-        return "error", "the server failed; its log says why"
+        return "error", FAILED
 
 
 async def _output(session: Session, name: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from rollenv import __version__, cards
 from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
-from rollenv.remote.protocol import ServerFull
+from rollenv.remote.protocol import FAILED, ServerFull
 from rollenv.serve.answers import json_of
 from rollenv.serve.faces.mcp.tools import EVERY, ONE, Held, told
 from rollenv.serve.sessions import served
@@ -149,7 +149,7 @@ class Talk:
             problem = str(error)
         except Exception:
             logger.exception("the MCP tool %s failed", name)
-            problem = "the server failed; its log says why"
+            problem = FAILED
         return types.CallToolResult(content=[types.TextContent(text=_utf8(shortened(problem)))], is_error=True)
 
 
