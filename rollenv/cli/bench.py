@@ -94,6 +94,8 @@ def command(
         console.print_json(json_module.dumps(numbers))
     else:
         _print(result, agent, numbers, out)
+    if form == "native" and result.failures.get("agent"):
+        error_console.print("if the endpoint knows no tools, write the calls as text: --calls hermes")
     if result.failures.get("agent") or result.total.failed > result.total.n * k / 2:
         raise typer.Exit(1)
 
