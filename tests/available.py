@@ -30,3 +30,8 @@ def _marks() -> list[object]:
 
 
 IDS = _marks()
+
+
+def variants(ids: list[str]) -> list[object]:
+    """The plain ids of suites in every run; their variants, such as ``tools:Shop-v0-hard``, in the integration run."""
+    return [each if each.endswith("-v0") else pytest.param(each, marks=pytest.mark.integration) for each in ids]

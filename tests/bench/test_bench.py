@@ -296,11 +296,11 @@ def test_a_budget_ends_the_run_with_a_clear_line(rollenv_command):
 
 @pytest.mark.slow
 def test_a_run_killed_at_any_moment_goes_on_without_a_task_lost_or_played_twice(rollenv_command, tmp_path):
-    args = ("bench", "office", "goals=[1,2]", "-a", "noisy:0.3", "-n", "60", "-k", "2", "--json")
+    args = ("bench", "office", "goals=[1,2]", "-a", "noisy:0.3", "-n", "20", "-k", "2", "--json")
     whole = json.loads(rollenv_command(*args).stdout)
     out = tmp_path / "run"
     command = [sys.executable, "-c", "from rollenv.cli.main import main; main()", *args, "-o", str(out)]
-    for wanted in (5, 200, 500):
+    for wanted in (5, 90, 200):
         process = subprocess.Popen([*command, *(["--resume"] if out.exists() else [])], stdout=subprocess.DEVNULL)
         episodes, deadline = out / "episodes.jsonl", time.monotonic() + 60
         while not episodes.exists() or episodes.read_bytes().count(b"\n") < wanted:

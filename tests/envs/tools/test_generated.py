@@ -7,6 +7,7 @@ import re
 import weakref
 
 import pytest
+from available import variants
 
 import rollenv
 from rollenv.core import UsageError
@@ -35,7 +36,7 @@ def do(env, calls, message):
     return env.step(message)[4]
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", variants(IDS))
 def test_the_oracle_solves_every_task_without_side_effects(env_id):
     env = rollenv.make(env_id)
     for seed in range(25):
@@ -46,7 +47,7 @@ def test_the_oracle_solves_every_task_without_side_effects(env_id):
         assert info["metrics"]["side_effects"] == 0
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", variants(IDS))
 def test_saying_done_at_once_solves_nothing(env_id):
     env = rollenv.make(env_id)
     for seed in range(40):
@@ -54,7 +55,7 @@ def test_saying_done_at_once_solves_nothing(env_id):
         assert not env.step("Done.")[4]["success"], f"seed {seed}"
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", variants(IDS))
 def test_refusing_everything_solves_little(env_id):
     env = rollenv.make(env_id)
     won = 0
@@ -64,7 +65,7 @@ def test_refusing_everything_solves_little(env_id):
     assert won <= (35 if env_id in REFUSING else 0)
 
 
-@pytest.mark.parametrize("env_id", [one for one in IDS if not one.startswith(("tools:SQL", "tools:Sheet"))])
+@pytest.mark.parametrize("env_id", variants([one for one in IDS if not one.startswith(("tools:SQL", "tools:Sheet"))]))
 def test_the_oracle_uses_only_what_it_was_told(env_id):
     """Every word of an argument stood in the prompt, in an answer to a call, or was said by the user."""
     env = rollenv.make(env_id, errors=0.0)
@@ -86,7 +87,7 @@ def test_the_oracle_uses_only_what_it_was_told(env_id):
             done = terminated or truncated
 
 
-@pytest.mark.parametrize("env_id", [one for one in IDS if one.startswith(("tools:SQL", "tools:Sheet"))])
+@pytest.mark.parametrize("env_id", variants([one for one in IDS if one.startswith(("tools:SQL", "tools:Sheet"))]))
 def test_numbers_and_names_in_queries_and_formulas_were_told(env_id):
     """A number was heard, comes right after one (a new last row), or is the sum of two."""
     env = rollenv.make(env_id, errors=0.0)
@@ -109,7 +110,7 @@ def test_numbers_and_names_in_queries_and_formulas_were_told(env_id):
             done = terminated or truncated
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", variants(IDS))
 def test_answers_are_not_in_the_prompt_but_in_what_functions_say(env_id):
     env = rollenv.make(env_id)
     answers = 0

@@ -8,6 +8,7 @@ import re
 import time
 
 import pytest
+from available import variants
 
 import rollenv
 from rollenv.core import UsageError
@@ -46,7 +47,7 @@ def test_all_codes_of_a_library_are_no_answer():
     assert held > 15
 
 
-@pytest.mark.parametrize("env_id", [one for one in IDS if not one.endswith(("-errors", "-long_context"))])
+@pytest.mark.parametrize("env_id", variants([one for one in IDS if not one.endswith(("-errors", "-long_context"))]))
 def test_an_answer_among_others_of_its_kind_is_a_guess(env_id):
     env = rollenv.make(env_id, errors=0.0)
     tried = 0
@@ -75,7 +76,7 @@ def test_what_the_request_names_may_be_repeated():
     assert not guesses("It is 12.50 for 3", ["12.5", 7], ["12.50"])
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", variants(IDS))
 def test_requests_can_be_repeated_and_read_well(env_id):
     env = rollenv.make(env_id)
     for key in range(150):
