@@ -83,7 +83,7 @@ SCRIPTS = (
     Script("local_engine", "--tasks 2 --group-size 2 --turns 3 --rounds 1"),
     Script("vllm_engine", "--tasks 2 --group-size 2 --turns 3 --rounds 1", peer="vllm", inside=True),
     Script("update_memory"),
-    Script("step_time", "--steps 3", peer="trl"),
+    Script("step_time", "--steps 2 --prompts 2", peer="trl"),
     Script("tools_training", "--seeds 1", settings=_SHORT),
     Script("sokoban_training", "--seeds 1", settings=(*_SHORT, "eval.episodes=40", "rollout.groups_per_batch=16")),
     Script("webshop_training", "--seeds 1", settings=(*_SHORT, "eval.episodes=40")),

@@ -105,12 +105,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trl", default=str(ROOT / ".bench" / "trl" / "bin" / "python"))
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--prompts", type=int, nargs="*", default=[2, 8], help="groups of 8 episodes in a step")
     given = parser.parse_args()
     rollenv.register("bench:Guess", Guess)
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "model"
-        for prompts, group in ((2, 8), (8, 8)):
+        for prompts, group in [(number, 8) for number in given.prompts]:
             peer = theirs(given.trl, folder, given.steps, prompts, group)
             own = ours(folder, given.steps, prompts, group, Path(scratch) / f"run-{prompts}")
             rows += lines(prompts * group, peer, own)
