@@ -251,7 +251,7 @@ def test_the_tabs_show_prompt_reply_tokens_and_tool_calls(show: Open, tmp_path: 
     panel.locator(".tokens span").nth(1).hover()
     assert "-Infinity" in panel.inner_text()
     tab.get_by_role("tab", name="Conversation").click()
-    assert '"far": true' in panel.locator(".msg.call").inner_text()
+    assert "look(far=true)" in panel.locator(".msg.call").inner_text()
     tab.get_by_label("Next turn").click()
     tab.get_by_role("tab", name="Prompt").click()
     assert "9 tokens" in panel.inner_text() or "a wall" in panel.inner_text()

@@ -177,6 +177,7 @@ class ToolEnv(Env):
             read = not any(call.problem for call in found)
             info = {"use_tool": True, "tool_responses": [answer.text for answer in answers], "valid": read}
             return self._after(ended=False, valid=not any(answer.failed for answer in answers), info=info)
+        message = _well_formed(message)
         self.messages.append(message)
         self._advance(message)
         said = self.current.user.reply(message)
@@ -283,6 +284,11 @@ class ToolEnv(Env):
         _ = self._current.start
         self._current.backend.unpack(copy.deepcopy(state["backend"]))
         self._current.user.told = dict(state["told"])
+
+
+def _well_formed(text: str) -> str:
+    """The text with halves of characters put together or replaced, so that a kept state is read as it was written."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _equal_calls(planned: Call, done: Call | str) -> bool:
