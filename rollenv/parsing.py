@@ -136,6 +136,11 @@ def last_code_block(text: str, languages: tuple[str, ...] | None = ("python", "p
     return found
 
 
+def well_formed(text: str) -> str:
+    """The text with halves of characters put together, and U+FFFD for those left over, which cannot be encoded."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 #: Ways to write an action: how it is found in a text, and an example of it.
 ACTION_FORMATS: dict[str, tuple[Callable[[str], str | None], str]] = {
     "boxed": (last_boxed, "\\boxed{%s}"),

@@ -28,6 +28,8 @@ _SERVED = ("rollenv+ws://", "rollenv+wss://")
 ABILITIES = frozenset({"state", "spawn", "random_action", "oracle", "state_key"})
 
 ENTRY_POINT_GROUP = "rollenv.envs"
+#: Namespaces whose ids name a folder, and the module that makes a spec of one.
+_FOLDERS = {"harbor": "rollenv.envs.harbor", "tb": "rollenv.envs.harbor"}
 _ID = re.compile(r"[A-Za-z0-9_.]+:[A-Za-z0-9_.-]+")
 
 
@@ -132,6 +134,8 @@ def spec(env_id: str) -> EnvSpec:
     """
     if env_id.startswith(_SERVED):
         return importlib.import_module("rollenv.remote.env").spec_of(env_id)  # type: ignore[no-any-return]
+    if (folders := _FOLDERS.get(env_id.partition(":")[0])) and env_id not in ENV_REGISTRY:
+        return importlib.import_module(folders).spec_of(env_id)  # type: ignore[no-any-return]
     if env_id not in ENV_REGISTRY:
         _OWN.load()
     if env_id not in ENV_REGISTRY:
@@ -161,6 +165,22 @@ def list_envs(pattern: str = "") -> list[EnvSpec]:
     _OWN.load()
     _PLUGINS.load()
     return sorted((s for s in list(ENV_REGISTRY.values()) if pattern.lower() in s.id.lower()), key=lambda s: s.id)
+
+
+def added_specs() -> dict[str, EnvSpec]:
+    """What does not come with rollenv: for :func:`add_specs` in a process that has not imported it."""
+    return {name: s for name, s in ENV_REGISTRY.items() if not str(s.entry_point).startswith("rollenv.")}
+
+
+def add_specs(specs: Mapping[str, EnvSpec]) -> None:
+    """Register what is not registered here yet.
+
+    Args:
+        specs: of :func:`added_specs` in another process.
+    """
+    list_envs()
+    for name, added in specs.items():
+        ENV_REGISTRY.setdefault(name, added)
 
 
 def print_envs() -> None:

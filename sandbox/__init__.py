@@ -17,6 +17,8 @@ from rollenv.sandbox.errors import (
     SandboxPaused,
     SandboxTimeout,
 )
+from rollenv.sandbox.images import Image
+from rollenv.sandbox.machine import Machine
 from rollenv.sandbox.pool import Pool, shared_pool
 from rollenv.sandbox.ports import Forward
 from rollenv.sandbox.sandbox import Sandbox
@@ -51,9 +53,11 @@ __all__ = [
     "FileRefused",
     "FileThere",
     "Forward",
+    "Image",
     "IsolationError",
     "Limits",
     "Logs",
+    "Machine",
     "Metrics",
     "NotADirectory",
     "NotFound",

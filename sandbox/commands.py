@@ -112,6 +112,7 @@ class Commands:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        user: str | None = None,
         on_stdout: OnText | None = None,
         on_stderr: OnText | None = None,
     ) -> CommandResult:
@@ -123,6 +124,7 @@ class Commands:
             cwd: where it starts; a relative path starts in the scratch folder.
             env: environment variables on top of the sandbox's own.
             timeout: seconds; by default what the limits say.
+            user: who runs it, in a :class:`Machine`; by default who its image says.
             on_stdout: called with each piece of text from standard output.
             on_stderr: called with each piece of text from standard error.
 
@@ -133,7 +135,8 @@ class Commands:
         seconds = self._sandbox._seconds(timeout)
         output = Output(on_stdout, on_stderr)
         data = stdin if isinstance(stdin, bytes) else stdin.encode("utf-8", "surrogateescape")
-        done = self._sandbox._run("command", seconds, output, data=data, **self._fields(command, cwd, env, seconds))
+        fields = self._fields(command, cwd, env, seconds, user)
+        done = self._sandbox._run("command", seconds, output, data=data, **fields)
         return command_result(done, output, seconds)
 
     def start(
@@ -143,6 +146,7 @@ class Commands:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        user: str | None = None,
         on_stdout: OnText | None = None,
         on_stderr: OnText | None = None,
     ) -> CommandHandle:
@@ -153,12 +157,13 @@ class Commands:
             cwd: working directory.
             env: additional environment variables.
             timeout: seconds; by default from the limits.
+            user: who runs it, in a :class:`Machine`.
             on_stdout: called with each piece of text from standard output.
             on_stderr: called with each piece of text from standard error.
         """
         seconds = self._sandbox._seconds(timeout)
         key, output, sandbox = f"background-{next(self._numbers)}", Output(on_stdout, on_stderr), self._sandbox
-        fields = self._fields(command, cwd, env, seconds) | {"key": key}
+        fields = self._fields(command, cwd, env, seconds, user) | {"key": key}
         number, inbox = sandbox._worker.start("command", stream=True, **fields)
         handle = CommandHandle(sandbox, key, lambda: sandbox._follow(number, inbox, seconds, output), output, seconds)
         if handle.running:
@@ -208,13 +213,18 @@ class Commands:
         self.connect(pid).send_stdin(text, close)
 
     def _fields(
-        self, command: str | Sequence[str], cwd: str | None, env: Mapping[str, str] | None, seconds: float
+        self,
+        command: str | Sequence[str],
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        seconds: float,
+        user: str | None,
     ) -> Json:
-        words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+        words = [*self._sandbox._shell, command] if isinstance(command, str) else list(command)
         if not words:
             raise UsageError("the command is empty")
         fields = self._sandbox._worker.run_fields(seconds, {**self._sandbox._env, **(env or {})})
-        return fields | {"command": words, "cwd": cwd, "memory_bytes": None}
+        return fields | {"command": words, "memory_bytes": None} | self._sandbox._place(cwd, user)
 
 
 def _context(key: str) -> str | None:

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import os
+import secrets
 import socket
 import struct
 import uuid
@@ -31,10 +32,10 @@ module.main()
 """
 #: What runs in the container, each after what it needs.
 _MODULES = (
-    "linux", "seccomp", "report", "archive", "notify", "tunnel", "terminal", "files", "charts", "formats", "magics",
-    "sessions", "interpreter", "child", "room", "processes", "sockets", "watch", "enforce", "kernel", "container",
+    "linux", "seccomp", "report", "archive", "notify", "tunnel", "terminal", "accounts", "files", "charts", "formats",
+    "magics", "sessions", "interpreter", "child", "room", "processes", "sockets", "watch", "enforce", "kernel",
+    "container",
 )  # fmt: skip
-_USER = 1000
 #: MiB for the kernel and what forks for it.
 _KERNEL_MB = 24
 
@@ -72,6 +73,18 @@ class ContainerChannel:
         self._opened.close()
 
 
+def connected(base_url: str | None = None) -> Any:
+    """A client of the daemon.
+
+    Raises:
+        docker.errors.DockerException: it cannot be reached.
+    """
+    import docker
+
+    to = {"base_url": base_url} if base_url else docker.utils.kwargs_from_env()
+    return docker.APIClient(**to, version="auto")
+
+
 def start(
     limits: Limits,
     packages: Sequence[str] = (),
@@ -97,15 +110,15 @@ def start(
     """
     with extra("docker", "The docker sandbox"):
         import docker.errors
-        from docker import APIClient
     with contextlib.ExitStack() as opened:
         try:
-            to = {"base_url": base_url} if base_url else docker.utils.kwargs_from_env()
-            client = opened.enter_context(contextlib.closing(APIClient(**to, version="auto")))
+            client = opened.enter_context(contextlib.closing(connected(base_url)))
             sweep(client)
+            user, own = _user(client)
+            terms = map(str, (limits.memory_mb << 20, limits.seconds, user))
             container = client.create_container(
                 image,
-                [python, "-s", "-c", _program(), str(limits.memory_mb << 20), str(limits.seconds), *packages],
+                [python, "-s", "-c", _program(), *terms, *packages],
                 name=f"rollenv-{uuid.uuid4().hex}",  # names that the engine draws can collide
                 user="0:0",
                 stdin_open=True,
@@ -113,7 +126,7 @@ def start(
                 environment={"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
                 labels={LABEL: _owner(os.getpid())},
                 network_disabled=True,
-                host_config=client.create_host_config(**_host(limits, runtime)),
+                host_config=client.create_host_config(**_host(limits, runtime, user)),
             )["Id"]
         except docker.errors.ImageNotFound as error:
             raise SandboxError(f"there is no image {image!r} here; docker pull or build it, or pass image=") from error
@@ -136,7 +149,7 @@ def start(
         except Exception as error:
             raise SandboxError(f"the container did not start: {error}") from error
         opened.pop_all()  # from here on it is the worker that closes the channel
-    worker.about |= {"own_share": True, "own_users": False, "own_files": True, "memory_group": memory_group}
+    worker.about |= {"own_share": True, "own_users": own, "own_files": True, "memory_group": memory_group}
     return worker
 
 
@@ -145,15 +158,23 @@ def _remove(client: Any, container: str) -> None:
         client.remove_container(container, force=True)
 
 
+def _user(client: Any) -> tuple[int, bool]:
+    """A user for one container, and whether no other has it: the machine counts processes of all containers by user."""
+    options = client.info().get("SecurityOptions") or []
+    if any("name=userns" in each or "name=rootless" in each for each in options):  # only 65,536 users there
+        return 20_000 + secrets.randbelow(40_000), False
+    return (1 << 20) + secrets.randbelow(1 << 30), True
+
+
 def _program() -> str:
     """What runs in the container, as one text: it needs no file there, and an argument has 128 KiB at most."""
     sources = {name: (_INSIDE / f"{name}.py").read_text(encoding="utf-8") for name in _MODULES}
     return _START.format(packed=base64.b85encode(zlib.compress(json.dumps(sources).encode(), 9)))
 
 
-def _host(limits: Limits, runtime: str | None) -> dict[str, Any]:
+def _host(limits: Limits, runtime: str | None, user: int) -> dict[str, Any]:
     memory = limits.memory_mb + _KERNEL_MB
-    folder = f"rw,exec,nosuid,nodev,uid={_USER},gid={_USER},mode=700,size={limits.disk_mb}m,nr_inodes={limits.files}"
+    folder = f"rw,exec,nosuid,nodev,uid={user},gid={user},mode=700,size={limits.disk_mb}m,nr_inodes={limits.files}"
     return {
         "network_mode": "none",
         "read_only": True,

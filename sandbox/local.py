@@ -10,15 +10,18 @@ import socket
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rollenv.sandbox.errors import IsolationError, SandboxError
 from rollenv.sandbox.groups import Groups
+from rollenv.sandbox.network import AllowList, Gateway, Tunnel
 from rollenv.sandbox.types import Limits
 from rollenv.sandbox.worker import Worker
 
+#: Seconds for a jail to hand out what it listens with.
+_HANDING = 30.0
 _INSIDE = str(Path(__file__).with_name("inside"))
 _START = f"import sys; sys.path.insert(0, {_INSIDE!r}); import jail; jail.main(int(sys.argv[1]))"
 
@@ -28,14 +31,40 @@ class JailChannel:
 
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, groups: Groups):
         self.process, self.connection, self.groups = process, connection, groups
+        self._ways_out: list[Gateway | Tunnel] = []
+        self._early = b""
 
     def send(self, data: bytes) -> None:
         self.connection.sendall(data)
 
     def receive(self) -> bytes:
-        return self.connection.recv(1 << 20)
+        early, self._early = self._early, b""
+        return early or self.connection.recv(1 << 20)
+
+    def open_ways_out(self, network: AllowList | None, tunnels: Mapping[int, str]) -> dict[str, str]:
+        """Serve what the jail listens with, which it sends before anything else; environment variables of the proxy.
+
+        Nothing is served where it sends something else: why it refuses to start.
+
+        Args:
+            network: what the proxy lets through; None for no proxy.
+            tunnels: ports, and the addresses that they lead to.
+        """
+        self.connection.settimeout(_HANDING)
+        self._early, descriptors, _, _ = socket.recv_fds(self.connection, 1, len(tunnels) + 1)
+        self.connection.settimeout(None)
+        if not descriptors:
+            return {}
+        self._early = b""
+        listening = [socket.socket(fileno=fd) for fd in descriptors]
+        gateway = Gateway(listening.pop(0), network) if network is not None else None
+        self._ways_out += [gateway] if gateway else []
+        self._ways_out += [Tunnel(own, to) for own, to in zip(listening, tunnels.values(), strict=True)]
+        return gateway.env if gateway else {}
 
     def close(self) -> None:
+        for way in self._ways_out:
+            way.close()
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
         try:
@@ -47,12 +76,21 @@ class JailChannel:
         self.groups.close()
 
 
-def start(limits: Limits, packages: Sequence[str] = ()) -> Worker:
+def start(
+    limits: Limits,
+    packages: Sequence[str] = (),
+    machine: dict[str, Any] | None = None,
+    network: AllowList | None = None,
+    tunnels: Mapping[int, str] | None = None,
+) -> Worker:
     """Start a jail.
 
     Args:
         limits: of every run in it.
         packages: modules that every run finds already imported.
+        machine: a root file system, see :mod:`rollenv.sandbox.inside.machine`.
+        network: what a machine can reach.
+        tunnels: ports of a machine's loopback that lead to addresses (``HOST:PORT``) of this one.
 
     Raises:
         IsolationError: if this machine does not allow one; the text says what is missing.
@@ -70,14 +108,17 @@ def start(limits: Limits, packages: Sequence[str] = ()) -> Worker:
     channel = JailChannel(process, ours, groups)
     try:
         settings = _settings(limits, packages) | {"groups": joining, "oom": oom}
-        settings |= {"share": share, "shares": groups.shares()}
+        settings |= {"share": share, "shares": groups.shares()} | ({"machine": machine} if machine else {})
+        settings |= {"listens": [*([0] if network else []), *(tunnels or {})]}
         channel.send(json.dumps(settings).encode() + b"\n")
+        proxies = channel.open_ways_out(network, tunnels or {}) if settings["listens"] else {}
         worker = Worker(channel, limits)
     except (SandboxError, OSError) as error:
         channel.close()
         raise IsolationError(f"{error}. {_last_words(process)}{_advice()}") from error
     assert process.stderr is not None
     process.stderr.close()
+    worker.about["proxies"] = proxies
     worker.about["own_share"] = "cpu" in groups.folders
     return worker
 
@@ -104,10 +145,11 @@ def _last_words(process: subprocess.Popen[bytes]) -> str:
 
 
 def _settings(limits: Limits, packages: Sequence[str]) -> dict[str, Any]:
-    prefixes = dict.fromkeys((sys.base_prefix, sys.prefix))
+    named = (sys.base_prefix, sys.prefix)  # of which one may be a link to what has to be shown
+    prefixes = dict.fromkeys([*map(os.path.realpath, named), *named])
     return {
         "read_only": [p for p in prefixes if not p.startswith("/usr/") and p != "/usr"],
-        "path": list(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))),
+        "path": list(dict.fromkeys(os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib"))),
         "preload": list(packages),
         "scratch_bytes": limits.disk_mb << 20,
         "scratch_files": limits.files,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rollenv.core import UsageError
 from rollenv.sandbox.errors import SandboxError
+from rollenv.sandbox.listening import Listening
 from rollenv.sandbox.streams import Stream
 
 if TYPE_CHECKING:
@@ -20,48 +21,33 @@ if TYPE_CHECKING:
 MAX_CONNECTIONS = 16
 
 
-class Forward:
+class Forward(Listening):
     """A port of this machine's loopback that leads to a port in the sandbox. Everybody on this machine can use it."""
 
     def __init__(self, sandbox: Sandbox, port: int):
         self.port, self._sandbox = port, sandbox
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self._open: set[tuple[socket.socket, Stream]] = set()
-        threading.Thread(target=self._accept, name="sandbox-port", daemon=True).start()
-        self.address: str = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self._streams: set[Stream] = set()
+        listening = socket.create_server(("127.0.0.1", 0))
+        self.address: str = f"127.0.0.1:{listening.getsockname()[1]}"
+        super().__init__(listening, MAX_CONNECTIONS)
 
-    def _accept(self) -> None:
-        while True:
-            self._places.acquire()
+    def carry(self, client: socket.socket) -> None:
+        terms = self._sandbox.files._terms("connect", "", 1 << 50, seconds=0) | {"quiet": True}
+        with contextlib.suppress(SandboxError):  # the client notices: its connection is closed
+            stream = Stream(self._sandbox._worker, "file", last=False, port=self.port, **terms)
+            self._streams.add(stream)
+            sender = threading.Thread(target=self._send, args=(client, stream), name="sandbox-sender", daemon=True)
+            sender.start()
             try:
-                client, _ = self._listening.accept()
-            except OSError:  # it was closed
-                return
-            threading.Thread(target=self._carry, args=(client,), name="sandbox-connection", daemon=True).start()
-
-    def _carry(self, client: socket.socket) -> None:
-        try:
-            with client:
-                terms = self._sandbox.files._terms("connect", "", 1 << 50, seconds=0) | {"quiet": True}
-                stream = Stream(self._sandbox._worker, "file", last=False, port=self.port, **terms)
-                self._open.add((client, stream))
-                sender = threading.Thread(target=self._send, args=(client, stream), name="sandbox-sender", daemon=True)
-                sender.start()
-                try:
-                    for name, data in stream.pieces():
-                        if name == "stdout":
-                            client.sendall(data)
-                finally:
-                    stream.close()
-                    with contextlib.suppress(OSError):
-                        client.shutdown(socket.SHUT_RDWR)
-                    self._open.discard((client, stream))
-                    sender.join()
-        except (OSError, SandboxError):
-            pass  # the client notices: its connection is closed
-        finally:
-            self._places.release()
+                for name, data in stream.pieces():
+                    if name == "stdout":
+                        client.sendall(data)
+            finally:
+                stream.close()
+                with contextlib.suppress(OSError):
+                    client.shutdown(socket.SHUT_RDWR)
+                self._streams.discard(stream)
+                sender.join()
 
     @staticmethod
     def _send(client: socket.socket, stream: Stream) -> None:
@@ -72,13 +58,9 @@ class Forward:
 
     def close(self) -> None:
         """Refuse new connections, and end the existing ones."""
-        with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        for client, stream in list(self._open):
+        super().close()
+        for stream in list(self._streams):
             stream.close()
-            with contextlib.suppress(OSError):
-                client.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Forward:
         return self

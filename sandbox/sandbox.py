@@ -43,6 +43,7 @@ class Sandbox:
         self.terminals, self.ports = Terminals(self), Ports(self)
         self._contexts = Contexts(worker, self._env)
         self._killed = False
+        self._shell: Sequence[str] = ("/bin/sh", "-c")
         self._lifetime = Lifetime(self.kill)
         self._measured = (time.monotonic(), 0.0)
 
@@ -191,6 +192,12 @@ class Sandbox:
         if not seconds > 0:
             raise UsageError(f"a timeout must be above 0 seconds, got {timeout!r}; leave it out for the limit")
         return seconds
+
+    def _place(self, cwd: str | None, user: str | None) -> Json:
+        """Where a program starts, and as whom."""
+        if user is not None:
+            raise UsageError("programs of a sandbox have one user; a Machine has more (Machine.create)")
+        return {"cwd": cwd}
 
     def create_context(self, name: str | None = None, *, language: str = "python", cwd: str | None = None) -> str:
         """Start a new process for cells, with its own namespace, and return its name.

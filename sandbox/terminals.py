@@ -99,6 +99,7 @@ class Terminals:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        user: str | None = None,
         on_data: OnData | None = None,
     ) -> Terminal:
         """Run a program in its own terminal.
@@ -110,11 +111,12 @@ class Terminals:
             cwd: where it starts; a relative path starts in the scratch folder.
             env: environment variables on top of the sandbox's own.
             timeout: seconds; by default what the limits say.
+            user: who runs it, in a :class:`Machine`.
             on_data: called with what it shows, in a thread.
         """
         sandbox = self._sandbox
         variables = {"TERM": "xterm-256color", **sandbox._env, **(env or {})}
         terms = sandbox._worker.run_fields(sandbox._seconds(timeout), variables)
-        terms |= {"memory_bytes": None, "output_bytes": 1 << 50, "cwd": cwd, "size": [rows, columns]}
+        terms |= {"memory_bytes": None, "output_bytes": 1 << 50, "size": [rows, columns]} | sandbox._place(cwd, user)
         stream = Stream(sandbox._worker, "terminal", last=False, command=list(command), **terms)
         return Terminal(sandbox, stream, on_data)

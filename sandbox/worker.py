@@ -56,6 +56,7 @@ class Worker:
 
     def __init__(self, channel: Channel, limits: Limits, start_timeout: float = 30.0):
         self.channel, self.limits = channel, limits
+        self.env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/home/user", "LANG": "C.UTF-8"}
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Inbox] = {0: queue.SimpleQueue()}
         self._send_lock = threading.Lock()
@@ -217,7 +218,7 @@ class Worker:
             "file_bytes": limits.disk_mb << 20,
             "processes": limits.processes,
             "open_files": limits.open_files,
-            "env": {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/home/user", "LANG": "C.UTF-8", **(env or {})},
+            "env": {**self.env, **(env or {})},
         }
 
     def close(self) -> None:

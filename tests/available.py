@@ -9,8 +9,8 @@ import rollenv
 #: Suites with many ids of one kind: one in so many is checked in every run, the rest in the integration run.
 LARGE = {"code": 3, "eval": 3, "game": 3, "gym": 2, "math": 3, "rg": 10, "ta": 15, "tools": 8, "webshop": 3}
 
-#: A task of these takes seconds to make; another of their kind stands in for them in every run.
-SLOW = {"ta:RushHour-v0"}
+#: A task of these takes seconds to make or to check; another of their kind or a test stands in for them in every run.
+SLOW = {"ta:RushHour-v0", "os:AgentBench-v0", "os:AgentBench-v0-dev", "os:AgentBench-v0-train", "os:InterCode-Bash-v0"}
 
 
 def _marks() -> list[object]:

@@ -291,6 +291,21 @@ def spec_of_again(cls):
     return rollenv.spec(f"test:{cls.__name__}-v0")
 
 
+class Clock(Guess):
+    """Tells the time."""
+
+    def _step(self, action):
+        said, *rest = super()._step(action)
+        return f"{said} {time.time_ns()}", *rest
+
+
+def test_what_is_declared_nondeterministic_may_differ(spec_of):
+    settings = {"abilities": ["random_action", "oracle"]}
+    assert any(f.ok is False for f in run_checks(spec_of(Clock), **settings))
+    rollenv.register("test:Clock-v1", f"{__name__}:Clock", abilities=settings["abilities"], nondeterministic=True)
+    assert not [f for f in run_checks("test:Clock-v1") if f.ok is False]
+
+
 def test_a_spec_that_cannot_be_pickled_is_found(spec_of):
     spec_of(Guess)
     rollenv.register("test:Lambda-v0", f"{__name__}:Guess", limit=lambda: 3)
@@ -370,7 +385,7 @@ class PrintsElsewhere(Guess):
         return super()._reset(options)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_an_environment_that_kills_or_holds_up_the_twin_process_harms_no_other(spec_of):
     with TwinProcess(timeout=20.0) as twin:
         broken = []

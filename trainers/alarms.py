@@ -50,7 +50,8 @@ def alarms(metrics: Row, history: Rows, limits: Limits | None = None) -> list[Al
 
     Rows may lack metrics; a rule sees only the rows that have its own. Read are ``reward_std`` (spread of all episodes'
     rewards) and ``reward``, ``informative_groups`` (share), ``entropy``, ``ratio``, ``drift`` (turns whose tokens are
-    not those that were played), ``logprob_drift``, and every number for being finite.
+    not those that were played), ``logprob_drift``, ``turns`` with ``failed`` (of evaluations too), and every number for
+    being finite.
 
     Args:
         metrics: of this iteration.
@@ -153,6 +154,20 @@ def _logprob_drift(rows: Rows, limits: Limits) -> Alarm | None:
     )
 
 
+def _nothing_played(rows: Rows, limits: Limits) -> Alarm | None:
+    row = rows[-1] if rows else {}
+    parts = [name.removesuffix("turns") for name in row if name == "turns" or name.startswith("eval/")]
+    empty = [part for part in parts if row.get(f"{part}turns") == 0 and row.get(f"{part}failed") == 0]
+    if not empty:
+        return None
+    return Alarm(
+        "nothing_played",
+        f"no episode of {' and '.join(part.strip('/') or 'training' for part in empty)} had a turn, and none failed: "
+        "the first prompts leave no room for an answer",
+        "Raise the model's context, shorten the prompt, or check that eval.kwargs holds all that env.kwargs does",
+    )
+
+
 def _not_finite(rows: Rows, limits: Limits) -> list[Alarm]:
     """One alarm for all names that are new."""
     bad = _bad(rows[-1])
@@ -186,4 +201,5 @@ RULES: tuple[Rule, ...] = (
     _ratio_far,
     _drift,
     _logprob_drift,
+    _nothing_played,
 )

@@ -12,13 +12,18 @@ from typing import Any, Protocol
 
 import torch
 
+from rollenv.agents.engines.adapters import Adapter
 from rollenv.agents.local import LocalAgent
 from rollenv.core import RollenvError
+from rollenv.trainers import sharded_state
+from rollenv.trainers.policies import lora
+from rollenv.trainers.ranks import ALONE, RankLost, Ranks
 
 MANIFEST = "MANIFEST.json"
+OPTIMIZER = "optimizer.pt"
 
 
-class Stateful(Protocol):
+class Stateful(sharded_state.Tensors, Protocol):
     """Something with a state to save."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -49,6 +54,8 @@ def save(
     states: Mapping[str, Stateful],
     keep: int,
     more: dict[str, Any] | None = None,
+    ranks: Ranks = ALONE,
+    adapter: Adapter | None = None,
 ) -> Path:
     """Write a checkpoint in Hugging Face format, with the states of its optimizers and of the run.
 
@@ -61,9 +68,12 @@ def save(
         states: whose states are saved, by name.
         keep: number of checkpoints to keep.
         more: JSON data saved with the checkpoint.
+        ranks: that have the states; the others follow.
+        adapter: saved besides, for the model that training began with; that of the agent has it in its weights.
 
     Raises:
         CheckpointError: it cannot be written. Earlier checkpoints stay as they are.
+        RankLost: a rank has ended.
     """
     final = root / folder_name(iteration)
     partial = root / f"partial-{final.name}"
@@ -71,13 +81,21 @@ def save(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         agent.save(partial)
-        torch.save({name: state.state_dict() for name, state in states.items()}, partial / "optimizer.pt")
+        if adapter:
+            adapter.save(partial / lora.FOLDER)
+        if ranks.together:
+            sharded_state.write(partial, states, ranks)
+        else:
+            torch.save({name: state.state_dict() for name, state in states.items()}, partial / OPTIMIZER)
         about = {"iteration": iteration, "version": agent.version, **(more or {})}
         (partial / "trainer.json").write_text(json.dumps(about) + "\n")
         _write_manifest(partial)
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
         _sync(root)
+    except RankLost:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     except Exception as error:  # torch and safetensors raise their own kinds for a full disk
         shutil.rmtree(partial, ignore_errors=True)
         good = checkpoints(root)
@@ -95,6 +113,7 @@ def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
     """``(agent, states by name, the iteration and what else was saved)`` of a checkpoint.
 
     The agent continues counting versions where it was. The optimizer's tensors are on the CPU, wherever they came from.
+    There are no states if several ranks wrote them: see :mod:`rollenv.trainers.sharded_state`.
 
     Raises:
         CheckpointError: if a file is missing, cut short or altered.
@@ -103,7 +122,7 @@ def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
     try:
         about = json.loads((folder / "trainer.json").read_text())
         iteration = int(about["iteration"])
-        state = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
+        state = states_of(folder)
         agent = LocalAgent.load(folder)
         agent.version = int(about.get("version", iteration))  # those of before this was kept had one for each
     except RollenvError:
@@ -111,6 +130,14 @@ def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
     except Exception as error:  # torch, transformers and safetensors raise their own kinds
         raise CheckpointError(_damaged(folder, f"it cannot be read: {type(error).__name__}: {error}")) from error
     return agent, state, about
+
+
+def states_of(folder: Path) -> dict[str, Any]:
+    """The states by name, on the CPU, of a checkpoint that one process wrote; none of others."""
+    if (folder / sharded_state.FOLDER).is_dir():
+        return {}
+    states: dict[str, Any] = torch.load(folder / OPTIMIZER, weights_only=True, map_location="cpu", mmap=True)
+    return states
 
 
 def _mib_free(path: Path) -> str:
@@ -121,25 +148,26 @@ def _mib_free(path: Path) -> str:
 
 
 def _write_manifest(folder: Path) -> None:
-    files = sorted(p for p in folder.iterdir() if p.is_file())
-    manifest = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in files}
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    manifest = {p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-    for path in (*files, folder / MANIFEST, folder):
+    for path in (*files, folder / MANIFEST, *{p.parent for p in files}, folder):
         _sync(path)
 
 
 def _check_manifest(folder: Path) -> None:
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-    except (OSError, ValueError) as error:
+        known = {name: (about["bytes"], about["sha256"]) for name, about in manifest.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(_damaged(folder, f"its {MANIFEST} cannot be read ({error})")) from error
-    for name, expected in manifest.items():
+    for name, (size, digest) in known.items():
         path = folder / name
         if not path.is_file():
             raise CheckpointError(_damaged(folder, f"{name} is missing"))
-        if path.stat().st_size != expected["bytes"]:
-            raise CheckpointError(_damaged(folder, f"{name} has {path.stat().st_size} of {expected['bytes']} bytes"))
-        if _sha256(path) != expected["sha256"]:
+        if path.stat().st_size != size:
+            raise CheckpointError(_damaged(folder, f"{name} has {path.stat().st_size} of {size} bytes"))
+        if _sha256(path) != digest:
             raise CheckpointError(_damaged(folder, f"the contents of {name} have changed"))
 
 

@@ -18,6 +18,8 @@ Floats = NDArray[np.float64]
 POSITIONS = (16, 64, 256, 1024, 4096, 16384)
 #: Buckets of turns end before these.
 TURNS = (1, 2, 4, 8, 16, 32)
+#: Buckets of staleness end before these.
+AGES = (1, 2, 3, 4, 5, 9)
 LEVELS = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 

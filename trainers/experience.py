@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 from rollenv.core import UsageError
 from rollenv.rollout.records.samples import Sample, step_samples, trajectory_samples
 from rollenv.rollout.types import Group, Trajectory, Turn
-from rollenv.trainers.prefixes import families, tokens_in
+from rollenv.trainers.prefixes import depth_first, path_to, tree
+
+#: A token that a sample has from others costs so many times less than one of its own: keys and values are copied.
+_COPIED = 16
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -80,6 +83,12 @@ class Experience:
         """(R,) the turn of each token, counted in its trajectory."""
         begins = np.cumsum(self.lengths) - self.lengths
         return self.turn - begins[self.trajectory]
+
+    @property
+    def versions(self) -> Ints:
+        """(R,) the version of the weights that drew each token."""
+        parts = [s.versions[s.mask] for s in self.samples]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
     @property
     def position(self) -> Ints:
@@ -238,7 +247,8 @@ def _pieces(numbers: list[int], sizes: Sequence[int], most: float) -> Iterator[l
 def micro_batches(data: Experience, step: Sequence[int], max_tokens: int, *, share: bool = False) -> list[list[int]]:
     """Cut an optimizer step into pieces of at most so many tokens; samples with equal inputs cost one.
 
-    A sample that is longer than that is a piece of its own.
+    A sample that is longer than that is a piece of its own. Where beginnings are shared a piece may have a few tokens
+    more, as its own tree may leave shorter ones apart (:data:`~rollenv.trainers.prefixes.LEAST_SHARED`).
 
     Args:
         data: the whole batch.
@@ -249,21 +259,48 @@ def micro_batches(data: Experience, step: Sequence[int], max_tokens: int, *, sha
     Returns:
         The numbers of the samples of each piece. Those of a piece have similar lengths.
     """
-    found, within = families((data.keys[i] for i in step), share=share)
-    by_leaf: dict[bytes, list[int]] = {}
+    segments, leaf_of = tree((data.keys[i] for i in step), share=share)
+    by_leaf: dict[int, list[int]] = {}
     for number in step:
-        by_leaf.setdefault(within[data.keys[number]], []).append(number)
-    order = {leaf: (-len(leaf), place) for place, leaf in enumerate(by_leaf)}
+        by_leaf.setdefault(leaf_of[data.keys[number]], []).append(number)
     pieces: list[list[int]] = []
-    load = max_tokens
-    for family in sorted(found, key=lambda f: min(order[leaf] for leaf in f.leaves)):
-        begun = False  # whether the piece has what the family shares
-        for leaf in sorted(family.leaves, key=order.__getitem__):
-            size = tokens_in(leaf)
-            if load + size - begun * family.stem > max_tokens and (load or not pieces):
-                pieces.append([])
-                load, begun = 0, False
-            pieces[-1] += by_leaf[leaf]
-            load += size - begun * family.stem
-            begun = True
+    load, held = max_tokens, set[int]()  # of the last piece: its tokens, and its segments
+    for leaf in depth_first(segments, by_leaf):
+        path = path_to(segments, leaf)
+        size = sum(segments[i].end - segments[i].before for i in path if i not in held)
+        size += (segments[leaf].end - size) // _COPIED
+        if load + size > max_tokens and (load or not pieces):
+            pieces.append([])
+            load, held, size = 0, set(), segments[leaf].end
+        pieces[-1] += by_leaf[leaf]
+        load += size
+        held.update(path)
     return pieces
+
+
+def shares(data: Experience, step: Sequence[int], count: int, *, share: bool = False) -> list[list[int]]:
+    """Distribute samples over ranks, so that each reads about as many tokens.
+
+    What is read once for several samples stays together where that leaves the shares even.
+
+    Args:
+        data: the whole batch.
+        step: numbers of the samples.
+        count: of the ranks.
+        share: see :func:`micro_batches`.
+
+    Returns:
+        The numbers of the samples of each rank, in the order of ``step``; none for a rank without work.
+    """
+    if count == 1:
+        return [list(step)]
+    read = {data.keys[i]: len(data.inputs[i]) for i in step}
+    parts = micro_batches(data, step, max(1, sum(read.values()) // (4 * count)), share=share)
+    costs = [sum({data.keys[i]: read[data.keys[i]] for i in part}.values()) for part in parts]
+    owner: dict[int, int] = {}
+    lightest = [(0, rank) for rank in range(count)]
+    for place in sorted(range(len(parts)), key=lambda place: -costs[place]):
+        load, rank = heapq.heappop(lightest)
+        heapq.heappush(lightest, (load + costs[place], rank))
+        owner |= dict.fromkeys(parts[place], rank)
+    return [[i for i in step if owner[i] == rank] for rank in range(count)]

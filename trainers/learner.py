@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -19,11 +19,20 @@ from rollenv.trainers import checkpoint, credit, losses
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.algorithms import Empg, Ppo
 from rollenv.trainers.config.losses import KlReward
-from rollenv.trainers.diagnostics import POSITIONS, TURNS, by_bucket, explained_variance, floats, mismatch, quantiles
-from rollenv.trainers.experience import Experience, Floats, Ints, experience, micro_batches, minibatches
+from rollenv.trainers.diagnostics import (
+    AGES,
+    POSITIONS,
+    TURNS,
+    by_bucket,
+    explained_variance,
+    floats,
+    mismatch,
+    quantiles,
+)
+from rollenv.trainers.experience import Experience, Floats, Ints, experience, micro_batches, minibatches, shares
 from rollenv.trainers.objective import Objective
 from rollenv.trainers.parts import Parts
-from rollenv.trainers.policies.base import HIDDEN, Policy
+from rollenv.trainers.policies.base import HIDDEN, Reader
 from rollenv.trainers.policies.packed import Packed, pack
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.siblings import with_siblings
@@ -45,12 +54,25 @@ class Totals:
     """Sums over the tokens of finished steps."""
 
     tokens: int = 0
+    computed: int = 0
+    """Tokens that went through the model."""
+    whole: int = 0
+    """Tokens that would have, if samples shared nothing."""
     sums: dict[str, float] = field(default_factory=dict)
     norms: list[float] = field(default_factory=list)
     """Of the gradients of the steps that were taken."""
     skipped: int = 0
     entropies: list[tuple[Ints, Floats]] = field(default_factory=list)
     """Places of response tokens in the batch, and the entropy at each."""
+
+    def add(self, name: str, value: float) -> None:
+        """Add to a sum.
+
+        Args:
+            name: of the metric.
+            value: over some tokens.
+        """
+        self.sums[name] = self.sums.get(name, 0.0) + value
 
     def means(self) -> dict[str, float]:
         """Of every metric over all tokens, and of the norms."""
@@ -59,6 +81,18 @@ class Totals:
             plain, square = name.removesuffix(SQUARED), means.pop(name)
             means[f"{plain}_ess"] = means[plain] ** 2 / square if square else 0.0
         return means | ({"grad_norm": sum(self.norms) / len(self.norms)} if self.norms else {})
+
+
+@dataclass(slots=True)
+class Piece:
+    """A micro-batch of one rank. All ranks have equally many, so that they can compute together."""
+
+    samples: list[int]
+    batch: Packed
+    counts: bool
+    """Whether it is a part of the batch; else it only keeps company, and has no weight."""
+    last: bool
+    """Of its step."""
 
 
 class Learner:
@@ -88,12 +122,16 @@ class Learner:
             UsageError: a reward is not finite.
         """
         config, parts = self.config, self.parts
+        if parts.ranks.first:
+            parts.version = parts.player.version
+        parts.ranks.tell("learn", parts.iteration, parts.version, list(groups))
         data = experience(groups, config.samples)
         if not len(data):
             raise TrainingError(
                 f"no episode of iteration {parts.iteration + 1} could be played to its end: see health.json"
             )
         metrics["drift"] = data.drift
+        data.columns["staleness"] = (parts.version - data.versions).astype(np.float64)
         shaped = parts.shaper(data)
         self._score(data, metrics)
         if parts.reference:
@@ -121,7 +159,7 @@ class Learner:
             columns["entropy"] = self._said(data, parts.policy, "entropy")
         if self.objective.recomputes:
             columns["proximal"] = self._said(data, parts.policy)
-            metrics |= mismatch(columns["proximal"], columns["behavior"])
+            metrics |= apart(columns["proximal"], columns["behavior"], columns["staleness"])
         if parts.reference:
             columns["reference"] = self._said(data, parts.reference)
         if self.config.distill.name != "none":
@@ -136,7 +174,7 @@ class Learner:
         """(R,) log-probabilities under the teacher; NaN for tokens without one."""
         if self.parts.teacher:
             return self._said(data, self.parts.teacher)
-        shown, taught = with_siblings(data, self.parts.player.engine.max_context)
+        shown, taught = with_siblings(data, self.parts.context)
         return self._said(shown, self.parts.policy, samples=taught)
 
     def _penalty(self, data: Experience, metrics: dict[str, float]) -> Floats | None:
@@ -161,27 +199,45 @@ class Learner:
     def _said(
         self,
         data: Experience,
-        policy: Policy,
+        policy: Reader,
         what: Literal["logprobs", "entropy"] = "logprobs",
         samples: Sequence[int] | None = None,
     ) -> Floats:
         """(R,) what a policy says about the response tokens of some samples, or of all; NaN for the others."""
-        out = np.full(len(data), np.nan)
-        for numbers, batch in self._pieces(data, samples, reader=policy):
-            with torch.no_grad():
-                scores = getattr(policy.logprobs(batch, (what,)), what)
-            out[data.rows(numbers)] = floats(scores)
-        return out
+
+        def say(batch: Packed) -> torch.Tensor:
+            scores: torch.Tensor = getattr(policy.logprobs(batch, (what,)), what)
+            return scores
+
+        return self._read(data, say, samples, reader=policy)
 
     def _values(self, data: Experience) -> Floats:
         """(R,) what the critic expects before each response token."""
         critic = self.parts.critic
         assert critic is not None
+        return self._read(data, lambda batch: critic.values(batch, self._hidden(batch)))
+
+    def _read(
+        self,
+        data: Experience,
+        say: Callable[[Packed], torch.Tensor],
+        samples: Sequence[int] | None = None,
+        *,
+        reader: Reader | None = None,
+    ) -> Floats:
+        """(R,) numbers of the response tokens of some samples, or of all; NaN for the others.
+
+        Each rank reads a part of them.
+        """
         out = np.zeros(len(data))
-        for numbers, batch in self._pieces(data):
+        for piece in self._pieces(data, samples, reader=reader):
             with torch.no_grad():
-                values = critic.values(batch, self._hidden(batch))
-            out[data.rows(numbers)] = values.double().cpu().numpy()
+                numbers = floats(say(piece.batch))
+            if piece.counts:
+                out[data.rows(piece.samples)] = numbers
+        out = self.parts.ranks.sum(out)
+        if samples is not None:
+            out[np.isin(data.sequence, samples, invert=True)] = np.nan
         return out
 
     def _hidden(self, batch: Packed) -> torch.Tensor | None:
@@ -197,20 +253,24 @@ class Learner:
         data: Experience,
         samples: Sequence[int] | None = None,
         *,
-        reader: Policy | None = None,
+        reader: Reader | None = None,
         observations: bool = False,
-    ) -> Iterator[tuple[list[int], Packed]]:
-        """Micro-batches of all or some samples, for the trained policy or another.
+    ) -> Iterator[Piece]:
+        """Micro-batches of this rank's share of all or some samples, for the trained policy or another.
 
         With ``observations`` also of what was said between their responses.
         """
         samples = range(len(data.samples)) if samples is None else samples
-        share = (reader or self.parts.policy).packs
-        for numbers in micro_batches(data, samples, self.config.optimizer.micro_batch_tokens, share=share):
-            yield (
-                numbers,
-                pack(data, numbers, self.parts.policy.device, observations=observations, share=share),
-            )
+        ranks, most = self.parts.ranks, self.config.optimizer.micro_batch_tokens
+        share = (reader or self.parts.policy).packs and self.config.optimizer.share_prefixes
+        cut = [micro_batches(data, s, most, share=share) for s in shares(data, samples, ranks.count, share=share)]
+        own, rounds = cut[ranks.number], max(map(len, cut))
+        shortest = [min(samples, key=lambda i: len(data.inputs[i]))] if len(own) < rounds else []
+        for number in range(rounds):
+            counts = number < len(own)
+            numbers = own[number] if counts else shortest
+            batch = pack(data, numbers, self.parts.policy.device, observations=observations and counts, share=share)
+            yield Piece(numbers, batch if counts else without_weight(batch), counts, number == rounds - 1)
 
     # -- from advantages to steps ------------------------------------------------------------------------------------
 
@@ -239,12 +299,14 @@ class Learner:
             for step in filter(None, steps):
                 self._step(data, step, len(steps), totals)
         self._check(totals)
-        counts = {
+        counts: dict[str, float] = {
             "optimizer_steps": len(totals.norms),
             "skipped_steps": totals.skipped,
             "trained_samples": int(useful.sum()),
         }
-        return totals.means() | entropies(data, totals.entropies) | counts | {"lr": self._learning_rate()}
+        counts |= {"sharing": totals.whole / totals.computed} if totals.computed else {}
+        found = [pair for each in parts.ranks.gather(totals.entropies) for pair in each]
+        return totals.means() | entropies(data, found) | counts | {"lr": self._learning_rate()}
 
     def _useful(self, data: Experience) -> NDArray[np.bool_]:
         """(M,) the samples that change something."""
@@ -269,23 +331,37 @@ class Learner:
         targets = int((~np.isnan(data.columns["returns"][data.rows(step)])).sum()) if parts.critic else 0
         observed = data.observed if self.config.loss.observations else 0
         found = Totals()
-        for numbers, batch in self._pieces(data, step, observations=self.config.loss.observations > 0):
-            batch.columns["weights"] *= steps  # over the whole batch they add up to one
-            metrics = self._backward(batch, observed / steps, max(targets, 1))
-            for name, values in metrics.items():
-                found.sums[name] = found.sums.get(name, 0.0) + float(values.double().sum())
-            if "entropy" in metrics:
-                found.entropies.append((data.rows(numbers), floats(metrics["entropy"])))
-            found.tokens += len(batch)
+        for piece in self._pieces(data, step, observations=self.config.loss.observations > 0):
+            piece.batch.columns["weights"] *= steps  # over the whole batch they add up to one
+            parts.policy.last_piece(piece.last)
+            metrics = self._backward(piece.batch, observed / steps, max(targets, 1))
+            if piece.counts:
+                self._note(found, data.rows(piece.samples), metrics)
+                found.computed += len(piece.batch.ids)
+                found.whole += sum(len(data.inputs[i]) for i in piece.samples)
+        of_ranks = parts.ranks.gather((found.tokens, found.computed, found.whole, found.sums))
+        for _, computed, whole, _ in of_ranks:
+            totals.computed += computed
+            totals.whole += whole
         norm = self._walk()
         if not math.isfinite(norm):
-            self._skip(totals, found.sums.get("loss", 0.0), norm)
+            self._skip(totals, sum(sums.get("loss", 0.0) for *_, sums in of_ranks), norm)
             return
         totals.norms.append(norm)
-        totals.tokens += found.tokens
         totals.entropies += found.entropies
-        for name, value in found.sums.items():
-            totals.sums[name] = totals.sums.get(name, 0.0) + value
+        for tokens, _, _, sums in of_ranks:
+            totals.tokens += tokens
+            for name, value in sums.items():
+                totals.add(name, value)
+
+    @staticmethod
+    def _note(found: Totals, rows: Ints, metrics: dict[str, torch.Tensor]) -> None:
+        """Add a micro-batch's metrics to those of the step."""
+        for name, values in metrics.items():
+            found.add(name, float(values.double().sum()))
+        if "entropy" in metrics:
+            found.entropies.append((rows, floats(metrics["entropy"])))
+        found.tokens += len(rows)
 
     def _walk(self) -> float:
         """Policy and critic step together, or neither does; the norm of the policy's gradients, or one not finite."""
@@ -369,6 +445,20 @@ class Learner:
         return final + (1 - final) * (1 - self.parts.iteration / self.config.iterations)
 
 
+def apart(policy: Floats, behavior: Floats, staleness: Floats) -> dict[str, float]:
+    """How far sampler and trainer are apart for the same weights, and how far the weights have moved since.
+
+    Args:
+        policy: (R,) log-probabilities at the start of an update.
+        behavior: (R,) as drawn.
+        staleness: (R,) updates since each token was drawn.
+    """
+    fresh = staleness == 0
+    moved = losses.divergence(torch.from_numpy(policy - behavior)).numpy()
+    by_age = by_bucket("mismatch_kl/staleness", moved, staleness, AGES) if not fresh.all() else {}
+    return mismatch(policy[fresh], behavior[fresh]) | by_age
+
+
 def entropies(data: Experience, found: Sequence[tuple[Ints, Floats]]) -> dict[str, float]:
     """Mean entropy by turn and by position in the response.
 
@@ -381,3 +471,10 @@ def entropies(data: Experience, found: Sequence[tuple[Ints, Floats]]) -> dict[st
     at, values = (np.concatenate(part) for part in zip(*found, strict=True))
     by_turn = by_bucket("entropy/turn", values, data.turn_number[at], TURNS)
     return by_turn | by_bucket("entropy/position", values, data.position[at], POSITIONS)
+
+
+def without_weight(batch: Packed) -> Packed:
+    """A micro-batch whose loss and gradients are 0: no token counts, and none is a target of a critic."""
+    none = {"weights": 0.0, "returns": math.nan}
+    columns = {k: torch.full_like(v, none[k]) if k in none else v for k, v in batch.columns.items()}
+    return replace(batch, columns=columns)

@@ -54,6 +54,8 @@ class Update:
     most_logits: int = MOST_LOGITS
     teacher: int = 0
     """Parameters of a model that teaches."""
+    lora: int = 0
+    """Rank of adapters that are trained instead of the model; of all its layers' products."""
 
 
 def update_memory(shape: Shape, update: Update) -> dict[str, int]:
@@ -64,20 +66,34 @@ def update_memory(shape: Shape, update: Update) -> dict[str, int]:
         update: how it is updated.
     """
     weights = _FULL * shape.parameters
+    trained = _FULL * adapter_parameters(shape, update.lora) if update.lora else weights
+    cast = update.product * shape.parameters
     out = {
-        "weights in float32": weights,
-        "Adam's two moments": 2 * weights,
-        "gradients": weights,
+        "weights in float32": 0 if update.lora else weights,
+        "Adam's two moments": 2 * trained,
+        "gradients": trained,
+        "the adapters in float32": trained if update.lora else 0,
         "the player's copy": update.player * shape.parameters,
-        "the reference in float32": weights if update.reference else 0,
+        "the reference in float32": weights if update.reference and not update.lora else 0,
         "the teacher in float32": _FULL * update.teacher,
         "the critic with Adam and gradients": 4 * weights if update.critic == "model" else 0,
-        "weights in the type of products": 0 if update.product == _FULL else update.product * shape.parameters,
+        "weights in the type of products": cast if update.lora or update.product != _FULL else 0,
     }
     return out | {
         "activations": _activations(shape, update),
         "logits at a time": _logits(shape, update),
     }
+
+
+def adapter_parameters(shape: Shape, rank: int) -> int:
+    """Of adapters beside all products of a layer: two factors each.
+
+    Args:
+        shape: of the model.
+        rank: of the factors.
+    """
+    ends = 2 * (shape.width + shape.queries) + 2 * (shape.width + shape.keys) + 3 * (shape.width + shape.intermediate)
+    return shape.layers * rank * ends
 
 
 def layer_bytes(shape: Shape, product: int) -> int:
@@ -119,15 +135,15 @@ def update_of(config: TrainConfig, longest: int, *, player: int, teacher: int = 
         teacher: parameters of the model that teaches, if one does.
     """
     model, algorithm = config.model, config.algorithm
-    shared = model.sync == "in_place" or (model.sync == "auto" and model.path == "tiny")
     return Update(
         max(config.optimizer.micro_batch_tokens, longest),
         _FULL if model.precision == "float32" else 2,
         model.gradient_checkpointing,
-        0 if shared else player,
+        0 if config.shares_weights else player,
         config.kl.name != "none",
         algorithm.critic.kind if isinstance(algorithm, Ppo) else "none",
         teacher=teacher,
+        lora=model.lora.rank,
     )
 
 

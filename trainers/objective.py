@@ -56,7 +56,8 @@ class Objective:
     @property
     def recomputes(self) -> bool:
         """Whether the policy at the start of an update has to be asked for its own log-probabilities."""
-        return self.config.optimizer.old_logprobs == "recomputed" or self.config.correction.name != "none"
+        how, corrects = self.config.optimizer.old_logprobs, self.config.correction.name != "none"
+        return how == "recomputed" or (how == "sampled" and corrects)
 
     @property
     def taught_alone(self) -> bool:
@@ -87,7 +88,7 @@ class Objective:
         columns, config = batch.columns, self.config
         x = LossInput(
             out.logprobs,
-            columns.get("proximal", columns["behavior"]),
+            self._proximal(out.logprobs, columns),
             columns["behavior"],
             columns["advantages"],
             batch.sequences,
@@ -111,6 +112,12 @@ class Objective:
         if out.observations is not None:
             total = total + losses.echo(out.observations, config.loss.observations).values.sum() / max(observed, 1)
         return total, metrics
+
+    def _proximal(self, logprobs: Tensor, columns: dict[str, Tensor]) -> Tensor:
+        """(n,) what ratios are taken to."""
+        if self.config.optimizer.old_logprobs == "interpolated":
+            return losses.interpolated(logprobs, columns["behavior"], columns["staleness"])
+        return columns.get("proximal", columns["behavior"])
 
     def _main(self, x: LossInput, teacher: Tensor | None) -> TokenLoss:
         """What rewards teach, and a teacher."""

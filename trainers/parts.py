@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import collections
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 
 from rollenv.agents.engines.base import Sampling
+from rollenv.agents.engines.local import load_weights
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.tiny.warm_up import Scene, tiny_agent
 from rollenv.core import UsageError
 from rollenv.env_spec import Wrappers
-from rollenv.trainers import checkpoint
+from rollenv.rollout.types import Task
+from rollenv.trainers import checkpoint, sharded_state
+from rollenv.trainers.batches import read_task
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.algorithms import Ppo
+from rollenv.trainers.config.algorithms import CriticConfig, Ppo
 from rollenv.trainers.config.losses import KlReward, Teacher
 from rollenv.trainers.config.run import StepPromptConfig, played
 from rollenv.trainers.credit import Shaper
 from rollenv.trainers.losses import AdaptiveKL
-from rollenv.trainers.policies.critic import Critic
-from rollenv.trainers.policies.local import LocalPolicy
+from rollenv.trainers.players import Player
+from rollenv.trainers.policies.critic import Critic, Valuer
+from rollenv.trainers.policies.local import LocalPolicy, Scorer, compute_as_player
+from rollenv.trainers.policies.lora import Lora, Unadapted, merged
+from rollenv.trainers.policies.sharded import ShardedPolicy, exact, sharded
+from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import TaskSource
 from rollenv.trainers.sources.configured import source_of
-from rollenv.trainers.sync import Copied, InPlace, WeightSync
+from rollenv.trainers.sync import Adapted, Copied, InPlace, WeightSync
 
 #: ``report(stage, done, total, numbers)``
 Report = Callable[[str, int, int, dict[str, float]], None]
@@ -37,72 +46,105 @@ class Parts:
     """What a run consists of."""
 
     source: TaskSource
-    player: LocalAgent
+    home: LocalAgent
+    """The model that training began with, its tokenizer and its prompts: what a checkpoint is written from."""
+    player: Player
+    """Who plays: ``home`` itself, or an engine of its own."""
     policy: LocalPolicy
     sync: WeightSync
     shaper: Shaper
     critic: Critic | None = None
-    reference: LocalPolicy | None = None
+    reference: LocalPolicy | Unadapted | None = None
     teacher: LocalPolicy | None = None
     kl: AdaptiveKL | None = None
     iteration: int = 0
+    again: Sequence[Task] = ()
+    """Tasks that were begun before the checkpoint and are still to be played."""
+    ranks: Ranks = ALONE
+    """That train; all but the first have no source and no player."""
+    context: int = 0
+    """The most tokens that the model reads."""
+    version: int = 0
+    """Of the weights that play."""
 
-    def save(self, run: RunDir, keep: int) -> None:
+    @property
+    def adapts(self) -> bool:
+        """Whether adapters are trained instead of the model."""
+        return len(self.policy.weights) < sum(1 for _ in self.policy.model.parameters())
+
+    @property
+    def states(self) -> dict[str, checkpoint.Stateful]:
+        """What has weights of its own to go on with."""
+        return {"policy": self.policy, **({"critic": self.critic} if self.critic else {})}
+
+    def save(self, run: RunDir, keep: int, batches: Mapping[str, Any]) -> None:
         """Write a checkpoint.
 
         Args:
             run: where.
             keep: number of checkpoints to keep.
+            batches: the state of what gives batches.
 
         Raises:
             CheckpointError: it cannot be written.
         """
-        states: dict[str, checkpoint.Stateful] = {
-            "policy": self.policy,
-            **({"critic": self.critic} if self.critic else {}),
-        }
+        if self.player is not self.home:
+            self.home.version = self.player.version
+            if not self.policy.shares:
+                load_weights(self.home.model, self.policy.named_weights())
         more = {
-            "source": self.source.state_dict(),
+            **batches,
             "running": self.shaper.running.state_dict(),
             **({"kl": self.kl.state_dict()} if self.kl else {}),
+            **({"scaler": self.policy.scaler.state_dict()} if self.ranks.together else {}),
         }
-        checkpoint.save(run.checkpoints, self.iteration, self.player, states, keep, more)
+        adapter = self.policy.adapter() if self.adapts else None
+        checkpoint.save(run.checkpoints, self.iteration, self.home, self.states, keep, more, self.ranks, adapter)
 
-    def load(self, states: dict[str, Any], about: dict[str, Any]) -> None:
+    def load(self, folder: Path, states: dict[str, Any], about: dict[str, Any]) -> None:
         """Take over what a checkpoint has besides the player.
 
         Args:
-            states: tensors.
+            folder: of the checkpoint.
+            states: tensors, if one process wrote it.
             about: plain data.
 
         Raises:
             ValueError, KeyError, TypeError, AttributeError, UsageError: it is of another run.
         """
-        if "policy" not in states:
+        if "scaler" in about:
+            sharded_state.read(folder, self.states, self.ranks)
+            self.policy.scaler.load_state_dict(about["scaler"])
+        elif "policy" not in states:
             raise ValueError("its optimizer state was written by an older version")
-        self.policy.load_state_dict(states["policy"])
-        if self.critic:
-            self.critic.load_state_dict(states["critic"])
-        self.source.load_state_dict(about["source"])
+        else:
+            self.policy.load_state_dict(states["policy"])
+            if self.critic:
+                self.critic.load_state_dict(states["critic"])
+        if self.ranks.first:
+            self.source.load_state_dict(about["source"])
+            self.again = [read_task(plain) for plain in about.get("pending", ())]
         self.shaper.running.load_state_dict(about["running"])
         if self.kl:
             self.kl.load_state_dict(about["kl"])
         self.iteration = int(about["iteration"])
 
 
-def begin(config: TrainConfig, wrappers: Wrappers, report: Report) -> Parts:
+def begin(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Ranks = ALONE) -> Parts:
     """The parts of a new run.
 
     Args:
         config: its settings.
         wrappers: around environments.
         report: told about the warm-up.
+        ranks: that train.
     """
-    teacher = _teacher(config)  # first, since it may not be there
-    return _around(config, wrappers, first_player(config, wrappers, report), teacher, report)
+    teacher = _teacher(config) if ranks.first else None  # first, since it may not be there
+    player = first_player(config, wrappers, report) if ranks.first else None
+    return _around(config, wrappers, player, teacher, report, ranks)
 
 
-def restore(config: TrainConfig, run: RunDir, wrappers: Wrappers, report: Report) -> Parts | None:
+def restore(config: TrainConfig, run: RunDir, wrappers: Wrappers, report: Report, ranks: Ranks = ALONE) -> Parts | None:
     """The parts as the last checkpoint has them; None if there is no checkpoint.
 
     Args:
@@ -110,20 +152,31 @@ def restore(config: TrainConfig, run: RunDir, wrappers: Wrappers, report: Report
         run: where its checkpoints are.
         wrappers: around environments.
         report: told about the warm-up of a reference.
+        ranks: that train.
 
     Raises:
         CheckpointError: it is damaged, or of another run.
     """
-    saved = checkpoint.checkpoints(run.checkpoints)
+    saved: list[Path] = ranks.share(checkpoint.checkpoints(run.checkpoints))
     if not saved:
         return None
-    player, states, about = checkpoint.load(saved[-1])
-    parts = _around(config, wrappers, player, _teacher(config), report)
+    player, states, about = checkpoint.load(saved[-1]) if ranks.first else (None, {}, {})
+    if player and config.model.lora.rank:  # what was saved has the adapters in it
+        version, player = player.version, first_player(config, wrappers, report)
+        player.version = version
+    teacher = _teacher(config) if ranks.first else None
+    parts = _around(config, wrappers, player, teacher, report, ranks)
+    about = ranks.share(about)
+    if not ranks.first:
+        states = checkpoint.states_of(saved[-1])
     try:
-        parts.load(states, about)
+        parts.load(saved[-1], states, about)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"the {error} is missing" if isinstance(error, KeyError) else str(error)
         raise checkpoint.damaged(saved[-1], why) from error
+    if config.model.lora.rank and not config.played_rank:
+        weights = merged(parts.policy.model)
+        load_weights(player.model, weights) if player else collections.deque(weights, maxlen=0)
     return parts
 
 
@@ -168,51 +221,97 @@ def _teacher(config: TrainConfig) -> LocalAgent | None:
 
 
 def _around(
-    config: TrainConfig, wrappers: Wrappers, player: LocalAgent, teacher: LocalAgent | None, report: Report
+    config: TrainConfig,
+    wrappers: Wrappers,
+    player: LocalAgent | None,
+    teacher: LocalAgent | None,
+    report: Report,
+    ranks: Ranks,
 ) -> Parts:
-    sync = config.model.sync
-    share = config.model.path == "tiny" if sync == "auto" else sync == "in_place"
-    policy = _policy(config, player, share=share)
+    share = config.shares_weights and not ranks.together
+    if player and teacher and teacher.tokenizer.get_vocab() != player.tokenizer.get_vocab():
+        raise UsageError(
+            "distill.path has another vocabulary than the trained model, so it cannot judge its tokens: choose a "
+            "teacher with the same tokenizer"
+        )
+    policy = _policy(config, player, ranks, share=share, lora=_lora(config))
     parts = Parts(
-        source_of(config, wrappers),
-        player,
+        source_of(config, wrappers) if player else cast(TaskSource, None),
+        cast(LocalAgent, player),
+        cast(LocalAgent, player),
         policy,
-        InPlace() if share else Copied(),
+        _sync(config, share),
         Shaper(config.rewards, config.rollout.max_new_tokens),
+        ranks=ranks,
+        context=ranks.share(player.engine.max_context if player else 0),
     )
     if isinstance(config.algorithm, Ppo):
-        critic = config.algorithm.critic
-        parts.critic = Critic(
-            policy.model,
-            kind=critic.kind,
-            lr=critic.lr,
-            clip=critic.clip,
-            max_grad_norm=config.optimizer.max_grad_norm,
-            packs=policy.packs,
-        )
+        parts.critic = _critic(config.algorithm.critic, config, policy, player, ranks)
     if config.kl.name != "none":
-        parts.reference = _policy(config, first_player(config, wrappers, report), share=False)
-    if teacher:
-        if teacher.tokenizer.get_vocab() != player.tokenizer.get_vocab():
-            raise UsageError(
-                "distill.path has another vocabulary than the trained model, so it cannot judge its tokens: choose a "
-                "teacher with the same tokenizer"
-            )
-        parts.teacher = _policy(config, teacher, share=False)
+        parts.reference = Unadapted(policy) if config.model.lora.rank else _frozen(config, wrappers, report, ranks)
+    if isinstance(config.distill, Teacher):
+        parts.teacher = _policy(config, teacher, ranks)
     if isinstance(config.kl, KlReward):
         parts.kl = AdaptiveKL(config.kl.coef, config.kl.target or None, config.kl.horizon)
     return parts
 
 
-def _policy(config: TrainConfig, player: LocalAgent, *, share: bool) -> LocalPolicy:
+def _sync(config: TrainConfig, share: bool) -> WeightSync:
+    if config.played_rank:
+        return Adapted()
+    return InPlace() if share and config.plays_here else Copied()
+
+
+def _frozen(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Ranks) -> LocalPolicy:
+    """The model as it was before training."""
+    return _policy(config, first_player(config, wrappers, report) if ranks.first else None, ranks)
+
+
+def _lora(config: TrainConfig) -> Lora | None:
+    settings = config.model.lora
+    targets = settings.targets if isinstance(settings.targets, str) else tuple(settings.targets)
+    return Lora(settings.rank, settings.alpha, targets, config.seed) if settings.rank else None
+
+
+def _policy(
+    config: TrainConfig, player: LocalAgent | None, ranks: Ranks, *, share: bool = False, lora: Lora | None = None
+) -> LocalPolicy:
     settings = config.optimizer
-    return LocalPolicy(
-        player.model,
-        share=share,
-        precision=getattr(torch, config.model.precision),
-        temperature=config.rollout.temperature,
-        betas=settings.betas,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
-        gradient_checkpointing=config.model.gradient_checkpointing,
-    )
+    how: dict[str, Any] = {
+        "lora": lora,
+        "precision": getattr(torch, config.model.precision),
+        "temperature": config.rollout.temperature,
+        "betas": settings.betas,
+        "weight_decay": settings.weight_decay,
+        "max_grad_norm": settings.max_grad_norm,
+        "gradient_checkpointing": config.model.gradient_checkpointing,
+    }
+    if ranks.together:
+        model = player.model if player else None
+        return ShardedPolicy(model, ranks, defer=config.placement.gradients == "step", **how)
+    assert player is not None
+    return LocalPolicy(player.model, share=share, **how)
+
+
+def _critic(
+    settings: CriticConfig, config: TrainConfig, policy: LocalPolicy, player: LocalAgent | None, ranks: Ranks
+) -> Critic:
+    how: dict[str, Any] = {
+        "kind": settings.kind,
+        "lr": settings.lr,
+        "clip": settings.clip,
+        "max_grad_norm": config.optimizer.max_grad_norm,
+        "packs": policy.packs,
+    }
+    if not ranks.together:
+        if player and config.model.lora.rank:
+            return Critic(Scorer(exact(player.model)).model.to(policy.device), **how)
+        return Critic(policy.model, **how)
+
+    def place(valuer: Valuer | None) -> Valuer:
+        placed = sharded(valuer, ranks)
+        if placed.model is not None:
+            compute_as_player(placed.model, gradient_checkpointing=config.model.gradient_checkpointing)
+        return placed
+
+    return Critic(Scorer(exact(player.model)).model if player else None, place=place, **how)

@@ -21,7 +21,10 @@ logger = logging.getLogger(__name__)
 MOST_PROMPT_IDS = 1_000_000
 
 #: How the keys begin that a resumed run may change, since they train nothing; iterations may only be raised.
-MAY_CHANGE = ("iterations:", "checkpoint_every:", "keep_checkpoints:", "threads:", "eval.", "trackers.")
+MAY_CHANGE = (
+    *("iterations:", "checkpoint_every:", "keep_checkpoints:", "threads:", "eval.", "trackers.", "placement."),
+    "rollout.shard",
+)
 
 
 class RunDirError(RollenvError, OSError):
@@ -102,8 +105,8 @@ class RunDir:
         if refused:
             raise UsageError(
                 f"cannot resume {self.path} with another configuration ({'; '.join(refused)}); iterations may be "
-                "raised, and eval, trackers, checkpoints and threads be changed. Leave the others out, or start a new "
-                "run without --resume"
+                "raised, and eval, trackers, placement, rollout.shards, checkpoints and threads be changed. Leave the "
+                "others out, or start a new run without --resume"
             )
         if changes:
             self._write_config(wanted)

@@ -2,51 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
-import torch
+from torch import Tensor
 
-from rollenv.agents.engines.local import load_weights
-from rollenv.agents.local import LocalAgent
+from rollenv.agents.engines.adapters import Adapter
 from rollenv.trainers.policies.base import Policy
 
 
 class WeightSync(Protocol):
     """Between a policy and a player."""
 
-    def publish(self, policy: Policy, player: LocalAgent) -> None:
-        """Let the player go on with the policy's weights, as one version more.
-
-        Args:
-            policy: what was trained.
-            player: who plays.
-        """
+    def weights(self, policy: Policy) -> Iterator[tuple[str, Tensor]] | Adapter | None:
+        """What the player's ``update_weights`` is given after an update."""
         ...
 
 
 class InPlace:
     """The policy trains the very weights that the player plays with."""
 
-    def publish(self, policy: Policy, player: LocalAgent) -> None:
-        """See :class:`WeightSync`.
+    def weights(self, policy: Policy) -> None:
+        """Nothing: the player only has to know that they changed."""
+        return None
 
-        Args:
-            policy: what was trained; not read, as its weights are the player's.
-            player: who plays.
-        """
-        player.weights_changed()
+
+class Adapted:
+    """The player has the model, and gets what is trained beside it."""
+
+    def weights(self, policy: Policy) -> Adapter | None:
+        """The adapter."""
+        return policy.adapter()
 
 
 class Copied:
     """The player has weights of its own, perhaps of another type."""
 
-    def publish(self, policy: Policy, player: LocalAgent) -> None:
-        """See :class:`WeightSync`.
-
-        Args:
-            policy: what was trained; its weights are copied.
-            player: who plays.
-        """
-        with torch.no_grad():
-            load_weights(player.model, policy.named_weights())
-        player.weights_changed()
+    def weights(self, policy: Policy) -> Iterator[tuple[str, Tensor]]:
+        """All of them, to be copied."""
+        return policy.named_weights()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -25,23 +26,27 @@ class Threads:
 
     Args:
         fixed: the number of threads; 0 to follow the machine.
+        sharers: so many threads of this process compute at the same time, and divide the idle cores among them.
     """
 
-    def __init__(self, fixed: int = 0):
-        self.fixed = fixed
-        self._set(fixed or idle_cores())
+    def __init__(self, fixed: int = 0, *, sharers: int = 1):
+        self.fixed, self.sharers = fixed, sharers
+        #: Seconds of work that processes of ours have done; they are no others.
+        self.helped: Callable[[], float] = float
+        self._set(fixed or max(1, idle_cores() // sharers))
         logger.info("%d CPU threads%s", self.count, "" if fixed else ": as many cores as were idle")
-        self._seen = _snapshot()
+        self._seen, self._helped = _snapshot(), self.helped()
 
     def adapt(self) -> None:
         """Measure the load of other processes since the last call, and use as many threads as there are idle cores."""
-        now = _snapshot()
+        now, helped = _snapshot(), self.helped()
         seconds = now[0] - self._seen[0]
         if self.fixed or seconds < _LOOK_EVERY or not _STAT.exists():
             return
-        others = (now[1] - self._seen[1] - (now[2] - self._seen[2])) / seconds
-        self._seen = now
-        count = max(1, len(_cores()) - round(max(0.0, others)))
+        ours = now[2] - self._seen[2] + helped - self._helped
+        others = (now[1] - self._seen[1] - ours) / seconds
+        self._seen, self._helped = now, helped
+        count = max(1, (len(cores()) - round(max(0.0, others))) // self.sharers)
         if count != self.count:
             logger.info("%d CPU threads: other processes keep %.1f cores busy", count, others)
             self._set(count)
@@ -53,17 +58,17 @@ class Threads:
 
 def idle_cores(seconds: float = 0.3) -> int:
     """How many of the cores that this process may use have no other work, measured for a moment; at least 1."""
-    cores = _cores()
+    ours = cores()
     if not _STAT.exists():
-        return len(cores)
+        return len(ours)
     before = _busy()
     time.sleep(seconds)
     after = _busy()
-    work = sum(min(1.0, (after[core] - before[core]) / seconds) for core in cores if core in before and core in after)
-    return max(1, len(cores) - round(work))
+    work = sum(min(1.0, (after[core] - before[core]) / seconds) for core in ours if core in before and core in after)
+    return max(1, len(ours) - round(work))
 
 
-def _cores() -> list[int]:
+def cores() -> list[int]:
     """The cores that this process may use."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
@@ -72,7 +77,7 @@ def _snapshot() -> tuple[float, float, float]:
     """Now, the seconds of work that those cores have done, and how many of them were this process's."""
     busy = _busy() if _STAT.exists() else {}
     own = os.times()
-    return time.monotonic(), sum(busy.get(core, 0.0) for core in _cores()), sum(own[:4])
+    return time.monotonic(), sum(busy.get(core, 0.0) for core in cores()), sum(own[:4])
 
 
 def _busy() -> dict[int, float]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,18 +15,21 @@ from typing import Any
 import numpy as np
 
 from rollenv.env_spec import Wrappers
-from rollenv.rollout.episode import Limits
 from rollenv.rollout.evaluate import evaluate
-from rollenv.rollout.filters import Bounded, varied
 from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.stream import renew
 from rollenv.rollout.types import Group, Trajectory
 from rollenv.rollout.workers.places import make_workers
 from rollenv.trainers import checkpoint
 from rollenv.trainers.alarms import alarms
+from rollenv.trainers.batches import batches_of
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.run import EnvConfig, EvalPart
+from rollenv.trainers.helpers import helpers_of
 from rollenv.trainers.learner import Learner
 from rollenv.trainers.parts import begin, restore
+from rollenv.trainers.players import Player, close, limits_of, player_of
+from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.rewards.configured import domain_rewards
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.threads import Threads
@@ -58,36 +61,41 @@ class Trainer:
             uninterrupted run gives: everything random follows the seed, the number of the iteration and the cursor of
             the task source.
         watch: receives the progress.
+        ranks: that train the model. This is the first of them; the others
+            :func:`~rollenv.trainers.follower.follow`.
     """
 
-    def __init__(self, config: TrainConfig, run: RunDir, watch: Watch = lambda *_: None):
+    def __init__(self, config: TrainConfig, run: RunDir, watch: Watch = lambda *_: None, ranks: Ranks = ALONE):
         self.config, self.run, self.watch = config, run, watch
-        self.threads = Threads(config.threads)
+        streams = config.batches.kind == "stream"
+        self.threads = Threads(config.threads, sharers=2 if streams and not config.rollout.shards else 1)
         self.rewards = domain_rewards(config)
         own_tokenizer = "" if config.model.path == "tiny" else config.model.path  # the tiny one's is not made yet
         self.wrappers = with_tokenizer(config.env.wrappers, own_tokenizer)
         self.begun: dict[str, float] = {}
         with timed("begin", self.begun):
-            found = restore(config, run, self.wrappers, self._warming_up)
+            found = restore(config, run, self.wrappers, self._warming_up, ranks)
             run.cut_back(found.iteration if found else -1)
             self.rows = read_rows(run.metrics_file)
-            self.parts = found or begin(config, self.wrappers, self._warming_up)
-        self.learner = Learner(config, self.parts, run)
-        rollout = config.rollout
-        limits = Limits(reset=rollout.reset_deadline, step=rollout.step_deadline)
-        at_once = rollout.max_concurrent or None
+            self.parts = found or begin(config, self.wrappers, self._warming_up, ranks)
+        if not config.plays_here:
+            self.parts.home.save(run.path / "player")
         with contextlib.ExitStack() as stack:
-            workers = stack.enter_context(make_workers(rollout.workers))
-            self.manager = stack.enter_context(
-                RolloutManager(
-                    self.parts.player,
-                    workers,
-                    limits=limits,
-                    max_concurrent=at_once,
-                    reward=self.rewards,
-                    run_dir=run.path,
-                )
-            )
+            self.manager = self._shards(stack) if config.rollout.shards else self._manager(stack)
+            self.learner = Learner(config, self.parts, run)
+            if found and config.played_rank:
+                self._hand_over()
+            left = config.iterations - self.parts.iteration
+            self.batches = batches_of(config, self.manager, self.parts.source, self.parts.again, left)
+            stack.callback(self.batches.close)
+            self._playing_since = time.perf_counter(), self.parts.player.tokens
+            self.helpers = None
+            if config.rollout.workers == "inline" and config.plays_here and not streams:
+                self.helpers = helpers_of(config.rollout.processes, self.parts.home, self.manager.limits)
+                self.manager.helpers = self.helpers
+            if self.helpers:
+                stack.callback(self.helpers.close)
+                self.threads.helped = lambda: self.helpers.seconds if self.helpers else 0.0
             self.trackers = Trackers(
                 [
                     WandbTracker(config.trackers.project) if name == "wandb" else TensorBoardTracker()
@@ -98,6 +106,37 @@ class Trainer:
             stack.callback(self._finish)
             self._held = stack.pop_all()
 
+    def _manager(self, stack: contextlib.ExitStack) -> RolloutManager:
+        """The manager of a player in this process."""
+        rollout = self.config.rollout
+        self.parts.player = player = player_of(
+            self.config.player, self.parts.home, self.run.path / "player", self.config.played_rank
+        )
+        stack.callback(close, player)
+        manager = RolloutManager(
+            player,
+            stack.enter_context(make_workers(rollout.workers)),
+            limits=limits_of(rollout),
+            max_concurrent=rollout.max_concurrent or None,
+            reward=self.rewards,
+            run_dir=self.run.path,
+            thread=self.config.batches.kind == "stream",
+        )
+        return stack.enter_context(manager)
+
+    def _shards(self, stack: contextlib.ExitStack) -> RolloutManager:
+        """The manager of shards, which are watched over during updates too."""
+        from rollenv.ray_calls import connected
+        from rollenv.rollout.shards import ShardedManager
+        from rollenv.trainers.fleet import TrainedShards
+
+        stack.enter_context(connected(cpus=self.config.rollout.shard_cpus))
+        self.parts.player = fleet = TrainedShards(self.config, self.parts.home, self.run.path / "player")
+        manager = stack.enter_context(ShardedManager(fleet, thread=True))
+        with timed("shards", self.begun):
+            manager.run(fleet.ready())
+        return manager
+
     def close(self) -> None:
         """End the workers and trackers; calling it again does nothing."""
         self._held.close()
@@ -105,8 +144,10 @@ class Trainer:
     def __enter__(self) -> Trainer:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         self.close()
+        if kind is None:
+            self.parts.ranks.tell("end")
 
     def fit(self) -> Result:
         """Train to the last iteration.
@@ -118,25 +159,32 @@ class Trainer:
         if parts.iteration == 0 or not self._evaluations():  # of a resumed run, the file may be damaged
             self._log(self._evaluate() | self.begun)
         if config.iterations == 0:
-            parts.save(self.run, config.keep_checkpoints)
+            self._save()
         while parts.iteration < config.iterations:
             self.threads.adapt()
             metrics: dict[str, float] = {}
-            with timed("collect", metrics):
+            with timed("collect", metrics, self.threads.helped), self._helped():
                 groups = self._collect(metrics)
-            with timed("update", metrics):
+            with timed("update", metrics), self.batches.resting():
                 metrics |= self.learner.update(self.learner.judge(groups, metrics))
-                parts.sync.publish(parts.policy, parts.player)
+            with timed("publish", metrics):
+                self.batches.update(parts.sync.weights(parts.policy))
             parts.iteration += 1
             last = parts.iteration == config.iterations
             if last or parts.iteration % config.eval.every == 0:
                 metrics |= self._evaluate()
             self._log(metrics)
             if last or parts.iteration % config.checkpoint_every == 0:
-                parts.save(self.run, config.keep_checkpoints)
+                self._save()
         history = self._evaluations()
         last_checkpoint = str(checkpoint.checkpoints(self.run.checkpoints)[-1])
         return Result(history[0], history[-1], time.perf_counter() - started, last_checkpoint)
+
+    def _hand_over(self) -> None:
+        """Give a player that began with the model below it the adapter of the checkpoint."""
+        parts = self.parts
+        self.manager.run(renew(parts.player, parts.sync.weights(parts.policy)))
+        parts.player.version = parts.home.version
 
     def _evaluations(self) -> list[dict[str, Any]]:
         return [row for row in self.rows if "eval/success" in row]
@@ -144,71 +192,64 @@ class Trainer:
     # -- the steps of an iteration -----------------------------------------------------------------------------------
 
     def _collect(self, metrics: dict[str, float]) -> list[Group]:
-        """Play the next batch of tasks and record its metrics."""
-        rollout, engine, source = self.config.rollout, self.parts.player.engine, self.parts.source
-        clock, tokens = time.perf_counter(), engine.stats.total
-        dropped: list[Group] = []
-        bounded = Bounded(varied(), rollout.refill, rollout.groups_per_batch)
-
-        def keep(group: Group) -> bool:
-            told = all(math.isfinite(t.reward) for t in group)  # others are an error that judging explains
-            kept = not told or bounded(group)
-            dropped.extend([] if kept else [group])
-            return kept
-
-        groups = self.manager.batch(
-            source,
-            rollout.groups_per_batch,
-            rollout.group_size,
-            extra_groups=rollout.extra_groups,
-            extra_members=rollout.extra_members,
-            keep=keep if rollout.refill else None,
-        )
-        for group in sorted([*groups, *dropped], key=lambda group: group.number):
-            source.record(group.task, group)
-        metrics["tokens_per_s"] = (engine.stats.total - tokens) / (time.perf_counter() - clock)
-        metrics |= rollout_metrics(groups) | source.metrics() | (self.rewards.metrics() if self.rewards else {})
-        if rollout.refill:
-            metrics["refilled"] = len(dropped)
+        """The next batch, and its metrics."""
+        player = self.parts.player
+        if self.config.batches.kind != "stream":  # which has gone on since the last batch
+            self._playing_since = time.perf_counter(), player.tokens
+        groups = self.batches.next(metrics)
+        clock, tokens = self._playing_since
+        self._playing_since = time.perf_counter(), player.tokens
+        metrics["tokens_per_s"] = (player.tokens - tokens) / (self._playing_since[0] - clock)
+        metrics |= rollout_metrics(groups) | (self.rewards.metrics() if self.rewards else {})
         return groups
+
+    def _save(self) -> None:
+        self.parts.save(self.run, self.config.keep_checkpoints, self.batches.state())
 
     def _evaluate(self) -> dict[str, float]:
         """Success on the evaluation episodes, always the same ones; some are kept to be looked at."""
         settings = self.config.eval
         metrics: dict[str, float] = {}
         played: list[Trajectory] = []
-        with timed("eval", metrics), self._as_evaluated():
+        player = self._as_evaluated()
+        manager = self.manager.beside(player, keep_views=True)
+        with timed("eval", metrics):
             for part in evaluated(self.config, self.wrappers):
                 result = evaluate(
-                    self.parts.player,
+                    player,
                     part.env.id,
                     part.env.kwargs,
                     n=part.episodes,
                     seed=settings.seed,
                     wrappers=part.env.wrappers,
                     options=part.env.options,
-                    manager=self.manager,
+                    manager=manager,
                 )
                 played += result.trajectories
                 names = ("success", "low", "high", "reward", "turns", "failed")
                 metrics |= {f"eval/{part.name}{name}": getattr(result, name) for name in names}
+        self.manager.run(self._forget())
+        self._playing_since = time.perf_counter(), self.parts.player.tokens
+        if self.rewards:
+            self.rewards.metrics()  # what was added here is not the training's
         self.run.keep_episodes(self.parts.iteration, played)
         self.trackers.episodes(self.parts.iteration, played)
         return metrics
 
-    @contextlib.contextmanager
-    def _as_evaluated(self) -> Iterator[None]:
-        """Play as in evaluations, and afterwards as in training again, however that ended."""
-        player, temperature = self.parts.player, self.config.eval.temperature
-        trained, self.manager.keep_views = player.sampling, True
-        try:
-            if temperature is not None:
-                player.sampling = dataclasses.replace(trained, temperature=temperature)
-            yield
-        finally:
-            player.sampling, self.manager.keep_views = trained, False
-            if self.rewards:
-                self.rewards.metrics()  # what was added here is not the training's
+    async def _forget(self) -> None:
+        """Drop what evaluations left in a cache: a run that is resumed here has not played them."""
+        if self.config.plays_here:
+            self.parts.home.engine.forget()
+
+    def _as_evaluated(self) -> Player:
+        """The player as it plays in evaluations; that of the training may go on beside it."""
+        player, temperature = copy.copy(self.parts.player), self.config.eval.temperature
+        if temperature is not None:
+            player.sampling = dataclasses.replace(player.sampling, temperature=temperature)
+        return player
+
+    def _helped(self) -> contextlib.AbstractContextManager[None]:
+        return self.helpers.sharing(self.threads.count) if self.helpers else contextlib.nullcontext()
 
     def _log(self, metrics: dict[str, float]) -> None:
         for alarm in alarms(metrics, self.rows):
@@ -245,18 +286,19 @@ def _named(part: EvalPart, tokenizer: str) -> EvalPart:
 
 
 @contextlib.contextmanager
-def timed(stage: str, metrics: dict[str, float]) -> Iterator[None]:
+def timed(stage: str, metrics: dict[str, float], more: Callable[[], float] = float) -> Iterator[None]:
     """Measure a stage: seconds by the clock as ``time/STAGE``, and of processor time (with ended child processes) as
     ``cpu/STAGE``.
 
     Args:
         stage: its name.
         metrics: where the two numbers go.
+        more: processor time of others that work for it, up to now.
     """
-    clock, worked = time.perf_counter(), sum(os.times()[:4])
+    clock, worked = time.perf_counter(), sum(os.times()[:4]) + more()
     yield
     metrics[f"time/{stage}"] = time.perf_counter() - clock
-    metrics[f"cpu/{stage}"] = sum(os.times()[:4]) - worked
+    metrics[f"cpu/{stage}"] = sum(os.times()[:4]) + more() - worked
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:

@@ -14,9 +14,9 @@ from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Tot
 from rollenv.agents.chat.replies import Reply, ToolCall
 from rollenv.agents.offered import offered
 from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.prompts.chat_format import well_formed
 from rollenv.agents.prompts.session import THOUGHT_END, shown
 from rollenv.core import UsageError
+from rollenv.parsing import well_formed
 from rollenv.tools.calls import as_element
 
 #: What :class:`ChatAgent` sets itself.

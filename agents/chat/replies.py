@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollenv.agents.engines.base import Ids
-from rollenv.agents.prompts.chat_format import well_formed
+from rollenv.parsing import well_formed
 
 
 class BadReply(Exception):

@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rollenv.agents.base import ContextFull
 from rollenv.core import RollenvError, UsageError
 
 if TYPE_CHECKING:
     import torch
+
+    from rollenv.agents.engines.adapters import Adapter
 
 Ids = tuple[int, ...]
 
@@ -41,6 +44,33 @@ def token_ids(prompt: Any, vocabulary: int | None = None) -> Ids:
         wrong = min(ids) if min(ids) < 0 else max(ids)
         raise UsageError(f"token {wrong} is not one of the model's {vocabulary or ''}".rstrip())
     return ids
+
+
+def room_for(prompt: Any, sampling: Sampling, context: int, *, decodes: bool) -> tuple[Ids, int]:
+    """Check a request to an engine whose model is elsewhere.
+
+    Args:
+        prompt: token ids.
+        sampling: how to sample.
+        context: the most tokens of a prompt and its response.
+        decodes: whether the engine has texts to look for stop texts in.
+
+    Returns:
+        The prompt, and the most tokens that the response may have.
+
+    Raises:
+        ContextFull: the prompt leaves no room for a response.
+        UsageError: the prompt or the sampling is not valid.
+    """
+    ids = token_ids(prompt)
+    limit = min(sampling.max_new_tokens, context - len(ids))
+    if sampling.stop and not decodes:
+        raise UsageError("stop texts need decode=: give it to the engine")
+    if sampling.max_new_tokens < 1:
+        raise UsageError(f"nothing to generate from {len(ids)} prompt tokens with {sampling}")
+    if limit < 1:
+        raise ContextFull(f"a prompt of {len(ids)} tokens leaves no room in a context of {context}")
+    return ids, limit
 
 
 def stopped(ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
@@ -139,14 +169,37 @@ class Engine(Protocol):
         ...
 
 
+class Counts(Protocol):
+    """Of an engine."""
+
+    @property
+    def total(self) -> int:
+        """Tokens that cost something: computed or drawn."""
+        ...
+
+
 class UpdatableEngine(Engine, Protocol):
     """An engine whose weights are trained while it plays; see :class:`~rollenv.agents.base.Updatable`."""
 
+    @property
+    def stats(self) -> Counts: ...
+
     async def suspend(self) -> None: ...
 
-    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | None = None) -> None: ...
+    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None: ...
 
     async def resume(self) -> None: ...
+
+
+class RestingEngine(UpdatableEngine, Protocol):
+    """An updatable engine that can leave the accelerator's memory to a trainer."""
+
+    async def sleep(self, level: int = 1) -> None:
+        """Suspend, and free the memory: weights are kept in main memory at level 1 and lost at level 2.
+
+        ``update_weights`` and ``resume`` take back what they need.
+        """
+        ...
 
 
 class OwnsEngine:
@@ -163,17 +216,77 @@ class OwnsEngine:
     def version(self, version: int) -> None:
         self.engine.version = version
 
+    @property
+    def tokens(self) -> int:
+        """That the engine has computed or drawn."""
+        return self.engine.stats.total
+
     async def suspend(self) -> None:
         """Stop drawing tokens. Unfinished responses wait with the tokens they have."""
         await self.engine.suspend()
 
-    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | None = None) -> None:
-        """Play with new weights from now on; None where the engine shares the trained model."""
+    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
+        """Play with new weights from now on, or with an adapter; None where the engine shares the trained model."""
         await self.engine.update_weights(weights)
 
     async def resume(self) -> None:
         """Resume drawing; unfinished responses continue after the tokens they have."""
         await self.engine.resume()
+
+
+@dataclass(slots=True)
+class TokenCounts:
+    """Counts of an engine: prompt tokens, prompt tokens found in its prefix cache, tokens drawn, steps."""
+
+    prompted: int = 0
+    reused: int = 0
+    drawn: int = 0
+    steps: int = 0
+
+    @property
+    def total(self) -> int:
+        """Tokens that cost something: computed or drawn."""
+        return self.prompted - self.reused + self.drawn
+
+
+def versions_of(spans: Iterable[tuple[str, int, int]], count: int, newest: int) -> list[int]:
+    """The version of each token, from vLLM's (label, begin, end) of each stretch.
+
+    Args:
+        spans: the stretches.
+        count: how many tokens there are.
+        newest: version that the engine was given.
+
+    Raises:
+        ValueError: they cannot be of these tokens and versions.
+    """
+    versions = [int(label) for label, begin, end in spans for _ in range(begin, end)]
+    last = max(versions, default=0)
+    if len(versions) != count or last > newest:
+        raise ValueError(
+            f"{count} tokens have {len(versions)} versions up to {last}, and the newest is {newest}: does another "
+            "trainer use this engine too?"
+        )
+    return versions
+
+
+def check_base(asleep: int) -> None:
+    """Raise UsageError if an engine that slept has no model any more below an adapter.
+
+    Args:
+        asleep: level of its sleep.
+    """
+    if asleep == 2:
+        raise UsageError(
+            "vLLM lost the model below the adapter in a sleep of level 2: sleep at level 1, or send merged weights"
+        )
+
+
+def on_host(weights: Iterable[tuple[str, torch.Tensor]] | Adapter) -> list[tuple[str, torch.Tensor]] | Adapter:
+    """Weights or an adapter in main memory."""
+    if isinstance(weights, Iterable):
+        return [(name, tensor.detach().cpu()) for name, tensor in weights]
+    return weights.on_host()
 
 
 class EngineFailed(RollenvError):
@@ -182,3 +295,7 @@ class EngineFailed(RollenvError):
     def __init__(self, message: str, response: Response | None = None):
         super().__init__(message)
         self.response = response or Response()
+
+
+class EngineLost(EngineFailed):
+    """The engine is gone for good, or does not come back: who plays with it cannot go on, so the rollout ends."""

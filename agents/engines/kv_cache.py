@@ -1,10 +1,9 @@
-"""Key-value caches: of running sequences, and of sessions that wait for their next turn."""
+"""The keys and values of running sequences, and remembered distributions of the next token."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel
@@ -12,9 +11,6 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from rollenv.agents.engines.base import Ids
 from rollenv.agents.engines.scoring import pad_left
-
-#: Of every layer, the keys and the values of one sequence, each of shape (heads, tokens, head size).
-KeysValues = list[tuple[torch.Tensor, torch.Tensor]]
 
 #: At most so many tokens, padding included, go through the model in one call.
 _CHUNK_TOKENS = 4096
@@ -156,89 +152,28 @@ class BatchCache:
         logits: torch.Tensor = out.logits[:, -1]
         return logits
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first tokens of one row to another.
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The keys and values of every layer, each of shape (rows, heads, length + 1, head size)."""
+        return [tensor for layer in self._cache.layers for tensor in (layer.keys, layer.values)]
+
+    def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
+        """Copy the first tokens of rows to others, all at once.
 
         Args:
-            source: row to copy from.
-            target: row to copy to.
+            sources: rows to copy from.
+            targets: for each, the row to copy to.
             length: number of tokens.
         """
-        for layer in self._cache.layers:
-            layer.keys[target, :, :length] = layer.keys[source, :, :length]
-            layer.values[target, :, :length] = layer.values[source, :, :length]
+        tensors = self.tensors
+        source, target = torch.tensor([sources, targets], device=tensors[0].device)
+        for tensor in tensors:
+            tensor[:, :, :length].index_copy_(0, target, tensor[:, :, :length].index_select(0, source))
 
-    def save(self, row: int, length: int) -> KeysValues:
-        """Copy the first tokens of a row out of the batch.
-
-        Args:
-            row: index of the row.
-            length: number of tokens.
-        """
-        return [(k.keys[row, :, :length].clone(), k.values[row, :, :length].clone()) for k in self._cache.layers]
-
-    def load(self, row: int, saved: KeysValues, length: int) -> None:
-        """Put saved tokens into a row.
-
-        Args:
-            row: index of the row.
-            saved: from :meth:`save`.
-            length: number of tokens to use.
-        """
-        for layer, (keys, values) in zip(self._cache.layers, saved, strict=True):
-            layer.keys[row, :, :length] = keys[:, :length]
-            layer.values[row, :, :length] = values[:, :length]
-
-
-@dataclass(slots=True)
-class Kept:
-    """A session's tokens, and their keys and values."""
-
-    tokens: Ids
-    keys_values: KeysValues = field(repr=False)
-
-
-class SessionCaches:
-    """Caches of sessions between their turns: at most ``bound`` tokens, of the most recently used sessions."""
-
-    def __init__(self, bound: int):
-        self.bound = bound
-        self.tokens = 0
-        self._kept: OrderedDict[int, Kept] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def put(self, session: int, kept: Kept) -> None:
-        """Store the cache of a session; the least recently used ones are dropped to make room.
-
-        Args:
-            session: number of the session.
-            kept: replaces what was stored for it.
-        """
-        self.drop(session)
-        if len(kept.tokens) > self.bound:
-            return
-        self._kept[session] = kept
-        self.tokens += len(kept.tokens)
-        while self.tokens > self.bound:
-            self.drop(next(iter(self._kept)))
-
-    def take(self, session: int) -> Kept | None:
-        """Remove the cache of a session and return it."""
-        kept = self._kept.pop(session, None)
-        if kept is not None:
-            self.tokens -= len(kept.tokens)
-        return kept
-
-    def drop(self, session: int) -> None:
-        """Drop the cache of a session."""
-        self.take(session)
-
-    def clear(self) -> None:
-        """Drop all caches."""
-        self._kept.clear()
-        self.tokens = 0
+    def wipe(self, rows: Sequence[int]) -> None:
+        """Set rows to zero, which have values that are not numbers."""
+        for tensor in self.tensors:
+            tensor[list(rows)] = 0
 
 
 class Distributions:
@@ -247,7 +182,7 @@ class Distributions:
     def __init__(self, vocabulary: int, max_elements: int = 1 << 24):
         self.capacity = max_elements // vocabulary
         self._row: dict[Ids, int] = {}
-        self._logits: list[torch.Tensor] = []
+        self._table = torch.empty(0, vocabulary)
 
     def __contains__(self, prompt: Ids) -> bool:
         return prompt in self._row
@@ -256,18 +191,20 @@ class Distributions:
         """Store the logits that follow each prompt.
 
         Args:
-            prompts: token ids.
+            prompts: token ids, none of them known.
             logits: (prompts, vocabulary).
         """
-        for prompt in prompts:
-            self._row[prompt] = len(self._row)
-        self._logits.append(logits)
+        first, last = len(self._row), len(self._row) + len(prompts)
+        if last > len(self._table):  # by half more than needed, so that few additions copy what is there
+            old = self._table[:first].to(logits)
+            self._table = logits.new_empty(last * 3 // 2, logits.shape[1])
+            self._table[:first] = old
+        self._table[first:last] = logits
+        self._row.update(zip(prompts, range(first, last), strict=True))
 
-    def look_up(self, prompts: list[Ids]) -> torch.Tensor:
+    def look_up(self, prompts: Sequence[Ids]) -> torch.Tensor:
         """The logits of known prompts, in their order; may drop all of them afterwards to stay within the bound."""
-        table = self._logits[0] if len(self._logits) == 1 else torch.cat(self._logits)
-        self._logits = [table]
-        found = table[torch.tensor([self._row[p] for p in prompts], device=table.device)]
+        found = self._table[torch.tensor([self._row[p] for p in prompts], device=self._table.device)]
         if len(self._row) > self.capacity:
             self.clear()
         return found
@@ -275,17 +212,4 @@ class Distributions:
     def clear(self) -> None:
         """Drop everything."""
         self._row.clear()
-        self._logits.clear()
-
-
-def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
-    """The length of the common prefix of two sequences, in tokens.
-
-    Args:
-        one: first sequence.
-        two: second sequence.
-    """
-    n = min(len(one), len(two))
-    if one[:n] == two[:n]:
-        return n
-    return next(i for i in range(n) if one[i] != two[i])
+        self._table = self._table[:0].clone()

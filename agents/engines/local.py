@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import difflib
 import inspect
-import itertools
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from rollenv.agents.base import ContextFull
@@ -21,7 +20,10 @@ from rollenv.needs import extra
 with extra("train", "Running a model"):
     import torch
 
-    from rollenv.agents.engines.kv_cache import BatchCache, Distributions, Kept, SessionCaches, common_prefix
+    from rollenv.agents.engines.adapters import Adapter
+    from rollenv.agents.engines.kv_cache import BatchCache, Distributions
+    from rollenv.agents.engines.radix import PrefixCache
+    from rollenv.agents.engines.requests import WORTH_WAITING, Joining, Request, similar, waves
     from rollenv.agents.engines.sampling import distributions, draw
     from rollenv.agents.engines.scoring import pad_left, positions
 
@@ -33,52 +35,6 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, eq=False)
-class Request:
-    """A prompt and the tokens of the response drawn so far."""
-
-    prompt: Ids
-    sampling: Sampling
-    rng: random.Random
-    session: int
-    limit: int
-    """The most tokens of the response."""
-    future: asyncio.Future[None]
-    response: Response = field(default_factory=Response)
-    failure: str = ""
-    """Why there will be no more of it."""
-
-    @property
-    def tokens(self) -> Ids:
-        """The prompt and the response so far."""
-        return self.prompt + tuple(self.response.ids)
-
-    @property
-    def length(self) -> int:
-        """Tokens of the prompt and the response so far."""
-        return len(self.prompt) + len(self.response.ids)
-
-    @property
-    def room(self) -> int:
-        """The most tokens that the request may reach."""
-        return len(self.prompt) + self.limit
-
-
-@dataclass(slots=True)
-class Joining:
-    """Waiting requests with equal tokens, and the cached part of these."""
-
-    tokens: Ids
-    requests: list[Request] = field(default_factory=list)
-    known: int = 0
-    kept: Kept | None = None
-
-    @property
-    def cost(self) -> int:
-        """How many tokens have to be computed."""
-        return len(self.tokens) - self.known
-
-
 @dataclass(slots=True)
 class EngineStats:
     """Counts of an engine in tokens: prompt tokens computed, prompt tokens reused, tokens drawn."""
@@ -86,6 +42,10 @@ class EngineStats:
     computed: int = 0
     reused: int = 0
     drawn: int = 0
+    found: int = 0
+    """Of the reused tokens, those that came from the cache and not from a request that started at the same time."""
+    evicted: int = 0
+    """Tokens that the cache dropped to make room."""
     steps: int = 0
     """How often a token was drawn for the whole batch."""
 
@@ -99,9 +59,10 @@ class LocalEngine:
     """Samples from a causal language model, for many sessions at once.
 
     A step draws a token for every running request. Between two steps the event loop gets a turn: finished responses
-    leave, sessions continue, and their next requests join the batch (continuous batching). The keys and values of a
-    session stay after its turn, and its next prompt is computed only from where it differs. Equal prompts that wait at
-    the same time are computed once. Responses of one token are drawn from remembered distributions.
+    leave, sessions continue, and their next requests join the batch (continuous batching). Keys and values are kept
+    and found by their tokens: a prompt is computed only from where it differs from all that was computed before, in
+    this episode or another. What prompts that wait at the same time have in common is computed once. Responses of one
+    token are drawn from remembered distributions.
 
     The response to a request depends only on its prompt, sampling and random stream, not on other requests (up to
     rounding in the model).
@@ -111,7 +72,7 @@ class LocalEngine:
         stop: the tokens that end a response; those that the model's generation config names are added.
         decode: from tokens to text, for :attr:`Sampling.stop`.
         max_batch_tokens: running requests times the longest of them never exceed this; others wait.
-        keep_tokens: the most tokens whose keys and values are kept for sessions between their turns.
+        keep_tokens: the most tokens whose keys and values are kept for later requests.
     """
 
     def __init__(
@@ -133,7 +94,7 @@ class LocalEngine:
         self._one_token: list[Request] = []
         self._running: list[Request] = []  # request i has row i of the batch
         self._batch = BatchCache(model)
-        self._kept = SessionCaches(keep_tokens)
+        self._kept = PrefixCache(keep_tokens)
         self._vocabulary: int = model.config.get_text_config().vocab_size
         self._known = Distributions(self._vocabulary)
         self._suspended = False
@@ -148,7 +109,7 @@ class LocalEngine:
             prompt: token ids.
             sampling: how to sample.
             rng: source of the draws.
-            session: requests of one session share a prefix; -1 for none.
+            session: not needed here; prefixes are found by their tokens.
 
         Raises:
             ContextFull: the prompt leaves no room for a response.
@@ -163,7 +124,7 @@ class LocalEngine:
             raise UsageError("stop texts need decode=: LocalEngine(model, stop, decode=...)")
         if limit < 1:
             raise ContextFull(f"a prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}")
-        request = Request(prompt, sampling, rng, session, limit, asyncio.get_running_loop().create_future())
+        request = Request(prompt, sampling, rng, limit, asyncio.get_running_loop().create_future())
         (self._one_token if limit == 1 else self._waiting).append(request)
         self._wake()
         try:
@@ -174,11 +135,7 @@ class LocalEngine:
         return request.response
 
     def release(self, session: int) -> None:
-        """Drop the cache of a session, now and when its running request ends."""
-        self._kept.drop(session)
-        for request in itertools.chain(self._running, self._waiting):
-            if request.session == session:
-                request.session = -1
+        """Nothing to do: the cache drops what was not used for the longest time."""
 
     @property
     def active(self) -> int:
@@ -187,7 +144,7 @@ class LocalEngine:
 
     @property
     def kept_tokens(self) -> int:
-        """How many tokens are kept for sessions between their turns."""
+        """How many tokens are kept for later requests."""
         return self._kept.tokens
 
     # -- new weights -------------------------------------------------------------------------------------------------
@@ -196,15 +153,21 @@ class LocalEngine:
         """Draw nothing until :meth:`resume`."""
         self._suspended = True
 
-    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | None = None) -> None:
+    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
         """Load named weights, as in the model's ``state_dict``; None if the model itself was trained.
 
         Raises:
-            UsageError: a name or a shape is not the model's.
+            UsageError: a name or a shape is not the model's, or these are no weights but an adapter.
         """
+        if isinstance(weights, Adapter):
+            raise UsageError("the local engine has no place for an adapter: pass adapter.merged(weights of the model)")
         if weights is not None:
             load_weights(self.model, weights)
         self.weights_changed()
+
+    def forget(self) -> None:
+        """Drop the keys and values that are kept: what is drawn next then depends on nothing before, to the digit."""
+        self._kept.clear()
 
     def weights_changed(self) -> None:
         """The model was trained in place: count a version and drop what was computed with the old weights."""
@@ -240,10 +203,13 @@ class LocalEngine:
             self._wake()
 
     def _work(self, nothing: None) -> None:
-        for batch in self._one_token_batches():
+        asking, self._one_token = self._one_token, []
+        for batch in self.one_token_batches(asking, lambda request: len(request.prompt)):
             self._try(self._answer_one_token, batch, batch)
-        for joining in self._admit():
-            self._try(self._start, joining, [r for j in joining for r in j.requests])
+        if started := self._admit():
+            for joining in started:
+                self._try(self._start, joining, [r for new in joining for r in new.requests])
+            self._try(self._settle, started, self._running)
         if self._running:
             self._try(self._continue, self._running, self._running)
 
@@ -266,32 +232,80 @@ class LocalEngine:
             if request in requests:
                 requests.remove(request)
         if request in self._running:
-            self._vacate(self._running.index(request))
+            self._vacate([self._running.index(request)])
 
     # -- responses of one token --------------------------------------------------------------------------------------
 
-    def _one_token_batches(self) -> list[list[Request]]:
-        """Requests with prompts of similar length, at most ``max_batch_tokens`` when padded."""
-        requests, self._one_token = self._one_token, []
-        batches: list[list[Request]] = []
-        for request in sorted(requests, key=lambda r: len(r.prompt)):
-            if batches and (len(batches[-1]) + 1) * request.room <= self.max_batch_tokens:
-                batches[-1].append(request)
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def answer_now(
+        self, prompts: Sequence[Ids], asked: Sequence[int], samplings: Sequence[Sampling], rngs: Sequence[random.Random]
+    ) -> list[tuple[int, float] | None]:
+        """Draw responses of one token in a plain call, as :meth:`generate` does for requests that wait together.
+
+        Args:
+            prompts: different ones, each with room for a token behind it.
+            asked: of every response, the number of its prompt.
+            samplings: of every response.
+            rngs: of every response.
+
+        Returns:
+            The token of every response and its log-probability; None, and nothing drawn, where the logits are not
+            numbers.
+        """
+        logits = self._known_logits(prompts)
+        good = (~logits.isnan().any(-1)).tolist()
+        drawn = [row for row, prompt in enumerate(asked) if good[prompt]]
+        answers: list[tuple[int, float] | None] = [None] * len(asked)
+        if drawn:
+            index = torch.tensor([asked[row] for row in drawn], device=logits.device)
+            drawing = [samplings[row] for row in drawn]
+            if all(sampling is drawing[0] for sampling in drawing):  # then once for every prompt
+                every = distributions(logits, drawing[:1] * len(prompts))[index]
             else:
-                batches.append([request])
+                every = distributions(logits[index], drawing)
+            tokens, chosen = self._drawn(every, drawing, [rngs[row] for row in drawn])
+            for row, answer in zip(drawn, zip(tokens, chosen, strict=True), strict=True):
+                answers[row] = answer if math.isfinite(answer[1]) else None
+        return answers
+
+    @property
+    def suspended(self) -> bool:
+        """Whether nothing is drawn until :meth:`resume`."""
+        return self._suspended
+
+    def one_token_batches(self, items: Iterable[T], length: Callable[[T], int]) -> list[list[T]]:
+        """Batches with prompts of similar length, at most ``max_batch_tokens`` when padded.
+
+        Args:
+            items: in any order.
+            length: tokens of an item's prompt.
+        """
+        batches: list[list[T]] = []
+        ordered = sorted(items, key=length)
+        if ordered and len(ordered) * (length(ordered[-1]) + 1) <= self.max_batch_tokens:
+            return [ordered]
+        for item in ordered:
+            if batches and (len(batches[-1]) + 1) * (length(item) + 1) <= self.max_batch_tokens:
+                batches[-1].append(item)
+            else:
+                batches.append([item])
         return batches
 
     def _answer_one_token(self, batch: list[Request]) -> None:
         """No cache of keys and values is needed: the distributions themselves are remembered."""
-        new = list(dict.fromkeys(r.prompt for r in batch if r.prompt not in self._known))
-        if new:
-            self._known.add(new, self._next_logits(new))
-            self.stats.computed += sum(map(len, new))
-        self._draw(batch, self._known.look_up([r.prompt for r in batch]))
+        self._draw(batch, self._known_logits([r.prompt for r in batch]))
         if any(request.failure for request in batch):
             self._known.clear()
         for request in batch:
             self._finish(request)
+
+    def _known_logits(self, prompts: Sequence[Ids]) -> torch.Tensor:
+        """Logits (prompts, vocabulary) of the first response token; only new prompts are computed."""
+        new = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._known]
+        if new:
+            self._known.add(new, self._next_logits(new))
+            self.stats.computed += sum(map(len, new))
+        return self._known.look_up(prompts)
 
     def _next_logits(self, prompts: list[Ids]) -> torch.Tensor:
         """Logits (prompts, vocabulary) of the first response token."""
@@ -304,7 +318,7 @@ class LocalEngine:
     # -- longer responses --------------------------------------------------------------------------------------------
 
     def _admit(self) -> list[list[Joining]]:
-        """Admit the waiting requests that there is room for, in batches with about equal computation for each."""
+        """Admit the waiting requests that there is room for, in batches that are to start one after the other."""
         rows, longest = len(self._running), max((r.room for r in self._running), default=0)
         joining: dict[Ids, Joining] = {}
         admitted = 0
@@ -312,38 +326,53 @@ class LocalEngine:
             if rows and (rows + 1) * max(longest, request.room) > self.max_batch_tokens:
                 break
             rows, longest, admitted = rows + 1, max(longest, request.room), admitted + 1
-            self._join(joining, request)
+            tokens = request.tokens
+            joining.setdefault(tokens, Joining(tokens)).requests.append(request)
         del self._waiting[:admitted]
         if joining:
             self._batch.reserve(rows, longest, 2 * self.max_batch_tokens)
-        return similar(list(joining.values()))
-
-    def _join(self, joining: dict[Ids, Joining], request: Request) -> None:
-        tokens, kept = request.tokens, self._kept.take(request.session)
-        entry = joining.setdefault(tokens, Joining(tokens))
-        entry.requests.append(request)
-        known = min(common_prefix(kept.tokens, tokens), len(tokens) - 1) if kept else 0
-        if known > entry.known:
-            entry.known, entry.kept = known, kept
+        for new in joining.values():
+            new.cached = self._kept.find(new.tokens[:-1])  # the last token is computed in any case, for its logits
+        return [batch for wave in waves(joining.values()) for batch in similar(wave)]
 
     def _start(self, batch: list[Joining]) -> None:
         """Compute what is new of the prompts, all in one, and draw the first tokens of the responses."""
         first = len(self._running)
-        for row, new in enumerate(batch, first):
-            if new.kept:
-                self._batch.load(row, new.kept.keys_values, new.known)
+        self._load(first, batch)
         logits = self._batch.forward(first, [n.tokens[n.known :] for n in batch], [len(n.tokens) for n in batch])
-        requests, sources = [new.requests[0] for new in batch], list(range(len(batch)))
-        for source, new in enumerate(batch):
-            for request in new.requests[1:]:
-                self._batch.copy(first + source, first + len(requests), len(new.tokens))
-                requests.append(request)
-                sources.append(source)
+        again = [(source, request) for source, new in enumerate(batch) for request in new.requests[1:]]
+        if again:
+            longest = max(len(batch[source].tokens) for source, _ in again)
+            rows = range(first + len(batch), first + len(batch) + len(again))
+            self._batch.copy([first + source for source, _ in again], rows, longest)
+        requests = [new.requests[0] for new in batch] + [request for _, request in again]
+        sources = [*range(len(batch)), *(source for source, _ in again)]
         self._running += requests
+        for row, new in enumerate(batch, first):
+            new.row = row
         self.stats.computed += sum(new.cost for new in batch)
         self.stats.reused += sum(len(new.tokens) * len(new.requests) - new.cost for new in batch)
+        self.stats.found += sum(len(new.cached) for new in batch if not new.shared)
         self._draw(requests, logits[torch.tensor(sources, device=logits.device)])
+
+    def _load(self, first: int, batch: list[Joining]) -> None:
+        """Copy what is known of the prompts into rows, from the cache and from the rows of others."""
+        for new in batch:
+            if new.like and not new.like.usable:
+                new.shared, new.like = 0, None
+        self._kept.load(self._batch, first, [[] if new.shared else new.cached for new in batch])
+        if shared := max(new.shared for new in batch):
+            sources = {row: new.like.row for row, new in enumerate(batch, first) if new.like}
+            self._batch.copy(list(sources.values()), list(sources), shared)
+
+    def _settle(self, started: list[list[Joining]]) -> None:
+        """Keep the prompts that took long, others may want them soon; end responses that are complete with a token."""
+        long = [new for batch in started for new in batch if new.usable and new.cost >= WORTH_WAITING]
+        self._keep([(new.row, new.tokens) for new in long])
         self._retire()
+
+    def _keep(self, computed: list[tuple[int, Ids]]) -> None:
+        self.stats.evicted += self._kept.save(self._batch, computed)
 
     def _continue(self, running: list[Request]) -> None:
         """Draw the next token of every response."""
@@ -353,27 +382,43 @@ class LocalEngine:
         self._retire()
 
     def _retire(self) -> None:
-        """Remove finished requests; their cache is kept for the session's next prompt."""
-        for row in reversed(range(len(self._running))):
-            request = self._running[row]
-            if not request.failure and len(request.response.ids) < request.limit and not self._stops(request):
-                continue
-            if request.session >= 0 and not request.failure:
-                computed = request.length - 1
-                self._kept.put(request.session, Kept(request.tokens[:computed], self._batch.save(row, computed)))
-            self._vacate(row)
+        """Remove finished requests, and keep what was computed for them."""
+        ended = [(row, request) for row, request in enumerate(self._running) if self._ends(request)]
+        if not ended:
+            return
+        self._keep([(row, request.tokens[:-1]) for row, request in ended if not request.failure])
+        if failed := [row for row, request in ended if request.failure]:
+            self._batch.wipe(failed)
+        self._vacate([row for row, _ in ended])
+        for _, request in ended:
             self._finish(request)
 
-    def _vacate(self, row: int) -> None:
-        """The last running request moves into a row that is free."""
-        last = self._running.pop()
-        if row < len(self._running):
-            self._batch.copy(len(self._running), row, last.length - 1)
-            self._running[row] = last
+    def _vacate(self, rows: list[int]) -> None:
+        """The last running requests move into the rows, which are free."""
+        left = len(self._running) - len(rows)
+        holes = [row for row in rows if row < left]
+        if holes:
+            free = set(rows)
+            movers = [row for row in range(left, len(self._running)) if row not in free]
+            self._batch.copy(movers, holes, max(self._running[row].length for row in movers) - 1)
+            for mover, hole in zip(movers, holes, strict=True):
+                self._running[hole] = self._running[mover]
+        del self._running[left:]
 
-    def _stops(self, request: Request) -> bool:
-        ids, texts = request.response.ids, request.sampling.stop
-        return ids[-1] in self.stop or bool(texts and self._decode and stopped(ids, texts, self._decode))
+    def _ends(self, request: Request) -> bool:
+        full = request.failure or len(request.response.ids) >= request.limit
+        return bool(full) or self.finish(request.response.ids, request.sampling) == "stop"
+
+    def finish(self, ids: Sequence[int], sampling: Sampling) -> str:
+        """Why a response ends here, if it does: "stop" or "length".
+
+        Args:
+            ids: its tokens so far.
+            sampling: how it is drawn.
+        """
+        texts = sampling.stop
+        ends = ids[-1] in self.stop or (texts and self._decode and stopped(ids, texts, self._decode))
+        return "stop" if ends else "length"
 
     def _finish(self, request: Request, cause: Exception | None = None) -> None:
         if request.future.done():  # it was cancelled during the step, by Ctrl-C
@@ -383,17 +428,14 @@ class LocalEngine:
             failure.__cause__ = cause
             request.future.set_exception(failure)
             return
-        request.response.finish = "stop" if self._stops(request) else "length"
+        request.response.finish = self.finish(request.response.ids, request.sampling)
         request.future.set_result(None)
 
     def _draw(self, requests: list[Request], logits: torch.Tensor) -> None:
         """Append a token to every response; ``logits`` has the shape (requests, vocabulary)."""
         samplings = [r.sampling for r in requests]
-        logprobs = distributions(logits, samplings)
-        uniform = [r.rng.random() if r.sampling.temperature else 0.0 for r in requests]
-        tokens = draw(logprobs, samplings, uniform)
-        chosen = logprobs.gather(1, tokens[:, None])[:, 0]
-        for request, token, logprob in zip(requests, tokens.tolist(), chosen.tolist(), strict=True):
+        tokens, logprobs = self._drawn(distributions(logits, samplings), samplings, [r.rng for r in requests])
+        for request, token, logprob in zip(requests, tokens, logprobs, strict=True):
             if not math.isfinite(logprob):
                 request.failure = f"the model's logits after {request.length} tokens are not numbers"
                 continue
@@ -401,18 +443,15 @@ class LocalEngine:
             response.ids.append(token)
             response.logprobs.append(logprob)
             response.versions.append(self.version)
-        self.stats.drawn += len(requests)
 
-
-def similar(joining: list[Joining]) -> list[list[Joining]]:
-    """Batches of requests with similar cost, so that less than half of each is padding."""
-    batches: list[list[Joining]] = []
-    for new in sorted(joining, key=lambda j: j.cost):
-        if batches and new.cost <= 2 * batches[-1][0].cost + 16:
-            batches[-1].append(new)
-        else:
-            batches.append([new])
-    return batches
+    def _drawn(
+        self, logprobs: torch.Tensor, samplings: list[Sampling], rngs: list[random.Random]
+    ) -> tuple[list[int], list[float]]:
+        """A token for every row of log-probabilities, and its own."""
+        uniform = [rng.random() if s.temperature else 0.0 for rng, s in zip(rngs, samplings, strict=True)]
+        tokens = draw(logprobs, samplings, uniform)
+        self.stats.drawn += len(rngs)
+        return tokens.tolist(), logprobs.gather(1, tokens[:, None])[:, 0].tolist()
 
 
 def check_model(model: PreTrainedModel) -> None:

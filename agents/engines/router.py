@@ -7,16 +7,27 @@ import logging
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rollenv.agents.base import AgentFailed, ContextFull, Updatable
-from rollenv.agents.engines.base import Engine, EngineFailed, Ids, Response, Sampling, token_ids
+from rollenv.agents.engines.base import (
+    Engine,
+    EngineFailed,
+    EngineLost,
+    Ids,
+    Response,
+    Sampling,
+    TokenCounts,
+    token_ids,
+)
 from rollenv.core import UsageError
 
 if TYPE_CHECKING:
     import torch
+
+    from rollenv.agents.engines.adapters import Adapter
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +51,8 @@ class _Place:
     retry_at: float = 0.0
     current: bool = True
     """Whether it has the newest weights."""
+    lost: bool = False
+    """Whether it said that it does not come back."""
     sessions: set[int] = field(default_factory=set)
     loose: int = 0
 
@@ -92,7 +105,32 @@ class Router:
         self.max_context = min(engine.max_context for engine in engines)
         self._home: dict[int, _Place] = {}
         self._began: OrderedDict[int, _Place] = OrderedDict()  # by the hash of their tokens, which are long
-        self._align(max(engine.version for engine in engines))
+        self._last_failure = ""
+        self.version = max(engine.version for engine in engines)
+
+    @property
+    def version(self) -> int:
+        """Counts the updates, of all replicas alike."""
+        return self._version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._version = version
+        for place in self._places:
+            if place.current:
+                place.engine.version = version
+
+    @property
+    def engines(self) -> list[Any]:
+        """The replicas."""
+        return [place.engine for place in self._places]
+
+    @property
+    def stats(self) -> TokenCounts:
+        """Tokens of all replicas that count theirs."""
+        counts = [engine.stats for engine in self.engines if hasattr(engine, "stats")]
+        names = ("prompted", "reused", "drawn", "steps")
+        return TokenCounts(*(sum(getattr(count, name, 0) for count in counts) for name in names))
 
     @property
     def alive(self) -> list[int]:
@@ -118,6 +156,7 @@ class Router:
         Raises:
             ContextFull: the prompt leaves no room for a response.
             EngineFailed: no replica is left.
+            EngineLost: none comes back, as each has said.
         """
         prompt = token_ids(prompt)
         room = self.max_context - len(prompt)
@@ -171,7 +210,10 @@ class Router:
         if place is not None:
             return self._put(place, session)
         if not alive:
-            raise EngineFailed(f"all {len(self._places)} engines have failed; see the log for why", response)
+            lost = all(place.lost for place in self._places)
+            why = f"the last: {self._last_failure}" if lost else "see the log for why"
+            kind = EngineLost if lost else EngineFailed
+            raise kind(f"all {len(self._places)} engines have failed; {why}", response)
         emptiest = min(alive, key=lambda p: p.load)
         beginnings = (hash(prompt), hash(prompt[: self.prefix]))
         known = next((p for b in beginnings if (p := self._began.get(b)) and p.alive), emptiest)
@@ -204,7 +246,7 @@ class Router:
         return None
 
     def _take_back(self, place: _Place) -> None:
-        place.wait = 0.0
+        place.wait, place.lost = 0.0, False
         if not place.alive:
             place.alive = True
             logger.warning("engine %d answers again and is back in use", place.number)
@@ -213,6 +255,7 @@ class Router:
         place.wait = min(_LONGEST_REST, 2 * place.wait) if place.wait else self.rest
         place.retry_at = time.monotonic() + place.wait
         place.sessions.clear()
+        place.lost, self._last_failure = isinstance(error, EngineLost), str(error)
         if place.alive:
             place.alive = False
             logger.warning(
@@ -220,29 +263,38 @@ class Router:
                 place.number, len(self._alive()), len(self._places), type(error).__name__, error,
             )  # fmt: skip
 
-    def _align(self, version: int) -> None:
-        self.version = version
-        for place in self._places:
-            if place.current:
-                place.engine.version = version
-
     async def suspend(self) -> None:
         """Suspend every replica."""
         await self._everywhere(lambda engine: engine.suspend())
 
-    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | None = None) -> None:
+    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
         """Update every replica."""
-        named = None if weights is None else list(weights)
+        named = list(weights) if isinstance(weights, Iterator) else weights  # each reads them
         missed = await self._everywhere(lambda engine: engine.update_weights(named))
         for place in self._places:
             place.current = place not in missed
-        self._align(self.version + 1)
+        self.version += 1
 
     async def resume(self) -> None:
         """Resume every replica."""
         await self._everywhere(lambda engine: engine.resume())
 
-    async def _everywhere(self, work: Callable[[Replica], Coroutine[Any, Any, None]]) -> list[_Place]:
+    async def sleep(self, level: int = 1) -> None:
+        """Let every replica leave its accelerator's memory; see :class:`.base.RestingEngine`."""
+        await self._everywhere(lambda engine: engine.sleep(level))
+
+    def check_sleep(self) -> None:
+        """Raise UsageError if a replica cannot :meth:`sleep`."""
+        for engine in self.engines:
+            engine.check_sleep()
+
+    def close(self) -> None:
+        """End the replicas that have to be ended."""
+        for engine in self.engines:
+            if hasattr(engine, "close"):
+                engine.close()
+
+    async def _everywhere(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> list[_Place]:
         """Do it on every replica; those on which it failed.
 
         One that cannot follow is left out, unless it was asked for something impossible or is the last.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.engines.base import Ids
 from rollenv.core import UsageError
+from rollenv.parsing import well_formed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -340,11 +341,6 @@ def _forms(messages: Sequence[Message]) -> Iterator[list[Message]]:
             merged.append(message)
     yield merged
     yield [_user("\n\n".join(m["content"] for m in messages))]
-
-
-def well_formed(text: str) -> str:
-    """The text with U+FFFD for lone surrogates, which cannot be encoded."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def squash(text: str) -> str:

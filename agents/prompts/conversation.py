@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -107,6 +108,13 @@ class Conversation:
         if not self._prompt or self._answer is not None:
             raise UsageError("an answer needs a prompt before it: call add() and prompt()")
         self._answer = tuple(ids)
+
+    def fork(self) -> Conversation:
+        """A chat with the same history that goes on apart."""
+        twin = copy.copy(self)
+        for name in ("_messages", "_pending", "_since_user"):
+            setattr(twin, name, getattr(self, name).copy())
+        return twin
 
     def _advance(self) -> None:
         if self._answer is None:

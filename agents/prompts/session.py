@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rollenv.agents.base import Action, ContextFull, EnvHandle, Session
-from rollenv.agents.engines.base import Engine, Ids, Sampling
+from rollenv.agents.engines.base import Engine, Ids, Response, Sampling
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
-from rollenv.agents.prompts.chat_format import ChatFormat, well_formed
+from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.core import UsageError
+from rollenv.parsing import well_formed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -73,22 +74,45 @@ class TokenSession(Session):
     _turns: list[tuple[str, str]] = field(default_factory=list)
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
+        prompt = self.ask(observation, info)
+        sampling, room = self.sampling, self.engine.max_context - len(prompt)
+        if sampling.max_new_tokens > room:
+            sampling = dataclasses.replace(sampling, max_new_tokens=room)
+        return self.take(
+            observation, prompt, await self.engine.generate(prompt, sampling, self.rng, session=self.number)
+        )
+
+    def ask(self, observation: str, info: dict[str, Any]) -> Ids:
+        """The prompt of the next turn, with room for an answer behind it.
+
+        Args:
+            observation: as the environment returned it last.
+            info: of the same reset or step.
+
+        Raises:
+            ContextFull: there is no room.
+        """
         prompt = self._prompt(observation, info)
         if self.max_prompt and len(prompt) > self.max_prompt:
             raise ContextFull(
                 f"the prompt has {len(prompt)} tokens, more than max_tokens={self.max_prompt} allows; "
                 "raise it (rollout.max_prompt_tokens in training), or shorten the template"
             )
-        room = self.engine.max_context - len(prompt)
-        if room < 1:
+        if self.engine.max_context - len(prompt) < 1:
             raise ContextFull(
                 f"the prompt has {len(prompt)} tokens and the model's context is {self.engine.max_context}; "
                 "shorten the prompt, or play a model with a longer context"
             )
-        sampling = self.sampling
-        if sampling.max_new_tokens > room:
-            sampling = dataclasses.replace(sampling, max_new_tokens=room)
-        response = await self.engine.generate(prompt, sampling, self.rng, session=self.number)
+        return prompt
+
+    def take(self, observation: str, prompt: Ids, response: Response) -> Action:
+        """The action that a response means, which is remembered for the prompts to come.
+
+        Args:
+            observation: that was answered.
+            prompt: from :meth:`ask`.
+            response: as drawn.
+        """
         ids = tuple(response.ids)
         said = self.codec.decode(ids)
         text = self._action(said)
@@ -108,6 +132,24 @@ class TokenSession(Session):
             response.finish,
             "" if said == text else said,
         )
+
+    def fork(self) -> TokenSession:
+        """One that knows the same and goes on apart; only its source of draws is this one's."""
+        if not (isinstance(self.play, Conversation) or self.play.history_length):
+            return self  # it knows nothing but the instructions
+        play = self.play.fork() if isinstance(self.play, Conversation) else self.play
+        return dataclasses.replace(self, play=play, _turns=self._turns.copy())
+
+    def become(self, other: TokenSession) -> None:
+        """Know what another session knows; the source of draws and the number stay."""
+        other = other.fork()
+        self.play, self._turns, self._instructions = other.play, other._turns, other._instructions
+
+    @property
+    def at_once(self) -> bool:
+        """Whether an answer is one token that the engine can draw in a plain call, for many sessions together."""
+        engine: Any = self.engine
+        return self.sampling.max_new_tokens == 1 and hasattr(engine, "answer_now") and not engine.suspended
 
     def close(self) -> None:
         if self.number >= 0:

@@ -15,6 +15,7 @@ from rollenv.core import Env, ResetResult, StepResult, UsageError
 from rollenv.envs.global_random import PrivateGlobals
 from rollenv.envs.ta.moves import candidates
 from rollenv.needs import extra
+from rollenv.parsing import well_formed
 
 Player = Callable[[str], str]
 
@@ -131,7 +132,7 @@ class TextArena(ReplayState):
 
     def _step(self, action: str) -> StepResult:
         # halves of surrogate pairs would be other text after JSON
-        self.actions.append(action[:_CLIP].encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        self.actions.append(well_formed(action[:_CLIP]))
         valid = self._play(self.actions[-1])
         done = self.error is not None or self._state.done
         truncated = not done and len(self.actions) >= self.max_turns

@@ -15,6 +15,7 @@ from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, UsageError
 from rollenv.envs.splits import check_split, in_split
 from rollenv.envs.tools.problem import Call, Judgement, Problem, counted
 from rollenv.envs.tools.random_calls import random_arguments
+from rollenv.parsing import well_formed
 from rollenv.tools.backend import Answer, Change, differences
 from rollenv.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, write_calls
 
@@ -177,7 +178,7 @@ class ToolEnv(Env):
             read = not any(call.problem for call in found)
             info = {"use_tool": True, "tool_responses": [answer.text for answer in answers], "valid": read}
             return self._after(ended=False, valid=not any(answer.failed for answer in answers), info=info)
-        message = _well_formed(message)
+        message = well_formed(message)  # so that a kept state is read as it was written
         self.messages.append(message)
         self._advance(message)
         said = self.current.user.reply(message)
@@ -284,11 +285,6 @@ class ToolEnv(Env):
         _ = self._current.start
         self._current.backend.unpack(copy.deepcopy(state["backend"]))
         self._current.user.told = dict(state["told"])
-
-
-def _well_formed(text: str) -> str:
-    """The text with halves of characters put together or replaced, so that a kept state is read as it was written."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _equal_calls(planned: Call, done: Call | str) -> bool:

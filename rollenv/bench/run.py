@@ -13,7 +13,8 @@ from rollenv.agents.base import Agent, ConstantAgent
 from rollenv.bench.suites import Part, Suite
 from rollenv.core import UsageError
 from rollenv.rollout.evaluate import Interval, mean_interval, pass_all, pass_at, to_play
-from rollenv.rollout.manager import RolloutManager, refuse_running_loop
+from rollenv.rollout.loops import refuse_running_loop
+from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Trajectory
 
 #: What agents that do nothing say, for the floor.

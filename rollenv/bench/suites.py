@@ -33,6 +33,7 @@ _SUITES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "bfcl": ("Berkeley Function Calling Leaderboard v4, the categories whose data is there.", ("tools:BFCL",)),
     "dbbench": ("AgentBench's database tasks (arXiv 2308.03688).", ("tools:DBBench",)),
     "spider": ("Spider's questions with InterCode's reward (arXiv 2306.14898).", ("tools:Spider",)),
+    "terminal": ("A shell: generated tasks, AgentBench's OS, InterCode-Bash.", ("shell:", "os:")),
     "tau2": ("tau2-bench with a scripted user, judged by its database (arXiv 2506.07982).", ("tools:Tau2",)),
 }
 
@@ -106,7 +107,9 @@ def suite(name: str, settings: Mapping[str, Any] | None = None, calls: str = "")
 
 
 #: Ids that hold other ids' tasks again, or that are for training: not in suites.
-_LEFT_OUT = ("tools:WorkBench-v0", "tools:DBBench-v0", "tools:Tiny")
+_LEFT_OUT = (
+    "tools:WorkBench-v0", "tools:DBBench-v0", "tools:Tiny", "os:AgentBench-v0-dev", "os:AgentBench-v0-train",
+)  # fmt: skip
 
 
 def _is_part_of(env_id: str) -> bool:

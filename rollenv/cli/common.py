@@ -84,9 +84,9 @@ def set_loudness(verbose: int, quiet: bool) -> None:
 
 
 AGENT_HELP = (
-    "random, oracle, noisy:SHARE (an oracle, that share of its actions replaced), constant:TEXT, react (matches words, "
-    "for tasks with tools), replay:FILE (stored answers), local:FOLDER (a model or a run), vllm:FOLDER, or chat:MODEL "
-    "at --base-url (the key is taken from OPENAI_API_KEY)."
+    "random, oracle, nop (does nothing), noisy:SHARE (an oracle, that share of its actions replaced), constant:TEXT, "
+    "react (matches words, for tasks with tools), replay:FILE (stored answers), local:FOLDER (a model or a run), "
+    "vllm:FOLDER, or chat:MODEL at --base-url (the key is taken from OPENAI_API_KEY)."
 )
 
 
@@ -173,7 +173,7 @@ def make_agent(name: str, options: AgentOptions | None = None, *, native: bool =
     Raises:
         UsageError: for an unknown name, or an option that it does not take.
     """
-    from rollenv.agents.base import ConstantAgent, OracleAgent, RandomAgent
+    from rollenv.agents.base import ConstantAgent, NopAgent, OracleAgent, RandomAgent
     from rollenv.agents.scripted import ReplayAgent, ScriptedAgent
 
     options = options or AgentOptions()
@@ -182,6 +182,8 @@ def make_agent(name: str, options: AgentOptions | None = None, *, native: bool =
         agent: Agent = RandomAgent()
     elif name == "oracle":
         agent = OracleAgent()
+    elif name == "nop":
+        agent = NopAgent()
     elif kind == "noisy":
         agent = OracleAgent(_share(argument))
     elif kind == "constant":

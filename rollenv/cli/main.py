@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 
 from rollenv import __version__
-from rollenv.cli import bench, check, completion, eval, health, info, list, new, play, serve, train, view
+from rollenv.cli import bench, check, completion, eval, forge, health, info, list, new, play, serve, train, view
 from rollenv.cli.common import console, error_console, set_loudness
 from rollenv.core import RollenvError
 
@@ -71,6 +71,7 @@ _COMMANDS = {
     "check": check,
     "view": view,
     "new": new,
+    "forge": forge,
 }
 for _name, _module in _COMMANDS.items():
     app.command(_name)(_prepared(_module.command))

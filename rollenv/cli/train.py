@@ -77,6 +77,11 @@ def _need_everything(config: TrainConfig) -> None:
     from rollenv import cards, hub
     from rollenv.registry import make, spec
 
+    if config.placement.by_ray:
+        import rollenv.trainers.launch  # it says what is missing
+    if config.rollout.shards:
+        import rollenv.trainers.fleet  # noqa: F401
+
     for env_id in dict.fromkeys(env.id for env in config.environments()):
         lacking = [need for need in spec(env_id).missing if isinstance(need, Package)]
         if lacking:
@@ -116,8 +121,13 @@ def _train(config: TrainConfig, run: RunDir) -> Result:
     gc.collect()
     gc.freeze()  # torch's objects stay; without this, every full collection would walk over them again
     gc.set_threshold(100_000, 20, 20)  # a batch makes a million small objects that are all in use until it is done
-    with _Display() as display, Trainer(config, run, display.watch) as trainer:
-        return trainer.fit()
+    with _Display() as display:
+        if config.placement.by_ray:
+            from rollenv.trainers.launch import train_on_ranks
+
+            return train_on_ranks(config, run, display.watch)
+        with Trainer(config, run, display.watch) as trainer:
+            return trainer.fit()
 
 
 class _Display:

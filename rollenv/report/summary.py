@@ -157,6 +157,11 @@ CURVES: tuple[Chart, ...] = (
         "Samples of the batch that change the weights; those whose advantages are all 0 do not.",
         (("trained_samples", "samples"),),
     ),
+    (
+        "Sharing",
+        "Tokens of the trained samples for each token that the model computed. Samples that begin alike share that.",
+        (("sharing", "ratio"),),
+    ),
     ("Learning rate", "The step size of the optimizer.", (("lr", "learning rate"),)),
     ("Tokens per second", "Tokens that were read and written while episodes were played.", (("tokens_per_s", "rate"),)),
     (

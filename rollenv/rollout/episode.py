@@ -10,10 +10,10 @@ import reprlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session
-from rollenv.agents.engines.base import EngineFailed
+from rollenv.agents.engines.base import EngineFailed, EngineLost
 from rollenv.core import RollenvError, UsageError
 from rollenv.rollout import border
 from rollenv.rollout.border import BadValue
@@ -21,6 +21,9 @@ from rollenv.rollout.ending import GRACE, Ending
 from rollenv.rollout.records.health import Health, Record
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.rollout.workers.base import EnvFailure, Seen, WorkerEnv, Workers, failed, says, told
+
+if TYPE_CHECKING:
+    from rollenv.rollout.lockstep import LockStep
 
 logger = logging.getLogger(__name__)
 
@@ -179,6 +182,8 @@ class Episode:
     """Whether a CancelledError is what somebody wanted."""
     interrupted: Callable[[], bool] = never
     """Whether a KeyboardInterrupt is the user's."""
+    together: LockStep | None = None
+    """Where episodes advance together as long as nothing unusual happens."""
     env: WorkerEnv | None = None
     records: tuple[Record, ...] = ()
     """Where successes are noted: the environment id's and the worker's."""
@@ -256,14 +261,18 @@ class Episode:
         trajectory = self.trajectory
         seen = await self._robust("reset")
         session = self._start_session()
+        action: Action | None = None
         try:
+            if self.together is not None:
+                seen, action = await self.together.play(self, session, seen)
             while not (seen.terminated or seen.truncated):
-                action = await self._answer(session, seen)
+                action = action or await self._answer(session, seen)
                 if action is None:
                     seen.truncated = True
                     break
                 before, seen = seen, await self._robust("step", action.text)
                 trajectory.turns.append(turn_of(before, action, seen))
+                action = None
         finally:
             self._end_session(session)
         trajectory.status = "terminated" if seen.terminated else "truncated"
@@ -279,7 +288,7 @@ class Episode:
         try:
             return self.agent.start(self, self.trajectory.task.seed * 1_000_003 + self.trajectory.member)
         except BaseException as error:
-            raise self._of_agent("start()", error) from error
+            raise self.of_agent("start()", error) from error
 
     def _end_session(self, session: Session) -> None:
         try:
@@ -311,7 +320,7 @@ class Episode:
         except ContextFull:
             return None
         except BaseException as error:
-            raise self._of_agent("act()", error) from error
+            raise self.of_agent("act()", error) from error
         finally:
             self.watchdog.rest()
             self.trajectory.agent_seconds += self.clock() - began
@@ -324,13 +333,19 @@ class Episode:
         """Whether the task is to end, or what it waits for."""
         return bool(self.watchdog.expired) or self.asked()
 
-    def _of_agent(self, what: str, error: BaseException) -> BaseException:
-        """What an exception of the agent's means."""
+    def of_agent(self, what: str, error: BaseException) -> BaseException:
+        """What an exception of the agent's means.
+
+        Args:
+            what: the call that raised it.
+            error: what it raised.
+        """
         if isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired():
             return AgentFailed(f"the agent did not answer within {self.limits.agent} s")
         if isinstance(error, BadValue):
             return AgentFailed(f"what the agent's {what} returned is wrong: {error}")
-        if isinstance(error, EngineFailed) or not (isinstance(error, Exception) or self._ends(error)):
+        failed = isinstance(error, EngineFailed) and not isinstance(error, EngineLost)
+        if failed or not (isinstance(error, Exception) or self._ends(error)):
             return AgentFailed(f"the agent's {what} raised {told(error)}")
         if not isinstance(error, RollenvError) and isinstance(error, Exception):
             who = f"the agent {type(self.agent).__module__}.{type(self.agent).__qualname__}"

@@ -14,7 +14,8 @@ from typing import Any
 from rollenv.agents.base import Agent
 from rollenv.core import UsageError
 from rollenv.registry import spec
-from rollenv.rollout.manager import RolloutManager, refuse_running_loop
+from rollenv.rollout.loops import refuse_running_loop
+from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
 
 #: Tasks of an evaluation of what has no end of them.

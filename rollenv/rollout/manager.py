@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import itertools
 import logging
-import signal
-import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
 
 from rollenv.agents.base import Agent
 from rollenv.core import UsageError
-from rollenv.rollout.clock import Clock, Deadlock
-from rollenv.rollout.ending import GRACE
+from rollenv.rollout.clock import Clock
 from rollenv.rollout.episode import Episode, Limits
 from rollenv.rollout.filters import Filter
+from rollenv.rollout.lockstep import LockStep
+from rollenv.rollout.loops import Interrupts, Loop, ThreadLoop, refuse_running_loop
 from rollenv.rollout.race import Race
 from rollenv.rollout.records.flight import FlightRecorder
 from rollenv.rollout.records.health import Health
@@ -33,6 +33,20 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two writings of the health file.
 HEALTH_EVERY = 2.0
+
+
+class Helps(Protocol):
+    """Plays groups elsewhere."""
+
+    async def play(self, manager: RolloutManager, group: Group, size: int) -> bool:
+        """Have a group played; false if it is to be played here.
+
+        Args:
+            manager: whose group it is.
+            group: to be filled.
+            size: its trajectories.
+        """
+        ...
 
 
 class RolloutManager:
@@ -49,6 +63,9 @@ class RolloutManager:
         unhealthy_after: episodes of one environment id that may fail in a row before the rollout stops.
         run_dir: a folder for ``health.json``, which is kept up to date; SIGUSR1 adds a flight record.
         clock: virtual time works for workers and agents that only wait for timers.
+        thread: the event loop runs in a thread of its own, so that what was begun goes on between calls.
+        lock_step: let episodes in this process whose answers are one token advance together
+            (:class:`~rollenv.rollout.lockstep.LockStep`). The trajectories are the same, and cost less.
     """
 
     def __init__(
@@ -64,6 +81,8 @@ class RolloutManager:
         unhealthy_after: int = 64,
         run_dir: str | Path | None = None,
         clock: Clock = Clock.REAL,
+        thread: bool = False,
+        lock_step: bool = True,
     ):
         if max_concurrent is not None and max_concurrent < 1:
             raise UsageError(f"max_concurrent must be at least 1, got {max_concurrent}")
@@ -76,9 +95,12 @@ class RolloutManager:
         self.flight = FlightRecorder(self.health)
         #: What the last batch, or the stream so far, kept and dropped.
         self.stats = RolloutStats()
+        self.together = LockStep() if lock_step and isinstance(self.workers, InlineWorkers) else None
+        #: Processes that play some groups of a batch.
+        self.helpers: Helps | None = None
         self._slots: asyncio.Semaphore | None = None
         self._interrupts = Interrupts()
-        self._loop = _Loop(clock)
+        self._loop: Loop | ThreadLoop = ThreadLoop(clock) if thread else Loop(clock)
         self._finalizer = weakref.finalize(self, self._loop.close)
 
     # -- from ordinary code ------------------------------------------------------------------------------------------
@@ -98,7 +120,7 @@ class RolloutManager:
             UsageError: a task's id or arguments are wrong.
             EnvUnhealthy: an environment fails repeatedly.
             AgentUnhealthy: the agent does.
-            Exception: any exception of the agent except ``AgentFailed`` and ``EngineFailed``.
+            Exception: any exception of the agent except ``AgentFailed`` and ``EngineFailed``; ``EngineLost`` is one.
         """
         return self.run(self.collect_async(list(tasks), group_size, extra_members=extra_members), "collect")
 
@@ -155,7 +177,23 @@ class RolloutManager:
         except UsageError:
             coroutine.close()
             raise
-        return self._loop.runner.run(coroutine)
+        return self._loop.run(coroutine)
+
+    def reacts(self) -> bool:
+        """Whether :meth:`run` would begin: not while what was begun before blocks the event loop's thread."""
+        return self._loop.reacts()
+
+    def beside(self, agent: Agent, *, keep_views: bool = False) -> RolloutManager:
+        """A manager for another agent on the same loop, workers and health records; it need not be closed.
+
+        Args:
+            agent: who plays.
+            keep_views: store a drawing of the state with every turn.
+        """
+        other = copy.copy(self)
+        other.agent, other.keep_views, other.stats = agent, keep_views, RolloutStats()
+        other.together, other.helpers = self.together and LockStep(), None
+        return other
 
     def close(self) -> None:
         """Close the event loop. Optional: otherwise the garbage collector does it later."""
@@ -205,6 +243,7 @@ class RolloutManager:
         done: list[Group] = []
         lacking: list[Group] = []
         numbers = itertools.count()
+        share = not (extra_groups or extra_members or self.max_concurrent or self.keep_views)
         async with self.watching(), Race[Group]() as race:
             waiting: dict[int, Task] = {}
 
@@ -212,7 +251,8 @@ class RolloutManager:
                 for task in itertools.islice(tasks, n):
                     number = next(numbers)
                     waiting[number] = task
-                    race.start(self.play_group(Group(task, [], number), group_size, extra_members))
+                    play = self._shared if share and number < groups else self.play_group
+                    race.start(play(Group(task, [], number), group_size, extra_members))
 
             start(groups + extra_groups)
             while len(done) < groups and race.running:
@@ -254,6 +294,13 @@ class RolloutManager:
                     watch(trajectory)
         return trajectories
 
+    async def _shared(self, group: Group, size: int, extra_members: int) -> Group:
+        """Let another process play a group, where there is one and nothing of this one is needed."""
+        helpers = None if self.reward or self.on_trajectory else self.helpers
+        if helpers is None or not await helpers.play(self, group, size):
+            await self.play_group(group, size, extra_members)
+        return group
+
     async def play_group(self, group: Group, size: int, extra_members: int = 0) -> Group:
         """Fill a group with the first ``size`` trajectories that complete.
 
@@ -287,6 +334,10 @@ class RolloutManager:
         group.trajectories = sorted(complete + failed[: size - len(complete)], key=lambda t: t.member)
         return group
 
+    def oldest_version(self, group: Group) -> int | None:
+        """The oldest weights that a token of a group in play was drawn with; None before the first."""
+        return group.oldest_version
+
     async def _play(self, trajectory: Trajectory, race: Race[Trajectory]) -> Trajectory:
         episode = Episode(
             trajectory,
@@ -298,6 +349,7 @@ class RolloutManager:
             asyncio.get_running_loop().time,
             race.asked,
             self._interrupts.take,
+            self.together,
         )
         with self.flight.following(episode):
             try:
@@ -348,79 +400,6 @@ class RolloutManager:
             self.health.save(self.run_dir / "health.json", self.workers.report())
         except OSError as error:  # a full disk must not end the rollout
             logger.warning("health.json cannot be written: %s", error)
-
-
-class Interrupts:
-    """Distinguishes the user's KeyboardInterrupt from one that an environment or an agent raised."""
-
-    def __init__(self) -> None:
-        self._waiting = 0
-
-    def take(self) -> bool:
-        """Whether the user pressed Ctrl-C."""
-        return self._waiting > 0
-
-    @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
-        """While inside, record each SIGINT before the previous handler runs."""
-        before = signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is not threading.main_thread() or not callable(before):
-            yield
-            return
-        self._waiting = 0
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self._waiting += 1
-            before(number, frame)
-
-        signal.signal(signal.SIGINT, note)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-
-class _Loop:
-    """A runner that can be closed wherever the garbage collector happens to find it."""
-
-    def __init__(self, clock: Clock):
-        self.clock = clock
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.runner = asyncio.Runner(loop_factory=self._make)
-
-    def _make(self) -> asyncio.AbstractEventLoop:
-        self.loop = self.clock.new_loop()
-        return self.loop
-
-    def close(self) -> None:
-        """Free the loop."""
-        if self.loop is None or self.loop.is_closed():
-            return
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            with contextlib.suppress(Deadlock):
-                self.loop.run_until_complete(_end_tasks())
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-        self.loop.close()  # while another loop runs, nothing can be run on this one
-
-
-async def _end_tasks() -> None:
-    """Cancel what agents and callbacks left running; a task that ignores it is abandoned."""
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    if left:
-        await asyncio.wait(left, timeout=GRACE)
-
-
-def refuse_running_loop(instead: str) -> None:
-    """Raise UsageError, with what to write instead, where an event loop is running: it would stand still."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise UsageError(f"an event loop is running here, as in a notebook; use `{instead}`")
 
 
 def check_sizes(groups: int, group_size: int, extra_groups: int, extra_members: int) -> None:

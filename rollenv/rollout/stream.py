@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -33,6 +33,7 @@ class RolloutStream:
         extra_members: trajectories that are begun besides in each group; the slowest are cancelled.
         max_staleness: in updates of the weights.
         keep: a group for which this is false is dropped.
+        batches: how many are wanted in all; no group is begun that none of them needs.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class RolloutStream:
         extra_members: int = 0,
         max_staleness: int = 1,
         keep: Filter | None = None,
+        batches: int | None = None,
     ):
         check_sizes(groups, group_size, extra_groups, extra_members)
         if max_staleness < 0:
@@ -53,8 +55,8 @@ class RolloutStream:
         self.manager = manager
         self.groups, self.group_size = groups, group_size
         self.extra_groups, self.extra_members = extra_groups, extra_members
-        self.max_staleness, self.keep = max_staleness, keep
-        self.updates = 0
+        self.max_staleness, self.keep, self.batches = max_staleness, keep, batches
+        self.updates = self.returned = 0
         self.version = getattr(manager.agent, "version", 0)
         self._again: deque[Task] = deque()
         self._source = iter(source)
@@ -90,12 +92,13 @@ class RolloutStream:
                 self._pump.result()
             self._changed.clear()
             await self._changed.wait()
-        if len(self._ready) < self.groups and self._next_task():
+        if len(self._ready) < self.groups and self.returned != self.batches and self._next_task():
             raise UsageError(
                 f"after {self.updates} updates max_staleness={self.max_staleness} allows no further batch: call "
                 "update_weights() before the next next_batch(), or raise max_staleness"
             )
         batch = [self._ready.popleft() for _ in range(min(self.groups, len(self._ready)))]
+        self.returned += 1
         for group in batch:
             self.manager.stats.kept(group)
         self._admit()
@@ -104,13 +107,7 @@ class RolloutStream:
     async def update_weights(self, weights: Any = None) -> None:
         """Give the agent new weights, between two tokens; unfinished responses continue after the tokens they have."""
         agent: Any = self.manager.agent
-        if not hasattr(agent, "update_weights"):
-            raise UsageError(f"{type(agent).__name__} has no update_weights(): there is nothing to train in it")
-        await agent.suspend()
-        try:
-            await agent.update_weights(weights)
-        finally:
-            await agent.resume()
+        await renew(agent, weights)
         self.updates += 1
         self.version = agent.version
         self._expire()
@@ -127,14 +124,17 @@ class RolloutStream:
         ]
         return {"staleness/mean": sum(ages) / max(1, len(ages)), "staleness/max": max(ages, default=0)}
 
+    @property
+    def pending(self) -> list[Task]:
+        """Tasks that were taken from the source and are in no batch yet: those of this run's next batches."""
+        groups = [*self._ready, *(group for group, _ in self._playing.values())]
+        return [*(group.task for group in sorted(groups, key=lambda g: g.number)), *self._again]
+
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
         """Begin groups while there is room and they will not be too old when their turn comes."""
-        while (
-            len(self._playing) < self.groups + self.extra_groups
-            and self._begun < (self.updates + self.max_staleness + 1) * self.groups + self.extra_groups
-        ):
+        while len(self._playing) < self.groups + self.extra_groups and self._begun < self._allowed():
             if not self._next_task():
                 break
             task = self._again.popleft()
@@ -143,6 +143,11 @@ class RolloutStream:
             self._playing[group.number] = group, playing
             self._begun += 1
         self._changed.set()
+
+    def _allowed(self) -> int:
+        """How many groups may have been begun by now."""
+        fresh = (self.updates + self.max_staleness + 1) * self.groups + self.extra_groups
+        return fresh if self.batches is None else min(fresh, self.batches * self.groups)
 
     def _next_task(self) -> bool:
         """Fetch the next task, if there is one."""
@@ -171,7 +176,7 @@ class RolloutStream:
             self._changed.set()
 
     def _stale(self, group: Group) -> bool:
-        oldest = group.oldest_version
+        oldest = self.manager.oldest_version(group)
         return oldest is not None and oldest < self.version - self.max_staleness
 
     def _expire(self) -> None:
@@ -195,12 +200,31 @@ class RolloutStream:
         self._begun -= 1
 
 
+async def renew(agent: Any, weights: Any = None) -> None:
+    """Give an agent new weights, between two tokens.
+
+    Args:
+        agent: one that is Updatable.
+        weights: as its ``update_weights`` takes them.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not hasattr(agent, "update_weights"):
+        raise UsageError(f"{type(agent).__name__} has no update_weights(): there is nothing to train in it")
+    await agent.suspend()
+    try:
+        await agent.update_weights(weights)
+    finally:
+        await agent.resume()
+
+
 class TailBatches:
     """Batches in which long tasks wait for each other (RollPacker, NSDI 2026, section 4).
 
     A short round begins more groups and members than it needs and keeps the first; the tasks of the others are put by.
-    When enough of them are there, a long round plays those alone, all to the end. No task is lost, and few rounds wait
-    for a long one.
+    When enough of them are there, or the source has ended, a long round plays those alone, all to the end. No task is
+    lost, and few rounds wait for a long one.
     """
 
     def __init__(
@@ -224,10 +248,13 @@ class TailBatches:
     async def next_batch(self) -> list[Group]:
         """The next batch, of a long round if enough long tasks wait, else of a short one."""
         if len(self.long) >= self.groups:
-            tasks = [self.long.popleft() for _ in range(self.groups)]
-            return await self.manager.batch_async(tasks, self.groups, self.group_size, keep=self.keep)
+            return await self._long_round()
+        fresh = list(itertools.islice(self.source, self.groups + self.extra_groups))
+        if len(fresh) < self.groups:  # the source has ended
+            self.long += fresh
+            return await self._long_round()
         batch = await self.manager.batch_async(
-            self.source,
+            itertools.chain(fresh, self.source),
             self.groups,
             self.group_size,
             extra_groups=self.extra_groups,
@@ -236,3 +263,12 @@ class TailBatches:
         )
         self.long += self.manager.stats.unfinished
         return batch
+
+    async def _long_round(self) -> list[Group]:
+        """Those that wait, all to the end; others follow where groups are dropped."""
+        return await self.manager.batch_async(self._waiting_first(), self.groups, self.group_size, keep=self.keep)
+
+    def _waiting_first(self) -> Iterator[Task]:
+        while self.long:
+            yield self.long.popleft()
+        yield from self.source

@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 if __package__:
-    from rollenv.sandbox.inside import files, report, terminal
+    from rollenv.sandbox.inside import accounts, files, report, terminal
     from rollenv.sandbox.inside.interpreter import run_program, runner, serve_cells
 else:
+    import accounts  # type: ignore[import-not-found,no-redef]
     import files  # type: ignore[import-not-found,no-redef]
     import report  # type: ignore[import-not-found,no-redef]
     import terminal  # type: ignore[import-not-found,no-redef]
@@ -34,8 +35,9 @@ REQUESTS, REPORTS = 1000, 1001
 TERMINAL = (1002, 1003)
 #: Modules of this folder, which code that imports one of that name does not mean.
 _OURS = (
-    "archive", "charts", "child", "container", "enforce", "files", "formats", "interpreter", "jail", "kernel", "linux",
-    "magics", "notify", "processes", "report", "room", "seccomp", "sessions", "sockets", "terminal", "tunnel", "watch",
+    "accounts", "archive", "charts", "child", "container", "enforce", "files", "formats", "interpreter", "jail",
+    "kernel", "linux", "machine", "magics", "notify", "processes", "report", "room", "seccomp", "sessions", "sockets",
+    "terminal", "tunnel", "watch",
 )  # fmt: skip
 
 
@@ -88,6 +90,8 @@ def begin(scratch: str) -> None:
         os.environ.clear()
         os.environ.update(terms["env"])
         os.chdir(scratch)
+        if user := terms.get("user"):
+            accounts.become(user)
         os.chdir(terms.get("cwd") or ".")
         _limit(terms)
         if terms["do"] == "command":

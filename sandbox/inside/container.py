@@ -7,6 +7,7 @@ another user and has none.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import socket
@@ -23,8 +24,8 @@ else:  # its source was sent to the container
     import seccomp  # type: ignore[import-not-found,no-redef]
     import watch  # type: ignore[import-not-found,no-redef]
 
-#: Who code is, and who ends it: a user whom it cannot signal.
-CODE_USER, ENDER = 1000, 2
+#: Who ends code: a user whom it cannot signal.
+ENDER = 2
 #: All that can be written to.
 WRITABLE = ("/box", "/tmp", "/dev/shm", "/home")
 SCRATCH = "/box/home"
@@ -42,7 +43,8 @@ def main() -> None:
     for fd in (0, 1, 2):
         os.dup2(nowhere, fd)
     sys.path.remove("")  # what runs here must not choose what the kernel imports
-    limit, seconds, *names = sys.argv[1:]
+    limit, seconds, user, *names = sys.argv[1:]
+    as_code = functools.partial(_as_code, int(user))
     loaded = []
     for name in names:
         with contextlib.suppress(ImportError):
@@ -50,7 +52,7 @@ def main() -> None:
             loaded.append(name)
     linux.set_dumpable(False)
     linux.forget_arguments()
-    _as_code(lambda: os.makedirs(SCRATCH, exist_ok=True))
+    as_code(lambda: os.makedirs(SCRATCH, exist_ok=True))
     _reset_times()
     rules = _rules()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -59,7 +61,8 @@ def main() -> None:
         for fd in (inward, outward, ours.detach()):
             os.close(fd)
         linux.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        room.Room(theirs, _harden(rules), SCRATCH, _end_all, _clean).serve()
+        end_all = functools.partial(_end_all, int(user))
+        room.Room(theirs, _harden(rules, int(user)), SCRATCH, end_all, lambda: _clean(as_code)).serve()
     theirs.close()
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     oom = next((os.open(path, os.O_RDONLY) for path in OOM if os.path.exists(path)), None)
@@ -78,12 +81,12 @@ def main() -> None:
     serving.serve()
 
 
-def _harden(rules: int | None) -> Callable[[], None]:
+def _harden(rules: int | None, user: int) -> Callable[[], None]:
     # Files without names are freed some time after their owner was killed, and meanwhile the machine kills others too.
     program = seccomp.filter_program(memfd=False)
 
     def harden() -> None:
-        _become(CODE_USER)
+        _become(user)
         linux.drop_capabilities()
         linux.set_dumpable(True)
         linux.go_first_when_memory_is_short()
@@ -109,32 +112,32 @@ def _become(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def _as_code(action: Callable[[], None]) -> None:
+def _as_code(user: int, action: Callable[[], None]) -> None:
     """Do something with code's rights, and wait for it."""
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
-            _become(CODE_USER)
+            _become(user)
             action()
         os._exit(0)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
 
 
-def _end_all(number: int) -> None:
+def _end_all(user: int, number: int) -> None:
     """Signal all processes of code's user, by one whom that user cannot signal: what the call reaches has no say."""
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
-            os.setresuid(ENDER, CODE_USER, ENDER)
+            os.setresuid(ENDER, user, ENDER)
             os.kill(-1, number)
         os._exit(0)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
 
 
-def _clean() -> None:
-    _as_code(_wipe)
+def _clean(as_code: Callable[[Callable[[], None]], None]) -> None:
+    as_code(_wipe)
     _reset_times()
 
 

@@ -39,6 +39,7 @@ class Enforcer:
         self.home: Room | None = None
         self._look_at = self._looked = self._soothe_at = 0.0
         self._paused_at: float | None = None
+        self._ending = False  # whether everything in the home room is being ended
 
     def _on_room(self, room: Room) -> bool:
         raise NotImplementedError
@@ -141,9 +142,9 @@ class Enforcer:
         self._settle()
 
     def _settle(self) -> None:
-        """Wait until those that were killed are gone, lest the next request goes to one of them."""
-        until = time.monotonic() + 2.0
-        while self.home is not None and self.home.children and (left := until - time.monotonic()) > 0:
+        """Wait until those that were killed are gone, lest the next request goes to one, or pays for their memory."""
+        until = time.monotonic() + 2.5
+        while self.home is not None and self._ending and (left := until - time.monotonic()) > 0:
             if select.select([self.home.connection], [], [], left)[0] and not self._on_room(self.home):
                 break  # its end is noticed elsewhere
 
@@ -157,6 +158,7 @@ class Enforcer:
     def _stop_all(self) -> None:
         for room in self.rooms:
             if room is self.home:
-                room.order(kill_all=True)
+                self._ending = True
+                room.order(end_all=0)
             else:
                 room.end()

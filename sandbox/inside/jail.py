@@ -17,6 +17,7 @@ import errno
 import importlib
 import json
 import os
+import pwd
 import signal
 import socket
 import stat
@@ -25,10 +26,11 @@ from collections.abc import Callable
 from typing import Any
 
 if __package__:
-    from rollenv.sandbox.inside import kernel, linux, processes, room, seccomp, watch
+    from rollenv.sandbox.inside import kernel, linux, machine, processes, room, seccomp, watch
 else:  # started by path, without the weight of the package
     import kernel  # type: ignore[import-not-found,no-redef]
     import linux  # type: ignore[import-not-found,no-redef]
+    import machine  # type: ignore[import-not-found,no-redef]
     import processes  # type: ignore[import-not-found,no-redef]
     import room  # type: ignore[import-not-found,no-redef]
     import seccomp  # type: ignore[import-not-found,no-redef]
@@ -75,13 +77,18 @@ def main(channel: int) -> None:
         proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         if privileged:
             linux.unshare(linux.CLONE_NEWNS)
-            own_files = _build_root(settings)
-            _enter_namespaces_as_root(proc)
+            own_files = _build_root(settings, machine.namespace_of_users() if "machine" in settings else None)
+            _enter_namespaces_as_root(proc, machine.users(os.getpid()) if "machine" in settings else _two_users())
         else:
-            _enter_namespaces_as_user()
+            if "machine" in settings:
+                _enter_namespaces_as_user(KERNEL_USER, _mapper())
+            else:
+                _enter_namespaces_as_user(CODE_USER)
             own_files = _build_root(settings)
         socket.sethostname("sandbox")
         linux.loopback_up()
+        if settings.get("listens"):
+            _hand_out_listening(channel, settings["listens"])
     except OSError as error:
         _refuse(channel, error)
     child = os.fork()
@@ -97,6 +104,14 @@ def main(channel: int) -> None:
     os.closerange(3, 1 << 12)
     _, status = os.waitpid(child, 0)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def _hand_out_listening(channel: int, ports: list[int]) -> None:
+    """Give sockets that listen in this network to the process outside, which accepts from them."""
+    with contextlib.ExitStack() as inside:
+        sockets = [inside.enter_context(socket.create_server(("127.0.0.1", port), backlog=64)) for port in ports]
+        with socket.socket(fileno=os.dup(channel)) as outside:
+            socket.send_fds(outside, [b"1"], [each.fileno() for each in sockets])
 
 
 def _may_be_others() -> bool:
@@ -129,17 +144,20 @@ def _refuse(channel: int, error: OSError) -> None:
 # -- namespaces ------------------------------------------------------------------------------------------------------
 
 
-def _enter_namespaces_as_root(proc: int) -> None:
+def _two_users() -> str:
+    first = OUTSIDE + 2 * os.getpid()  # no other jail that runs has it
+    return f"{KERNEL_USER} {first} 1\n{CODE_USER} {first + 1} 1\n"
+
+
+def _enter_namespaces_as_root(proc: int, users: str) -> None:
     """Only a process outside may say who the users inside are: a helper, forked before."""
     go, ready = os.pipe()
-    first = OUTSIDE + 2 * os.getpid()  # no other jail that runs has it
     helper = os.fork()
     if helper == 0:
         os.close(ready)
         os.read(go, 1)
         for name in ("uid_map", "gid_map"):
-            lines = f"{KERNEL_USER} {first} 1\n{CODE_USER} {first + 1} 1\n"
-            _write(f"{os.getppid()}/{name}", lines, proc)
+            _write(f"{os.getppid()}/{name}", users, proc)
         os._exit(0)
     os.close(go)
     linux.unshare(_NAMESPACES)
@@ -152,12 +170,55 @@ def _enter_namespaces_as_root(proc: int) -> None:
     os.setresuid(KERNEL_USER, KERNEL_USER, KERNEL_USER)
 
 
-def _enter_namespaces_as_user() -> None:
+def _enter_namespaces_as_user(inside: int, map_many: Callable[[], bool] | None = None) -> None:
     uid, gid = os.geteuid(), os.getegid()
     linux.unshare(_NAMESPACES)
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{CODE_USER} {uid} 1\n")
-    _write("/proc/self/gid_map", f"{CODE_USER} {gid} 1\n")
+    if map_many is None or not map_many():
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{inside} {uid} 1\n")
+        _write("/proc/self/gid_map", f"{inside} {gid} 1\n")
+
+
+def _mapper() -> Callable[[], bool] | None:
+    """What gives a user namespace of this process root and the users that /etc/subuid has for it; None without any.
+
+    newuidmap and newgidmap (Debian's uidmap) do that, for a process outside of the namespace: a helper, forked before.
+    """
+    found = [(f"/usr/bin/new{kind}map", os.geteuid() if kind == "uid" else os.getegid()) for kind in ("uid", "gid")]
+    ranges = [_subordinate(f"/etc/sub{kind}") for kind in ("uid", "gid")]
+    if not all(ranges) or not all(os.access(program, os.X_OK) for program, _ in found):
+        return None
+    go, ready = os.pipe()
+    pid, helper = os.getpid(), os.fork()
+    if helper == 0:
+        os.close(ready)
+        if not os.read(go, 1):
+            os._exit(1)
+        for (program, own), (first, count) in zip(found, ranges, strict=True):
+            if os.spawnv(os.P_WAIT, program, [program, str(pid), "0", str(own), "1", "1", first, count]) != 0:
+                os._exit(1)
+        os._exit(0)
+    os.close(go)
+
+    def map_many() -> bool:
+        with open(ready, "wb", buffering=0) as pipe:
+            pipe.write(b"x")
+        return os.waitpid(helper, 0)[1] == 0
+
+    return map_many
+
+
+def _subordinate(path: str) -> list[str]:
+    """The first range of users or groups that the system has given to this user."""
+    names = {str(os.geteuid())}
+    with contextlib.suppress(KeyError):
+        names.add(pwd.getpwuid(os.geteuid()).pw_name)
+    with contextlib.suppress(OSError), open(path) as lines:
+        for line in lines:
+            name, first, count = [*line.strip().split(":"), "", ""][:3]
+            if name in names and first.isdecimal() and count.isdecimal():
+                return [first, str(min(int(count), machine.USERS - 1))]
+    return []
 
 
 def _write(path: str, text: str, folder: int | None = None) -> None:
@@ -171,9 +232,10 @@ def _write(path: str, text: str, folder: int | None = None) -> None:
 # -- the file system -------------------------------------------------------------------------------------------------
 
 
-def _build_root(settings: dict[str, Any]) -> bool:
+def _build_root(settings: dict[str, Any], users: int | None = None) -> bool:
     """A root in memory that shows the system read-only, and the move into it. Whether its files are the jail's own."""
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    folders = machine.open_folders(settings["machine"]) if "machine" in settings else {}
     root = "/tmp"
     wanted = [*SYSTEM, *settings["read_only"]]
     found = {
@@ -195,13 +257,15 @@ def _build_root(settings: dict[str, Any]) -> bool:
     linux.mount("/proc", f"{root}/proc", None, linux.MS_BIND | linux.MS_REC)
     linux.mount("devices", f"{root}/dev", "tmpfs", linux.MS_NOSUID, "size=64k,mode=755")
     os.mkdir(f"{root}/dev/pts", 0o755)  # for terminals
-    for device in DEVICES:
+    for device in machine.DEVICES if "machine" in settings else DEVICES:
         _make_device(device, f"{root}/dev/{device}")
     for name, target in {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
         os.symlink(target, f"{root}/dev/{name}")
     for inner, shown in PLACES.items():
         os.symlink(f"{SCRATCH}/{inner}", f"{root}/{shown}")
     linux.mount("none", f"{root}/dev", None, linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID)
+    if "machine" in settings:
+        own = [machine.show_folders(settings["machine"], folders, root, users)]
     linux.pivot_root(root)
     return all(own)
 
@@ -279,7 +343,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     )
     linux.set_dumpable(False)
     linux.forget_arguments()
-    linux.drop_bounding_set()
+    linux.drop_bounding_set(machine.CAPABILITIES if "machine" in settings else ())
     os.chdir("/")
     if any(map(_place, settings["read_only"])):
         _mount_scratch(settings)  # Python itself lies where every room has its scratch folder
@@ -289,11 +353,15 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     oom = settings["oom"]
     program = seccomp.filter_program(memfd=oom is not None, affinity=settings["share"] is not None)
 
-    def build() -> tuple[Callable[[], None], str]:
+    def build() -> room.Built:
+        if "machine" in settings:
+            written = machine.build(settings, _mount_proc)
+            return room.Built(machine.hardener(oom is not None, settings["share"] is not None), "/", written, True)
         if proc:
             _mount_proc()
         _mount_scratch(settings)
-        return _harden(privileged, program), f"{SCRATCH}/home"
+        scratch = linux.out_of_the_way(os.open(SCRATCH, os.O_RDONLY | os.O_DIRECTORY))
+        return room.Built(_harden(privileged, program), f"{SCRATCH}/home", scratch)
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
@@ -317,6 +385,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     serving = kernel.Kernel(
         channel, channel, new_room=_asker(ours), common=None, watch=watching, idle_seconds=settings["seconds"]
     )
+    serving.only_room = "machine" in settings
     ready = {"proc": proc, "landlock": linux.landlock_version(), "loaded": loaded, "memory_group": oom is not None}
     ready |= {"own_users": privileged, "own_files": settings["own_files"]}
     serving.send({"id": 0, "ready": {**ready, "scratch": f"{SCRATCH}/home"}})
@@ -332,12 +401,12 @@ def _own_network() -> None:
     linux.loopback_up()
 
 
-def _mount_proc() -> bool:
+def _mount_proc(place: str = "/proc") -> bool:
     """A /proc of this pid namespace. A machine that hides parts of its own does not allow a full one inside either."""
     try:
-        linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+        linux.mount("proc", place, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     except OSError:
-        linux.mount("none", "/proc", "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
+        linux.mount("none", place, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
         return False
     return True
 

@@ -70,6 +70,7 @@ class Kernel(Enforcer):
         super().__init__(watch, idle_seconds)
         self.inward, self.outward = inward, outward
         self.new_room, self.home = new_room, common
+        self.only_room = False  # whether nothing can take the place of the home room
         self.spare: Room | None = None
         self.named: dict[str, Child] = {}
         self.inbox = bytearray()
@@ -235,9 +236,18 @@ class Kernel(Enforcer):
 
     def _op_file(self, request: Json, payload: bytes) -> None:
         """A fork does something to a file."""
-        names = ("what", "path", "to", "max_bytes", "parts", "recursive", "port")
+        names = ("what", "path", "to", "max_bytes", "parts", "recursive", "port", "follow")
         terms = {name: request[name] for name in names if name in request}
         self._begin(self._fork(self._the_home()), request, payload, do="file", **terms)
+
+    def _op_pack(self, request: Json, payload: bytes) -> None:
+        """A fork with the rights of the room's first process packs what was written in a machine."""
+        child = self._fork(self._the_home(), trusted=True)
+        self._begin(child, request, payload, do="file", what="pack_machine", path="the machine")
+
+    def _op_end_all(self, request: Json, _: bytes) -> None:
+        """Kill everything in the home room, and wait until nothing of it is left."""
+        self._the_home().order(end_all=request["id"])
 
     def _op_open(self, request: Json, _: bytes) -> None:
         """A fork that stays and runs cell after cell."""
@@ -294,7 +304,7 @@ class Kernel(Enforcer):
 
     def _begin(self, child: Child, request: Json, payload: bytes, **terms: Any) -> None:
         """Give a process its terms and the beginning of its input."""
-        names = ("memory_bytes", "file_bytes", "processes", "open_files", "env", "cwd")
+        names = ("memory_bytes", "file_bytes", "processes", "open_files", "env", "cwd", "user")
         child.job, child.key = Job(request), request.get("key") or f"{request['op']}-{request['id']}"
         self.named[child.key] = child
         child.tell({**{name: request.get(name) for name in names}, **terms})
@@ -321,8 +331,8 @@ class Kernel(Enforcer):
         if room.pidfd is not None:
             self.selector.register(room.pidfd, selectors.EVENT_READ, lambda: self._gone(room))
 
-    def _fork(self, room: Room, once: bool = False, terminal: bool = False) -> Child:
-        child = room.fork(self.selector, once, terminal)
+    def _fork(self, room: Room, **how: bool) -> Child:
+        child = room.fork(self.selector, **how)
         self._listen(child)
         return child
 
@@ -351,6 +361,10 @@ class Kernel(Enforcer):
                 if child.status is not None:
                     self._finish(child)
             self._prepare()
+        elif "all_ended" in said:
+            self._ending = False
+            if said["all_ended"]:
+                self.send({"id": said["all_ended"], "done": {}})
         elif speaks := room.children.get(said["number"]):
             self._heard(speaks, said)
         return True
@@ -382,6 +396,8 @@ class Kernel(Enforcer):
         for fileobj in (room.connection, room.pidfd):
             with contextlib.suppress(KeyError, ValueError):
                 self.selector.unregister(fileobj)  # type: ignore[arg-type]
+        if self.only_room and room is self.home:
+            raise EOFError
         self.rooms.remove(room)
         self.watch.own.discard(room.pid)
         self.home = None if self.home is room else self.home

@@ -60,7 +60,7 @@ def bind_read_only(source: str, target: str) -> None:
         if error.errno not in (errno.ENOSYS, errno.EPERM):
             raise
         for place in _mounts_below(os.path.realpath(target)):  # before Linux 5.12, or under another filter
-            flags = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | _locked_flags(place)
+            flags = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | locked_flags(place)
             mount("none", place, None, flags)
 
 
@@ -89,7 +89,7 @@ def bind_device(source: str, target: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSYS, errno.EPERM):
             raise
-        mount("none", target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | _locked_flags(target))
+        mount("none", target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | locked_flags(target))
 
 
 def set_mount_attributes(target: str, attributes: int, recursive: bool = False) -> None:
@@ -105,7 +105,21 @@ def _mounts_below(target: str) -> list[str]:
     return [p for p in places if p == target or p.startswith(target.rstrip("/") + "/")]
 
 
-def _locked_flags(target: str) -> int:
+def mount_with_users(fd: int, target: str, namespace: int) -> None:
+    """Show a folder read only, without what is mounted below it, with the users of a user namespace: its 0 is theirs.
+
+    See mount_setattr(2), ID-mapped mounts.
+    """
+    tree = check(libc.syscall(428, fd, b"", 0x1000 | os.O_CLOEXEC | 1), "open_tree")  # AT_EMPTY_PATH, OPEN_TREE_CLONE
+    try:
+        data = struct.pack("QQQQ", MS_RDONLY | MS_NOSUID | MS_NODEV | 0x100000, 0, 0, namespace)  # MOUNT_ATTR_IDMAP
+        check(libc.syscall(442, tree, b"", 0x1000, data, ctypes.c_size_t(32)), "mount_setattr with users")
+        check(libc.syscall(429, tree, b"", -100, target.encode(), 4), f"move_mount to {target}")
+    finally:
+        os.close(tree)
+
+
+def locked_flags(target: str) -> int:
     """Flags that a user namespace may not take off an inherited mount."""
     flags = os.statvfs(target).f_flag
     kept = {os.ST_NOEXEC: MS_NOEXEC, os.ST_NODEV: MS_NODEV, os.ST_NOSUID: MS_NOSUID, os.ST_RDONLY: MS_RDONLY}
@@ -182,18 +196,25 @@ def _write_own(name: str, text: str) -> None:
         os.close(fd)
 
 
-def drop_bounding_set() -> None:
-    """No program that this process or its children become will ever have a capability; what it has now stays."""
-    for capability in range(64):
+def drop_bounding_set(kept: Iterable[int] = ()) -> None:
+    """No program that this process or its children become will ever have other capabilities; what it has now stays."""
+    for capability in set(range(64)).difference(kept):
         libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 def drop_capabilities() -> None:
     """Give up every capability, and the ways to get one back."""
-    check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    header, nothing = struct.pack("Ii", 0x20080522, 0), bytes(24)
-    check(libc.capset(header, nothing), "capset")
+    keep_capabilities(())
+
+
+def keep_capabilities(kept: Iterable[int]) -> None:
+    """Give up every capability but these, which programs of root keep; none is ever gained."""
+    check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+    mask = sum(1 << capability for capability in kept)
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    header = struct.pack("Ii", 0x20080522, 0)
+    check(libc.capset(header, struct.pack("6I", low, low, 0, high, high, 0)), "capset")
 
 
 # -- Landlock --------------------------------------------------------------------------------------------------------

@@ -136,15 +136,20 @@ class Room:
         self.waiting: Child | None = None  # forked ahead of need
         self._next = 1
 
-    def fork(self, selector: selectors.BaseSelector, once: bool = False, terminal: bool = False) -> Child:
-        """Ask for a process. It waits for its terms."""
+    def fork(self, selector: selectors.BaseSelector, **how: bool) -> Child:
+        """Ask for a process. It waits for its terms.
+
+        Args:
+            selector: for what it writes.
+            how: ``once``, at a ``terminal``, or ``trusted``.
+        """
         pipes = {name: os.pipe() for name in ("stdin", "stdout", "stderr", "requests", "reports")}
         inner = [pipes[name][0 if name in ("stdin", "requests") else 1] for name in pipes]
         outer = {name: pipes[name][1 if name in ("stdin", "requests") else 0] for name in pipes}
         for name in ("stdout", "stderr", "reports"):
             os.set_blocking(outer[name], False)
         child = self.children[self._next] = Child(self, self._next, selector, outer)
-        self.order([*inner], fork=self._next, once=once, terminal=terminal)
+        self.order([*inner], fork=self._next, **how)
         self._next += 1
         for fd in inner:
             os.close(fd)

@@ -16,8 +16,9 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 if __package__:
     from rollenv.sandbox.inside import child, linux, terminal
@@ -28,11 +29,25 @@ else:
 
 Json = dict[str, Any]
 
+#: Seconds that processes have to be gone once they were killed.
+_ENDING = 2.0
+
+
+class Built(NamedTuple):
+    """A room that is ready for its first process."""
+
+    harden: Callable[[], None]
+    scratch: str
+    written: int
+    """A descriptor of the folder that holds all that is written."""
+    machine: bool = False
+    """Whether what a command leaves in the background lives on, and the folder can be packed from here."""
+
 
 def nursery(
     connection: socket.socket,
     own: int,
-    build: Callable[[], tuple[Callable[[], None], str]],
+    build: Callable[[], Built],
     part: Callable[[], None] | None = None,
 ) -> None:
     """Fork a room for every socket that comes.
@@ -40,7 +55,7 @@ def nursery(
     Args:
         connection: to the kernel.
         own: a descriptor of this process's pid namespace.
-        build: finishes a room from inside: (its ``harden``, its scratch).
+        build: finishes a room from inside.
         part: called in a room for a single run, to separate it from what the others share.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -69,16 +84,18 @@ def nursery(
 
 def _live(
     connection: socket.socket,
-    build: Callable[[], tuple[Callable[[], None], str]],
+    build: Callable[[], Built],
     part: Callable[[], None] | None,
 ) -> None:
     try:
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWIPC)
-        harden, scratch = build()
-        room = Room(connection, harden, scratch, part=part)
-        fd = os.open(os.path.dirname(scratch), os.O_RDONLY | os.O_DIRECTORY)
-        socket.send_fds(connection, [b'{"ready": 1}'], [fd])
-        os.close(fd)
+        built = build()
+        room = Room(
+            connection, built.harden, built.scratch, part=part, machine=built.written if built.machine else None
+        )
+        socket.send_fds(connection, [b'{"ready": 1}'], [built.written])
+        if not built.machine:
+            os.close(built.written)
         room.serve()
     except OSError as error:
         connection.send(json.dumps({"error": str(error)}).encode())
@@ -96,6 +113,7 @@ class Room:
         kill_all: signals every process that runs code; by default all that this one can see.
         wipe: empties the folders that can be written, in a room that is used again.
         part: called before the fork of a room's only run.
+        machine: a descriptor of all that is written in a machine.
     """
 
     def __init__(
@@ -106,7 +124,9 @@ class Room:
         kill_all: Callable[[int], None] | None = None,
         wipe: Callable[[], None] | None = None,
         part: Callable[[], None] | None = None,
+        machine: int | None = None,
     ):
+        self.machine = machine
         self.connection, self.harden, self.scratch = connection, harden, scratch
         self.kill_all, self.wipe, self.part = kill_all or _kill_all, wipe, part
         self.numbers: dict[int, int] = {}  # pid: number
@@ -136,7 +156,7 @@ class Room:
             os._exit(0)
         order = json.loads(data)
         if "fork" in order:
-            self._fork(order["fork"], descriptors, bool(order.get("once")), bool(order.get("terminal")))
+            self._fork(order["fork"], descriptors, order)
         elif "signal" in order:
             for pid in [pid for pid, number in self.numbers.items() if number == order["signal"]]:
                 if order["group"]:
@@ -146,14 +166,19 @@ class Room:
                         os.kill(pid, order["number"])
         elif "kill_all" in order:
             self.kill_all(signal.SIGKILL)
+        elif "end_all" in order:
+            self._end_all()
+            self._say(all_ended=order["end_all"])
         elif "signal_all" in order:
             self.kill_all(order["signal_all"])
         elif "clear" in order:
             self._clear()
 
-    def _fork(self, number: int, descriptors: list[int], once: bool, at_terminal: bool) -> None:
+    def _fork(self, number: int, descriptors: list[int], order: Json) -> None:
+        once, trusted = bool(order.get("once")), bool(order.get("trusted")) and self.machine is not None
         try:
-            descriptors += terminal.open_pair() if at_terminal else ()
+            descriptors += terminal.open_pair() if order.get("terminal") else ()
+            descriptors += [os.dup(self.machine)] if trusted and self.machine is not None else []
             if once and self.part is not None:
                 self.part()
             pid = os.fork()
@@ -161,7 +186,7 @@ class Room:
             pid = -1
             self._say(number=number, error=str(error))
         if pid == 0:
-            child.main(descriptors, self.harden, self.scratch)
+            child.main(descriptors, (lambda: None) if trusted else self.harden, self.scratch)
         for fd in descriptors:
             os.close(fd)
         if pid > 0:
@@ -169,18 +194,32 @@ class Room:
             self.once = once
             self._say(number=number, pid=pid)
 
-    def _reap(self, options: int) -> None:
-        """Collect ended processes, also those without a request: orphans become children of this one."""
+    def _end_all(self) -> None:
+        """Kill everything, and wait until its memory is free again."""
+        until = time.monotonic() + _ENDING
+        self.kill_all(signal.SIGKILL)
+        while self._reap(os.WNOHANG) and time.monotonic() < until:
+            time.sleep(0.001)
+            self.kill_all(signal.SIGKILL)
+
+    def _reap(self, options: int) -> bool:
+        """Collect ended processes, also those without a request: orphans become children of this one.
+
+        Returns:
+            Whether there are more.
+        """
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, options))[0]:
                 pid, status = ended
                 if (number := self.numbers.pop(pid, None)) is None:
                     continue
-                if not self.once:  # else all goes
+                if not self.once and self.machine is None:  # else all goes
                     _end_session(pid, signal.SIGKILL)
                 self._say(number=number, status=status)
                 if self.once:
                     os._exit(0)
+            return True
+        return False
 
     def _clear(self) -> None:
         """Leave nothing of what ran."""

@@ -110,6 +110,13 @@ CALLS: dict[str, dict[str, tuple[int | None, int | None]]] = {
     },
 }  # fmt: skip
 
+#: Calls of root in a machine: another root folder, and shared memory, semaphores and queues of its own ipc namespace.
+OF_MACHINES: dict[str, tuple[int | None, int | None]] = {
+    "chroot": (161, 51), "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "shmdt": (67, 197),
+    "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186),
+    "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187),
+}  # fmt: skip
+
 _LOAD, _EQUAL, _ABOVE, _NOT_BELOW, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
@@ -131,7 +138,7 @@ def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 _REFUSE = _op(_RETURN, _ERRNO | _EPERM)
 
 
-def filter_program(memfd: bool = True, affinity: bool = True) -> bytes:
+def filter_program(memfd: bool = True, affinity: bool = True, machine: bool = False) -> bytes:
     """The filter: classic BPF over ``struct seccomp_data``.
 
     ``clone3`` does not exist under it, because a filter cannot read its flags; libc falls back to ``clone``. Limits can
@@ -141,16 +148,21 @@ def filter_program(memfd: bool = True, affinity: bool = True) -> bytes:
         memfd: whether files that only a descriptor names may be made. Where no control group counts memory, they may
             not, and no process may hide its mappings (``PR_SET_DUMPABLE`` 0).
         affinity: whether processes may choose their processors. Where no control group shares them out, they may not.
+        machine: whether :data:`OF_MACHINES` are allowed.
     """
-    machine = platform.machine()
-    column = list(_ARCH).index(machine)
+    architecture = platform.machine()
+    column = list(_ARCH).index(architecture)
     numbers = {name: pair[column] for group in CALLS.values() for name, pair in group.items()}
+    if machine and memfd:  # shared memory counts only in a control group
+        numbers |= {name: pair[column] for name, pair in OF_MACHINES.items()}
+    elif machine:
+        numbers["chroot"] = OF_MACHINES["chroot"][column]
     if not memfd:
         del numbers["memfd_create"]
     if not affinity:
         del numbers["sched_setaffinity"]
-    program = [_op(_LOAD, 4), _op(_EQUAL, _ARCH[machine], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, 0)]
-    if machine == "x86_64":
+    program = [_op(_LOAD, 4), _op(_EQUAL, _ARCH[architecture], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, 0)]
+    if architecture == "x86_64":
         program += [_op(_NOT_BELOW, 0x40000000, 0, 1), _op(_RETURN, _KILL)]  # the x32 numbers
     for pair in (_SYNC, _SYNCFS):
         program += [_op(_EQUAL, pair[column], 0, 1), _op(_RETURN, _ERRNO)]

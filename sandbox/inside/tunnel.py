@@ -19,7 +19,8 @@ def connect(request: dict[str, Any]) -> None:
     Raises:
         OSError: if nothing listens on the port.
     """
-    with socket.create_connection(("127.0.0.1", request["port"])) as server:
+    with socket.socket() as server:
+        server.connect(("127.0.0.1", request["port"]))  # nothing that has to be imported, which a machine cannot
         sources: list[Any] = [0, server]
         while server in sources:
             for source in select.select(sources, [], [])[0]:

@@ -199,57 +199,6 @@ def test_long_prompts_go_through_the_model_in_pieces(model, monkeypatch):
     assert [r.ids for r in whole] == [r.ids for r in pieces]
 
 
-def test_nothing_is_kept_after_release_and_never_more_than_the_bound(model):
-    engine = LocalEngine(model, STOP, keep_tokens=70)
-    kept = []
-
-    class Watched(Turns):
-        async def run(self, sampling):
-            result = await super().run(sampling)
-            kept.append(engine.kept_tokens)
-            return result
-
-    async def all_at_once():
-        await asyncio.gather(*(Watched(engine, n, 4).run(Sampling(1.0, 6)) for n in range(9)))
-
-    asyncio.run(all_at_once())
-    assert max(kept) <= 70
-    assert any(kept)
-    assert engine.kept_tokens == 0
-
-
-def test_the_least_recently_used_session_is_forgotten_first(model):
-    engine = LocalEngine(model, frozenset(), keep_tokens=70)
-
-    async def ask(session, asked):
-        before = engine.stats.reused
-        await engine.generate(asked, Sampling(1.0, 2), random.Random(0), session=session)
-        return engine.stats.reused - before
-
-    async def order():
-        for session in (1, 2, 3):  # 31 tokens each: only two fit
-            assert await ask(session, prompt(30, session)) == 0
-        assert await ask(2, prompt(30, 2)) == 29
-        assert await ask(4, prompt(30, 4)) == 0
-        return [await ask(s, prompt(30, s)) for s in (2, 3)]
-
-    assert asyncio.run(order()) == [29, 0]
-
-
-def test_released_while_it_runs(model):
-    engine = LocalEngine(model, frozenset())
-
-    async def release():
-        request = asyncio.create_task(engine.generate(prompt(9), Sampling(1.0, 5), random.Random(0), session=3))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        engine.release(3)
-        return await request
-
-    assert len(asyncio.run(release()).ids) == 5
-    assert engine.kept_tokens == 0
-
-
 @pytest.mark.parametrize("turns_before", [0, 1, 2, 5])
 def test_a_cancelled_request_leaves_at_once_and_the_others_do_not_notice(model, turns_before):
     engine = LocalEngine(model, frozenset())

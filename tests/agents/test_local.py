@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -124,7 +125,8 @@ def test_a_session_speaks_tokens_and_text(agent):
     assert action.text == agent.tokenizer.decode(action.response_ids, skip_special_tokens=True)
     assert len(action.response_ids) == len(action.logprobs)
     again = asyncio.run(agent.start(env, 1).act(observation, info))
-    assert again == action
+    assert again.logprobs == pytest.approx(action.logprobs, abs=1e-5), "this time the cache has the prompt"
+    assert replace(again, logprobs=action.logprobs) == action
 
 
 @pytest.mark.parametrize("text", [*TEXT, "unseen: zebra 123 äöü √ \t tail "])

@@ -93,7 +93,6 @@ def test_sessions_stay_and_their_caches_serve_them():
     assert computed == 9 * (20 + 3 * 2), "a turn computes the last token drawn and the new one"
     for number in range(9):
         router.release(number)
-    assert sum(r.engine.kept_tokens for r in made) == 0
     assert router.replica_of(0) is None
 
 
@@ -193,6 +192,8 @@ def test_updates_reach_every_replica_and_lose_nothing(undisturbed):
         assert response.ids[:cut] == undisturbed(n, prompt(9, n), 12).ids[:cut]
     assert router.version == 1
     assert [r.engine.version for r in made] == [1, 1]
+    router.version = 7
+    assert [r.engine.version for r in made] == [7, 7]
     for replica in made:
         assert all(torch.equal(replica.model.state_dict()[name], tensor) for name, tensor in other.items())
 

@@ -6,10 +6,12 @@ import random
 import pytest
 
 import rollenv
-from rollenv.agents.base import AgentFailed, OracleAgent, RandomAgent, noisy_expert
+from rollenv.agents.base import AgentFailed, NopAgent, OracleAgent, RandomAgent, noisy_expert
 from rollenv.agents.chat import ChatAgent
 from rollenv.agents.scripted import ScriptedAgent
 from rollenv.rollout.evaluate import evaluate
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.types import Task
 
 
 def test_the_noise_decides_how_often_the_expert_is_heard():
@@ -65,3 +67,17 @@ def test_what_an_environment_offers_in_another_form_fails_its_episode(agent, too
 def test_what_a_function_may_leave_out_may_be_left_out(about):
     action = asyncio.run(ScriptedAgent().start(None, 0).act("find it", {"tools": _function(**about)}))
     assert "find" in action.text
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "status"),
+    [
+        ("game:Sokoban-v0-tiny", {}, "terminated"),
+        ("shell:Logs-v0-easy", {}, "terminated"),
+        ("shell:Logs-v0-easy", {"calls": "plain"}, "terminated"),
+    ],
+)
+def test_doing_nothing_ends_with_nothing(env_id, kwargs, status):
+    with RolloutManager(NopAgent()) as manager:
+        ((one,),) = manager.collect([Task(env_id, 1, kwargs)])
+    assert (one.status, one.success) == (status, False), one.error

@@ -1,4 +1,4 @@
-"""Runs ``vllm_suite.py`` in an interpreter that has vLLM: its pins rarely agree with those of everything else."""
+"""Runs suites in an interpreter that has vLLM: its pins rarely agree with those of everything else."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
-SUITE = Path(__file__).with_name("vllm_suite.py")
+SUITES = ("agents/vllm_suite.py", "agents/vllm_places_suite.py", "trainers/vllm_lora_suite.py")
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def link_tree(tmp_path):
     return tree
 
 
-@pytest.mark.slow
-def test_the_suite_passes_where_vllm_is(interpreter, link_tree, tmp_path):
+@pytest.mark.parametrize("suite", SUITES)
+def test_the_suite_passes_where_vllm_is(suite, interpreter, link_tree, tmp_path):
     settings = {
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -40,12 +40,13 @@ def test_the_suite_passes_where_vllm_is(interpreter, link_tree, tmp_path):
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
+    alone = ["-p", "no:cacheprovider", "--noconftest", "-c", os.devnull]
     run = subprocess.run(
-        [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, SUITE],
+        [interpreter, "-m", "pytest", "-q", *alone, ROOT / "tests" / suite],
         env=settings | os.environ | {"PYTHONPATH": str(link_tree)},
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=1800,
     )
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]

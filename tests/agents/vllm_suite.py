@@ -114,6 +114,13 @@ def test_a_response_follows_its_prompt_and_stream_alone(engine):
     assert len({tuple(r.ids) for r in together}) > 2
 
 
+def test_prompts_may_be_more_than_vllm_computes_in_a_step(engine):
+    together = play(engine, [prompt(480, seed) for seed in range(AT_ONCE)], Sampling(1.0, 4))
+    for seed, response in enumerate(together):
+        by_itself = asyncio.run(engine.generate(prompt(480, seed), Sampling(1.0, 4), random.Random(seed)))
+        assert response.ids == by_itself.ids
+
+
 def test_a_response_ends_with_its_stop_token(engine, model):
     stop = next(iter(engine.stop))
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}

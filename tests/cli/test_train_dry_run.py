@@ -70,7 +70,7 @@ def test_what_would_stop_the_run_stops_the_dry_run(rollenv_command, tmp_path, ov
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_model_folder_is_checked_and_its_tokens_counted_without_its_weights(rollenv_command, tmp_path):
     from rollenv.agents.local import LocalAgent
     from rollenv.agents.tiny.model import build_model, build_tokenizer

@@ -15,7 +15,7 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.workers.descendants import below
 from rollenv.rollout.workers.processes import ProcessWorkers
 
-LIMITS = Limits(reset=1.0, step=1.0, agent=30.0, max_replays=0, max_backoff=0.0, max_replacements=0)
+LIMITS = Limits(reset=2.0, step=2.0, agent=30.0, max_replays=0, max_backoff=0.0, max_replacements=0)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from ray_cluster import another_node, local_cluster, ray, search_path
 from troubled import ID, Echo, all_up, chain, register
 
 from rollenv import UsageError
@@ -14,35 +13,26 @@ from rollenv.agents.base import OracleAgent
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
-
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'rollenv[ray]'")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-
-from ray.cluster_utils import Cluster  # noqa: E402
-
-from rollenv.rollout.workers.ray import RayWorkers  # noqa: E402
+from rollenv.rollout.workers.ray import RayWorkers
 
 pytestmark = pytest.mark.integration
 QUICK = Limits(max_backoff=0.0)
-OPTIONS = {"num_cpus": 0.5, "runtime_env": {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}}
+OPTIONS = {
+    "num_cpus": 0.5,
+    "runtime_env": {"env_vars": {"PYTHONPATH": search_path(__file__)}},
+}
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    head = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    with local_cluster(1) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def second_node(cluster):
-    node = cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
-    yield node
-    if node in cluster.list_all_nodes():
-        cluster.remove_node(node)
+    with another_node(cluster) as node:
+        yield node
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,6 @@
-"""``python as_user.py COMMAND...`` runs a command as an ordinary user, who can reach Python and this repository.
+"""``python as_user.py [--many] COMMAND...`` runs a command as an ordinary user, who reaches Python and this repository.
+
+With ``--many`` the system has given the user a range of users, in files of the command's own.
 
 Both may lie in folders of root that others may not enter; such folders are covered, in a mount namespace of the
 command's own, by empty ones that show only what is needed.
@@ -32,10 +34,17 @@ def main() -> None:
     for path in blocked:
         path.mkdir(parents=True, exist_ok=True)
         linux.mount(f"/proc/self/fd/{opened[path]}", str(path), None, linux.MS_BIND | linux.MS_REC)
+    command = sys.argv[1:]
+    if command[0] == "--many":
+        command = command[1:]
+        linux.mount("ranges", "/mnt", "tmpfs", 0, "mode=755")
+        Path("/mnt/ranges").write_text(f"{NOBODY}:1879048192:65536\n")
+        for name in ("/etc/subuid", "/etc/subgid"):
+            linux.mount("/mnt/ranges", name, None, linux.MS_BIND)
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    os.execvp(sys.argv[1], sys.argv[1:])
+    os.execvp(command[0], command)
 
 
 if __name__ == "__main__":

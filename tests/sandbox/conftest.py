@@ -26,10 +26,12 @@ def engine_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path
 @pytest.fixture(scope="session")
 def docker_url(engine_folder: Callable[[], Path]) -> Iterator[str]:
     """The URL of an engine of our own, with the image loaded."""
-    url, daemon = engine.start_engine(engine_folder())
+    folder = engine_folder()
+    url, daemon = engine.start_engine(folder)
     yield url
     daemon.terminate()
     daemon.wait(30)
+    engine.clear_away(folder)
 
 
 @pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.slow)])

@@ -70,7 +70,7 @@ def start_engine(folder: Path, url: str | None = None) -> tuple[str, subprocess.
 
 
 def clear_away(folder: Path) -> None:
-    """End and unmount what outlived an engine that was killed."""
+    """End and unmount what outlived an engine: a bind mount does, and everything where it was killed."""
     subprocess.run(["pkill", "-KILL", "-f", str(folder)], check=False)
     time.sleep(0.5)
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]

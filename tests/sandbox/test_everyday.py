@@ -332,6 +332,14 @@ def test_memory_is_limited_where_a_part_of_proc_is_masked(who):
     assert done.stdout.split() == ["False", "MemoryLimit", "42"], done.stderr[-1000:]
 
 
+def test_processes_of_one_sandbox_do_not_count_against_another(backend):
+    limits = Limits(seconds=20, processes=12)
+    with Sandbox.create(**backend, limits=limits) as one, Sandbox.create(**backend, limits=limits) as two:
+        for box in (one, two):
+            cell = "import subprocess; running = [subprocess.Popen(['sleep', '60']) for _ in range(7)]; len(running)"
+            assert box.run_code(cell).text == "7"
+
+
 def test_each_sandbox_has_users_of_its_own(boxes):
     if os.geteuid() != 0:
         pytest.skip("an ordinary user has no others to give")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -288,3 +290,15 @@ def test_a_missing_image_or_daemon_is_explained(docker_url):
         Sandbox.create("docker", image="absent:1", base_url=docker_url)
     with pytest.raises(SandboxError, match="Is the daemon running"):
         Sandbox.create("docker", base_url="unix:///nowhere")
+
+
+@pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="not in an environment that could be linked")
+def test_an_environment_behind_a_link_is_seen(tmp_path):
+    (tmp_path / "linked").symlink_to(sys.prefix)
+    code = (
+        "from rollenv.sandbox import Sandbox\nwith Sandbox.create() as box: print(box.run_code('import numpy').error)"
+    )
+    paths = os.pathsep.join(path for path in sys.path if path)
+    words = [tmp_path / "linked/bin/python", "-c", code]
+    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+    assert done.stdout.strip() == "None", done.stdout + done.stderr

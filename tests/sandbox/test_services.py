@@ -194,6 +194,7 @@ def test_a_kill_reaches_the_groups_that_a_command_made(box):
 
 def test_metrics(box):
     box.files.write("ten", bytes(10 * MIB))
+    box.run_code("1")  # its process stays
     before = box.metrics()
     box.run_code(
         "x = b'x' * (50 << 20)\nimport time\nt = time.process_time()\nwhile time.process_time() < t + 0.5: pass"

@@ -79,7 +79,14 @@ def test_there_are_routes_of_every_face():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("token", ["none", "wrong", "expired"])
+@pytest.mark.parametrize(
+    "token",
+    [
+        "none",
+        pytest.param("wrong", marks=pytest.mark.integration),
+        pytest.param("expired", marks=pytest.mark.integration),
+    ],
+)
 def test_no_route_answers_without_a_token_that_is_known(guarded, token):
     served, tokens = guarded
     statuses = {(method, path): asked(served, method, path, tokens[token])[0] for method, path in ROUTES}
@@ -109,7 +116,7 @@ def unfit(path):
     return ["admin", "sandboxes"]
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_no_route_takes_a_token_that_is_for_something_else(guarded):
     served, tokens = guarded
     found = {}

@@ -83,6 +83,7 @@ def test_each_token_has_its_own_limits(serve, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "action"), [("ann", "spin 2"), ("ann", "hang 3"), ("ben", "spin 2")])
+@pytest.mark.integration
 def test_computing_is_counted(serve, tmp_path, monkeypatch, name, action):
     """Processor time is; to sleep costs nothing."""
     file, found = tokens(tmp_path, ann="compute = 0.2", ben="")
@@ -98,6 +99,7 @@ def test_computing_is_counted(serve, tmp_path, monkeypatch, name, action):
     assert 10 < refused.value.details["retry_after"] < 900
 
 
+@pytest.mark.integration
 def test_programs_are_counted(serve, tmp_path):
     file, found = tokens(tmp_path, ann="compute = 0.5", ben="")
     server = serve("--tokens", file)

@@ -17,6 +17,7 @@ from fractions import Fraction
 import httpx
 import numpy as np
 import pytest
+from waiting import eventually
 from websockets.sync.client import connect
 from websockets.sync.server import serve as serve_websocket
 
@@ -77,13 +78,6 @@ def health(server):
 def held(server):
     """How many environments the workers hold."""
     return sum(worker["envs"] for worker in health(server)["workers"])
-
-
-def eventually(true, seconds=5.0):
-    end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        time.sleep(0.05)
-    return true()
 
 
 # -- what a server does for clients ------------------------------------------------------------------------------------
@@ -261,7 +255,7 @@ def test_a_fork_has_a_session_of_its_own(server):
     env.close()
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_replay_that_differs_is_not_played_on(serve):
     served = serve("--idle", "1", workers=1)
     env = rollenv.make(f"{served.address}/test:Moody-v0")
@@ -446,6 +440,7 @@ def test_a_host_that_cannot_be_is_a_server_that_is_not_there():
     asyncio.run(play())
 
 
+@pytest.mark.integration
 def test_who_ends_workers_again_and_again_gets_one_of_its_own(serve):
     """Others lose no worker by it any more."""
     server = serve()

@@ -258,6 +258,7 @@ def test_a_call_that_cannot_be_sent_does_not_count(server):
 
 
 @pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.integration
 def test_a_call_that_is_refused_for_now_does_not_count(serve, tmp_path, monkeypatch, ahead):
     from rollenv.serve.auth import new_token
 
@@ -542,6 +543,7 @@ def test_turns_that_are_watched_have_a_size():
     assert sum(len(turn["view"]) for _, turn in watched.turns) <= 2_000_000
 
 
+@pytest.mark.integration
 def test_a_connection_ends_when_its_token_expires(serve, tmp_path, monkeypatch):
     import datetime
 

@@ -41,6 +41,7 @@ def client(tmp_path_factory):
     finally:
         daemon.terminate()
         daemon.wait(30)
+        engine.clear_away(folder)
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def test_cells(box):
     assert found == [str(n) for n in range(20)]
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_code_of_a_client_that_leaves_is_stopped(box):
     box.execute("x = 1")
     for _ in range(5):
@@ -213,7 +213,7 @@ def test_downloads_that_are_left_make_room_for_others(box):
     assert len(box.http.get("/files", params={"path": "big"}, timeout=10).content) == 30 << 20
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_folders(box):
     code, told = box.call("filesystem.Filesystem/MakeDir", path="a/b")
     assert (code, told["entry"]["path"], told["entry"]["type"]) == (200, "/home/user/a/b", "FILE_TYPE_DIRECTORY")
@@ -222,6 +222,10 @@ def test_folders(box):
     box.execute(odd)
     code, told = box.call("filesystem.Filesystem/ListDir", path="a")
     assert (code, [one["name"] for one in told["entries"]]) == (200, ["b", "\ufffd\ufffd"])
+    box.execute("os.mkdir('a/closed', 0)")
+    code, told = box.call("filesystem.Filesystem/ListDir", path="a", depth=2)
+    assert (code, [one["name"] for one in told["entries"]]) == (200, ["b", "closed", "\ufffd\ufffd"])
+    assert box.call("filesystem.Filesystem/ListDir", path="a/closed")[0] == 403
     assert box.call("filesystem.Filesystem/ListDir", path="/usr", depth=9)[0] == 400, "that is too much"
     assert box.call("filesystem.Filesystem/GetWatcherEvents", watcherId="none")[0] == 404
 

@@ -476,7 +476,7 @@ def test_sandbox_fusion(server, prefix):
     assert os.environ.get("ROLLENV_DATA") or open_sandboxes(server) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_whoever_fills_all_sandboxes_with_calls_keeps_nobody_else_from_anything(serve):
     """Every call holds a thread; those that start, run alone and end have others."""
     served = serve("--sandboxes", "3", "--drain", "0.2")
@@ -504,7 +504,7 @@ def test_whoever_fills_all_sandboxes_with_calls_keeps_nobody_else_from_anything(
         assert not thread.is_alive()
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_programs_whose_clients_leave_keep_to_their_turns(serve):
     served = serve("--sandboxes", "2")
     body = {"code": "import time; time.sleep(4)", "language": "python", "run_timeout": 5}

@@ -40,6 +40,7 @@ def played(env, turns):
 
 
 @pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.integration
 def test_an_episode_goes_on_in_the_next_server(serve, tmp_path, env_id):
     file = tmp_path / "sessions"
     server = serve("--hand-over", str(file))
@@ -88,6 +89,7 @@ def test_a_session_goes_on_in_another_server(serve):
     assert httpx.get(f"{new.http}/health").json()["sessions"]["open"] == 0
 
 
+@pytest.mark.integration
 def test_rollouts_over_rolling_restarts_replay_nothing(serve, tmp_path):
     servers = [serve("--hand-over", str(tmp_path / str(i))) for i in range(2)]
     address = "rollenv+ws://" + ",".join(f"127.0.0.1:{server.port}" for server in servers)

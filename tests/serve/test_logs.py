@@ -64,7 +64,7 @@ def test_who_did_what_is_written_down_and_no_token(told, monkeypatch):
     assert "guess" not in text
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_who_asks_too_often_waits(serve):
     server = serve("--rate", "20")
     env = rollenv.make(f"{server.address}/test:Echo-v0")

@@ -217,6 +217,7 @@ def test_answers_of_every_kind_arrive_whole(ors):
     assert len(ors.call(action="huge 3000000")["output"]["blocks"][0]["text"]) == 3_000_000
 
 
+@pytest.mark.integration
 def test_an_environment_that_fails(ors):
     for action in ("raise a\nb", "wrong", "die"):
         with pytest.raises(Failed, match=r"test:Moody-v0|worker"):
@@ -236,7 +237,7 @@ def test_an_answer_can_be_asked_for_again(ors):
     assert ors.events("call", task_id=key) == [("error", "there is no such call")], "only the last ones are kept"
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_so_many_calls_at_once(server, ors):
     def slow():
         answers.append(ors.post("call", name="step", input={"action": "hang 1"}).status_code)
@@ -250,7 +251,7 @@ def test_so_many_calls_at_once(server, ors):
     assert (answers.count(200), answers.count(400)) == (8, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_slow_call_shows_that_it_runs(ors):
     answer = ors.post("call", name="step", input={"action": "hang 11"})
     assert "\n: it runs\n" in answer.text
@@ -276,7 +277,7 @@ def test_without_room_clients_wait(serve):
     assert two.create().status_code == 200
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_leases(serve):
     served = serve("--faces", "ors", "--idle", "1")
     left, kept = Ors(served.http).begin(), Ors(served.http).begin()

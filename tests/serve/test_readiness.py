@@ -49,7 +49,7 @@ def test_numbers_count_what_happens(serve):
     assert sum(value for key, value in during.items() if key[0] == "rollenv_worker_up") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_family_that_does_not_work_is_named(serve):
     server = serve(env={"BROKEN": "1"})
     answer = httpx.get(f"{server.http}/readyz", timeout=120)
@@ -60,7 +60,7 @@ def test_a_family_that_does_not_work_is_named(serve):
     assert httpx.get(f"{server.http}/livez").status_code == 200
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_strangers_learn_no_numbers_and_no_reasons(serve, tmp_path):
     from rollenv.serve.auth import new_token
 

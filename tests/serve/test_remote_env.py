@@ -91,7 +91,7 @@ def test_a_token_in_the_address_is_refused_and_not_shown():
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_no_server():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -187,7 +187,7 @@ def test_what_cannot_be_replayed_says_so(server, tmp_path):
     env.close()
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_deadlines(serve):
     served = serve("--step-deadline", "1")
     env, neighbour = (rollenv.make(f"{served.address}/test:Moody-v0") for _ in range(2))
@@ -213,7 +213,7 @@ def test_leases_and_room(serve):
     assert one.step("x")[0].startswith("1 "), "its episode goes on in a new session"
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_sessions_of_clients_that_have_gone_end(serve):
     served = serve("--gone", "1")
     code = "import os, rollenv; env = rollenv.make(os.environ['ENV']); env.reset(1); os._exit(0)"

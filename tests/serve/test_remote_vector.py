@@ -70,6 +70,7 @@ def test_many_large_actions_go_in_several_messages(server):
     assert asyncio.run(played()) == actions
 
 
+@pytest.mark.integration
 def test_many_large_observations_come_in_several_messages(server):
     vector = make_vec([f"{server.address}/test:Moody-v0"] * 6)
     vector.reset(seed=0)
@@ -78,6 +79,7 @@ def test_many_large_observations_come_in_several_messages(server):
 
 
 @pytest.mark.parametrize("trouble", ["raise oh", "die", "wrong"])
+@pytest.mark.integration
 def test_one_that_fails_harms_no_other(server, trouble):
     vector = make_vec([f"{server.address}/test:Moody-v0"] * 4)
     vector.reset(seed=0)
@@ -103,6 +105,7 @@ def test_what_was_sent_ahead_and_not_played_is_forgotten(server):
         env.close()
 
 
+@pytest.mark.integration
 def test_servers_die_in_between(serve):
     servers = [serve(), serve()]
     address = ",".join(server.address.removeprefix("rollenv+ws://") for server in servers)

@@ -57,7 +57,7 @@ def test_wrong_addresses(wrong):
         RemoteWorkers("rollenv+ws://h:1,h:2", weights=[1.0])
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_the_load_follows_the_weights(serve):
     servers = [serve(workers=1), serve(workers=1)]
     hosts = ",".join(f"127.0.0.1:{served.port}" for served in servers)

@@ -107,7 +107,7 @@ def test_the_life_of_a_sandbox(server):
     assert "no such sandbox" in api.failed("stop", sandbox_id=name)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_its_lease_is_renewed_by_calls(api):
     name = api.call("start_async", auto_clear_time_minutes=0.03)["sandbox_id"]  # 1.8 s
     for _ in range(4):
@@ -242,7 +242,7 @@ def test_a_command_that_takes_too_long_does_not_poison_the_session(box):
     assert box.sh("echo well", timeout=10)["output"] == "well"
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_commands_of_one_session_wait_for_each_other(box):
     box.call("create_session", session="a")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -255,7 +255,7 @@ def test_commands_of_one_session_wait_for_each_other(box):
         slow.result()
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_work_in_the_background_goes_on(box):
     box.call("create_session", session="a")
     command = "nohup sh -c 'echo out; sleep 2' < /dev/null > /tmp/o 2>&1 & echo PIDSTART${!}PIDEND;disown"

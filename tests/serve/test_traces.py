@@ -136,6 +136,7 @@ def test_a_replay_is_seen(serve, collector, tmp_path):
     assert below[0].status.code == 2
 
 
+@pytest.mark.integration
 def test_the_last_spans_are_sent_and_a_collector_that_hangs_keeps_nobody_waiting(serve, collector):
     slowly = collector.environ | {"OTEL_BSP_SCHEDULE_DELAY": "600000"}
     served = serve("--traces", "--drain", "0", env=slowly)

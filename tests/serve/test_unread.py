@@ -11,6 +11,7 @@ import time
 
 import httpx
 import pytest
+from waiting import eventually
 
 import rollenv
 from rollenv.remote.address import parse
@@ -24,13 +25,6 @@ MUCH = {"action": "huge 15000000"}
 def files(served):
     """How many files and sockets the server process has open."""
     return len(os.listdir(f"/proc/{served.process.pid}/fd"))
-
-
-def eventually(true, seconds=30):
-    end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        time.sleep(0.1)
-    return true()
 
 
 def over_http(served, plain):
@@ -68,7 +62,7 @@ def test_answers_that_nobody_reads_are_given_up(serve, ask):
         assert eventually(lambda: files(served) < before), "the socket was closed, and its answer dropped"
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_server_that_stands_still_is_lost_and_one_that_computes_is_not(serve):
     served = serve(workers=1)
     name, connection = "n" * 20, Connection(parse(served.address)[0][0], patience=0.0, silence=0.3)
@@ -87,7 +81,7 @@ def test_a_server_that_stands_still_is_lost_and_one_that_computes_is_not(serve):
     connection.close()
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_client_that_waits_for_an_answer_is_not_silent(serve):
     served = serve("--silence", "3", workers=1)
     name, connection = "n" * 20, Connection(parse(served.address)[0][0], patience=0.0)

@@ -16,11 +16,12 @@ from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.trainers import checkpoint
 from rollenv.trainers.checkpoint import CheckpointError
+from rollenv.trainers.policies.attention import Row
 from rollenv.trainers.policies.local import LocalPolicy
 
 SIZE = TinySize(hidden=32, layers=1, heads=2, intermediate=64)
 #: One sequence of two tokens, for a model that reads packed ones.
-ALONE = {"packed_blocks": ((0, ((1, 2),)),)}
+ALONE = {"packed_row": Row.of(2)}
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,13 @@ def test_damage_is_noticed_and_the_way_out_is_said(tmp_path, agent, states, file
     assert file in str(caught.value)
     shutil.rmtree(folder)
     checkpoint.load(checkpoint.checkpoints(tmp_path)[-1])
+
+
+@pytest.mark.parametrize("manifest", ["[]", "3", '{"config.json": 1}', '{"config.json": {"bytes": 2}}'])
+def test_a_manifest_of_another_kind_is_damage(tmp_path, manifest):
+    (tmp_path / "MANIFEST.json").write_text(manifest)
+    with pytest.raises(CheckpointError, match=r"is damaged: its MANIFEST\.json cannot be read"):
+        checkpoint.load(tmp_path)
 
 
 def test_what_a_kill_left_half_written_is_not_a_checkpoint(tmp_path, agent, states):

@@ -41,19 +41,31 @@ NO_DIFFERENCE = {
     "rollout.max_concurrent": "speed",
     "rollout.reset_deadline": "for what never ends",
     "rollout.step_deadline": "for what never ends",
+    "rollout.processes": "who plays a group changes nothing that is drawn",
+    **{f"rollout.{key}": "who plays; test_fleet.py" for key in ("shards", "shard_options", "shard_losses")},
     "rollout.extra_groups": "which groups are late is a matter of time",
     "rollout.extra_members": "which members are late is a matter of time",
+    "batches.kind": "which groups come first is a matter of time; test_batches.py",
+    "batches.max_staleness": "a matter of time; test_batches.py",
+    "batches.colocated": "a matter of time; test_batches.py",
+    "player.kind": "another engine, in its own environment; test_vllm.py",
+    "player.options": "of that engine",
+    **{f"player.{key}": "of that engine" for key in ("actors", "actor_options", "url", "patience", "sleep", "lora")},
     "model.size.context": "a limit that short prompts do not reach",
     "model.gradient_checkpointing": "memory",
     "model.sync": "memory",
     "optimizer.micro_batch_tokens": "memory",
+    "optimizer.share_prefixes": "speed and memory",
     "optimizer.on_nonfinite": "for numbers that are not finite",
     "trackers.project": "a name at Weights & Biases",
     "env.id": "another environment is another run",
 }
 
 #: Sections whose keys are tried in tests of their own.
-ELSEWHERE = {"rewards.domains": "test_rlvr.py and test_rewards.py"}
+ELSEWHERE = {
+    "rewards.domains": "test_rlvr.py and test_rewards.py",
+    "placement": "test_ranks.py and test_ranks_ray.py",
+}
 
 CHAT = ["prompt.kind=conversation", "model.path={MODEL}"]
 STEPS = ["algorithm.name=gigpo"]
@@ -87,7 +99,7 @@ CASES: list[dict[str, list[str]]] = [
         "model.size.heads=4", "model.size.intermediate=32", "model.size.vocabulary=258",
         "model.warm_up={steps=3, episodes=30, batch_size=16}", "model.warm_up.noise=0.1", "model.warm_up.wandering=0.1",
         "model.warm_up.episodes=20", "model.warm_up.steps=10", "model.warm_up.batch_size=8", "model.warm_up.lr=1e-3",
-        "model.precision=bfloat16", "prompt.template='{observation}:'",
+        "model.precision=bfloat16", "model.lora.rank=2", "prompt.template='{observation}:'",
         "rollout.groups_per_batch=2", "rollout.group_size=2",         "rollout.temperature=0.5", "rollout.max_new_tokens=2", "rewards.mean=batch",
         "rewards.success_only=true", "rewards.invalid_penalty=0.5", "rewards.overlong=2",
         "rewards.drop_truncated=true", "rewards.length_weight=true", "rewards.difficulty_weight=true",
@@ -108,6 +120,7 @@ CASES: list[dict[str, list[str]]] = [
     {k: ["algorithm.name=reinforce"] for k in (
         "rewards.scale=3.0", "rewards.shift=1.0", "rewards.clip=0.2", "rewards.mean=running", "rewards.std=batch",
     )},
+    {k: ["model.lora.rank=2"] for k in ("model.lora.alpha=64.0", "model.lora.targets=['q_proj']")},
     {"loss.final_entropy=1.0": ["loss.entropy=1.0"], "optimizer.old_logprobs=recomputed": ["model.precision=bfloat16"]},
     {"tasks.shuffle=false": ["tasks.kind=rows"], "tasks.pool=2": ["tasks.kind=success_aware"],
      "tasks.explore=1.0": ["tasks.kind=success_aware", "iterations=8"],

@@ -99,6 +99,7 @@ BAD = {
     "ratio_far": ({"ratio": 2.5}, "2.5"),
     "drift": ({"drift": 2}, "2 turns"),
     "logprob_drift": ({"logprob_drift": 0.7}, "0.7"),
+    "nothing_played": ({"eval/turns": 0.0, "eval/failed": 0}, "no episode of eval had"),
     "not_finite": ({"loss": math.nan, "kl": math.inf}, "kl is inf, loss is nan"),
 }
 
@@ -131,6 +132,9 @@ def test_a_cause_rings_again_only_after_it_was_gone_for_a_while(name):
 def test_a_good_run_is_quiet_and_rows_need_not_have_all_metrics():
     assert not any(rung([GOOD] * 20))
     assert not any(rung([{}, {"reward": 1.0}, {"eval/success": 0.5, "level": "easy"}] * 5))
+    assert not any(
+        rung([{"turns": 0.0, "failed": 8}, {"eval/turns": 0.0, "eval/failed": 2}, {"turns": 1.0, "failed": 0}])
+    )
     assert rung([{"ratio": 0.1}, {"eval/success": 0.5}, {"ratio": 0.1}]) == [["ratio_far"], [], []]
 
 

@@ -16,6 +16,7 @@ from rollenv.agents.tiny.settings import TinySize
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
 from rollenv.trainers.experience import experience
+from rollenv.trainers.policies.attention import Row
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.policies.packed import pack
 from rollenv.trainers.run_dir import RunDir, read_rows
@@ -195,6 +196,6 @@ def test_a_sibling_changes_what_the_model_says_as_its_tokens_before_the_prompt_d
         expected = []
         for i in taught:
             ids = torch.tensor(shown.samples[i].ids)
-            scores = policy.model(input_ids=ids[None], packed_blocks=((0, ((1, len(ids)),)),)).logits[0].log_softmax(-1)
+            scores = policy.model(input_ids=ids[None], packed_row=Row.of(len(ids))).logits[0].log_softmax(-1)
             expected += [float(scores[p - 1, ids[p]]) for p in np.flatnonzero(shown.samples[i].mask)]
     np.testing.assert_allclose(found, expected, atol=1e-4)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import rollenv
 from rollenv import UsageError, registry
+from rollenv.agents.engines.local import load_weights
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
@@ -27,6 +28,7 @@ from rollenv.trainers.config import load_config
 from rollenv.trainers.experience import experience, micro_batches, minibatches
 from rollenv.trainers.learner import TrainingError
 from rollenv.trainers.objective import POLICY_LOSSES
+from rollenv.trainers.policies.attention import Row
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.sync import Copied
@@ -55,7 +57,7 @@ def towards_texts(policy, lr, steps=1):
     """Steps towards fixed texts."""
     for _ in range(steps):
         for row in IDS:
-            out = policy.model(input_ids=row[None], packed_blocks=((0, ((1, len(row)),)),)).logits[0, :-1]
+            out = policy.model(input_ids=row[None], packed_row=Row.of(len(row))).logits[0, :-1]
             policy.backward(torch.nn.functional.cross_entropy(out, row[1:]) / len(IDS))
         policy.step(lr)
 
@@ -66,7 +68,7 @@ def trained(dtype, *, masters=True, lr=1e-6, steps=20):
     before = {n: p.detach().float().clone() for n, p in model.named_parameters()}
     if masters:
         towards_texts(policy, lr, steps)
-        Copied().publish(policy, LocalAgent(model, build_tokenizer(["up down"], 300)))
+        load_weights(model, Copied().weights(policy))
         after = policy.weights
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.999), weight_decay=0.0)
@@ -376,7 +378,7 @@ def test_threads_give_way_to_a_neighbour_that_comes_later(monkeypatch):
     """The machine's own figures, in the place of a neighbour: what the cores did, and how much of it was ours."""
     clock = {"now": 0.0, "all": 0.0, "own": 0.0}
     monkeypatch.setattr(threads, "_snapshot", lambda: tuple(clock.values()))
-    monkeypatch.setattr(threads, "_cores", lambda: [0, 1])
+    monkeypatch.setattr(threads, "cores", lambda: [0, 1])
     before = torch.get_num_threads()
     try:
         used = Threads(0)

@@ -12,7 +12,15 @@ pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from rollenv.trainers.config import load_config  # noqa: E402
-from rollenv.trainers.memory import Shape, Update, shape_of, table, update_memory, update_of  # noqa: E402
+from rollenv.trainers.memory import (  # noqa: E402
+    Shape,
+    Update,
+    adapter_parameters,
+    shape_of,
+    table,
+    update_memory,
+    update_of,
+)
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "training.md"
 #: Qwen2.5-1.5B.
@@ -56,3 +64,17 @@ def test_a_sample_longer_than_a_micro_batch_counts_whole():
     config = load_config("webshop_published", ["optimizer.micro_batch_tokens=1000"])
     assert update_of(config, 4608, player=2).tokens == 4608
     assert update_of(load_config("sokoban"), 0, player=4).player == 0, "the tiny model's weights are shared"
+
+
+def test_adapters_are_counted_and_need_little():
+    from rollenv.trainers.policies.lora import Lora, adapt
+
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+    settings = transformers.Qwen2Config(vocab_size=50, num_key_value_heads=2, tie_word_embeddings=True, **sizes)
+    model = transformers.Qwen2ForCausalLM(settings)
+    adapt(model, Lora(3))
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert adapter_parameters(shape_of(settings), 3) == trained
+    whole = update_memory(LARGE, update_of(load_config("webshop_published"), 4608, player=2))
+    config = load_config("webshop_published", ["model.lora.rank=16"])
+    assert sum(update_memory(LARGE, update_of(config, 4608, player=2)).values()) < sum(whole.values()) / 2.5

@@ -194,7 +194,7 @@ def test_packed_rows_pieces_and_one_by_one_are_a_plain_forward_pass(name, data):
     policy = LocalPolicy(model, share=True, temperature=temperature, most_logits=40 * 5)
     alike(asked(policy, data, layouts[0]), expected, **tolerance(name))
     if policy.packs:
-        policy.packs = False
+        policy.packs = policy.scorer.packs = False
         policy.model.set_attn_implementation("eager")
         alike(asked(policy, data, layouts[0]), expected, **tolerance(name))
     policy = LocalPolicy(model, share=True, temperature=temperature, gradient_checkpointing=True)

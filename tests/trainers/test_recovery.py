@@ -232,6 +232,11 @@ def test_what_changes_no_training_may_change_on_resume(finished, setting):
     run.config_file.write_bytes(before)
 
 
+def test_what_does_nothing_is_an_error_on_resume_too(finished):
+    with pytest.raises(UsageError, match=r"rollout\.shard_losses does nothing here"):
+        with_settings(RunDir.resume(finished)[1], ["rollout.shard_losses=1"])
+
+
 @pytest.mark.parametrize(
     "setting",
     [
@@ -361,7 +366,7 @@ def test_an_evaluation_that_breaks_leaves_training_as_it_was(tmp_path, monkeypat
 
         def broken(player, *args, **kwargs):
             assert player.sampling.temperature == 0
-            assert run.manager.keep_views
+            assert kwargs["manager"].keep_views
             raise KeyboardInterrupt
 
         monkeypatch.setattr("rollenv.trainers.trainer.evaluate", broken)
@@ -409,13 +414,17 @@ def test_runs_at_the_ends_of_what_is_possible_stay_finite(tmp_path, overrides):
 
 
 @pytest.mark.slow
-def test_the_smallest_micro_batches_give_the_weights_of_the_largest(tmp_path):
-    weights = []
-    for most in (1, 10**6):
-        with start(tmp_path / str(most), [f"optimizer.micro_batch_tokens={most}", "iterations=1"]) as run:
+def test_micro_batches_of_any_size_and_without_sharing_give_the_same_weights(tmp_path):
+    weights, sharing = [], []
+    for setting in ("micro_batch_tokens=1000000", "micro_batch_tokens=1", "share_prefixes=false"):
+        settings = [f"optimizer.{setting}", "iterations=1", "prompt.template=" + "play " * 20 + "{state}"]
+        with start(tmp_path / setting, settings) as run:
             run.fit()
             weights.append(torch.cat([w.detach().flatten() for w in run.parts.policy.weights.values()]))
-    torch.testing.assert_close(*weights, atol=1e-3, rtol=1e-2)
+            sharing.append(run.rows[-1]["sharing"])
+    for other in weights[1:]:
+        torch.testing.assert_close(other, weights[0], atol=1e-3, rtol=1e-2)
+    assert sharing[0] > 1.1 * sharing[1] == 1.1 * sharing[2] >= 1
 
 
 @pytest.mark.parametrize(

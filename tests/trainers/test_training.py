@@ -89,7 +89,7 @@ def test_training_never_sees_the_evaluation_seeds(small):
     assert (config.env.kwargs["split"], config.eval.kwargs["split"]) == ("train", "test")
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_curriculum_follows_success_and_survives_a_resume(tmp_path, small):
     levels = "tasks.levels=[{min_moves = 1, max_turns = 15}, {min_moves = 2, max_turns = 15}, {min_moves = 4}]"
     overrides = [

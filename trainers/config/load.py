@@ -12,7 +12,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rollenv.core import UsageError
+from rollenv.rollout.workers.places import workers_of
 from rollenv.trainers.config.losses import Loss
+from rollenv.trainers.config.player import MAX_LORA_RANK
 from rollenv.trainers.config.run import TrainConfig
 from rollenv.trainers.config.section import Union, union_of
 
@@ -28,10 +30,16 @@ _OF_REWARDS = (
     *dict.fromkeys(f"loss.{k}" for m in _LOSSES for k in m.model_fields.keys() - Loss.model_fields.keys() - {"name"}),
 )
 
+#: Options of vLLM that the settings decide.
+_OF_ADAPTERS = {"enable_lora", "max_lora_rank", "max_loras"}
+
 #: Keys that do something only under other settings: when, and what to say.
 _IDLE: tuple[tuple[str, Callable[[TrainConfig], bool], str], ...] = (
     ("model.size", lambda c: c.model.path == "tiny", "model.path='tiny'"),
     ("model.warm_up", lambda c: c.model.path == "tiny", "model.path='tiny'"),
+    ("model.lora.alpha", lambda c: c.model.lora.rank > 0, "model.lora.rank above 0"),
+    ("model.lora.targets", lambda c: c.model.lora.rank > 0, "model.lora.rank above 0"),
+    ("player.lora", lambda c: c.model.lora.rank > 0, "model.lora.rank above 0"),
     ("loss.final_entropy", lambda c: c.loss.entropy > 0, "loss.entropy above 0"),
     ("rollout.reset_deadline", lambda c: c.rollout.workers != "inline", "rollout.workers other than inline"),
     ("rollout.step_deadline", lambda c: c.rollout.workers != "inline", "rollout.workers other than inline"),
@@ -44,6 +52,16 @@ _IDLE: tuple[tuple[str, Callable[[TrainConfig], bool], str], ...] = (
         lambda c: c.loss.observations == 0 or c.samples == "trajectory",
         "rollout.samples=trajectory",
     ),
+    (
+        "rollout.processes",
+        lambda c: c.rollout.processes == 1 or _by_processes(c),
+        "rollout.workers=inline, player.kind=local, batches.kind other than stream, and without rewards.domains, "
+        "rollout.shards, rollout.max_concurrent, rollout.extra_groups and rollout.extra_members",
+    ),
+    *(
+        (f"rollout.{key}", lambda c: c.rollout.shards > 0, "rollout.shards")
+        for key in ("shard_options", "shard_losses")
+    ),
     ("kl.horizon", lambda c: getattr(c.kl, "target", 1) > 0, "kl.target above 0"),
     ("algorithm.future_scale", lambda c: getattr(c.algorithm, "bonus", 1) > 0, "algorithm.bonus above 0"),
     *((key, lambda c: not getattr(c.distill, "alone", False), "distill.alone=false") for key in _OF_REWARDS),
@@ -54,6 +72,14 @@ _IDLE: tuple[tuple[str, Callable[[TrainConfig], bool], str], ...] = (
         "env.kwargs",
         lambda c: c.tasks.kind != "mixture" or c.model.path == "tiny",
         "tasks.kind other than mixture, whose parts have their own",
+    ),
+    *(
+        (f"placement.{key}", lambda c: c.placement.by_ray, "placement.ranks above 1 or a placement.address")
+        for key in ("devices", "cpus", "max_failures", "wait")
+    ),
+    *(
+        (f"placement.{key}", lambda c: c.placement.ranks > 1, "placement.ranks above 1")
+        for key in ("min_ranks", "backend", "gradients")
     ),
     ("env.options", lambda c: c.tasks.kind != "mixture", "tasks.kind other than mixture, whose parts have their own"),
 )
@@ -80,6 +106,73 @@ _IMPOSSIBLE: tuple[tuple[str, Callable[[TrainConfig], bool], str], ...] = (
         lambda c: getattr(c.distill, "path", "") == "tiny",
         "names a model that is made anew for every run; take a checkpoint of one",
     ),
+    (
+        "model.sync",
+        lambda c: c.model.sync == "in_place" and c.batches.kind == "stream" and c.plays_here,
+        "gives the player weights that change while it draws; take auto or copy, or batches.kind=collect",
+    ),
+    (
+        "batches.kind",
+        lambda c: c.batches.kind == "tail" and not c.rollout.extra_groups,
+        "puts nothing by unless more is begun than a batch needs; set rollout.extra_groups",
+    ),
+    (
+        "model.sync",
+        lambda c: c.placement.ranks > 1 and c.model.sync == "in_place",
+        "cannot be in_place with placement.ranks above 1, as no process has all weights; take copy",
+    ),
+    (
+        "model.sync",
+        lambda c: c.model.lora.rank > 0 and c.model.sync == "in_place",
+        "cannot be in_place with model.lora.rank above 0, as the player needs what the model and its adapters make; "
+        "take copy",
+    ),
+    (
+        "model.lora.rank",
+        lambda c: c.played_rank > MAX_LORA_RANK,
+        f"is above {MAX_LORA_RANK}, the most of an adapter that vLLM plays; take player.lora=merged",
+    ),
+    (
+        "player.sleep",
+        lambda c: c.played_rank > 0 and getattr(c.player, "sleep", 0) == 2,
+        "cannot be 2 with player.lora=adapter, as the model below the adapter is lost then; take 1, or "
+        "player.lora=merged",
+    ),
+    (
+        "player.options",
+        lambda c: bool(_OF_ADAPTERS & getattr(c.player, "options", {}).keys()),
+        "cannot have enable_lora, max_lora_rank and max_loras, which follow from model.lora.rank and player.lora",
+    ),
+    (
+        "rollout.shards",
+        lambda c: c.rollout.shards > 0 and bool(c.rewards.domains),
+        "cannot play with rewards.domains, which this process gives; leave it out",
+    ),
+    (
+        "rollout.workers",
+        lambda c: c.rollout.shards > 0 and workers_of(c.rollout.workers)[0] == "ray",
+        "cannot be actors of their own with rollout.shards; take a number of processes, which each shard has",
+    ),
+    (
+        "rollout.shards",
+        lambda c: c.rollout.shards > 0 and any(getattr(c.player, key, 0) for key in ("url", "actors", "sleep")),
+        "have an engine each: leave out player.url, player.actors and player.sleep",
+    ),
+    (
+        "rollout.shards",
+        lambda c: c.rollout.shards > 0 and c.played_rank > 0,
+        "get whole weights; take player.lora=merged",
+    ),
+    (
+        "placement.min_ranks",
+        lambda c: c.placement.min_ranks > c.placement.ranks,
+        "is more than placement.ranks",
+    ),
+    (
+        "placement.backend",
+        lambda c: c.placement.backend == "nccl" and c.placement.devices == "cpu",
+        "cannot be nccl for CPUs; take gloo",
+    ),
     ("loss.dual", lambda c: 0 < getattr(c.loss, "dual", 0) <= 1, "is a limit above 1, or 0 for none"),
     (
         "tasks.down",
@@ -87,6 +180,14 @@ _IMPOSSIBLE: tuple[tuple[str, Callable[[TrainConfig], bool], str], ...] = (
         "must be below tasks.up, or levels would change all the time",
     ),
 )
+
+
+def _by_processes(config: TrainConfig) -> bool:
+    """Whether several processes can play a batch."""
+    rollout = config.rollout
+    alone = rollout.extra_groups or rollout.extra_members or rollout.max_concurrent or config.rewards.domains
+    here = rollout.workers == "inline" and config.plays_here and config.batches.kind != "stream"
+    return here and not alone
 
 
 def _most_trajectories(config: TrainConfig) -> int:
@@ -180,11 +281,14 @@ def with_settings(config: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
         overrides: settings such as ``optimizer.lr=1e-5``, applied in order.
 
     Raises:
-        UsageError: for an unknown key (the message names the nearest ones) or a value of the wrong type.
+        UsageError: for an unknown key (the message names the nearest ones), a value of the wrong type, or a key that
+            does nothing with the other settings.
     """
     data = config.model_dump(mode="json")
     _apply(data, overrides)
-    return parse_config(data)
+    changed = parse_config(data)
+    _refuse_idle_keys(changed, [".".join(_split(o)[0]) for o in overrides])
+    return changed
 
 
 def _refuse_idle_keys(config: TrainConfig, keys: Sequence[str]) -> None:
@@ -255,6 +359,8 @@ def _explain(location: tuple[int | str, ...], kind: str, message: str, value: An
         near = difflib.get_close_matches(str(given), union.variants, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return f"{key}.{union.tag} is one of {', '.join(union.variants)}, not {given!r}{hint}"
+    if kind in ("model_type", "model_attributes_type") and key:
+        return f"{key} is a section, not {value!r}: set {_first_keys(parts, key)}"
     if kind != "extra_forbidden":
         return f"{key}: {message[:1].lower()}{message[1:]}" + ("" if kind == "missing" else f", got {value!r}")
     union = _union_above(parts[:-1])
@@ -285,6 +391,13 @@ def _plain_location(location: Sequence[int | str]) -> tuple[list[int | str], str
 def _union_above(parts: Sequence[int | str]) -> Union | None:
     """The variants of the section, or of the entry of a list, in which a key stands."""
     return union_of(next((str(part) for part in reversed(parts) if isinstance(part, str)), ""))
+
+
+def _first_keys(parts: Sequence[int | str], key: str) -> str:
+    """What can be set in a section: that by which its variant is chosen, or its first keys."""
+    if union := _union_above(parts):
+        return f"{key}.{union.tag}, which is one of {', '.join(union.variants)}"
+    return ", ".join(k for k in _all_keys() if k.rpartition(".")[0] == key)
 
 
 def _near(key: str) -> list[str]:

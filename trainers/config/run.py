@@ -12,6 +12,7 @@ from rollenv.core import UsageError
 from rollenv.registry import named_wrappers
 from rollenv.rollout.workers.places import workers_of
 from rollenv.trainers.config.algorithms import AnyAlgorithm, Grpo
+from rollenv.trainers.config.batches import AnyBatches, Collect
 from rollenv.trainers.config.losses import (
     AnyCorrection,
     AnyDistill,
@@ -22,6 +23,7 @@ from rollenv.trainers.config.losses import (
     NoKl,
     PpoClip,
 )
+from rollenv.trainers.config.player import AnyPlayer, LocalPlayer
 from rollenv.trainers.config.rewards import RewardsConfig
 from rollenv.trainers.config.section import Positive, Section, union
 
@@ -148,6 +150,18 @@ AnyTasks = Annotated[
 ]
 
 
+class LoraConfig(Section):
+    """Low-rank adapters that are trained instead of the model."""
+
+    rank: int = Field(0, ge=0)
+    """Of the adapters' factors; 0 trains the model itself."""
+    alpha: Positive = 32.0
+    """How much adapters count: their products are multiplied by ``alpha / rank``."""
+    targets: str | list[str] = "all-linear"
+    """Ends of the names of layers that get one, such as ["q_proj", "v_proj"]; "all-linear" for all but the output
+    layer."""
+
+
 class ModelConfig(Section):
     """What to train."""
 
@@ -161,8 +175,11 @@ class ModelConfig(Section):
     """Of the products in an update. Weights and their steps are float32 always."""
     gradient_checkpointing: bool = False
     """Compute activations twice and keep few of them."""
+    lora: LoraConfig = LoraConfig()
+    """Low-rank adapters."""
     sync: Literal["auto", "in_place", "copy"] = "auto"
-    """Whether the player shares the trained weights or has a copy of them; auto shares the tiny model's."""
+    """Whether the player shares the trained weights or has a copy of them; auto shares the tiny model's, unless it
+    plays during updates (``batches.kind=stream``)."""
 
 
 class PromptConfig(Section):
@@ -221,6 +238,19 @@ class RolloutConfig(Section):
     workers: str = "inline"
     """Where environments live: inline (this process), a number of worker processes, or ray:ACTORS. Deadlines hold in
     workers only. There, a crash of an environment affects nothing else."""
+    processes: int = Field(1, ge=0, le=64)
+    """Processes that play, each a part of every batch: for environments in this process (``workers=inline``) and a
+    model on the CPU. 0 for as many as there are cores without other work. More than one make trajectories that are
+    equal up to rounding. Batches with extra groups or members, ``max_concurrent`` or reward functions are played by
+    this process alone, and so are streams."""
+    shards: int = Field(0, ge=0)
+    """Managers in Ray actors that play whole groups, each with an engine and workers of its own; 0 for one manager, in
+    this process. For several machines, which all have to see ``run_dir``, or more turns than one process can carry."""
+    shard_options: dict[str, Any] = Field(default_factory=dict)
+    """For ``ray.remote``, such as ``{ num_cpus = 4, num_gpus = 1 }``. The default is 1 CPU, and 1 GPU where the cluster
+    has GPUs."""
+    shard_losses: int = Field(3, ge=0)
+    """How often a shard that was lost is started again."""
     extra_groups: int = Field(0, ge=0)
     """Groups that are played besides, so that slow ones need not be waited for. What is trained on then depends on the
     clock, so a resumed run no longer gives the same numbers; the same holds for extra_members."""
@@ -232,6 +262,12 @@ class RolloutConfig(Section):
     """Seconds for a step of an environment."""
     max_concurrent: int = Field(0, ge=0)
     """Episodes played at the same time; 0 for all."""
+
+    @property
+    def shard_cpus(self) -> float:
+        """CPUs that Ray keeps for all shards."""
+        each = self.shard_options.get("num_cpus", 1)
+        return self.shards * (each if isinstance(each, int | float) else 1)
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -262,9 +298,13 @@ class OptimizerConfig(Section):
     """Different sequences to an optimizer step."""
     micro_batch_tokens: int = Field(16_384, ge=1)
     """The most tokens that go through the model at once; gradients of an optimizer step are summed over them."""
-    old_logprobs: Literal["sampled", "recomputed"] = "sampled"
+    share_prefixes: bool = True
+    """Compute what samples have in common at their beginning once, where the model's layers allow it. Gradients are
+    the same either way."""
+    old_logprobs: Literal["sampled", "recomputed", "interpolated"] = "sampled"
     """What ratios are taken to: the probabilities that responses were drawn with, or the trained model's own at the
-    start of an update. A correction needs the latter and has them computed whatever this says."""
+    start of an update, computed ("recomputed") or guessed from the age of each token ("interpolated", A-3PO). A
+    correction needs the trained model's; with "sampled" they are computed for it."""
     epochs: int = Field(1, ge=1)
     on_nonfinite: Literal["skip", "stop"] = "skip"
     """What happens when a loss or a gradient is not a finite number: its step is left out, or the run stops. It stops
@@ -300,6 +340,35 @@ class EvalConfig(Section):
         return distinct(parts)
 
 
+class PlacementConfig(Section):
+    """Which processes train the model. By default it is this one."""
+
+    ranks: int = Field(1, ge=1)
+    """Processes with a device each that train the model together (FSDP2 under Ray Train). The first one also plays."""
+    min_ranks: int = Field(0, ge=0)
+    """With how many a run goes on after some were lost for good; 0 for all of them."""
+    address: str = ""
+    """Of a Ray cluster, such as HOST:6379; by default the one of RAY_ADDRESS, or this machine."""
+    devices: Literal["auto", "cpu", "gpu"] = "auto"
+    """What ranks compute on; auto takes GPUs (CUDA or ROCm) where Ray reports any."""
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    """How ranks talk to each other; auto takes nccl for GPUs and gloo for CPUs."""
+    cpus: float = Field(1.0, gt=0)
+    """CPUs that Ray keeps for a rank."""
+    gradients: Literal["step", "micro_batch"] = "step"
+    """How often gradients are summed over ranks. Once a step is less to send, but needs memory for all gradients on
+    every rank."""
+    max_failures: int = Field(0, ge=0)
+    """How often all ranks are started again from the last checkpoint after one was lost."""
+    wait: float = Field(300.0, ge=0)
+    """Seconds to wait for devices when they are started again."""
+
+    @property
+    def by_ray(self) -> bool:
+        """Whether Ray starts the processes."""
+        return self.ranks > 1 or bool(self.address)
+
+
 class TrackersConfig(Section):
     """Where metrics go besides ``metrics.jsonl``."""
 
@@ -324,8 +393,11 @@ class TrainConfig(Section):
     env: EnvConfig
     tasks: AnyTasks = Seeds()
     model: ModelConfig = ModelConfig()
+    placement: PlacementConfig = PlacementConfig()
     prompt: AnyPrompt = StepPromptConfig()
     rollout: RolloutConfig = RolloutConfig()
+    batches: AnyBatches = Collect()
+    player: AnyPlayer = LocalPlayer()
     rewards: RewardsConfig = RewardsConfig()
     algorithm: AnyAlgorithm = Grpo()
     loss: AnyLoss = PpoClip()
@@ -342,6 +414,27 @@ class TrainConfig(Section):
         if self.rollout.samples != "auto":
             return self.rollout.samples
         return "trajectory" if self.prompt.kind == "conversation" else "turn"
+
+    @property
+    def plays_here(self) -> bool:
+        """Whether the model that training begins with plays itself, and not a copy of it elsewhere."""
+        return self.player.kind == "local" and not self.rollout.shards
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether the very weights of the first model are trained, with ``model.sync=auto`` resolved.
+
+        A player that draws during an update cannot have them, nor one beside ranks with a share each, nor one of a
+        model with adapters.
+        """
+        if (self.plays_here and self.batches.kind == "stream") or self.model.lora.rank or self.placement.ranks > 1:
+            return False
+        return self.model.sync == "in_place" or (self.model.sync == "auto" and self.model.path == "tiny")
+
+    @property
+    def played_rank(self) -> int:
+        """The rank of the adapters that the player is given after updates; 0 where it gets all weights."""
+        return self.model.lora.rank if getattr(self.player, "lora", "") == "adapter" else 0
 
     @property
     def templates(self) -> bool:

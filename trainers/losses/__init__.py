@@ -13,6 +13,7 @@ from rollenv.trainers.losses.corrections import (
     corrected,
     geo,
     icepop,
+    interpolated,
     mis,
     opsm,
     seq_tis,
@@ -21,7 +22,7 @@ from rollenv.trainers.losses.corrections import (
 from rollenv.trainers.losses.distill import distill, echo, imitation
 from rollenv.trainers.losses.kl import AdaptiveKL, kl_estimate, kl_loss
 from rollenv.trainers.losses.policy import entropy_bonus, gmpo, gspo, gspo_token, ppo_clip, sapo
-from rollenv.trainers.losses.types import LossInput, TokenLoss, segment_mean, segment_sum
+from rollenv.trainers.losses.types import LossInput, TokenLoss, divergence, segment_mean, segment_sum
 from rollenv.trainers.losses.value import value_loss
 from rollenv.trainers.losses.weighted import cispo, dppo, reinforce, topr
 
@@ -34,6 +35,7 @@ __all__ = [
     "combine",
     "corrected",
     "distill",
+    "divergence",
     "dppo",
     "echo",
     "entropy_bonus",
@@ -43,6 +45,7 @@ __all__ = [
     "gspo_token",
     "icepop",
     "imitation",
+    "interpolated",
     "kl_estimate",
     "kl_loss",
     "mis",

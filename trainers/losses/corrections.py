@@ -151,6 +151,23 @@ def opsm(x: LossInput, *, delta: float = 1e-4, policy: Policy = "current") -> Co
     return _correction(torch.ones_like(log_ratio), log_ratio, dropped=away & (x.advantages < 0))
 
 
+def interpolated(logprobs: Tensor, behavior: Tensor, staleness: Tensor) -> Tensor:
+    """A guess of the proximal policy's log-probabilities, without a forward pass of its own: A-3PO (2512.06547).
+
+    With d updates since a token was drawn, log π_prox = log μ + d / (d + 1) (log π - log μ): on the line from the
+    sampler to the policy that is being updated, d of d + 1 updates along.
+
+    Args:
+        logprobs: (n,) under the policy that is being updated.
+        behavior: (n,) as drawn.
+        staleness: (n,) d, from 0.
+
+    Returns:
+        (n,) without a gradient.
+    """
+    return behavior + staleness / (staleness + 1) * (logprobs.detach() - behavior)
+
+
 def combine(*corrections: Correction) -> Correction:
     """The product of weights. A token is masked or clipped where any of them did so."""
     weights = reduce(torch.mul, [c.weights for c in corrections])

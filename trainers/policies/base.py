@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
+from rollenv.agents.engines.adapters import Adapter
 from rollenv.trainers.policies.packed import Packed
 
 #: What can be asked of a forward pass.
@@ -30,11 +31,8 @@ class Outputs:
     """(m,) float32 log-probabilities of what was said between the responses, at temperature 1."""
 
 
-class Policy(Protocol):
-    """A model that is trained."""
-
-    overflowed: bool
-    """Whether the last step was left out and the next one has better chances, as its loss is multiplied by less."""
+class Reader(Protocol):
+    """A model that says how likely tokens are."""
 
     packs: bool
     """Whether the model reads samples as one row, in which the beginning that some share is there once."""
@@ -49,6 +47,17 @@ class Policy(Protocol):
             outputs: what to compute.
             entropy_gradient: whether the entropy has gradients as well.
         """
+        ...
+
+
+class Policy(Reader, Protocol):
+    """A model that is trained."""
+
+    overflowed: bool
+    """Whether the last step was left out and the next one has better chances, as its loss is multiplied by less."""
+
+    def last_piece(self, last: bool) -> None:
+        """Say whether the next micro-batch is the last one of its step."""
         ...
 
     def backward(self, loss: Tensor) -> None:
@@ -73,6 +82,10 @@ class Policy(Protocol):
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """All weights under the model's own names, each whole."""
+        ...
+
+    def adapter(self) -> Adapter | None:
+        """What is trained beside the model; None if it is the model itself."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,40 +14,77 @@ from transformers import PreTrainedModel
 from rollenv.trainers.losses import value_loss
 from rollenv.trainers.policies.local import hidden_states
 from rollenv.trainers.policies.packed import Packed
+from rollenv.trainers.policies.state import all_finite, moments_as, tensors_of, weights_as, whole
+
+
+class Valuer(nn.Module):  # type: ignore[misc]
+    """A linear head on states, and where it has its own the model that they come from.
+
+    Args:
+        model: the policy's, set up for training.
+        kind: see :class:`Critic`.
+        packs: whether the model reads packed sequences.
+    """
+
+    def __init__(self, model: PreTrainedModel, kind: Literal["model", "head"], *, packs: bool = True):
+        super().__init__()
+        self.packs = packs
+        device = next(model.parameters()).device
+        self.head = nn.Linear(model.config.get_text_config().hidden_size, 1, device=device)
+        nn.init.zeros_(self.head.weight)  # the first values are 0: no noise before anything is learned
+        nn.init.zeros_(self.head.bias)
+        self.model = copy.deepcopy(model) if kind == "model" else None
+
+    def forward(self, batch: Packed, hidden: Tensor | None) -> Tensor:
+        """The returns that are expected.
+
+        Args:
+            batch: to read.
+            hidden: (n, width) the policy's states, for a head.
+
+        Returns:
+            (n,) float32
+        """
+        if self.model is not None:
+            hidden = hidden_states(self.model, batch, packs=self.packs)[0][batch.drawn.of]
+        assert hidden is not None
+        out: Tensor = self.head(hidden.float())
+        return out.sum(-1)  # of one number
 
 
 class Critic:
     """Predicts the return from before each response token.
 
     Args:
-        model: the policy's, at the start of the run.
+        model: the policy's, at the start of the run; None on ranks that get it from the first.
         kind: "model" for a copy of it with a head of its own, all of which learns; "head" for a head on the policy's
             hidden states, which do not change for it.
         lr: learning rate.
         clip: how far a value may move in an update before its loss is cut; 0 for no limit.
         max_grad_norm: gradients are cut to this norm.
         packs: whether the model reads packed sequences.
+        place: puts the module where it is trained.
     """
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: PreTrainedModel | None,
         *,
         kind: Literal["model", "head"],
         lr: float,
         clip: float = 0.2,
         max_grad_norm: float = 1.0,
         packs: bool = True,
+        place: Callable[[Valuer | None], Valuer] = lambda valuer: cast(Valuer, valuer),
     ):
-        width = model.config.get_text_config().hidden_size
-        device = next(model.parameters()).device
-        self.kind, self.clip, self.max_grad_norm, self.packs = kind, clip, max_grad_norm, packs
-        self.head = nn.Linear(width, 1, device=device)
-        nn.init.zeros_(self.head.weight)  # the first values are 0: no noise before anything is learned
-        nn.init.zeros_(self.head.bias)
-        self.model = copy.deepcopy(model) if kind == "model" else None
-        self.module = nn.ModuleList([self.head, *([self.model] if self.model is not None else [])])
+        self.kind, self.clip, self.max_grad_norm = kind, clip, max_grad_norm
+        self.module = place(Valuer(model, kind, packs=packs) if model is not None else None)
         self.adam = torch.optim.AdamW(self.module.parameters(), lr=lr, weight_decay=0.0)
+
+    @property
+    def head(self) -> nn.Linear:
+        """From states to values."""
+        return self.module.head
 
     def values(self, batch: Packed, hidden: Tensor | None = None) -> Tensor:
         """The returns that are expected, (n,).
@@ -58,11 +96,8 @@ class Critic:
         Returns:
             (n,) float32, with gradients where they are enabled.
         """
-        if self.model is not None:
-            hidden = hidden_states(self.model, batch, packs=self.packs)[: len(batch)]
-        assert hidden is not None
-        out: Tensor = self.head(hidden.float())
-        return out[:, 0]
+        out: Tensor = self.module(batch, hidden)
+        return out
 
     def backward(self, batch: Packed, hidden: Tensor | None, share: float) -> dict[str, Tensor]:
         """Add the gradients of a micro-batch's part of the squared errors.
@@ -88,7 +123,7 @@ class Critic:
 
     def gradient_norm(self) -> float:
         """The norm of the gradients summed since the last step."""
-        return float(nn.utils.get_total_norm([p.grad for p in self.module.parameters() if p.grad is not None]))
+        return float(whole(nn.utils.get_total_norm([p.grad for p in self.module.parameters() if p.grad is not None])))
 
     def step(self, *, hold: bool = False) -> float:
         """One step along the gradients; no weight changes if they are not finite. Returns their norm.
@@ -96,7 +131,7 @@ class Critic:
         Args:
             hold: take no step, only drop the gradients.
         """
-        norm = float(nn.utils.clip_grad_norm_(self.module.parameters(), self.max_grad_norm))
+        norm = float(whole(nn.utils.clip_grad_norm_(self.module.parameters(), self.max_grad_norm)))
         if math.isfinite(norm) and not hold:
             self.adam.step()
         self.adam.zero_grad()
@@ -104,7 +139,11 @@ class Critic:
 
     def finite(self) -> bool:
         """Whether every weight is a finite number."""
-        return all(bool(torch.isfinite(weight).all()) for weight in self.module.parameters())
+        return all_finite(self.module.parameters())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights and Adam's moments by name: the very ones that are trained."""
+        return tensors_of(dict(self.module.named_parameters()), self.adam)
 
     def state_dict(self) -> dict[str, Any]:
         """All weights, and the optimizer's state."""
@@ -117,7 +156,7 @@ class Critic:
             ValueError: it is none of this model's.
         """
         try:
-            self.module.load_state_dict(state["module"])
+            self.module.load_state_dict(weights_as(self.module.state_dict(), state["module"]))
         except RuntimeError as error:
             raise ValueError(f"its critic belongs to another model: {error}") from error
-        self.adam.load_state_dict(state["adam"])
+        self.adam.load_state_dict(moments_as(list(self.module.parameters()), state["adam"]))

@@ -7,19 +7,25 @@ import copy
 import functools
 import logging
 import math
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rollenv.agents.engines.adapters import Adapter
 from rollenv.core import UsageError
+from rollenv.trainers.policies.attention import ATTENTION, Row
 from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
-from rollenv.trainers.policies.head import MOST_LOGITS, Head, token_logprobs
-from rollenv.trainers.policies.packed import ATTENTION, Packed, positions
+from rollenv.trainers.policies.head import MOST_LOGITS, token_logprobs
+from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged
+from rollenv.trainers.policies.packed import Labels, Packed
+from rollenv.trainers.policies.state import all_finite, tensors_of, whole
 
 logger = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=nn.Module)
 
 #: What losses are multiplied by at first where products are float16, whose largest number is 65504.
 _FIRST_SCALE = 1024.0
@@ -28,12 +34,78 @@ _FIRST_SCALE = 1024.0
 _ALIKE = 1e-3
 
 
+class Scorer(nn.Module):  # type: ignore[misc]
+    """A causal language model, and what is asked of it, as one module: all of its computing is one forward pass.
+
+    Args:
+        model: to run; it is set up for training.
+        temperature: that responses are drawn with; divides the logits.
+        most_logits: see :func:`~rollenv.trainers.policies.head.token_logprobs`.
+        lora: adapters that are trained instead of the model.
+
+    Raises:
+        UsageError: the model's logits are none of its head's, or it has no layers for adapters.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        temperature: float = 1.0,
+        most_logits: int = MOST_LOGITS,
+        lora: Lora | None = None,
+    ):
+        super().__init__()
+        self.model, self.temperature, self.most_logits = model.requires_grad_(True), temperature, most_logits
+        self.packs = choose_attention(model)
+        self.head = head_of(model)
+        if lora:
+            adapt(model, lora)
+
+    def forward(
+        self, batch: Packed, outputs: Collection[Output], entropy_gradient: bool = False
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+        """What :class:`~rollenv.trainers.policies.base.Outputs` is made of.
+
+        Args:
+            batch: to read.
+            outputs: what to compute. The log-probabilities come too, unless only "hidden" is asked for.
+            entropy_gradient: whether the entropy has gradients as well.
+
+        Returns:
+            (n,) log-probabilities, (n,) entropies, (n, width) states, (m,) log-probabilities of observations; None for
+            what was not asked.
+        """
+        drawn, said = batch.drawn, batch.said
+        hidden, others = hidden_states(self.model, batch, packs=self.packs)
+        states = hidden.detach()[drawn.of] if "hidden" in outputs else None
+        if set(outputs) == {"hidden"}:
+            return None, None, states, None
+        head = functools.partial(
+            token_logprobs,
+            head=self.head,
+            vocabulary=self.model.config.get_text_config().vocab_size,
+            most_logits=self.most_logits,
+        )
+        chosen, entropy = head(
+            hidden,
+            drawn.targets,
+            temperature=self.temperature,
+            entropy="entropy" in outputs,
+            entropy_gradient=entropy_gradient,
+        )
+        # what was not drawn has no temperature
+        observations = head(others, said.targets)[0][said.of] if len(said.of) else None
+        return chosen[drawn.of], None if entropy is None else entropy[drawn.of], states, observations
+
+
 class LocalPolicy:
     """Trains a causal language model on its device.
 
     Args:
         model: to begin with. It is not changed itself.
         share: train the very weights of ``model``, in their type; otherwise a float32 copy of them.
+        lora: adapters that are trained instead; the copy then has the type of the products.
         precision: of the products: float32, bfloat16 or float16 (with loss scaling).
         temperature: that responses are drawn with; divides the logits.
         betas: AdamW's (arXiv 1711.05101).
@@ -51,6 +123,7 @@ class LocalPolicy:
         model: PreTrainedModel,
         *,
         share: bool = False,
+        lora: Lora | None = None,
         precision: torch.dtype = torch.float32,
         temperature: float = 1.0,
         betas: tuple[float, float] = (0.9, 0.95),
@@ -64,18 +137,24 @@ class LocalPolicy:
                 f"weights of the type {', '.join(rounded)} cannot be trained in place, where they would round small "
                 "steps away: they have to be float32; choose model.sync='copy'"
             )
-        # A module of its own: how it is set up for training does not reach the one that plays.
         self.shares = share
-        self.model: PreTrainedModel = twin(model) if share else copy.deepcopy(model).float()
-        self.model.requires_grad_(True)
-        self.packs = choose_attention(self.model)
-        self.head = head_of(self.model)
-        if gradient_checkpointing:
-            enable = getattr(self.model, "activation_checkpointing_enable", self.model.gradient_checkpointing_enable)
-            enable({"use_reentrant": False})  # newer versions of transformers call it by the first name
-        compute_as_player(self.model, gradient_checkpointing=gradient_checkpointing)
-        self.precision, self.temperature = precision, temperature
-        self.max_grad_norm, self.most_logits = max_grad_norm, most_logits
+        # A module of its own: how it is set up for training does not reach the one that plays.
+        own = twin(model) if share else copy.deepcopy(model).to(precision if lora else torch.float32)
+        scorer = Scorer(own, temperature=temperature, most_logits=most_logits, lora=lora)
+        compute_as_player(scorer.model, gradient_checkpointing=gradient_checkpointing)
+        self._begin(scorer, precision, betas, weight_decay, max_grad_norm)
+
+    def _begin(
+        self,
+        scorer: Scorer,
+        precision: torch.dtype,
+        betas: tuple[float, float],
+        weight_decay: float,
+        max_grad_norm: float,
+    ) -> None:
+        """Train what is there now."""
+        self.scorer, self.model, self.packs = scorer, scorer.model, scorer.packs
+        self.precision, self.max_grad_norm = precision, max_grad_norm
         self.weights = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.adam = torch.optim.AdamW(self.weights.values(), lr=0.0, betas=betas, weight_decay=weight_decay)
         self.scaler = torch.amp.GradScaler(
@@ -98,27 +177,11 @@ class LocalPolicy:
             outputs: what to compute. The log-probabilities come too, unless only "hidden" is asked for.
             entropy_gradient: whether the entropy has gradients as well.
         """
-        n = len(batch)
         with self._autocast():
-            hidden = hidden_states(self.model, batch, packs=self.packs)
-            if set(outputs) == {"hidden"}:
-                return Outputs(hidden=hidden[:n].detach())
-            head = functools.partial(
-                token_logprobs,
-                head=self.head,
-                vocabulary=self.model.config.get_text_config().vocab_size,
-                most_logits=self.most_logits,
-            )
-            chosen, entropy = head(
-                hidden[:n],
-                batch.targets,
-                temperature=self.temperature,
-                entropy="entropy" in outputs,
-                entropy_gradient=entropy_gradient,
-            )
-            # what was not drawn has no temperature
-            observations = head(hidden[n:], batch.ids[batch.seen])[0] if len(batch.seen) else None
-        return Outputs(chosen, entropy, hidden[:n].detach() if "hidden" in outputs else None, observations)
+            return Outputs(*self.scorer(batch, tuple(outputs), entropy_gradient))
+
+    def last_piece(self, last: bool) -> None:
+        """See :class:`~rollenv.trainers.policies.base.Policy`; gradients need not be sent anywhere."""
 
     def backward(self, loss: Tensor) -> None:
         """See :class:`~rollenv.trainers.policies.base.Policy`."""
@@ -134,7 +197,7 @@ class LocalPolicy:
         for group in self.adam.param_groups:
             group["lr"] = lr
         self.scaler.unscale_(self.adam)
-        norm = float(nn.utils.clip_grad_norm_(self.weights.values(), self.max_grad_norm))
+        norm = float(whole(nn.utils.clip_grad_norm_(self.weights.values(), self.max_grad_norm)))
         if math.isfinite(norm) and not hold:
             self.scaler.step(self.adam)
         scale = self.scaler.get_scale()
@@ -145,11 +208,19 @@ class LocalPolicy:
 
     def finite(self) -> bool:
         """Whether every weight is a finite number."""
-        return all(bool(torch.isfinite(weight).all()) for weight in self.weights.values())
+        return all_finite(self.weights.values())
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights under the model's own names."""
-        yield from ((name, tensor.detach()) for name, tensor in self.model.state_dict().items())
+        """All weights under the model's own names, with what adapters add."""
+        return merged(self.model)
+
+    def adapter(self) -> Adapter | None:
+        """What is trained beside the model; None if it is the model itself."""
+        return adapter_of(self.model)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights and Adam's moments by name: the very ones that are trained."""
+        return tensors_of(self.weights, self.adam)
 
     def state_dict(self) -> dict[str, Any]:
         """Adam's moments, the scale of the loss, and the float32 weights where they are not the player's."""
@@ -187,19 +258,33 @@ class LocalPolicy:
         return product
 
 
-def twin(model: PreTrainedModel) -> PreTrainedModel:
-    """A module with the very parameters of another, and a configuration of its own."""
-    shared = {id(p): p for p in model.parameters()}
+def twin(model: M, make: Callable[[Tensor], Tensor] | None = None) -> M:
+    """A module with the very parameters of another, and a configuration of its own.
+
+    Args:
+        model: the other.
+        make: makes parameters and buffers of the other's, instead of sharing the former.
+    """
+    shared: dict[int, Any] = {
+        id(p): p if make is None else nn.Parameter(make(p.detach()), requires_grad=p.requires_grad)
+        for p in model.parameters()
+    }
+    if make is not None:
+        shared |= {id(b): make(b) for b in model.buffers()}
     return copy.deepcopy(model, shared)
 
 
-def compute_as_player(model: nn.Module, *, gradient_checkpointing: bool) -> None:
+def compute_as_player(model: PreTrainedModel, *, gradient_checkpointing: bool) -> None:
     """Have no dropout nor other noise of training: probabilities must be those that responses were drawn with.
 
     Args:
         model: which may be changed.
-        gradient_checkpointing: layers do it in training mode only, so only they get it, not what they are made of.
+        gradient_checkpointing: compute activations twice and keep few of them. Layers do it in training mode only, so
+            only they get it, not what they are made of.
     """
+    if gradient_checkpointing:
+        enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+        enable({"use_reentrant": False})  # newer versions of transformers call it by the first name
     model.eval()
     for module in model.modules():
         for name, value in vars(module).items():
@@ -211,8 +296,8 @@ def compute_as_player(model: nn.Module, *, gradient_checkpointing: bool) -> None
             module.training = True
 
 
-def hidden_states(model: PreTrainedModel, batch: Packed, *, packs: bool) -> Tensor:
-    """The last layer's states from which the response tokens of a micro-batch are predicted.
+def hidden_states(model: PreTrainedModel, batch: Packed, *, packs: bool) -> tuple[Tensor, Tensor]:
+    """The last layer's states from which the labels of a micro-batch are predicted.
 
     Args:
         model: to run.
@@ -220,22 +305,21 @@ def hidden_states(model: PreTrainedModel, batch: Packed, *, packs: bool) -> Tens
         packs: all sequences as one row; otherwise those of equal length are a batch.
 
     Returns:
-        (n + m, width): of the response tokens, then of what was said between them.
+        (u, width) for the response tokens, and the same for what was said between them.
     """
-    at = torch.cat([batch.at, batch.seen - 1]) if len(batch.seen) else batch.at
-    base = body(model)
+    base, row = body(model), batch.row
     if packs:
-        places = positions(batch.blocks, batch.ids.device)[None]
-        out = base(input_ids=batch.ids[None], position_ids=places, use_cache=False, packed_blocks=batch.blocks)
-        return out.last_hidden_state[0, at]
-    if any(stem for stem, _ in batch.blocks):
+        places = row.positions(batch.ids.device)[None]
+        out = base(input_ids=batch.ids[None], position_ids=places, use_cache=False, packed_row=row)
+        states = out.last_hidden_state[0]
+    elif row.paths is not None:
         raise ValueError("this model cannot read samples that share their beginning: pack them with share=False")
-    states, begin = [], 0
-    for count, length in (run for _, runs in batch.blocks for run in runs):
-        rows = batch.ids[begin : begin + count * length].view(count, length)
-        states.append(base(input_ids=rows, use_cache=False).last_hidden_state.flatten(0, 1))
-        begin += count * length
-    return torch.cat(states)[at]
+    else:
+        runs = batch.ids.split([count * length for count, _, length in row.runs])
+        rows = [ids.view(count, -1) for ids, (count, _, _) in zip(runs, row.runs, strict=True)]
+        states = torch.cat([base(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1) for ids in rows])
+    found, said = states[torch.cat([batch.drawn.at, batch.said.at])].split([len(batch.drawn.at), len(batch.said.at)])
+    return found, said
 
 
 def body(model: PreTrainedModel) -> PreTrainedModel:
@@ -253,47 +337,71 @@ def body(model: PreTrainedModel) -> PreTrainedModel:
 def choose_attention(model: PreTrainedModel) -> bool:
     """Let the model read packed sequences, if it computes the same that way; whether it does.
 
-    What differs for long sequences only, such as attention in chunks, no short probe would show.
+    All layers have to be attention, and to look at everything before. Recurrent layers would carry the state of one
+    sequence into the next. Windows and chunks would show in long sequences only, not in a short probe.
     """
-    if set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - {"full_attention"}:
-        return False
-    before = model.config._attn_implementation
-    ids = torch.tensor([3, 1, 2, 1, 1, 3, 2, 2, 1, 3, 2, 2, 3], device=next(model.parameters()).device)
-    whole = Packed(ids, ((0, ((1, 2), (1, 3), (2, 4))),), torch.arange(13), ids, ids, ids, {}, ids[:0])
-    same = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 9])  # the last two share three tokens
-    blocks = (0, ((1, 2), (1, 3))), (3, ((2, 1),))
-    probe = Packed(torch.cat([ids[:9], ids[12:]]), blocks, same, ids, ids, ids, {}, ids[:0])
+    config, before = model.config.get_text_config(), model.config._attn_implementation
+    others = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
+    why = f"it has layers of the type {', '.join(others)}" if others else _packs_wrongly(model)
+    if why:
+        model.set_attn_implementation(before)
+        logger.info(
+            "models of the type %r read samples one by one, and compute again what these share: %s",
+            model.config.model_type,
+            why,
+        )
+    return not why
+
+
+def _packs_wrongly(model: PreTrainedModel) -> str:
+    """Why the model does not read a row of segments as it reads whole sequences; empty if it does."""
+    ids = torch.tensor([3, 1, 2, 1, 1, 3, 2, 2, 1, 3], device=next(model.parameters()).device)
+    same = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 9], device=ids.device)  # the last two share three tokens
+    row = Row(((1, 0, 2), (2, 0, 3), (2, 3, 1)), torch.cat([same[:8], same[5:]]))
+    nothing = Labels(ids[:0], ids[:0], ids[:0])
+
+    def states(tokens: Tensor, row: Row, at: Tensor, packs: bool) -> Tensor:
+        batch = Packed(tokens, row, Labels(at, at, at), nothing, at, at, {})
+        return hidden_states(model, batch, packs=packs)[0]
+
+    model.eval()
     with torch.no_grad():
-        model.eval()
-        expected = hidden_states(model, whole, packs=False)
+        expected = states(ids[same], Row.of(2, 3, 4, 4), torch.arange(13, device=ids.device), False)
         try:
             model.set_attn_implementation(ATTENTION)
-            alike: bool = torch.allclose(hidden_states(model, probe, packs=True), expected, atol=_ALIKE, rtol=_ALIKE)
+            alike = torch.allclose(states(ids, row, same, True), expected, atol=_ALIKE, rtol=_ALIKE)
         except Exception as error:
-            logger.info("%s cannot read packed sequences: %s", model.config.model_type, error)
-            alike = False
-    if not alike:
-        model.set_attn_implementation(before)
-    return alike
+            return str(error)
+    layers = model.config.get_text_config().num_hidden_layers
+    if len(row.readers) != layers:
+        return f"{len(row.readers)} of its {layers} layers are attention"
+    return "" if alike else "it computes something else of segments"
 
 
-def head_of(model: PreTrainedModel) -> Head:
+class _Head:
+    """What makes logits of the last layer's states, as a model's configuration says."""
+
+    def __init__(self, model: PreTrainedModel):
+        config = model.config.get_text_config()
+        self.layer = model.get_output_embeddings()
+        self.cap = getattr(config, "final_logit_softcapping", None)
+        self.scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+
+    def __call__(self, states: Tensor) -> Tensor:
+        logits: Tensor = self.layer(states)
+        logits = logits if self.scale == 1 else logits * self.scale
+        return torch.tanh(logits / self.cap) * self.cap if self.cap else logits
+
+
+def head_of(model: PreTrainedModel) -> _Head:
     """What makes logits of the last layer's states, as the model itself does.
 
     Raises:
         UsageError: the model does something else with them.
     """
-    config, layer = model.config.get_text_config(), model.get_output_embeddings()
-    cap = getattr(config, "final_logit_softcapping", None)
-    scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
-
-    def head(states: Tensor) -> Tensor:
-        logits: Tensor = layer(states)
-        logits = logits if scale == 1 else logits * scale
-        return torch.tanh(logits / cap) * cap if cap else logits
-
+    head = _Head(model)
     ids = torch.tensor([[1, 2, 3, 1]], device=next(model.parameters()).device)
-    how = {"packed_blocks": ((0, ((1, 4),)),)} if model.config._attn_implementation == ATTENTION else {}
+    how = {"packed_row": Row.of(4)} if model.config._attn_implementation == ATTENTION else {}
     with torch.no_grad():
         expected = model(input_ids=ids, use_cache=False, **how).logits
         logits = head(body(model)(input_ids=ids, use_cache=False, **how).last_hidden_state)

@@ -99,7 +99,7 @@ def layers(board: Board, player: int, boxes: int) -> Iterator[tuple[int, int]]:
         moves += 1
 
 
-def reached(board: Board, player: int, boxes: int, stands: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+def reached(board: Board, player: int, boxes: int, stands: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
     """The cells that the player can walk to among those where it would stand for something.
 
     Args:
@@ -111,20 +111,26 @@ def reached(board: Board, player: int, boxes: int, stands: Sequence[tuple[int, i
     Returns:
         (moves to walk there plus one, the cell, its step), nearest first.
     """
-    wanted = 0
+    found: list[tuple[int, int, int]] = []
+    width, wanted = board.width, 0
     for _, cells in stands:
         wanted |= cells
-    for moves, frontier in layers(board, player, boxes):
+    free = ~(board.walls | boxes)
+    frontier = 1 << player
+    moves = 1
+    while frontier and wanted:  # as in layers(), without the cost of a generator
         if frontier & wanted:
             for step, cells in stands:
                 hit = cells & frontier
                 while hit:
                     low = hit & -hit
                     hit ^= low
-                    yield moves, low.bit_length() - 1, step
+                    found.append((moves, low.bit_length() - 1, step))
             wanted &= ~frontier
-        if not wanted:
-            return
+        free &= ~frontier
+        frontier = (frontier << width | frontier >> width | frontier << 1 | frontier >> 1) & free
+        moves += 1
+    return found
 
 
 def bits(cells: int) -> Iterator[int]:

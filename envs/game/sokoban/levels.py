@@ -96,24 +96,22 @@ def _room(rules: Rules, random: Random) -> tuple[Board | None, list[int]]:
 
 def _carve(height: int, width: int, random: Random) -> int:
     """Floor left by a random walk with a changing brush, as in gym-sokoban: mostly straight, 35 % turns."""
-    brushes, inside = _brushes(height, width)
-    row, column = 1 + int(random() * (height - 2)), 1 + int(random() * (width - 2))
-    heading = int(random() * 4)
+    brushes, walks, inside = _brushes(height, width)
+    cell = (1 + int(random() * (height - 2))) * width + 1 + int(random() * (width - 2))
+    walk = walks[int(random() * 4)]
     floor = 0
     for _ in range(int(2.5 * (height + width))):
         if random() < 0.35:
-            heading = int(random() * 4)
-        floor |= brushes[int(random() * 8)] << row * width + column
-        if heading < 2:
-            row = max(row - 1, 1) if heading == 0 else min(row + 1, height - 2)
-        else:
-            column = max(column - 1, 1) if heading == 2 else min(column + 1, width - 2)
+            walk = walks[int(random() * 4)]
+        floor |= brushes[int(random() * 8)] << cell
+        cell = walk[cell]
     return floor & inside
 
 
 @functools.lru_cache(64)
-def _brushes(height: int, width: int) -> tuple[tuple[int, ...], int]:
-    """The eight brushes, with the walker's cell in their corner, and all cells that are not of the outer wall."""
+def _brushes(height: int, width: int) -> tuple[tuple[int, ...], list[list[int]], int]:
+    """The eight brushes, with the walker's cell in their corner; for each direction where a walker goes from each cell,
+    up to the outer wall; and all cells that are not of it."""
     right, down = 1 << 1, 1 << width
     brushes = (
         1 | right,
@@ -126,7 +124,10 @@ def _brushes(height: int, width: int) -> tuple[tuple[int, ...], int]:
         1 | down | down << width,
     )
     inside = (1 << width - 2) - 1 << 1
-    return brushes, sum(inside << r * width for r in range(1, height - 1))
+    inner = sum(inside << r * width for r in range(1, height - 1))
+    cells = range(height * width)
+    walks = [[c + s if c + s in cells and inner >> c + s & 1 else c for c in cells] for s in (-width, width, -1, 1)]
+    return brushes, walks, inner
 
 
 def _name(board: Board) -> str:
@@ -155,6 +156,7 @@ def _play_backwards(board: Board, player: int, max_moves: int, random: Random) -
     cost = {done: 0}  # moves of the known solution
     queue: list[tuple[float, int, tuple[int, int], tuple[int, ...], int]] = [(0.0, 0, done, targets, 0)]
     found: list[tuple[int, tuple[int, int]]] = []
+    aparts = [_apart(board.height, board.width, target) for target in targets]
     wander = int(random() * 4)
     for _ in range(EXPANSIONS):
         if not queue:
@@ -171,8 +173,8 @@ def _play_backwards(board: Board, player: int, max_moves: int, random: Random) -
             cost[child] = total
             which = places.index(box)
             moved = (*places[:which], box + step, *places[which + 1 :])
-            target = targets[which]
-            distance = far + _apart(board, box + step, target) - _apart(board, box, target)
+            apart = aparts[which]
+            distance = far + apart[box + step] - apart[box]
             heapq.heappush(queue, (-distance - 3 * random(), len(cost), child, moved, distance))
             if not boxes & board.targets:
                 found.append((total, child))
@@ -183,10 +185,11 @@ def _play_backwards(board: Board, player: int, max_moves: int, random: Random) -
     return Level(board, _wander(board, State(*start), wander, random), total + wander)
 
 
-def _apart(board: Board, one: int, other: int) -> int:
-    """Rows and columns between two cells."""
-    width = board.width
-    return abs(one // width - other // width) + abs(one % width - other % width)
+@functools.lru_cache(4096)
+def _apart(height: int, width: int, cell: int) -> tuple[int, ...]:
+    """Rows and columns between a cell and every other one."""
+    row, column = divmod(cell, width)
+    return tuple(abs(r - row) + abs(c - column) for r in range(height) for c in range(width))
 
 
 def _wander(board: Board, state: State, steps: int, random: Random) -> State:

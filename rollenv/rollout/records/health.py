@@ -62,14 +62,15 @@ class Record:
     last_progress: float = 0.0
     """When an operation last succeeded, in seconds since 1970."""
 
-    def ok(self, operation: str, seconds: float) -> None:
-        """Record a successful operation.
+    def ok(self, operation: str, seconds: float, n: int = 1) -> None:
+        """Record successful operations.
 
         Args:
-            operation: name of the operation.
+            operation: its name.
             seconds: that it took.
+            n: how many were carried out together.
         """
-        self.counts[operation] += 1
+        self.counts[operation] += n
         self.last_progress = time.time()
         recent = self.latencies.get(operation)
         if recent is None:
@@ -103,6 +104,19 @@ class Record:
             self.reasons.clear()
         elif status == "failed":
             self.failed_episodes += 1
+
+    def absorb(self, other: Record) -> None:
+        """Add what another process recorded, later than what is here."""
+        self.counts += other.counts
+        for operation, recent in other.latencies.items():
+            self.latencies.setdefault(operation, deque(maxlen=_REMEMBERED)).extend(recent)
+        if other.counts["completed"]:
+            self.ended("completed")
+            self.counts["completed"] -= 1
+        self.failing_since = self.failing_since if self.reasons else other.failing_since
+        self.reasons += other.reasons
+        self.streak, self.failed_episodes = self.streak + other.streak, self.failed_episodes + other.failed_episodes
+        self.last_progress = max(self.last_progress, other.last_progress)
 
     @property
     def backoff(self) -> float:
@@ -201,6 +215,16 @@ class Health:
             raise AgentUnhealthy(f"the agent is unhealthy: its last {self._row(self.agent)}")
         if self.reward.failed_episodes >= _AGENT_PATIENCE:
             raise RewardUnhealthy(f"the reward function is unhealthy: its last {self._row(self.reward)}")
+
+    def absorb(self, other: Health) -> None:
+        """Add what another process recorded."""
+        for record in other.envs.values():
+            self.env(record.name).absorb(record)
+        for record in other.workers.values():
+            self.worker(record.name).absorb(record)
+        self.agent.absorb(other.agent)
+        self.reward.absorb(other.reward)
+        self.events.extend(other.events)
 
     @staticmethod
     def _row(record: Record) -> str:

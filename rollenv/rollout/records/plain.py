@@ -93,7 +93,10 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return value
     if hint is float:
         _expect(value, (int, float), where)
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise UsageError(f"{where}: {str(value)[:60]}... is too large") from None
     kind = origin or hint
     if isinstance(kind, type):
         _expect(value, (kind,), where)

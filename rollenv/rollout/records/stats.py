@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from rollenv.rollout.types import Group, Task, Trajectory
 
@@ -65,6 +65,14 @@ class RolloutStats:
 
     def _add(self, fate: str, trajectory: Trajectory) -> None:
         self.of.setdefault(fate, Tally()).add(trajectory)
+
+    def absorb(self, other: RolloutStats) -> None:
+        """Add what another rollout counted."""
+        self.replacements += other.replacements
+        for fate, tally in other.of.items():
+            own = self.of.setdefault(fate, Tally())
+            for f in fields(Tally):
+                setattr(own, f.name, getattr(own, f.name) + getattr(tally, f.name))
 
     def metrics(self) -> dict[str, float]:
         """Counts, and means per trajectory of those kept and of those cancelled, for a log.

@@ -344,18 +344,18 @@ class InlineWorkers:
     interruptible = False
 
     def __init__(self) -> None:
-        self._originals: dict[int, _Original] = {}
+        self._originals: dict[int, Original] = {}
         self.open_now = 0
 
     async def open(self, task: Task, *, views: bool = False, shun: Shun = nobody, alone: bool = False) -> InlineEnv:
         env_spec = spec(task.env_id)
         self.open_now += 1
         if "spawn" not in env_spec.abilities:
-            return InlineEnv(self, _Original(env_spec, task, views, shared=False), 0)
+            return InlineEnv(self, Original(env_spec, task, views, shared=False), 0)
         key = 2 * id(task) + views  # the members of a group have one task
         original = self._originals.get(key)
         if original is None:
-            original = self._originals[key] = _Original(env_spec, task, views, shared=True)
+            original = self._originals[key] = Original(env_spec, task, views, shared=True)
         original.users += 1
         return InlineEnv(self, original, key)
 
@@ -378,7 +378,7 @@ class InlineWorkers:
 
 
 @dataclass(slots=True)
-class _Original:
+class Original:
     """How the environments of a group begin; those that can be copied share the reset."""
 
     env_spec: EnvSpec
@@ -388,13 +388,19 @@ class _Original:
     users: int = 0
     started: tuple[HostedEnv, Seen] | None = None
 
-    def start(self) -> tuple[HostedEnv, Seen]:
+    def start(self) -> tuple[HostedEnv | None, Seen]:
+        """An environment after its reset, and what that returned; None where it is a copy, made when it is needed."""
         if not self.shared:
             return self._reset()
         if self.started is None:
             self.started = self._reset()
-        env, seen = self.started
-        return env.twin(), replace(seen, info=dict(seen.info))
+        seen = self.started[1]
+        return None, replace(seen, info=dict(seen.info))
+
+    def copy(self) -> HostedEnv:
+        """One more in the state after the reset."""
+        assert self.started is not None
+        return self.started[0].twin()
 
     def _reset(self) -> tuple[HostedEnv, Seen]:
         env = HostedEnv(self.env_spec, self.task, self.views)
@@ -408,24 +414,33 @@ class _Original:
 class InlineEnv:
     """An environment of :class:`InlineWorkers`."""
 
-    __slots__ = ("_hosted", "_key", "_original", "_pool")
+    __slots__ = ("_hosted", "_key", "_pool", "original")
     worker = "inline"
 
-    def __init__(self, pool: InlineWorkers, original: _Original, key: int):
-        self._pool, self._original, self._key = pool, original, key
+    def __init__(self, pool: InlineWorkers, original: Original, key: int):
+        self._pool, self.original, self._key = pool, original, key
         self._hosted: HostedEnv | None = None
 
+    @property
+    def hosted(self) -> HostedEnv:
+        """The environment itself."""
+        if self._hosted is None:
+            self._hosted = self.original.copy()
+        return self._hosted
+
+    @hosted.setter
+    def hosted(self, env: HostedEnv) -> None:
+        self._hosted = env
+
     async def reset(self) -> Seen:
-        self._hosted, seen = self._original.start()
+        self._hosted, seen = self.original.start()
         return seen
 
     async def step(self, action: str) -> Seen:
-        assert self._hosted is not None
-        return self._hosted.step(action)
+        return self.hosted.step(action)
 
     async def call(self, method: str, *args: Any) -> Any:
-        assert self._hosted is not None
-        return self._hosted.call(method, *args)
+        return self.hosted.call(method, *args)
 
     async def overdue(self, failure: EnvFailure) -> EnvFailure:
         return failure

@@ -32,6 +32,9 @@ _CURRENT_THREAD = re.compile(rb"Current thread (0x[0-9a-f]+)")
 #: Milliseconds between two looks for processes whose guardian was killed.
 _ORPHANS_EVERY = 1000
 
+#: How often a thread is looked at to see what it does.
+_LOOKS = 20
+
 #: System calls in which threads wait for the interpreter's lock, by machine.
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine)
 
@@ -160,15 +163,22 @@ def _word(line: socket.socket) -> bytes:
 
 
 def _holder(worker: int, marks: Marks) -> list[int]:
-    """Whose call holds the interpreter's lock: the thread that computes, else those that wait for something else."""
+    """Whose call holds the interpreter's lock: the thread that computes, else the one that waits for something else.
+
+    Who waits for the lock is in a futex nearly always: it wakes up now and then to ask for it, which takes time too.
+    """
     calls = marks.calls()
     before = {tid: _ticks(worker, tid) for _, _, tid in calls}
-    time.sleep(0.1)
-    computing = [number for number, _, tid in calls if _ticks(worker, tid) > before[tid]]
+    elsewhere = dict.fromkeys(before, 0)
+    for _ in range(_LOOKS):
+        for tid in elsewhere:
+            elsewhere[tid] += _system_call(worker, tid) != _FUTEX
+        time.sleep(0.1 / _LOOKS)
+    others = [(number, tid) for number, _, tid in calls if elsewhere[tid] > 0.7 * _LOOKS]
+    computing = [number for number, tid in others if _ticks(worker, tid) > before[tid]]
     if computing:
         return computing
-    waiting = [number for number, _, tid in calls if _system_call(worker, tid) != _FUTEX]
-    return waiting if len(waiting) == 1 else marks.blame()
+    return [others[0][0]] if len(others) == 1 else marks.blame()
 
 
 def _ticks(pid: int, tid: int) -> int:

@@ -37,22 +37,37 @@ def make_workers(name: str) -> Iterator[Workers | None]:
     """The workers that a name stands for (None for this process), closed when the block ends.
 
     Raises:
+        UsageError: for an unknown name, or there is no Ray cluster.
+    """
+    kind, count = workers_of(name)
+    with contextlib.ExitStack() as stack:
+        if kind == "ray":
+            from rollenv import ray_calls
+
+            stack.enter_context(ray_calls.connected(cpus=count))
+        workers = new_workers(name)
+        if isinstance(workers, contextlib.AbstractContextManager):
+            stack.enter_context(workers)
+        yield workers
+
+
+def new_workers(name: str) -> Workers | None:
+    """As :func:`make_workers`, where Ray is connected; whoever plays with them ends them.
+
+    Raises:
         UsageError: for an unknown name.
     """
     kind, count = workers_of(name)
     if kind == "inline":
-        yield None
-    elif kind == "processes":
+        return None
+    if kind == "processes":
         from rollenv.rollout.workers.processes import ProcessWorkers
 
-        with ProcessWorkers(count) as pool:
-            yield pool
-    elif kind == "servers":
+        return ProcessWorkers(count)
+    if kind == "servers":
         from rollenv.rollout.workers.remote import RemoteWorkers
 
-        yield RemoteWorkers(name)
-    else:
-        from rollenv.rollout.workers.ray import connected
+        return RemoteWorkers(name)
+    from rollenv.rollout.workers.ray import RayWorkers
 
-        with connected(count) as actors:
-            yield actors
+    return RayWorkers(count)

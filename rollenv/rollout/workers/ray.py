@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +19,7 @@ with extra("ray", "Playing in Ray"):
     import ray
     from ray.exceptions import RayError
 
+    from rollenv import ray_calls
 
 #: Seconds that an actor is given to end its process.
 _END_SECONDS = 15.0
@@ -87,19 +86,7 @@ class RayWorkers(WorkerPool):
     def close(self) -> None:
         super().close()
         while self.actors:
-            kill_actor(self.actors.popitem()[1])
-
-
-@contextlib.contextmanager
-def connected(actors: int) -> Iterator[RayWorkers]:
-    """A pool on the cluster that RAY_ADDRESS names, or on one that is started here and ends with the block."""
-    with contextlib.redirect_stdout(sys.stderr):  # Ray prints what happens to its nodes
-        ray.init(log_to_driver=False, logging_level=logging.ERROR)
-        try:
-            with RayWorkers(actors) as pool:
-                yield pool
-        finally:
-            ray.shutdown()
+            ray_calls.kill_actor(self.actors.popitem()[1])
 
 
 #: How a process ended and who is to blame.
@@ -214,12 +201,12 @@ class WorkerActor(Worker):
 
     async def _start(self) -> None:
         with self._noticing():
-            self.node = await _reply(self.actor.start.remote(self._life))
+            self.node = await ray_calls.answer(self.actor.start.remote(self._life))
             self.heard()
 
     async def _answer(self, reference: Any, answer: asyncio.Future[bytes]) -> None:
         with self._noticing():
-            data, over = await _reply(reference)
+            data, over = await ray_calls.answer(reference)
             if over is not None:
                 self._ended(over)
             elif not answer.done():
@@ -228,7 +215,7 @@ class WorkerActor(Worker):
 
     async def _pinged(self) -> None:
         with self._noticing():
-            silent, stopped, over = await _reply(self.actor.ping.remote(self._life))
+            silent, stopped, over = await ray_calls.answer(self.actor.ping.remote(self._life))
             if over is not None:
                 self._ended(over)
             else:
@@ -238,7 +225,7 @@ class WorkerActor(Worker):
     async def _end(self, how: Ending) -> None:
         try:
             with self._noticing():
-                over = await asyncio.wait_for(_reply(self.actor.end.remote(self._life, how)), _END_SECONDS)
+                over = await asyncio.wait_for(ray_calls.answer(self.actor.end.remote(self._life, how)), _END_SECONDS)
                 self._ended(over)
         except TimeoutError:
             self._lose_actor()
@@ -255,31 +242,9 @@ class WorkerActor(Worker):
             yield
         except RayError as error:
             self._lose_actor()
-            self._ended((str(error).splitlines()[0], []))
+            self._ended((ray_calls.first_line(error), []))
 
     def _lose_actor(self) -> None:
         if self._actors.get(self._home) is self.actor:
             del self._actors[self._home]
-        kill_actor(self.actor)
-
-
-def kill_actor(actor: Any) -> None:
-    """End an actor, if it exists."""
-    if ray.is_initialized():
-        with contextlib.suppress(RayError, ValueError):
-            ray.kill(actor)
-
-
-async def _reply(reference: Any) -> Any:
-    """What an actor's method returned.
-
-    Raises:
-        RayError: there will be none; Ray also cancels calls that have not begun when it kills an actor.
-    """
-    try:
-        return await asyncio.wrap_future(reference.future())
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise RayError("Ray cancelled a call of the actor") from None
+        ray_calls.kill_actor(self.actor)

@@ -137,7 +137,7 @@ def test_goals_can_be_met_in_any_order_and_each_is_needed(suite):
             assert info["metrics"]["partial"] < 1
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_thousand_tasks_have_no_duplicate(suite):
     env = rollenv.make(f"tools:{suite}-v0")

@@ -34,7 +34,7 @@ def sql(query: str) -> str:
     return write_calls([("execute_sql", {"query": query})])
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_the_published_rewards_come_out(data: Data) -> None:
     stored = databases(data(f"{_SPIDER}/ic_spider_dbs.sql"))
     questions = json.loads(data(f"{_SPIDER}/ic_spider_dev.json").read_text())

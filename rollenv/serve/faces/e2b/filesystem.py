@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 from rollenv.core import UsageError
 from rollenv.remote.protocol import TooFast
 from rollenv.sandbox import Sandbox
-from rollenv.sandbox.errors import FileThere, NotADirectory, NotFound
+from rollenv.sandbox.errors import FileRefused, FileThere, NotADirectory, NotFound
 from rollenv.sandbox.types import Entry
 from rollenv.sandbox.watching import FileEvent, OnEvent
 from rollenv.serve.boxes import Box
@@ -155,7 +155,7 @@ def _walk(sandbox: Sandbox, path: str, depth: int, found: list[Entry]) -> None:
         if len(found) > _ENTRIES:
             raise UsageError(f"there are more than {_ENTRIES} entries; ask for less depth")
         if depth > 1 and entry.type == "dir":
-            with contextlib.suppress(NotFound, NotADirectory):  # it was removed meanwhile
+            with contextlib.suppress(NotFound, NotADirectory, FileRefused):  # it was removed meanwhile, or is closed
                 _walk(sandbox, entry.path, depth - 1, found)
 
 

@@ -58,8 +58,8 @@ class Talk:
             on_call_tool=self._call,
         )
         self.established, self._ending, self._busy = False, False, 0
-        self._numbers: set[str] = set()
-        """Ids of the requests that run."""
+        self._running: dict[str, asyncio.Event] = {}
+        """Ids of the requests that run, and their ends."""
         self._calls: set[asyncio.Task[types.CallToolResult]] = set()
         self._idle: asyncio.TimerHandle | None = None
         self._ready = asyncio.Event()
@@ -67,6 +67,9 @@ class Talk:
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
         """Answer a request. The session is not idle meanwhile.
+
+        A request waits for the end of one with the same id: the transport would mix up their answers, and a client
+        may have read the answer to the first a moment before that request is over here.
 
         Args:
             scope: of the request.
@@ -76,22 +79,23 @@ class Talk:
 
         Raises:
             ServerFull: too many others run.
-            UsageError: one with the same id runs; the answer to one of them would be lost.
         """
         if self._busy >= _AT_ONCE:
             raise ServerFull(f"{self._busy} requests of this MCP session run already", retry_after=1.0)
-        if (number := _id(body)) in self._numbers:
-            raise UsageError(f"a request of this MCP session with the id {number:.40} runs already")
-        if number:
-            self._numbers.add(number)
+        number, over = _id(body), asyncio.Event()
         self._busy += 1
         if self._idle is not None:
             self._idle.cancel()
         try:
+            while number and (other := self._running.get(number)) is not None:
+                await other.wait()
+            self._running[number] = over
             await self._ready.wait()
             await self.transport.handle_request(scope, receive, send)
         finally:
-            self._numbers.discard(number)
+            if self._running.get(number) is over:
+                del self._running[number]
+            over.set()
             self._busy -= 1
             if not self._busy and not self._ending:
                 seconds = self.held.server.settings.terms.idle

@@ -1,0 +1,23 @@
+"""The agent that plays with an engine of its own, whose weights are trained elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollenv.agents.engines.base import OwnsEngine
+from rollenv.agents.prompts.session import TokenAgent
+
+
+class EngineAgent(OwnsEngine, TokenAgent):
+    """A :class:`TokenAgent` over an :class:`~rollenv.agents.engines.base.UpdatableEngine`."""
+
+    engine: Any
+
+    async def sleep(self, level: int = 1) -> None:
+        """Let the engine leave the accelerator's memory (see :class:`~rollenv.agents.engines.base.RestingEngine`)."""
+        await self.engine.sleep(level)
+
+    def close(self) -> None:
+        """End the engine, where it has to be ended."""
+        if hasattr(self.engine, "close"):
+            self.engine.close()

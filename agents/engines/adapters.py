@@ -1,0 +1,118 @@
+"""LoRA adapters as engines are given them: peft's configuration and tensors (arXiv 2106.09685)."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.needs import extra
+
+with extra("train", "Playing a LoRA adapter"):
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+#: What peft puts before a name of the model's.
+_PREFIX = "base_model.model."
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What is trained of a model with LoRA. An engine's ``update_weights`` takes it in the place of all weights.
+
+    Raises:
+        UsageError: it is of a kind that is more than a low-rank sum.
+    """
+
+    config: Mapping[str, Any]
+    """As in peft's ``adapter_config.json``: ``r``, ``lora_alpha``, ``target_modules``, ..."""
+    tensors: Mapping[str, torch.Tensor]
+    """By peft's names: ``base_model.model.MODULE.lora_A.weight`` (r, in) and ``...lora_B.weight`` (out, r)."""
+
+    def __post_init__(self) -> None:
+        for key in ("use_dora", "lora_bias", "modules_to_save", "layer_replication", "alora_invocation_tokens"):
+            if self.config.get(key):
+                raise UsageError(f"engines play plain LoRA adapters only: train without {key}={self.config[key]!r}")
+        other = [n for n in self.tensors if not re.search(r"\.lora_[AB]\.weight$", n) or not n.startswith(_PREFIX)]
+        if other or not self.tensors:
+            raise UsageError(f"an adapter's tensors are named {_PREFIX}MODULE.lora_A.weight, not {other[:1]!r:.80}")
+
+    def on_host(self) -> Adapter:
+        """The same in main memory."""
+        return Adapter(self.config, {name: tensor.detach().cpu() for name, tensor in self.tensors.items()})
+
+    def save(self, folder: Path) -> None:
+        """Write it as peft does, for those that load adapters from a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        save_weights(self.tensors.items(), folder / "adapter_model.safetensors")
+        about = {"peft_type": "LORA", **self.config}
+        (folder / "adapter_config.json").write_text(json.dumps(about, indent=2, default=list) + "\n")
+
+    def merged(self, base: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """The weights of a model that does the same without an adapter.
+
+        Args:
+            base: all weights of the model below it.
+
+        Raises:
+            UsageError: the model lacks a module that the adapter changes.
+        """
+        left = {name.removesuffix(".lora_A.weight") for name in self.tensors if name.endswith(".lora_A.weight")}
+        for name, weight in base:
+            module = _PREFIX + name.removesuffix(".weight")
+            if module in left:
+                left.remove(module)
+                weight = weight + self._change(module).to(weight)
+            yield name, weight
+        if left:
+            raise UsageError(f"the model has no {min(left).removeprefix(_PREFIX)!r}, which the adapter changes")
+
+    def _change(self, module: str) -> torch.Tensor:
+        """What is added to a module's weight, (out, in)."""
+        down, up = (self.tensors[f"{module}.lora_{side}.weight"].float() for side in "AB")
+        change: torch.Tensor = self._scale(module.removeprefix(_PREFIX)) * (up @ down)
+        return change.T if self.config.get("fan_in_fan_out") else change
+
+    def _scale(self, module: str) -> float:
+        """lora_alpha / r, or / sqrt(r) with rsLoRA (arXiv 2312.03732); patterns match ends of names, as peft's do."""
+        rank, alpha = (
+            next((n for key, n in patterns.items() if re.match(rf"(.*\.)?({key})$", module)), self.config[name])
+            for name, patterns in (
+                ("r", self.config.get("rank_pattern") or {}),
+                ("lora_alpha", self.config.get("alpha_pattern") or {}),
+            )
+        )
+        return float(alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank))
+
+
+def save_weights(weights: Iterable[tuple[str, torch.Tensor]], file: Path) -> None:
+    """Write named tensors as a safetensors file; none shares memory with another in it.
+
+    Args:
+        weights: (name, tensor) pairs.
+        file: replaced whole.
+    """
+    plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights}
+    draft = file.with_suffix(".part")
+    save_file(plain, draft, metadata={"format": "pt"})
+    draft.replace(file)
+
+
+def saved_weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights that a model's folder holds.
+
+    Raises:
+        UsageError: there are none, in safetensors files.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UsageError(f"{folder} has no *.safetensors files: an adapter can be merged with a saved model's only")
+    for file in files:
+        with safe_open(file, framework="pt") as tensors:
+            yield from ((name, tensors.get_tensor(name)) for name in tensors.keys())  # noqa: SIM118

@@ -1,0 +1,232 @@
+"""Keys and values that outlive their requests, found by the tokens they belong to.
+
+A radix tree over token ids, as in SGLang's RadixAttention (https://arxiv.org/abs/2312.07104): a path from the root
+spells tokens that were computed in this order, and sequences with a common prefix share its nodes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from rollenv.agents.engines.base import Ids
+from rollenv.agents.engines.kv_cache import BatchCache
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A run of tokens behind those of its parent, and the slot of each in the pools of keys and values."""
+
+    tokens: Ids
+    slots: list[int]
+    parent: Node
+    children: dict[int, Node] = field(default_factory=dict)
+    """By their first token."""
+
+
+class RadixTree:
+    """Slots of tokens, shared between sequences with a common prefix: at most ``bound`` tokens.
+
+    To make room, the least recently used leaf is dropped, again and again. Slots are the numbers from 0 to
+    ``bound - 1``; low ones are handed out first.
+    """
+
+    def __init__(self, bound: int):
+        self.bound = max(bound, 0)
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._root = Node.__new__(Node)
+        self._root.children = {}
+        # By last use. A child is always before its parent, so that the first node is a leaf.
+        self._nodes: OrderedDict[Node, None] = OrderedDict()
+        self._free: list[int] = []
+        self.size = 0
+        """All slots in use are below this."""
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the tree has."""
+        return self.size - len(self._free)
+
+    def find(self, tokens: Ids) -> list[int]:
+        """The slots of the longest prefix that the tree has, which counts as used."""
+        path, length = self._walk(tokens)
+        self._touch(path)
+        return list(itertools.chain.from_iterable(node.slots for node in path))[:length]
+
+    def insert(self, tokens: Ids) -> tuple[int, list[int], int]:
+        """Add tokens, or so many of the first ones as there is room for.
+
+        Returns:
+            How many tokens the tree had before, the slots of the new ones that follow them, and how many tokens of
+            other sequences were dropped.
+        """
+        path, start = self._walk(tokens)
+        if start == len(tokens):
+            self._touch(path)
+            return start, [], 0
+        inside = start - sum(len(node.tokens) for node in path[:-1])
+        if path and inside < len(path[-1].tokens):
+            path[-1] = self._split(path[-1], inside)
+        self._touch(path)
+        dropped = self._make_room(len(tokens) - start, path[-1] if path else None)
+        slots = self._take(min(len(tokens) - start, self.bound - self.tokens))
+        if slots:
+            parent = path[-1] if path else self._root
+            node = parent.children[tokens[start]] = Node(tokens[start : start + len(slots)], slots, parent)
+            self._touch([*path, node])
+        return start, slots, dropped
+
+    def _walk(self, tokens: Ids) -> tuple[list[Node], int]:
+        """The nodes of the longest known prefix and its length. Of the last node, a part may be enough."""
+        path: list[Node] = []
+        node, length = self._root, 0
+        while length < len(tokens) and (child := node.children.get(tokens[length])):
+            common = common_prefix(child.tokens, tokens[length : length + len(child.tokens)])
+            path.append(child)
+            length += common
+            if common < len(child.tokens):
+                break
+            node = child
+        return path, length
+
+    def _split(self, node: Node, at: int) -> Node:
+        """Give a node a parent that takes its first tokens; the parent."""
+        upper = Node(node.tokens[:at], node.slots[:at], node.parent, {node.tokens[at]: node})
+        node.parent.children[node.tokens[0]] = upper
+        node.tokens, node.slots, node.parent = node.tokens[at:], node.slots[at:], upper
+        return upper
+
+    def _touch(self, path: list[Node]) -> None:
+        for node in reversed(path):
+            self._nodes[node] = None
+            self._nodes.move_to_end(node)
+
+    def _make_room(self, wanted: int, end: Node | None) -> int:
+        """Drop leaves until there is room, but nothing of the path to ``end``; how many tokens were dropped."""
+        dropped = 0
+        while self.bound - self.tokens < wanted and (oldest := next(iter(self._nodes), end)) is not end:
+            assert oldest is not None
+            del self._nodes[oldest], oldest.parent.children[oldest.tokens[0]]
+            self._free += oldest.slots
+            dropped += len(oldest.slots)
+        return dropped
+
+    def _take(self, count: int) -> list[int]:
+        again = min(count, len(self._free))
+        slots = self._free[len(self._free) - again :]
+        del self._free[len(self._free) - again :]
+        self.size += count - again
+        return slots + list(range(self.size - count + again, self.size))
+
+
+class PrefixCache:
+    """The keys and values of a radix tree's tokens, on the model's device.
+
+    Every token is stored once. A prefix is copied into the row of a request that begins with it, and what the row
+    computes is copied out, so a running request needs nothing from here.
+    """
+
+    def __init__(self, bound: int):
+        self._tree = RadixTree(bound)
+        self._pools: list[torch.Tensor] = []  # one for each tensor of the batch: (slots, heads, head size)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are kept."""
+        return self._tree.tokens
+
+    def clear(self) -> None:
+        """Drop everything and free the memory."""
+        self._tree.clear()
+        self._pools = []
+
+    def find(self, tokens: Ids) -> list[int]:
+        """The slots of the longest known prefix, for :meth:`load`; valid until the next :meth:`save`."""
+        return self._tree.find(tokens)
+
+    def load(self, batch: BatchCache, first: int, found: Sequence[list[int]]) -> None:
+        """Copy known prefixes into rows of a batch. Behind a shorter prefix, a row gets values without meaning.
+
+        Args:
+            batch: where to.
+            first: the row of the first prefix; the others follow it.
+            found: from :meth:`find`.
+        """
+        width = max(map(len, found), default=0)
+        if not width:
+            return
+        slots = torch.tensor([[*known, *[0] * (width - len(known))] for known in found], device=self._pools[0].device)
+        for pool, rows in zip(self._pools, batch.tensors, strict=True):
+            tokens = pool.index_select(0, slots.flatten()).unflatten(0, slots.shape)
+            rows[first : first + len(found), :, :width] = tokens.transpose(1, 2)
+
+    def save(self, batch: BatchCache, computed: Iterable[tuple[int, Ids]]) -> int:
+        """Keep what rows of a batch have computed, as far as it is new.
+
+        Args:
+            batch: where from.
+            computed: rows and their tokens, from the first one on.
+
+        Returns:
+            How many tokens were dropped to make room.
+        """
+        sources: dict[int, tuple[int, int]] = {}  # a small tree may hand out a slot again; the last one counts
+        dropped = 0
+        try:
+            for row, tokens in computed:
+                start, slots, more = self._tree.insert(tokens)
+                sources.update(zip(slots, zip(itertools.repeat(row), itertools.count(start)), strict=False))
+                dropped += more
+            if sources:
+                self._write(batch, sources)
+        except BaseException:
+            self.clear()  # the tree may name slots that were not written
+            raise
+        return dropped
+
+    def _write(self, batch: BatchCache, sources: dict[int, tuple[int, int]]) -> None:
+        """Fill slots from pairs of row and column."""
+        self._grow(batch.tensors)
+        device = self._pools[0].device
+        slots = torch.tensor(list(sources), device=device)
+        rows, columns = torch.tensor(list(sources.values()), device=device).T
+        for pool, tensor in zip(self._pools, batch.tensors, strict=True):
+            pool.index_copy_(0, slots, tensor[rows, :, columns])
+
+    def _grow(self, like: list[torch.Tensor]) -> None:
+        """Make the pools as long as the tree needs; they double, up to its bound."""
+        length = len(self._pools[0]) if self._pools else 0
+        if self._tree.size <= length:
+            return
+        size = min(self._tree.bound, max(self._tree.size, 2 * length))
+        for number, tensor in enumerate(like):
+            pool = tensor.new_zeros(size, tensor.shape[1], tensor.shape[3])
+            if length:
+                pool[:length] = self._pools[number]
+                self._pools[number] = pool
+            else:
+                self._pools.append(pool)
+
+
+def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
+    """The length of the common prefix of two sequences, in tokens.
+
+    Args:
+        one: first sequence.
+        two: second sequence.
+    """
+    low, high = 0, min(len(one), len(two))
+    while low < high:  # all before low is equal
+        middle = (low + high + 1) // 2
+        if one[low:middle] == two[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,105 @@
+"""Requests of the local engine, and the order in which those that wait start."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rollenv.agents.engines.base import Ids, Response, Sampling
+from rollenv.agents.engines.radix import common_prefix
+
+#: A request waits for another one if that saves it the computation of so many tokens. A call of the model costs about
+#: as much as these.
+WORTH_WAITING = 32
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A prompt and the tokens of the response drawn so far."""
+
+    prompt: Ids
+    sampling: Sampling
+    rng: random.Random
+    limit: int
+    """The most tokens of the response."""
+    future: asyncio.Future[None]
+    response: Response = field(default_factory=Response)
+    failure: str = ""
+    """Why there will be no more of it."""
+
+    @property
+    def tokens(self) -> Ids:
+        """The prompt and the response so far."""
+        return self.prompt + tuple(self.response.ids)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt and the response so far."""
+        return len(self.prompt) + len(self.response.ids)
+
+    @property
+    def room(self) -> int:
+        """The most tokens that the request may reach."""
+        return len(self.prompt) + self.limit
+
+
+@dataclass(slots=True)
+class Joining:
+    """Waiting requests with equal tokens, and where the keys and values of the first of these come from."""
+
+    tokens: Ids
+    requests: list[Request] = field(default_factory=list)
+    cached: list[int] = field(default_factory=list)
+    """From :meth:`PrefixCache.find`."""
+    like: Joining | None = None
+    """Others that start before and have the first ``shared`` tokens as well."""
+    shared: int = 0
+    row: int = -1
+    """Of the first request; -1 until its tokens are computed."""
+
+    @property
+    def known(self) -> int:
+        """How many tokens are copied from ``like`` or from the cache."""
+        return self.shared or len(self.cached)
+
+    @property
+    def cost(self) -> int:
+        """How many tokens have to be computed."""
+        return len(self.tokens) - self.known
+
+    @property
+    def usable(self) -> bool:
+        """Whether others can copy the tokens."""
+        return self.row >= 0 and not self.requests[0].failure
+
+
+def waves(joining: Iterable[Joining]) -> list[list[Joining]]:
+    """Requests in the order in which they start: those that have much in common with another one start after it."""
+    ordered: list[list[Joining]] = []
+    pending = sorted(joining, key=lambda j: j.tokens, reverse=True)  # what has most in common is side by side
+    while pending:
+        wave: list[Joining] = []
+        later: list[Joining] = []
+        for new in pending:
+            shared = min(common_prefix(wave[-1].tokens, new.tokens), len(new.tokens) - 1) if wave else 0
+            if shared >= new.known + WORTH_WAITING:
+                new.like, new.shared = wave[-1], shared
+                later.append(new)
+            else:
+                wave.append(new)
+        ordered.append(wave)
+        pending = later
+    return ordered
+
+
+def similar(joining: list[Joining]) -> list[list[Joining]]:
+    """Batches of requests with similar cost, so that less than half of each is padding."""
+    batches: list[list[Joining]] = []
+    for new in sorted(joining, key=lambda j: j.cost):
+        if batches and new.cost <= 2 * batches[-1][0].cost + 16:
+            batches[-1].append(new)
+        else:
+            batches.append([new])
+    return batches

@@ -1,0 +1,438 @@
+"""The engine that runs a model with vLLM in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rollenv.agents.engines.adapters import Adapter, saved_weights
+from rollenv.agents.engines.base import (
+    Decode,
+    EngineFailed,
+    EngineLost,
+    Ids,
+    Response,
+    Sampling,
+    TokenCounts,
+    check_base,
+    room_for,
+    stopped,
+    versions_of,
+)
+from rollenv.core import UsageError
+from rollenv.needs import extra
+
+with extra("vllm", "Playing with vLLM"):
+    from vllm import EngineArgs, SamplingParams  # type: ignore[import-not-found]
+    from vllm.lora.request import LoRARequest  # type: ignore[import-not-found]
+    from vllm.platforms import current_platform  # type: ignore[import-not-found]
+    from vllm.sampling_params import RequestOutputKind  # type: ignore[import-not-found]
+    from vllm.v1.engine.llm_engine import LLMEngine  # type: ignore[import-not-found]
+    from vllm.v1.executor import Executor  # type: ignore[import-not-found]
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+_SWITCH = "VLLM_ENABLE_V1_MULTIPROCESSING"
+
+#: What is passed to vLLM unless the caller says otherwise. Log-probabilities are those of the distribution that was
+#: drawn from, with the temperature applied: what the trainer computes.
+DEFAULTS: dict[str, Any] = {
+    "logprobs_mode": "processed_logprobs",
+    "enable_prefix_caching": True,
+    "skip_tokenizer_init": True,
+    "generation_config": "vllm",
+    "disable_log_stats": True,
+    # A chunk of a prompt draws a token that is thrown away, and turns the request's generator back by it: those of
+    # CPUs cannot do that, and vLLM fails (``torch.Generator.set_offset``).
+    **({"enable_chunked_prefill": False} if current_platform.is_cpu() else {}),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A prompt and the tokens of the response drawn so far."""
+
+    prompt: Ids
+    sampling: Sampling
+    rng: random.Random
+    limit: int
+    future: asyncio.Future[None]
+    response: Response = field(default_factory=Response)
+    id: str = ""
+    """vLLM's name for it, empty before it is sent."""
+    sent: int = 0
+    """How many tokens of the response were sent with the prompt."""
+
+
+class VLLMEngine:
+    """Samples with vLLM; its scheduler, model and caches live in this process.
+
+    vLLM runs in its own thread, step by step, so that the event loop stays free; requests and cancellations
+    reach it between two steps. Cached keys and values are found by their tokens (prefix caching), so sessions and the
+    members of a group share them without further help. Each request's draws follow a seed from its random stream.
+
+    vLLM seeds the process's random generators and starts a process group of torch when it loads a model.
+
+    Args:
+        model: a folder or hub name.
+        stop: the tokens that end a response.
+        decode: from tokens to text, for :attr:`Sampling.stop`.
+        options: of ``vllm.EngineArgs``, such as ``dtype``, ``max_model_len``, ``gpu_memory_utilization`` or
+            ``enable_sleep_mode``.
+
+    Raises:
+        UsageError: vLLM does not know an option, or cannot load the model.
+    """
+
+    def __init__(self, model: str | Path, stop: frozenset[int], *, decode: Decode | None = None, **options: Any):
+        self.stop, self._decode = stop, decode
+        self.model, self._adapts = Path(model), bool(options.get("enable_lora"))
+        self._adapter: LoRARequest | None = None
+        self._adapters = tempfile.TemporaryDirectory(prefix="rollenv-adapters-")
+        self._asleep = 0
+        self.stats = TokenCounts()
+        self._live: list[Request] = []
+        self._aborted: list[str] = []
+        self._names, self._adapter_numbers = itertools.count(), itertools.count(1)
+        self._suspended = False
+        self._failure = ""
+        self._task: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "vllm")
+        try:
+            self._llm = self._thread.submit(_load, str(model), DEFAULTS | options).result()
+        except Exception as error:
+            self._thread.shutdown()
+            raise UsageError(f"vLLM cannot run {str(model)!r} with {options}: {error}") from error
+        self.max_context: int = self._llm.model_config.max_model_len
+        self.version = 0
+
+    @property
+    def version(self) -> int:
+        """Counts the updates; vLLM marks every token with it."""
+        return self._version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._version = version
+        self._llm.set_weight_version(str(version))
+
+    # -- what sessions call ------------------------------------------------------------------------------------------
+
+    async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
+        """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
+
+        Args:
+            prompt: token ids.
+            sampling: how to sample.
+            rng: source of the request's seed.
+            session: requests of one session share a prefix; -1 for none.
+
+        Raises:
+            ContextFull: the prompt leaves no room for a response.
+            EngineFailed: vLLM failed, or was closed.
+            UsageError: the prompt or the sampling is not valid.
+        """
+        return await self.draw(prompt, sampling, rng.getrandbits(48))
+
+    async def draw(self, prompt: Ids, sampling: Sampling, seed: int) -> Response:
+        """As :meth:`generate`, for callers that hold the stream elsewhere.
+
+        Args:
+            prompt: token ids.
+            sampling: how to sample.
+            seed: of the request's draws.
+
+        Raises:
+            EngineLost: vLLM failed, or was closed.
+        """
+        prompt, limit = room_for(prompt, sampling, self.max_context, decodes=self._decode is not None)
+        if self._failure:
+            raise EngineLost(self._failure)
+        future = asyncio.get_running_loop().create_future()
+        request = Request(prompt, sampling, random.Random(seed), limit, future)
+        self._live.append(request)
+        self._wake()
+        try:
+            await request.future
+        except asyncio.CancelledError:
+            self._cancel(request)
+            raise
+        return request.response
+
+    def release(self, session: int) -> None:
+        """Nothing to do: vLLM's prefix cache drops the least recently used entries."""
+
+    @property
+    def active(self) -> int:
+        """How many requests are waiting or running."""
+        return len(self._live)
+
+    def close(self) -> None:
+        """Stop vLLM and its thread; running requests fail."""
+        if self._failure != "the engine was closed":
+            self._fail("the engine was closed")
+            self._thread.submit(self._llm.engine_core.shutdown).result()
+            self._thread.shutdown()
+            self._adapters.cleanup()
+
+    # -- new weights -------------------------------------------------------------------------------------------------
+
+    async def suspend(self) -> None:
+        """Draw nothing until :meth:`resume`. Running requests stay with vLLM, as with its pause mode "keep"."""
+        self._suspended = True
+        if self._task is not None and self._task.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait({self._task})
+
+    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
+        """Play with new weights: all of the model's, by the names they have in transformers; or with an adapter.
+
+        Running requests keep their tokens. No cached key or value outlives its weights: those of running requests are
+        computed again. An adapter is added while it plays where the option ``enable_lora=True`` is given; else it is
+        merged with the weights that the model's folder holds.
+
+        Raises:
+            UsageError: no weights were given, or vLLM cannot load the adapter.
+        """
+        if weights is None:
+            raise UsageError("vLLM keeps its own model: pass the trained model's named weights to update_weights()")
+        adapts = isinstance(weights, Adapter) and self._adapts
+        if adapts:
+            check_base(self._asleep)
+        going = not self._suspended
+        await self.suspend()
+        if self._asleep:
+            await self._in_thread(self._llm.wake_up, ["weights"])
+            self._asleep = 1
+        if adapts:
+            self._send_again()
+            await self._in_thread(self._adapt, weights)
+        else:
+            self._send_again(changed=self._adapter is not None)
+            await self._in_thread(self._reload, weights)
+        self.version += 1
+        if going:
+            await self.resume()
+
+    async def call_workers(self, method: str, **arguments: Any) -> None:
+        """Call a method of vLLM's workers, for a transfer of weights by vLLM's own trainer API (see ``vllm_transfer``).
+
+        Args:
+            method: its name.
+            arguments: for it.
+        """
+        await self._in_thread(self._llm.collective_rpc, method, None, (), arguments)
+
+    async def weights_came(self) -> None:
+        """The weights were changed by :meth:`call_workers`; what is left of an update."""
+        self._send_again(changed=self._adapter is not None)
+        await self._in_thread(self._put_on, None)
+        self.version += 1
+
+    async def resume(self) -> None:
+        """Resume drawing; unfinished responses continue after the tokens they have.
+
+        Raises:
+            UsageError: the weights were lost in a sleep of level 2.
+        """
+        if self._asleep == 2:
+            raise UsageError("vLLM lost its weights in a sleep of level 2: call update_weights() before resume()")
+        if self._asleep:
+            await self._in_thread(self._llm.wake_up)
+            self._asleep = 0
+        self._suspended = False
+        if self._live:
+            self._wake()
+
+    async def sleep(self, level: int = 1) -> None:
+        """Free the accelerator's memory: the caches, and the weights (kept in main memory at level 1, lost at 2).
+
+        Implies :meth:`suspend`; :meth:`update_weights` and :meth:`resume` take the memory back. Needs the option
+        ``enable_sleep_mode=True``.
+
+        Raises:
+            UsageError: the device or the options do not allow it.
+        """
+        self.check_sleep()
+        await self.suspend()
+        await self._in_thread(self._llm.sleep, level, "keep")
+        self._asleep = level
+
+    def check_sleep(self) -> None:
+        """Raise UsageError if the engine cannot :meth:`sleep`."""
+        if not (current_platform.is_sleep_mode_available() and self._llm.model_config.enable_sleep_mode):
+            raise UsageError(
+                "vLLM cannot sleep here: it needs a GPU and the engine option enable_sleep_mode=True; this is "
+                f"{current_platform.device_name!r}"
+            )
+
+    def _send_again(self, changed: bool = True) -> None:
+        """Take running requests back from vLLM, which keeps one adapter for each to its end."""
+        if changed:
+            self._aborted += [r.id for r in self._live if r.id]
+            for request in self._live:
+                request.id = ""
+
+    # -- the loop over steps -----------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        loop = asyncio.get_running_loop()
+        running = self._task is not None and not self._task.done() and self._task.get_loop() is loop
+        if not running and not self._suspended:
+            self._task = loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        """Step after step, until nothing is left to do."""
+        try:
+            while (self._live or self._aborted) and not self._suspended:
+                new = [r for r in self._live if not r.id]
+                for request in new:
+                    request.id, request.sent = str(next(self._names)), len(request.response.ids)
+                refused, outputs = await self._in_thread(self._step, self._take_aborted(), new)
+                for request, reason in refused:
+                    self._end(request, UsageError(f"vLLM refused a request: {reason}"))
+                self._take(outputs)
+        except Exception as error:
+            self._fail(f"vLLM failed with {type(error).__name__}: {error}; start a new engine")
+
+    def _take(self, outputs: Sequence[Any]) -> None:
+        """Add what was drawn to the responses."""
+        live = {r.id: r for r in self._live}
+        self.stats.steps += 1
+        for output in outputs:
+            request = live.get(output.request_id)
+            if request is None:  # cancelled during the step
+                continue
+            drawn, response = output.outputs[0], request.response
+            if not response.ids:
+                self.stats.prompted += len(request.prompt)
+                self.stats.reused += output.num_cached_tokens or 0
+            ids = list(drawn.token_ids)
+            response.ids += ids
+            response.logprobs += [row[i].logprob for i, row in zip(ids, drawn.logprobs or (), strict=True)]
+            response.versions += [self.version] * len(ids)
+            if drawn.weight_versions:  # with the last tokens, and of all that vLLM drew for the request
+                spans = ((span.version, span.start, span.end) for span in drawn.weight_versions)
+                response.versions[request.sent :] = versions_of(spans, len(response.ids) - request.sent, self.version)
+            self.stats.drawn += len(ids)
+            texts = request.sampling.stop
+            at_text = bool(ids and texts and self._decode and stopped(response.ids, texts, self._decode))
+            if output.finished or at_text:
+                response.finish = "stop" if at_text or response.ids[-1] in self.stop else "length"
+                if not output.finished:
+                    self._aborted.append(request.id)
+                self._end(request)
+
+    def _end(self, request: Request, error: Exception | None = None) -> None:
+        if request not in self._live:  # cancelled during the step
+            return
+        self._live.remove(request)
+        if request.future.done():
+            return
+        if error is None:
+            request.future.set_result(None)
+        else:
+            request.future.set_exception(error)
+
+    def _cancel(self, request: Request) -> None:
+        if request in self._live:
+            self._live.remove(request)
+            if request.id:
+                self._aborted.append(request.id)
+                self._wake()
+
+    def _fail(self, why: str) -> None:
+        self._failure = why
+        for request in list(self._live):
+            self._end(request, EngineFailed(why, request.response))
+
+    # -- in vLLM's thread --------------------------------------------------------------------------------------------
+
+    async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
+
+    def _step(self, aborted: list[str], new: Sequence[Request]) -> tuple[list[tuple[Request, str]], list[Any]]:
+        """What vLLM refused of the new requests and why, and what it drew."""
+        self._llm.abort_request(aborted)
+        refused = []
+        for request in new:
+            try:
+                tokens = {"prompt_token_ids": [*request.prompt, *request.response.ids]}
+                self._llm.add_request(request.id, tokens, self._parameters(request), lora_request=self._adapter)
+            except ValueError as error:
+                refused.append((request, str(error)))
+        return refused, self._llm.step() if self._llm.has_unfinished_requests() else []
+
+    def _parameters(self, request: Request) -> Any:
+        sampling = request.sampling
+        temperature = sampling.temperature
+        return SamplingParams(
+            temperature=temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            max_tokens=request.limit - len(request.response.ids),
+            seed=request.rng.getrandbits(48) if temperature else None,
+            stop_token_ids=sorted(self.stop),
+            logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+
+    def _reload(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter) -> None:
+        """Load all weights, and play without an adapter."""
+        named = weights.merged(saved_weights(self.model)) if isinstance(weights, Adapter) else weights
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(named)})
+        self._put_on(None)
+
+    def _adapt(self, adapter: Adapter) -> None:
+        """Load an adapter under a name and number that no earlier one had."""
+        number = next(self._adapter_numbers)
+        folder = Path(self._adapters.name, str(number))
+        adapter.save(folder)
+        request = LoRARequest(f"adapter-{number}", number, str(folder))
+        try:
+            self._llm.add_lora(request)
+        except Exception as error:
+            raise UsageError(f"vLLM cannot play this adapter ({error}): send merged weights instead") from error
+        finally:
+            shutil.rmtree(folder)
+        self._put_on(request)
+
+    def _put_on(self, adapter: LoRARequest | None) -> None:
+        """Play with an adapter, or without; forget what was computed with earlier weights."""
+        self._llm.abort_request(self._take_aborted())
+        if self._adapter is not None:
+            self._llm.remove_lora(self._adapter.lora_int_id)
+        self._adapter = adapter
+        if not self._llm.reset_prefix_cache(reset_running_requests=True):
+            raise EngineFailed("vLLM still holds cached prefixes of the old weights")
+
+    def _take_aborted(self) -> list[str]:
+        aborted, self._aborted = self._aborted, []
+        return aborted
+
+
+def _load(model: str, options: dict[str, Any]) -> LLMEngine:
+    """vLLM with its scheduler and (with one device) its model in this process; on CPU only its switch achieves that."""
+    before = os.environ.get(_SWITCH)
+    os.environ[_SWITCH] = "0"
+    try:
+        config = EngineArgs(model=model, **options).create_engine_config()
+        return LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
+    finally:
+        if before is None:
+            del os.environ[_SWITCH]
+        else:
+            os.environ[_SWITCH] = before

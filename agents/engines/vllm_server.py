@@ -1,0 +1,472 @@
+"""The engine whose model a vLLM server runs: tokens in, tokens out, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import secrets
+import shutil
+import tempfile
+import weakref
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from rollenv.agents.engines.base import (
+    Decode,
+    EngineFailed,
+    EngineLost,
+    Ids,
+    Response,
+    Sampling,
+    TokenCounts,
+    check_base,
+    room_for,
+    stopped,
+    versions_of,
+)
+from rollenv.core import UsageError
+from rollenv.needs import extra
+
+with extra("train", "Playing with a vLLM server"):
+    from rollenv.agents.engines.adapters import Adapter, save_weights, saved_weights
+
+if TYPE_CHECKING:
+    import torch
+
+    from rollenv.agents.engines.vllm_transfer import Transfer
+
+logger = logging.getLogger(__name__)
+
+#: How to start a server that can be trained with.
+START = (
+    "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs "
+    "--generation-config vllm"
+)
+
+
+#: Seconds in which a server that answers at all has said what it is, and loaded a model.
+_SLOW = 600.0
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A prompt and what was drawn of its response."""
+
+    prompt: Ids
+    sampling: Sampling
+    limit: int
+    rng: random.Random
+    response: Response = field(default_factory=Response)
+    stream: asyncio.Task[bool] | None = None
+
+
+class ServerEngine:
+    """Draws with a vLLM server (0.32 or later), which was started as :data:`START` says.
+
+    Responses are read token by token, so that what was drawn before a failure is not lost. New weights are written to a
+    folder that the server reads too, or sent by vLLM's own API if it has a ``--weight-transfer-config``. Running
+    requests are frozen by vLLM while weights change (its pause mode "keep"); then their keys and values are computed
+    again.
+
+    An adapter is loaded under a new name for every update if the server runs with ``--enable-lora`` and
+    ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1``; running requests go on under the newest, so that one place
+    (``--max-loras 1``) is enough. Other servers get the weights with the adapter merged.
+
+    Args:
+        url: of the server, such as ``http://node7:8000``.
+        stop: the tokens that end a response.
+        model: the folder that the model was saved in. The server reads it when the engine begins.
+        decode: from tokens to text, for :attr:`Sampling.stop`.
+        folder: for weights and adapters, on a file system that the server shares; a temporary one by default.
+        patience: seconds that a server which does not answer has to come back.
+        key: the API key that the server asks for, if any.
+
+    Raises:
+        UsageError: no server answers, or it was started in another way.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        stop: frozenset[int],
+        *,
+        model: str | Path = "",
+        decode: Decode | None = None,
+        folder: str | Path = "",
+        patience: float = 20.0,
+        key: str = "",
+    ):
+        self.url, self.stop, self._decode = url.rstrip("/"), stop, decode
+        self.model, self.patience = Path(model).absolute() if model else None, patience
+        self._name = f"rollenv-{secrets.token_hex(4)}"  # adapters of an earlier run may still be on the server
+        self._temporary = "" if folder else tempfile.mkdtemp(prefix="rollenv-weights-")
+        self.folder = Path(folder or self._temporary).absolute()
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
+        self._clients = weakref.WeakKeyDictionary()
+        self._live: list[_Request] = []
+        self._adapter, self._updates = "", 0
+        self.version, self._told, self._failure = 0, -1, ""
+        self._suspended, self._asleep = False, 0
+        self.stats = TokenCounts()
+        about = self._first_look()
+        self.max_context: int = about["model_config"]["max_model_len"]
+        self._can_sleep = bool(about["model_config"].get("enable_sleep_mode"))
+        self._rank: int = (about.get("lora_config") or {}).get("max_lora_rank", 0)
+        self.transfer = self._transfer(about)
+
+    # -- what sessions call ------------------------------------------------------------------------------------------
+
+    async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
+        """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
+
+        Args:
+            prompt: token ids.
+            sampling: how to sample.
+            rng: source of the request's seed.
+            session: requests of one session share a prefix; -1 for none.
+
+        Raises:
+            ContextFull: the prompt leaves no room for a response.
+            EngineFailed: the server ended the request; the tokens drawn so far are with it.
+            EngineLost: the server does not answer any more.
+            UsageError: the prompt or the sampling is not valid.
+        """
+        prompt, limit = room_for(prompt, sampling, self.max_context, decodes=self._decode is not None)
+        request = _Request(prompt, sampling, limit, random.Random(rng.getrandbits(48)))
+        self._live.append(request)
+        try:
+            while not await self._until_moved(request):
+                pass
+        finally:
+            self._live.remove(request)
+        return request.response
+
+    def release(self, session: int) -> None:
+        """Nothing to do: vLLM's prefix cache drops the least recently used entries."""
+
+    @property
+    def active(self) -> int:
+        """How many requests are waiting or running."""
+        return len(self._live)
+
+    def close(self) -> None:
+        """Let the server draw again, take the adapter off it, and remove what was written for it."""
+        with contextlib.suppress(httpx.HTTPError), self._blocking(self.patience) as client:
+            if self._adapter:
+                client.post(f"{self.url}/v1/unload_lora_adapter", json={"lora_name": self._adapter})
+            client.post(f"{self.url}/resume")
+        (self.folder / "model.safetensors").unlink(missing_ok=True)
+        shutil.rmtree(self._temporary or self.folder / self._name, ignore_errors=True)
+        self._adapter = ""
+
+    # -- new weights -------------------------------------------------------------------------------------------------
+
+    async def suspend(self) -> None:
+        """Freeze all requests of the server; new ones wait."""
+        await self._post("/pause?mode=keep&clear_cache=false")
+        self._suspended = True
+
+    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
+        """Send new weights (all of the model's, by the names they have in transformers), or an adapter.
+
+        Raises:
+            EngineLost: the server does not answer.
+            UsageError: no weights were given, or the server cannot load them.
+        """
+        if weights is None:
+            raise UsageError("vLLM keeps its own model: pass the trained model's named weights to update_weights()")
+        adapter = weights if isinstance(weights, Adapter) and self._rank else None
+        if adapter:
+            check_base(self._asleep)
+            self.check_rank(max([adapter.config["r"], *(adapter.config.get("rank_pattern") or {}).values()]))
+        going = not self._suspended
+        await self.suspend()
+        if self._asleep:
+            await self._post("/wake_up?tags=weights")
+            self._asleep = 1
+        self._updates += 1
+        if adapter:
+            await self._adapt(adapter)
+        else:
+            await self._reload(weights)
+        await self._post("/reset_prefix_cache?reset_running_requests=true")
+        self.version, self._failure = self.version + 1, ""
+        if going:
+            await self.resume()
+
+    async def resume(self) -> None:
+        """Let the server draw again; unfinished responses continue after the tokens they have.
+
+        Raises:
+            EngineLost: the server does not answer.
+            UsageError: the weights were lost in a sleep of level 2.
+        """
+        if self._asleep == 2:
+            raise UsageError("vLLM lost its weights in a sleep of level 2: call update_weights() before resume()")
+        if self._asleep:
+            await self._post("/wake_up")
+            self._asleep = 0
+        await self._tell_version()
+        await self._post("/resume")
+        self._suspended = False
+
+    async def sleep(self, level: int = 1) -> None:
+        """Free the server's accelerator memory (see :class:`rollenv.agents.engines.base.RestingEngine`).
+
+        Raises:
+            UsageError: the server was not started with ``--enable-sleep-mode``.
+        """
+        self.check_sleep()
+        await self._post(f"/sleep?level={level}&mode=keep")
+        self._suspended, self._asleep = True, level
+
+    def check_sleep(self) -> None:
+        """Raise UsageError if the server cannot :meth:`sleep`."""
+        if not self._can_sleep:
+            raise UsageError(f"the vLLM server at {self.url} cannot sleep: start it with --enable-sleep-mode, on a GPU")
+
+    def check_rank(self, rank: int) -> None:
+        """Raise UsageError if the server cannot play adapters of a rank."""
+        if self._rank < rank:
+            raise UsageError(
+                f"the vLLM server at {self.url} plays no adapters of rank {rank}: start it with "
+                f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and a --max-lora-rank of {rank} or more, or send "
+                "merged weights (player.lora=merged)"
+            )
+
+    async def _reload(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter) -> None:
+        if isinstance(weights, Adapter):
+            if self.model is None:
+                raise UsageError("an adapter can be merged with a saved model only: pass model=FOLDER")
+            weights = weights.merged(saved_weights(self.model))
+        if self.transfer is not None:
+            await asyncio.to_thread(self.transfer.send, list(weights))
+        else:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            await asyncio.to_thread(save_weights, weights, self.folder / "model.safetensors")
+            await self._post("/collective_rpc", _reload_from(self.folder))
+        await self._play_as("")
+
+    async def _adapt(self, adapter: Adapter) -> None:
+        if self.model is not None and await self._label() != str(self._told):  # it may have been started again
+            await self._post("/collective_rpc", _reload_from(self.model))
+        name, folder = f"{self._name}-{self._updates}", self.folder / self._name / str(self._updates)
+        await asyncio.to_thread(adapter.save, folder)
+        await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+        await self._play_as(name)
+        for older in sorted(folder.parent.iterdir(), key=lambda path: int(path.name))[:-2]:
+            shutil.rmtree(older)  # the last but one may be asked for by a request that ends just now
+
+    async def _play_as(self, adapter: str) -> None:
+        """Play with an adapter, or without: running requests are sent again, as vLLM keeps one for each to its end."""
+        before, self._adapter = self._adapter, adapter
+        if before == adapter:
+            return
+        for request in self._live:
+            if request.stream is not None:
+                request.stream.cancel()
+        if before:
+            with contextlib.suppress(UsageError):  # a server that was started again never had it
+                await self._post("/v1/unload_lora_adapter", {"lora_name": before})
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    async def _until_moved(self, request: _Request) -> bool:
+        """Draw until the response is complete; False where it has to be sent again, for another adapter."""
+        request.stream = stream = asyncio.ensure_future(self._draw(request))
+        try:
+            await asyncio.wait({stream})
+        except asyncio.CancelledError:
+            stream.cancel()
+            raise
+        return not stream.cancelled() and stream.result()
+
+    async def _draw(self, request: _Request) -> bool:
+        await self._there()
+        sent = len(request.response.ids)
+        try:
+            async for choice in self._choices(self._body(request)):
+                if self._take(request, choice, sent):
+                    return True
+        except (httpx.HTTPError, ValueError) as error:
+            self._failure = f"{type(error).__name__}: {error}".rstrip(": ")
+        why = self._failure or "it ended a response before its end"
+        raise EngineFailed(f"the vLLM server at {self.url} failed: {why}", request.response)
+
+    def _take(self, request: _Request, choice: dict[str, Any], sent: int) -> bool:
+        """Add what was drawn; whether the response is complete."""
+        response, ids = request.response, choice["token_ids"] or []
+        self.stats.prompted += 0 if response.ids else len(request.prompt)
+        self.stats.drawn += len(ids)
+        response.ids += ids
+        if ids:
+            response.logprobs += [drawn["logprob"] for drawn in choice["logprobs"]["content"]]
+        response.versions += [self.version] * len(ids)
+        spans = choice.get("weight_versions")  # with the last tokens, and of all that the request drew
+        if spans and all(span["version"].isdecimal() for span in spans):
+            stretches = ((span["version"], span["start"], span["end"]) for span in spans)
+            response.versions[sent:] = versions_of(stretches, len(response.ids) - sent, self.version)
+        texts, finish = request.sampling.stop, choice["finish_reason"]
+        at_text = bool(ids and texts and self._decode and stopped(response.ids, texts, self._decode))
+        if at_text or finish in ("stop", "length"):
+            response.finish = "stop" if at_text or response.ids[-1] in self.stop else "length"
+            return True
+        if finish:
+            self._failure = f"it ended a response with {finish!r}"
+        return False
+
+    def _body(self, request: _Request) -> dict[str, Any]:
+        sampling = request.sampling
+        parameters = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "max_tokens": request.limit - len(request.response.ids),
+            "seed": request.rng.getrandbits(48) if sampling.temperature else None,
+            "stop_token_ids": sorted(self.stop),
+            "logprobs": 0,
+            "detokenize": False,
+        }
+        tokens = [*request.prompt, *request.response.ids]
+        model = {"model": self._adapter} if self._adapter else {}
+        return {"token_ids": tokens, "stream": True, "sampling_params": parameters, **model}
+
+    async def _choices(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """The pieces of an answer."""
+        async with self._client().stream("POST", f"{self.url}/inference/v1/generate", json=body) as answer:
+            if answer.status_code != 200:
+                raise self._refusal("/inference/v1/generate", answer.status_code, (await answer.aread()).decode())
+            async for line in answer.aiter_lines():
+                data = line.removeprefix("data: ")
+                if data == line or data == "[DONE]":
+                    continue
+                piece = json.loads(data)
+                if "error" in piece:
+                    raise self._refusal("/inference/v1/generate", piece["error"].get("code", 500), data)
+                yield piece["choices"][0]
+
+    # -- the server ----------------------------------------------------------------------------------------------------
+
+    def _first_look(self) -> dict[str, Any]:
+        """The server's configuration; loads the model's folder into it."""
+        try:
+            with self._blocking(_SLOW) as client:
+                answer = client.get(f"{self.url}/server_info?config_format=json")
+                if answer.status_code != 200:
+                    raise UsageError(f"the server at {self.url} cannot be trained with: start it as {START!r}")
+                about: dict[str, Any] = answer.json()["vllm_config"]
+                if about["model_config"].get("logprobs_mode") != "processed_logprobs":
+                    raise UsageError(
+                        f"the vLLM server at {self.url} gives log-probabilities of another distribution than it draws "
+                        "from: start it with --logprobs-mode processed_logprobs"
+                    )
+                if about["device_config"]["device"] == "cpu" and about["scheduler_config"]["enable_chunked_prefill"]:
+                    raise UsageError(
+                        f"the vLLM server at {self.url} would fail over prompts that it computes in chunks, which vLLM "
+                        "cannot do on CPUs for requests with seeds: start it with --no-enable-chunked-prefill"
+                    )
+                if about["model_config"].get("enable_sleep_mode"):
+                    client.post(f"{self.url}/wake_up")  # whoever let it sleep, or paused it, may have died
+                if self.model is not None:
+                    loaded = client.post(f"{self.url}/collective_rpc", json=_reload_from(self.model))
+                    if loaded.status_code != 200:
+                        raise UsageError(
+                            f"the vLLM server at {self.url} cannot load {self.model}: {_told(loaded.text)}. It needs a "
+                            "model of the same shape, and the folder on a file system that it sees"
+                        )
+                    client.post(f"{self.url}/reset_prefix_cache?reset_running_requests=true")
+                client.post(f"{self.url}/resume")
+                return about
+        except (httpx.HTTPError, ValueError, KeyError) as error:
+            raise UsageError(
+                f"no vLLM server answers at {self.url} ({type(error).__name__}: {error}): start it as {START!r}"
+            ) from error
+
+    def _blocking(self, patience: float) -> httpx.Client:
+        return httpx.Client(headers=self._headers, timeout=httpx.Timeout(patience, connect=self.patience))
+
+    def _transfer(self, about: dict[str, Any]) -> Transfer | None:
+        """vLLM's own way for weights, where the server was started for one."""
+        backend = (about.get("weight_transfer_config") or {}).get("backend")
+        if not backend:
+            logger.info("weights go to the vLLM server at %s through the folder %s", self.url, self.folder)
+            return None
+        from rollenv.agents.engines.vllm_transfer import server_transfer
+
+        return server_transfer(backend, self.url, about["parallel_config"]["world_size"])
+
+    async def _there(self) -> None:
+        """After a failure: wait for the server, and find out whether it still has the weights that it was given."""
+        if self._failure:
+            label = await self._label()
+            if label != str(self._told):
+                raise self._lost(f"it was started again and has other weights (version {label!r})")
+            self._failure = ""
+        if not self._suspended:
+            await self._tell_version()
+
+    async def _label(self) -> str:
+        end = asyncio.get_running_loop().time() + self.patience
+        while True:
+            try:
+                answer = await self._client().get(f"{self.url}/weight_info", timeout=self.patience)
+                answer.raise_for_status()
+                return str(answer.json()["weight_version"])
+            except (httpx.HTTPError, ValueError, KeyError):
+                if asyncio.get_running_loop().time() >= end:
+                    raise self._lost(self._failure) from None
+                await asyncio.sleep(0.5)
+
+    async def _tell_version(self) -> None:
+        """Give vLLM the label that its tokens are to carry."""
+        if self._told != self.version:
+            version = self.version
+            await self._post("/update_weight_version", {"new_version": str(version)})
+            self._told = version
+
+    async def _post(self, path: str, body: dict[str, Any] | None = None) -> None:
+        try:
+            answer = await self._client().post(self.url + path, json=body)
+        except httpx.HTTPError as error:
+            raise self._lost(f"{path.partition('?')[0]}: {type(error).__name__}: {error}".rstrip(": ")) from error
+        if answer.status_code != 200:
+            raise self._refusal(path, answer.status_code, answer.text)
+
+    def _refusal(self, path: str, status: int, text: str) -> Exception:
+        said = f"the vLLM server at {self.url} answered {path.partition('?')[0]} with {status}: {_told(text)}"
+        hint = f". Start it as {START!r}" if status in (401, 403, 404) else ""
+        return UsageError(said + hint) if 400 <= status < 500 else EngineFailed(said)
+
+    def _lost(self, why: str) -> EngineLost:
+        self._failure = why
+        return EngineLost(
+            f"the vLLM server at {self.url} is lost: {why}. See its log, start it again as {START!r}, and continue the "
+            "run from its last checkpoint with --resume"
+        )
+
+    def _client(self) -> httpx.AsyncClient:
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            timeout, limits = httpx.Timeout(None, connect=self.patience), httpx.Limits(max_connections=None)
+            self._clients[loop] = httpx.AsyncClient(headers=self._headers, timeout=timeout, limits=limits)
+        return self._clients[loop]
+
+
+def _reload_from(folder: Path) -> dict[str, Any]:
+    return {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+
+
+def _told(text: str) -> str:
+    """The message in an error's JSON."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        text = json.loads(text)["error"]["message"]
+    return text.strip()[:300]

@@ -1,0 +1,73 @@
+"""What a package's tests do before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rollenv.envs.forge.sources import BadPackage, Package
+from rollenv.envs.forge.suite import Run, Suite
+
+#: Share of the tests that must be green for tasks to make sense.
+_GREEN = 0.5
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A package's tests as they are.
+
+    Args:
+        green: node ids that passed in every run; the order of sets was different in each.
+        left_out: node ids that did not: flaky ones, and those that need what is not here.
+        calls: function, as module and first line, to the node ids of the green tests that call it.
+        seconds: of the slowest plain run.
+    """
+
+    green: frozenset[str]
+    left_out: frozenset[str]
+    calls: Mapping[tuple[str, int], frozenset[str]]
+    seconds: float
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Test files with green tests."""
+        return files_of(self.green)
+
+
+def files_of(tests: frozenset[str] | set[str]) -> tuple[str, ...]:
+    """The test files of node ids."""
+    return tuple(sorted({test.partition("::")[0] for test in tests}))
+
+
+def measure(suite: Suite) -> Baseline:
+    """Run a package's tests twice, and once more to see what each one calls.
+
+    Raises:
+        BadPackage: the tests do not end, or most of them fail.
+    """
+    runs = [suite.run(hash_seed=0), suite.run(hash_seed=1)]
+    for run in runs:
+        _check(suite.package, run)
+    green = runs[0].passed & runs[1].passed
+    traced = suite.run(trace=True, seconds=suite.seconds)
+    if traced.hung:
+        raise BadPackage(f"{suite.package.title}: its tests do not end within {suite.seconds:g} s if they are watched")
+    calls = {at: frozenset(tests) & green for at, tests in suite.calls().items() if suite.package.of_library(at[0])}
+    every = {name for run in runs for name in run.outcomes}
+    return Baseline(green, frozenset(every - green), calls, max(run.seconds for run in runs))
+
+
+def _check(package: Package, run: Run) -> None:
+    if run.hung:
+        raise BadPackage(f"{package.title}: its tests do not end within {run.seconds:.0f} s; give a larger timeout")
+    if not run.outcomes:
+        last = (run.said.strip().splitlines() or ["nothing"])[-1]
+        raise BadPackage(f"{package.title}: its tests do not run here; pytest said: {last}")
+    counted = [outcome for outcome, _ in run.outcomes.values() if outcome != "skipped"]
+    if counted.count("passed") < max(1, _GREEN * len(counted)):
+        name, (_, why) = next((n, o) for n, o in run.outcomes.items() if o[0] != "passed")
+        first = (why.strip().splitlines() or ["it says nothing"])[0]
+        raise BadPackage(
+            f"{package.title}: only {counted.count('passed')} of {len(counted)} tests are green before any change, "
+            f"so no task can be made of it; {name}: {first}"
+        )

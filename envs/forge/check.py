@@ -1,0 +1,89 @@
+"""Whether a forged task is sound: nothing scores 0 and its solution scores 1, by its own grader in the sandbox."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rollenv.core import RollenvError
+from rollenv.sandbox import Limits, Sandbox
+
+_GRADE = (
+    "import sys; sys.path.insert(0, {tests!r}); import grade; sys.exit(grade.main({libraries!r}, {app!r}, {logs!r}))"
+)
+
+
+class Rewards(NamedTuple):
+    """The rewards of a task for doing nothing, and for its solution."""
+
+    nothing: float
+    solution: float
+
+    @property
+    def sound(self) -> bool:
+        return self == (0.0, 1.0)
+
+
+class Place:
+    """A forged task laid out in a sandbox: ``app``, ``tests``, ``solution`` and ``logs``. End it with ``with``.
+
+    Args:
+        folder: of the task.
+    """
+
+    def __init__(self, folder: Path):
+        about = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
+        limits = Limits(about["verifier"]["timeout_sec"], 2048, disk_mb=512, files=50_000, processes=256)
+        self.sandbox = Sandbox.create(limits=limits)
+        self.sandbox.files.write_many(_under(folder / "environment" / "app", "app"))
+        self.home = self.sandbox.commands.run("pwd").stdout.strip()
+        self.folder = folder
+        self.libraries = [os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
+
+    def solve(self) -> None:
+        """Run the task's solution."""
+        files = _under(self.folder / "solution", "solution")
+        script = files["solution/solve.sh"].replace(b" /app/", f" {self.home}/app/".encode())
+        self.sandbox.files.write_many({**files, "solution/solve.sh": script})
+        done = self.sandbox.commands.run(["bash", "solution/solve.sh"])
+        if done.exit_code:
+            raise RollenvError(f"{self.folder}: solve.sh failed: {done.stderr.strip()}")
+
+    def grade(self) -> float:
+        """The reward of what is in ``app`` now."""
+        self.sandbox.files.write_many(_under(self.folder / "tests", "tests"))
+        names: dict[str, Any] = {name: f"{self.home}/{name}" for name in ("app", "tests", "logs")}
+        names["libraries"] = self.libraries
+        words = [os.path.realpath(sys.executable), "-I", "-S", "-B", "-c", _GRADE.format(**names)]
+        done = self.sandbox.commands.run(words)
+        if done.exit_code:
+            raise RollenvError(f"{self.folder}: not graded: {(done.stdout + done.stderr).strip()[-500:]}")
+        return float(json.loads(self.sandbox.files.read("logs/reward.json"))["reward"])
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.sandbox.kill()
+
+
+def _under(folder: Path, name: str) -> dict[str, bytes]:
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {f"{name}/{path.relative_to(folder).as_posix()}": path.read_bytes() for path in paths}
+
+
+def check(folder: Path | str) -> Rewards:
+    """Grade a task with nothing done, and then with its solution.
+
+    Raises:
+        RollenvError: its tests cannot be run, or its solution fails.
+    """
+    with Place(Path(folder)) as place:
+        nothing = place.grade()
+        place.solve()
+        return Rewards(nothing, place.grade())

@@ -1,0 +1,182 @@
+"""Forged tasks as folders in Harbor's format (schema 1.4)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rollenv.envs.forge.baseline import Baseline, files_of
+from rollenv.envs.forge.inside import grade, run_tests
+from rollenv.envs.forge.instruction import instruction
+from rollenv.envs.forge.judge import Verdict
+from rollenv.envs.forge.mutants import Mutant
+from rollenv.envs.forge.sources import Package
+
+#: Seconds an agent has, and least seconds of the verifier.
+_AGENT_SECONDS, _VERIFIER_SECONDS = 1800, 120
+
+_TEST_SH = """\
+#!/bin/bash
+# Grades /app: see grade.py beside this file. Python gets a clean environment.
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+clean=(env -i "PATH=$PATH" HOME=/tmp LANG=C.UTF-8)
+for python in python3 python /usr/local/bin/python3 /usr/bin/python3; do
+  if "${clean[@]}" "$python" -I -c 'import pytest' 2>/dev/null; then
+    exec "${clean[@]}" "$python" -I -S -B "$here/grade.py"
+  fi
+done
+libraries="$(mktemp -d)" && chmod 755 "$libraries"
+needed=(REQUIRES)
+if uv pip install --quiet --target "$libraries" "${needed[@]}" ||
+  python3 -m pip install --quiet --target "$libraries" "${needed[@]}"; then
+  exec "${clean[@]}" python3 -I -S -B "$here/grade.py" "$libraries"
+fi
+echo "pytest is not installed, and neither uv nor pip could install it: not graded" >&2
+exit 3
+"""
+
+_SOLVE_SH = """\
+#!/bin/bash
+# Puts the library's own source back.
+set -e
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+cp "$here/original.py" /app/PATH
+"""
+
+_DOCKERFILE = """\
+FROM python:VERSION-slim
+WORKDIR /app
+ENV PYTHONPATH=PATHS PYTHONDONTWRITEBYTECODE=1
+RUN python3 -c "import pytest" 2>/dev/null || python3 -m pip install --no-cache-dir NEEDED
+COPY app/ /app/
+"""
+
+
+def write_task(
+    folder: Path, package: Package, baseline: Baseline, mutant: Mutant, verdict: Verdict, org: str = "forge"
+) -> None:
+    """Write a task; nothing of it is there until all of it is.
+
+    Args:
+        folder: to make; one that is there is replaced.
+        package: the library.
+        baseline: its tests.
+        mutant: the fault.
+        verdict: the tests that it turns red.
+        org: first part of the task's name.
+    """
+    files = _files(package, baseline, mutant, verdict, f"{org}/{folder.name}")
+    write_folder(folder, files)
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes | str]) -> None:
+    """Write files into a new folder; nothing of it is there until all of it is.
+
+    Args:
+        folder: to make; one that is there is replaced.
+        files: path in it to contents; scripts (``.sh``) become executable.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unfinished-") as unfinished:
+        for path, data in files.items():
+            target = Path(unfinished, folder.name, path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data.encode() if isinstance(data, str) else data)
+            if target.suffix == ".sh":
+                target.chmod(0o755)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(Path(unfinished, folder.name), folder)
+
+
+def _files(package: Package, baseline: Baseline, mutant: Mutant, verdict: Verdict, name: str) -> dict[str, bytes | str]:
+    given = {**package.files, mutant.path: mutant.source.encode()}
+    original = package.files[mutant.path]
+    given = {path: data for path, data in given.items() if data != original}  # another copy would be the answer
+    files: dict[str, bytes | str] = {f"environment/app/{path}": data for path, data in given.items()}
+    for path, data in given.items():
+        files[f"tests/given/{path}" if package.of_library(path) else f"tests/project/{path}"] = data
+    pytest, needs = f"pytest=={metadata.version('pytest')}", list(package.requires)
+    files["instruction.md"] = instruction(package, verdict.fail_to_pass, verdict.messages)
+    files["task.toml"] = task_toml(name, *_tables(package, baseline, mutant, verdict))
+    files["environment/Dockerfile"] = _dockerfile(package, [pytest, *needs])
+    files["tests/test.sh"] = _TEST_SH.replace("REQUIRES", " ".join(map(_quoted, [pytest, *needs])))
+    files["tests/task.json"] = json.dumps(_grading(package, baseline, verdict), indent=1) + "\n"
+    for module in (grade, run_tests):
+        program = Path(str(module.__file__))
+        files[f"tests/{program.name}"] = program.read_bytes()
+    files["solution/solve.sh"] = _SOLVE_SH.replace("PATH", _quoted(mutant.path))
+    files["solution/original.py"] = original
+    return files
+
+
+def _dockerfile(package: Package, needed: list[str]) -> str:
+    paths = ":".join("/app" if path == "." else f"/app/{path}" for path in package.paths)
+    text = _DOCKERFILE.replace("VERSION", f"{sys.version_info[0]}.{sys.version_info[1]}").replace("PATHS", paths)
+    return text.replace("NEEDED", " ".join(map(_quoted, needed)))
+
+
+def _quoted(word: str) -> str:
+    return word if re.fullmatch(r"[\w./=+-]+", word) else "'" + word.replace("'", "'\\''") + "'"
+
+
+def _grading(package: Package, baseline: Baseline, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "packages": package.libraries,
+        "paths": package.paths,
+        "files": baseline.files,
+        "control_files": files_of(set(verdict.fail_to_pass)),
+        "seconds": _suite_seconds(baseline),
+        "FAIL_TO_PASS": verdict.fail_to_pass,
+        "PASS_TO_PASS": verdict.pass_to_pass,
+    }
+
+
+def _suite_seconds(baseline: Baseline) -> int:
+    """Generous, since the grader's machine may be slow."""
+    return max(60, round(10 * baseline.seconds))
+
+
+def _tables(
+    package: Package, baseline: Baseline, mutant: Mutant, verdict: Verdict
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    about: dict[str, Any] = {
+        "package": package.name,
+        "version": package.version,
+        "licence": package.licence,
+        "file": mutant.path,
+    }
+    about |= {"operator": mutant.operator, "line": mutant.line, "category": "software-engineering"}
+    about |= {"fail_to_pass": len(verdict.fail_to_pass), "pass_to_pass": len(verdict.pass_to_pass)}
+    seconds = max(_VERIFIER_SECONDS, 2 * _suite_seconds(baseline) + 60)
+    return about, {
+        "agent": {"timeout_sec": float(_AGENT_SECONDS)},
+        "verifier": {"timeout_sec": float(seconds)},
+        "environment": {"build_timeout_sec": 600.0, "network_mode": "no-network", "cpus": 1, "memory_mb": 2048},
+    }
+
+
+def task_toml(name: str, about: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """The text of ``task.toml``.
+
+    Args:
+        name: of the task, as ``org/name``.
+        about: its metadata.
+        tables: the other tables.
+    """
+    lines = ['schema_version = "1.4"']
+    for table, values in {"task": {"name": name}, "metadata": about, **tables}.items():
+        lines += ["", f"[{table}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    # JSON's strings, numbers, booleans and lists of them are TOML's, but for one character
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

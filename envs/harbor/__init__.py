@@ -1,0 +1,19 @@
+"""Task folders of Harbor (``harbor:PATH``) and Terminal-Bench 1 (``tb:PATH``) as environments, without Docker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rollenv.env_spec import EnvSpec
+
+
+def spec_of(env_id: str) -> EnvSpec:
+    """The spec of a folder with a task, or with many.
+
+    Raises:
+        UnknownEnv: if the folder holds none.
+    """
+    from rollenv.envs.harbor.env import make_spec
+
+    return make_spec(env_id)

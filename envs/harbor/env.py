@@ -1,0 +1,291 @@
+"""Task folders as environments."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollenv.core import UsageError
+from rollenv.env_spec import EnvSpec
+from rollenv.envs.harbor.read import find_tasks, read_task
+from rollenv.envs.terminal.base import Graded, Started, TerminalEnv
+from rollenv.envs.terminal.folder import Healthcheck, Step, TaskFolder, TaskFolderError
+from rollenv.envs.terminal.verify import SolutionNotPlayed, VerifierError, lacking, verify
+from rollenv.errors import UnknownEnv
+from rollenv.sandbox import Image, Limits, Machine, SandboxError
+from rollenv.sandbox.building import HIDDEN, Base, BuildError, build
+from rollenv.sandbox.docker_images import docker_image
+from rollenv.sandbox.machine import LIMITS
+from rollenv.sandbox.network import AllowList
+from rollenv.sandbox.offline import Offline
+
+_ABILITIES = frozenset({"oracle", "random_action"})
+_building = threading.Lock()
+
+
+def make_spec(env_id: str) -> EnvSpec:
+    """The spec of ``harbor:PATH`` or ``tb:PATH``: a task folder, or a folder of such folders.
+
+    Raises:
+        UnknownEnv: if there is none.
+    """
+    path = env_id.partition(":")[2]
+    try:
+        tasks = find_tasks(Path(path).expanduser())
+    except TaskFolderError as error:
+        raise UnknownEnv(f"{env_id}: {error}") from error
+    return EnvSpec(
+        env_id,
+        "rollenv.envs.harbor.env:HarborEnv",
+        {"path": path},
+        _ABILITIES,
+        nondeterministic=True,
+        indexed=True,
+        summary=f"{len(tasks)} terminal task{'s' if len(tasks) > 1 else ''} in {Path(path).name}",
+    )
+
+
+class HarborEnv(TerminalEnv):
+    """Task folders in Harbor's format or Terminal-Bench's, played on machines of the local sandbox.
+
+    The image is built from the task's Dockerfile (see :func:`rollenv.sandbox.building.build`), once. The tests run on a
+    fresh machine with the agent's files, see :mod:`rollenv.envs.terminal.guard`. A task that cannot be built or graded
+    raises :class:`BuildError` or :class:`VerifierError`, which is no reward.
+
+    Args:
+        path: a task folder, or a folder of them; ``reset(options={"index": i})`` chooses one.
+        limits: of the machines; by default 3 GiB of memory and 2 GiB of files, or what the task asks for.
+        agent_timeout: whether the task's limit for the agent holds, counted over its commands.
+        base: images for names in FROM, see :func:`rollenv.sandbox.building.build`; ``docker`` for those of this
+            host's Docker engine.
+        offline: what stands for the network; by default wheels from the cache, which the host's pip fills.
+        network: hosts that agents may reach (see :class:`~rollenv.sandbox.network.AllowList`), by default none. A task
+            with a list of its own gets those of its hosts that are on this one, or all of them if this has ``*``.
+        settings: see :class:`TerminalEnv`.
+    """
+
+    reset_options = frozenset({"index"})
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        limits: Limits | None = None,
+        agent_timeout: bool = True,
+        base: Base | str | None = None,
+        offline: Offline | None = None,
+        network: Sequence[str] = (),
+        max_turns: int = 100,
+        **settings: Any,
+    ):
+        super().__init__(max_turns=max_turns, **settings)
+        self.folders = find_tasks(Path(path).expanduser())
+        if isinstance(base, str) and base != "docker":
+            raise UsageError(f"base={base!r} is unknown: it is 'docker', or a function from a name to an image")
+        self.base: Base | None = docker_image if isinstance(base, str) else base
+        self.given_limits, self.agent_timeout = limits, agent_timeout
+        self.offline, self.network = offline, AllowList(network).hosts
+        self._given_seconds = self.max_seconds
+        self._task: TaskFolder | None = None
+        self._image: Image | None = None
+
+    def num_tasks(self) -> int:
+        """Task folders."""
+        return len(self.folders)
+
+    @property
+    def task(self) -> TaskFolder:
+        """The task being played."""
+        if self._task is None:
+            raise UsageError(f"{self}: call reset() to choose a task")
+        return self._task
+
+    @property
+    def part(self) -> Step:
+        """The step being played."""
+        return self.task.steps[self._at]
+
+    def start(self, options: dict[str, Any]) -> Started:
+        index = options.get("index")
+        if index is None:
+            index = self.randint(len(self.folders))
+        whole = isinstance(index, int | np.integer) and not isinstance(index, bool)
+        if not whole or not 0 <= index < len(self.folders):
+            raise UsageError(f"{self}: there are tasks 0 to {len(self.folders) - 1}, not {index!r}")
+        self._task, self._at = read_task(self.folders[int(index)]), 0
+        self._rewards: list[float] = []
+        self._solution_lacks = ""
+        if self.offline is None:
+            self.offline = Offline()
+        image = self._image = self._built(self._task)
+        task = self._task
+        machine = Machine.create(image, limits=self._limits(task), env=task.env, network=self._hosts(task))
+        try:
+            self._prepare(machine)
+        except BaseException:
+            machine.kill()
+            raise
+        return Started(self.part.instruction, machine, image.workdir, image.user)
+
+    def _built(self, task: TaskFolder) -> Image:
+        """The task's image. Two that are the same are built once."""
+        with _building:
+            image = self._unconfigured(task)
+        return replace(image, workdir=task.workdir or image.workdir, user=task.user or image.user)
+
+    def _unconfigured(self, task: TaskFolder) -> Image:
+        if task.dockerfile:
+            return build(
+                task.context,
+                task.dockerfile,
+                base=self.base,
+                offline=self.offline,
+                limits=self._limits(task),
+                timeout=task.build_seconds,
+            )
+        if task.image:
+            found = self.base(task.image) if self.base else None
+            if found is None:
+                raise BuildError(f"{task.path}: there is no Dockerfile, and the image {task.image!r} cannot be pulled")
+            return found
+        return replace(Image.host(), workdir="/app")
+
+    def _limits(self, task: TaskFolder) -> Limits:
+        given = self.given_limits or LIMITS
+        memory, disk = max(task.memory_mb or 0, given.memory_mb), max(task.storage_mb or 0, given.disk_mb)
+        return replace(given, memory_mb=memory, disk_mb=min(disk, 4 * given.disk_mb))
+
+    def _hosts(self, task: TaskFolder) -> Sequence[str]:
+        if task.network_mode != "allowlist":
+            return self.network if task.network_mode == "public" else ()
+        return [host for host in task.allowed_hosts if host in self.network or "*" in self.network]
+
+    def _prepare(self, machine: Machine) -> None:
+        """What is there before the agent."""
+        task = self.task
+        made = "mkdir -p /logs/agent /logs/verifier /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"
+        machine.run(["/bin/sh", "-c", made], user="0", cwd="/")
+        if task.kind == "tb" and not task.dockerfile:
+            for path in sorted(task.path.iterdir()):
+                if path.name not in ("task.yaml", "tests", "solution.sh", "run-tests.sh", *HIDDEN):
+                    machine.upload(path, f"/app/{path.name}" if path.is_dir() else "/app")
+        self._prepare_step(machine)
+        if task.healthcheck is not None:
+            _wait_until_healthy(machine, task.healthcheck, task)
+
+    def _prepare_step(self, machine: Machine) -> None:
+        if self.part.setup is not None:
+            place = machine.image.workdir
+            machine.upload(self.part.setup, place)
+            if (self.part.setup / "setup.sh").is_file():
+                done = machine.run(["bash", f"{place}/setup.sh"], timeout=self.task.build_seconds)
+                if done.exit_code != 0:
+                    raise BuildError(f"{self.part.setup}/setup.sh failed: {(done.stdout + done.stderr)[-500:]}")
+                machine.run(["rm", "-f", f"{place}/setup.sh"])
+        if self.part.healthcheck is not None:
+            _wait_until_healthy(machine, self.part.healthcheck, self.task)
+        limit = self.part.agent_seconds if self.agent_timeout else None
+        self.max_seconds = min((each for each in (limit, self._given_seconds) if each is not None), default=None)
+        self.spent = 0.0
+
+    def grade(self) -> Graded:
+        image, step = self._image, self.part
+        assert image is not None
+        separate = None
+        if step.verifier.separate:
+            separate = self._separate(step)
+        verdict = verify(
+            self.task,
+            step,
+            self.machine,
+            image,
+            offline=self.offline,
+            separate=separate,
+            limits=self._limits(self.task),
+        )
+        if verdict.reward <= 0 and self._solution_lacks:
+            raise SolutionNotPlayed(f"{self.task.name}: the solution needs a network: {self._solution_lacks[:300]}")
+        self._rewards.append(verdict.reward)
+        done = all(verdict.rewards.get(name, 0.0) >= least for name, least in step.min_reward.items())
+        self._passed = done
+        reward = self._rewards[-1] if self.task.final_only else sum(self._rewards) / len(self.task.steps)
+        metrics: dict[str, float] = {"steps": len(self._rewards), "verifier_timed_out": int(verdict.timed_out)}
+        details = {
+            "rewards": verdict.rewards,
+            "ended_early": verdict.ended_early,
+            "broke_tests": verdict.broke_tests,
+            "output": verdict.output,
+        }
+        return Graded(reward, reward >= 1.0, metrics, {"verifier": {**details, "left_out": verdict.left_out[:20]}})
+
+    def _separate(self, step: Step) -> Image:
+        tests = step.verifier.tests
+        if not (tests / "Dockerfile").is_file():
+            raise VerifierError(f"{self.task.name}: the separate verifier has no {tests / 'Dockerfile'}")
+        with _building:
+            return build(tests, base=self.base, offline=self.offline, limits=self._limits(self.task))
+
+    def go_on(self, graded: Graded) -> bool:
+        """To the next step, unless this one did not reach what it has to."""
+        if self._at + 1 >= len(self.task.steps) or not self._passed:
+            return False
+        self._at += 1
+        self._prepare_step(self.machine)
+        graded.says = self.part.instruction
+        return True
+
+    def solution(self) -> Sequence[str]:
+        """The folder's own solution, put into /solution for this."""
+        solution = self.part.solution
+        if solution is None:
+            raise UsageError(f"{self.task.path} has no solution")
+        folder, name = (solution, "solve.sh") if solution.is_dir() else (solution.parent, solution.name)
+        if solution.is_dir():
+            self.machine.upload(folder, "/solution")
+        else:
+            self.machine.upload(solution, "/solution")
+        self._give_answers()
+        self.machine.run(["/bin/sh", "-c", "chmod +x /solution/*.sh"], user="0", cwd="/")
+        variables = "".join(f"export {key}={shlex.quote(value)}; " for key, value in self.task.solution_env.items())
+        return [f"{variables}DEBIAN_FRONTEND=noninteractive bash /solution/{name}"]
+
+    def _give_answers(self) -> None:
+        """Files that the image was built without, where the Dockerfile would have put them."""
+        found = [path for name in HIDDEN for path in self.task.context.rglob(name)]
+        for path in found:
+            self.machine.upload(path, f"{self.machine.image.workdir}/{path.name}")
+
+    def _run(self, command: str, seconds: float) -> str:
+        if "/solution/" in command and self._plan is not None:
+            return self._run_solution(command, seconds)
+        return super()._run(command, seconds)
+
+    def _run_solution(self, command: str, seconds: float) -> str:
+        """With the time that the task gives an agent."""
+        done = self.machine.run(["bash", "-c", command], timeout=max(seconds, self.part.agent_seconds or 0.0))
+        self.spent += done.seconds
+        self._solution_lacks = lacking(done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+
+def _wait_until_healthy(machine: Machine, check: Healthcheck, task: TaskFolder) -> None:
+    """Raises BuildError if it does not become healthy."""
+    begun, failures, said = time.monotonic(), 0, ""
+    while failures < check.retries:
+        with contextlib.suppress(SandboxError):
+            done = machine.run(check.command, timeout=check.timeout)
+            if done.exit_code == 0:
+                return
+            said = (done.stdout + done.stderr)[-300:]
+        if time.monotonic() - begun >= check.start_period:
+            failures += 1
+        time.sleep(min(check.interval, 5.0))
+    raise BuildError(f"{task.name}: the machine did not become healthy: {check.command!r} failed: {said}")

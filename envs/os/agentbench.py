@@ -1,0 +1,197 @@
+"""AgentBench's tasks in an operating system as an environment."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rollenv.core import ResetResult, UsageError
+from rollenv.envs.os import AGENTBENCH
+from rollenv.envs.os.base import MachineBackend, MachineEnv
+from rollenv.envs.os.checks import HOME, is_right
+from rollenv.envs.os.images import start_prepared
+from rollenv.envs.os.items import Item, read_items
+from rollenv.envs.terminal.shell import LIMITS, Ran, Shell
+from rollenv.envs.tools.problem import Judgement, Problem
+from rollenv.envs.tools.published import folder_of
+from rollenv.envs.tools.users import Reminder
+from rollenv.sandbox import Machine
+from rollenv.sandbox.errors import SandboxError
+from rollenv.tools.backend import tool
+from rollenv.tools.calls import write_calls
+
+#: Seconds for what an agent runs, and characters of output: beyond, fewer are shown. As upstream.
+_SECONDS, _MOST_SHOWN, _SHOWN = 30.0, 800, 780
+_POLICY = (
+    "You are root on a Linux system and reach it through functions. Answer the question or do what is asked. Scripts "
+    "cannot ask for input; long output is cut. When you know the answer, call answer_action with nothing but the "
+    "answer; when a task without a question is done, call finish_action."
+)
+_REMINDER = "No function was called. Call bash_action, or answer_action or finish_action to end the task."
+
+
+class AgentBenchOSBackend(MachineBackend):
+    """A system, and the answer once it is given."""
+
+    def __init__(self, shell: Shell):
+        super().__init__(shell.machine)
+        self.shell, self.output = shell, ""
+
+    def execute(self, command: str) -> Ran:
+        ran = self.shell.run(command)
+        self.output = ran.text
+        return ran
+
+    @tool
+    def bash_action(self, script: str) -> str:
+        """Run a script in Bash and see its output. The folder and variables stay as a script leaves them.
+
+        Args:
+            script: the lines to run.
+        """
+        ran = self._execute(script)
+        shown = ran.text if len(ran.text) <= _MOST_SHOWN else f"{ran.text[:_SHOWN]}\n{_CUT}"
+        stopped = f"\n[the script was stopped: {ran.cut}]" if ran.cut else ""
+        return f"The output of the OS:\n\n{shown}{stopped}" if shown or stopped else "The output of the OS is empty."
+
+    @tool
+    def finish_action(self, thought: str = "") -> str:
+        """Say that the task is done; this ends it.
+
+        Args:
+            thought: why.
+        """
+        self._end(None)
+        return "Finished."
+
+    @tool
+    def answer_action(self, answer: str | int | float) -> str:
+        """Answer the question; this ends the task.
+
+        Args:
+            answer: nothing but the answer.
+        """
+        self._end(str(answer))
+        return "Answered."
+
+
+#: Tasks read the logs that an installation leaves.
+_LOGS = r"""
+cd /var/log && mkdir -p apt
+dpkg-query -W -f '1970-01-01 00:00:00 status installed ${Package}:${Architecture} ${Version}\n' > dpkg.log
+printf 'Commandline: apt install python3 git vim curl wget unzip zip tree\n' > apt/history.log
+touch apt/term.log alternatives.log bootstrap.log faillog lastlog btmp wtmp
+"""
+_CUT = "[truncated because the output is too long]"
+
+
+class AgentBenchOSEnv(MachineEnv):
+    """Questions about a Linux system and changes of it, with Bash; graded as AgentBench does.
+
+    ``info["task"]`` is the published name, as in ``4-Q09-0``: folder, file and number.
+
+    Args:
+        split: ``test`` (144 tasks), ``dev`` (26) or ``train`` (1,000).
+        network: also the tasks that install packages. Machines have no network, so those raise an error.
+        settings: see :class:`~rollenv.envs.tools.base.ToolEnv`.
+    """
+
+    def __init__(self, *, split: str = "test", network: bool = False, max_turns: int = 8, **settings: Any):
+        if split not in AGENTBENCH:
+            raise UsageError(f"split={split!r} is unknown; choose from {', '.join(AGENTBENCH)}")
+        self.items = items(folder_of(AGENTBENCH[split]), split, network)
+        self.tasks = len(self.items)
+        super().__init__(max_turns=max_turns, **settings)
+        self.split = split
+
+    @property
+    def item(self) -> Item:
+        """The task being played."""
+        return self.items[self.key]
+
+    def problem(self, key: int) -> Problem:
+        item = self.items[key]
+        backend = AgentBenchOSBackend(start(item))
+        solve: list[Any] = []
+        if item.answer is not None and not item.regex:
+            solve = [[("answer_action", {"answer": item.answer})]]
+        elif item.example is not None:
+            solve = [[("bash_action", {"script": item.example.code})]]
+        return Problem(
+            question=item.description,
+            backend=backend,
+            plan=solve,
+            name=item.name,
+            user=Reminder(_REMINDER),
+            policy=_POLICY,
+            category=item.name.partition("-")[0],
+            before={},
+        )
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        observation, info = super()._reset(options)
+        return observation, info | {"task": self.item.name}
+
+    def grade(self) -> Judgement:
+        backend = self.backend
+        if "ended" not in backend.state:
+            return Judgement(False)
+        right = is_right(self.item, backend.state["ended"], backend.machine, lambda: start(self.item).machine)
+        return Judgement(right, float(right))
+
+    def closing(self) -> str:
+        """The answer is what the solution printed, if it did."""
+        assert isinstance(self.backend, AgentBenchOSBackend)
+        output = self.backend.output.strip()
+        return write_calls([("answer_action", {"answer": output}) if output else ("finish_action", {})], self.calls)
+
+    def sample_random_action(self) -> str:
+        """A command that looks around, or, rarely, an answer."""
+        if self.action_rng.random() < 0.1:
+            return write_calls([("answer_action", {"answer": str(self.action_rng.randrange(10))})], self.calls)
+        return write_calls([("bash_action", {"script": self.random_command()})], self.calls)
+
+
+@functools.lru_cache(maxsize=8)
+def items(root: Path, split: str, network: bool) -> Sequence[Item]:
+    """The tasks of a split.
+
+    Args:
+        root: the folder of the data set.
+        split: ``test``, ``dev`` or ``train``.
+        network: also those that install packages.
+    """
+    return [item for item in read_items(root, split) if network or not item.needs_network]
+
+
+def start(item: Item) -> Shell:
+    """A shell in a new machine, as a task begins in it.
+
+    Raises:
+        SandboxError: the machine cannot be started, or a script that prepares the task fails.
+    """
+
+    def prepare(machine: Machine) -> None:
+        machine.run(["bash", "-c", _LOGS])
+        for script in item.init:
+            done = machine.run(script.words(), cwd=HOME)
+            if done.error is not None:
+                raise _cannot_begin(item, f"{done.stderr or done.stdout}\n{done.error.value}")
+
+    recipe = [_LOGS] + [f"{script.language}\n{script.code}" for script in item.init]
+    machine = start_prepared("agentbench", recipe, prepare, LIMITS, {})
+    shell = Shell(machine, HOME, _SECONDS)
+    if item.start is not None:
+        ran = shell.run(item.start.code)  # the agent goes on where it ends
+        if not ran.ok:
+            machine.kill()
+            raise _cannot_begin(item, f"{ran.text}\n{ran.cut}")
+    return shell
+
+
+def _cannot_begin(item: Item, said: str) -> SandboxError:
+    return SandboxError(
+        f"the task {item.name} of AgentBench cannot begin, a script of it failed: {said.strip()[-300:]}"
+    )

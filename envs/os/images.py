@@ -1,0 +1,67 @@
+"""The systems that tasks start in, prepared once a day and kept."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rollenv.envs.terminal.shell import is_busy
+from rollenv.sandbox import Image, Limits, Machine
+from rollenv.sandbox.layers import made, store
+
+#: Part of the key of every image, for changes of how they are made.
+_VERSION = 1
+
+
+def start_prepared(
+    name: str, recipe: Sequence[str], prepare: Callable[[Machine], None], limits: Limits, env: Mapping[str, str]
+) -> Machine:
+    """Start a machine that has been prepared, by itself or by one before.
+
+    Files are kept for the day: tasks ask what was modified lately, and a machine elsewhere or later in the day has to
+    be the same even if scripts draw random numbers. A machine whose preparation left programs running is not kept.
+
+    Args:
+        name: the folder that images of this kind are kept in.
+        recipe: what it is made from; equal recipes give equal images.
+        prepare: makes a machine over the host's system what it should be. Whatever it raises is raised here.
+        limits: of the machine.
+        env: environment variables of everything in it.
+
+    Raises:
+        IsolationError: no machine can be started.
+    """
+    base = Image.host()
+    told = json.dumps([_VERSION, base.mounts, list(recipe)])
+    target = _today(name) / hashlib.sha256(told.encode()).hexdigest()[:32]
+    if not target.exists():
+        machine = Machine.create(base, limits=limits, env=env)
+        try:
+            prepare(machine)
+            if is_busy(machine):
+                return machine
+            with made(target) as folder:
+                if folder is not None:
+                    machine.commit(folder)
+        except BaseException:
+            machine.kill()
+            raise
+        machine.kill()
+    return Machine.create(base.over(target), limits=limits, env=env)
+
+
+def _today(name: str) -> Path:
+    """The folder for images made today (UTC). Those from before yesterday are removed."""
+    root, today = store() / name, datetime.datetime.now(datetime.UTC).date()
+    folder = root / today.isoformat()
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = {(today - datetime.timedelta(days=1)).isoformat(), today.isoformat()}
+        for old in root.iterdir():
+            if old.name not in kept:
+                shutil.rmtree(old, ignore_errors=True)
+    return folder

@@ -1,0 +1,291 @@
+"""InterCode's Bash: commands of NL2Bash over four file systems (arXiv 2306.14898)."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rollenv.core import UsageError
+from rollenv.envs.os import INTERCODE
+from rollenv.envs.os.base import MachineBackend, MachineEnv
+from rollenv.envs.os.checks import HOME
+from rollenv.envs.os.images import start_prepared
+from rollenv.envs.os.intercode_reward import NEW, Outcome, changes, reward
+from rollenv.envs.terminal.shell import LIMITS, Ran, run_once, sendable, settle
+from rollenv.envs.tools.problem import Judgement, Problem
+from rollenv.envs.tools.published import folder_of
+from rollenv.envs.tools.users import Reminder
+from rollenv.sandbox import Machine
+from rollenv.sandbox.errors import SandboxError
+from rollenv.sandbox.layers import temporary
+from rollenv.tools.backend import tool
+from rollenv.tools.calls import write_calls
+
+#: Seconds for a command, as upstream.
+_SECONDS = 10.0
+#: Names that do not count, as in upstream's .gitignore; and what else leads to programs.
+_IGNORED = (
+    "bin", "boot", "dev", "etc", "home", "lib", "media", "opt", "proc", "root", "run", "sbin", "srv", "sys", "usr",
+    "var", ".dockerenv",
+)  # fmt: skip
+_PROGRAMS = ("lib32", "lib64", "libx32")
+_POLICY = (
+    "You translate a request into Bash. Commands run in a Linux system as root, each by itself; only `cd` alone on a "
+    "line changes the folder of those that follow. The last command's output and what has changed in the file system "
+    "are compared with those of the right command. Call submit when they are as wanted."
+)
+_REMINDER = "No function was called. Call execute_bash, or submit when the last output is the answer."
+_STATUS = ["git", "-C", "/", "-c", "core.quotePath=false", "status", "--short", "-z"]
+#: In the place of changes that git cannot tell, such as too large ones; no right command makes those.
+_UNKNOWN = frozenset({("", "!")})
+_HASHES = r"""
+while IFS= read -r -d '' path; do
+    find "./$path" -xtype f -exec md5sum {} + | sort -k 2
+    printf '\0'
+done
+"""
+
+
+class Query(NamedTuple):
+    """A request and the command that fulfils it."""
+
+    text: str
+    gold: str
+    system: int
+    """The number of its file system."""
+
+
+class InterCodeBackend(MachineBackend):
+    """A file system, and what the last command printed.
+
+    Args:
+        machine: with the file system.
+        query: at first it is in the place of output, as upstream.
+        as_published: see :class:`InterCodeBashEnv`.
+    """
+
+    def __init__(self, machine: Machine, query: Query, as_published: bool):
+        super().__init__(machine)
+        self.cwd, self.output, self.as_published = "/", query.text, as_published
+
+    def execute(self, command: str) -> Ran:
+        command = sendable(command)
+        words, cwd, target = ["bash", "-c", command.strip()], self.cwd, ""
+        if re.match(r"cd(\s|$)", command):
+            target = _joined(self.cwd, command[3:].strip() or HOME)
+            words, cwd = ["bash", "-c", f"cd {target}"], "/"
+        ran = run_published(self.machine, words[2], cwd) if self.as_published else run(self.machine, words, cwd)
+        self.output = ran.text
+        if target and ran.ok:  # written as upstream does it, it may hold expansions
+            self.cwd = run(self.machine, ["bash", "-c", f"cd {target} && pwd"], "/").text.rstrip("\n")
+        return ran
+
+    @tool
+    def execute_bash(self, command: str) -> str:
+        """Run a command in Bash and see its output.
+
+        Args:
+            command: a line for Bash.
+        """
+        return self._execute(command).text or "(no output)"
+
+    @tool
+    def submit(self) -> str:
+        """Submit the last output and the file system as they are; this ends the task."""
+        self._end()
+        return "Submitted."
+
+
+class InterCodeBashEnv(MachineEnv):
+    """Requests for Bash commands, 200 of NL2Bash over four file systems, with InterCode's reward.
+
+    The right command runs in a second copy of the file system. The reward is that of the last output and of the file
+    system when the task ends; a task is solved with a reward of 1. ``info["metrics"]["partial"]`` has it too.
+
+    Args:
+        as_published: give commands to Bash within double quotes, as upstream does, whose results it needs to be
+            compared with: double quotes in a command then end there, and what follows a space is lost.
+        settings: see :class:`~rollenv.envs.tools.base.ToolEnv`.
+    """
+
+    judged_when_cut = True
+
+    def __init__(self, *, as_published: bool = False, max_turns: int = 10, **settings: Any):
+        self.as_published = as_published
+        self.folder = folder_of(INTERCODE)
+        self.queries = queries(self.folder)
+        self.tasks = len(self.queries)
+        super().__init__(max_turns=max_turns, **settings)
+
+    def problem(self, key: int) -> Problem:
+        query = self.queries[key]
+        return Problem(
+            question=query.text,
+            backend=InterCodeBackend(start(self.folder, query.system), query, self.as_published),
+            plan=[[("execute_bash", {"command": query.gold})], [("submit", {})]],
+            user=Reminder(_REMINDER),
+            policy=_POLICY,
+            category=f"fs_{query.system}",
+            before={},
+        )
+
+    def grade(self) -> Judgement:
+        backend = self.backend
+        assert isinstance(backend, InterCodeBackend)
+        given = outcome(backend.machine, backend.output)
+        score = reward(given, gold_outcome(self.folder, self.queries[self.key], self.as_published))
+        return Judgement(score > 0.995, score)
+
+    def sample_random_action(self) -> str:
+        """A command that looks around, or, rarely, the end."""
+        if self.action_rng.random() < 0.1:
+            return write_calls([("submit", {})], self.calls)
+        return write_calls([("execute_bash", {"command": self.random_command()})], self.calls)
+
+
+@functools.lru_cache(maxsize=4)
+def queries(root: Path) -> Sequence[Query]:
+    """The 200 queries, by file system.
+
+    Args:
+        root: the folder of InterCode's data.
+
+    Raises:
+        UsageError: a file is not what it should be.
+    """
+    found = []
+    for system in (1, 2, 3, 4):
+        path = root / "nl2bash" / f"nl2bash_fs_{system}.json"
+        try:
+            rows = json.loads(path.read_text(encoding="utf-8"))
+            found += [Query(row["query"], _one_command(row["gold"]), system) for row in rows]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path} is not a list of objects with query and gold: {error!r}") from error
+    return found
+
+
+def _one_command(gold: str | list[str]) -> str:
+    return gold if isinstance(gold, str) else ";".join(gold)
+
+
+def start(root: Path, system: int) -> Machine:
+    """A machine with one of the file systems, all of it committed to git.
+
+    Args:
+        root: the folder of InterCode's data.
+        system: its number.
+
+    Raises:
+        SandboxError: it cannot be made.
+    """
+    name = f"setup_nl2b_fs_{system}.sh"
+    script = (root / "docker" / "bash_scripts" / name).read_text(encoding="utf-8")
+
+    def prepare(machine: Machine) -> None:
+        machine.files.write(f"/{name}", script)
+        machine.files.write("/.gitignore", "".join(f"{each}\n" for each in _IGNORED))
+        machine.run(["bash", "-c", f"chmod +x /{name}; /{name}"], cwd="/")  # lines of some fail, as upstream
+        commands = "git init -q && git add -A && git commit -qm 'initial commit'"
+        told = "git config --global user.email a@example.org && git config --global user.name a && "
+        done = machine.run(["bash", "-c", told + commands], cwd="/")
+        if done.exit_code != 0:
+            raise SandboxError(f"InterCode's file system {system} cannot be made: {done.stderr.strip()[-300:]}")
+
+    env = {"file_system_version": str(system), "script": name}
+    return start_prepared("intercode", [script, " ".join(_IGNORED)], prepare, LIMITS, env)
+
+
+def run(machine: Machine, words: list[str], cwd: str) -> Ran:
+    """Run a command as an agent sees it.
+
+    Args:
+        machine: where.
+        words: the program and its arguments.
+        cwd: its folder.
+    """
+    ran = run_once(machine, words, cwd=cwd, timeout=_SECONDS)
+    return Ran("Command timed out", 124, ran.cut) if "seconds" in ran.cut else ran
+
+
+def run_published(machine: Machine, command: str, cwd: str) -> Ran:
+    """Run a command as upstream does: between double quotes, which those in it close.
+
+    Args:
+        machine: where.
+        command: for Bash.
+        cwd: its folder.
+    """
+    try:
+        words = shlex.split(f'/bin/bash -c "{command.strip()}"')
+    except ValueError:
+        return Ran("Malformed command", 2)
+    return run(machine, words, cwd)
+
+
+def gold_outcome(root: Path, query: Query, as_published: bool) -> Outcome:
+    """What the gold command does in a file system of its own.
+
+    Args:
+        root: the folder of InterCode's data.
+        query: with the command.
+        as_published: see :class:`InterCodeBashEnv`.
+
+    Raises:
+        SandboxError: a machine cannot be started.
+    """
+    with start(root, query.system) as machine:
+        if as_published:
+            ran = run_published(machine, query.gold, "/")
+        else:
+            ran = run(machine, ["bash", "-c", query.gold.strip()], "/")
+        return outcome(machine, ran.text)
+
+
+def outcome(machine: Machine, output: str) -> Outcome:
+    """What has changed in a machine, seen from a new one with its files and the system's own programs.
+
+    Args:
+        machine: its processes end.
+        output: of the last command.
+
+    Raises:
+        SandboxError: a machine cannot be started.
+    """
+    with temporary() as folder:
+        settle(machine)
+        machine.end_processes()
+        image = machine.commit(folder / "layer", keep=_counts)
+        with Machine.create(image, limits=LIMITS) as place:
+            status = place.run(_STATUS)
+            changed = changes(status.stdout) if status.exit_code == 0 else _UNKNOWN
+            new = sorted(path for path, kind in changed if kind in NEW)
+            listed = "".join(f"{path}\0" for path in new)
+            hashes = place.run(["bash", "-c", _HASHES], cwd="/", stdin=listed).stdout.split("\0") if new else []
+        return Outcome(output, changed, dict(zip(new, hashes, strict=False)))
+
+
+def _counts(path: str, *_: Any) -> bool:
+    """Whether a file can be in git's status. Nothing else of the agent's is there when its files are compared."""
+    parts = path.split("/")[1:]
+    return parts[0] not in _IGNORED + _PROGRAMS and not any(part.startswith(".git") for part in parts)
+
+
+def _joined(cwd: str, target: str) -> str:
+    """The folder that ``cd`` leads to, without looking at links, as upstream.
+
+    Args:
+        cwd: the current one.
+        target: what was given to ``cd``.
+    """
+    parts: list[str] = []
+    for part in (target if target.startswith("/") else f"{cwd}/{target}").split("/"):
+        if part == "..":
+            parts = parts[:-1]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)

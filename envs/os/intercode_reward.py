@@ -1,0 +1,75 @@
+"""InterCode's reward for Bash (arXiv 2306.14898): what changed in the file system, to what, and what was printed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+#: The share of each part; 0.01 is for having acted at all.
+_PART = 0.33
+_WORD = re.compile(r"\b\w\w+\b")
+#: What git says of files that are new.
+NEW = ("A", "??", "C")
+
+#: A path, and what git says of it.
+Change = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command has done."""
+
+    output: str
+    changes: frozenset[Change]
+    """Lines of ``git status --short``."""
+    hashes: Mapping[str, str]
+    """Of the contents of new files and folders, by path."""
+
+
+def reward(given: Outcome, wanted: Outcome) -> float:
+    """From 0.01 to 1.
+
+    Args:
+        given: of the agent.
+        wanted: of the gold command.
+    """
+    different = len(given.changes ^ wanted.changes)
+    common = [path for path, kind in given.changes & wanted.changes if kind in NEW]
+    equal = sum(given.hashes.get(path) == wanted.hashes.get(path) for path in common)
+    parts = (1 - math.erf(different), equal / len(common) if common else 1.0, similarity(given.output, wanted.output))
+    return 0.01 + sum(round(_PART * part, 2) for part in parts)
+
+
+def similarity(first: str, second: str) -> float:
+    """The cosine of two texts as bags of words, weighted by TF-IDF over the two.
+
+    Words are two letters or more, in lower case; a word's weight is its count times ``ln(3 / (1 + texts with it)) + 1``
+    (scikit-learn's default). Texts without any words are 1 if they are equal, else 0.
+
+    Args:
+        first: a text.
+        second: another.
+    """
+    counts = [Counter(_WORD.findall(text.lower())) for text in (first, second)]
+    if not counts[0] and not counts[1]:
+        return float(first == second)
+    once = math.log(3 / 2) + 1
+    one, two = ({word: n * (1 if word in other else once) for word, n in each.items()} for each, other in _both(counts))
+    lengths = math.hypot(*one.values()) * math.hypot(*two.values())
+    return sum(weight * two[word] for word, weight in one.items() if word in two) / lengths if lengths else 0.0
+
+
+def _both(counts: Sequence[Counter[str]]) -> list[tuple[Counter[str], Counter[str]]]:
+    return [(counts[0], counts[1]), (counts[1], counts[0])]
+
+
+def changes(status: str) -> frozenset[Change]:
+    """The lines of ``git status --short -z``.
+
+    Args:
+        status: entries, each closed by a zero byte.
+    """
+    return frozenset((entry[3:], entry[:2].strip()) for entry in status.split("\0") if len(entry) > 3)

@@ -1,0 +1,273 @@
+"""Checks of files. Each is data that says what is wanted, and a call that says what is wrong (nothing: an empty text).
+
+Expected values stay on this side: nothing here writes them into the machine. Nothing raises, whatever lies there.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rollenv.envs.shell.place import Place
+
+_NUMBER = re.compile(r"[-+]?[0-9]{1,18}(\.[0-9]{0,18})?")
+#: Entries of a tree that are looked at; a larger tree is wrong.
+_MOST_ENTRIES = 2000
+
+
+def text_of(place: Place, path: str) -> str | None:
+    """A file's text; None if it is not a readable file, or not text.
+
+    Args:
+        place: where it is.
+        path: of the file.
+    """
+    data = place.read(path)
+    try:
+        return None if data is None else data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+
+
+def lines_of(text: str) -> list[str]:
+    """Lines without spaces at their ends, and without empty lines at the end."""
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+@dataclass(frozen=True)
+class Number:
+    """A file holds one number, and nothing else but space around it."""
+
+    path: str
+    value: float
+    tolerance: float = 0.0
+
+    def __call__(self, place: Place) -> str:
+        text = (text_of(place, self.path) or "").strip()
+        if not _NUMBER.fullmatch(text):
+            return f"{self.path} does not hold a number"
+        return "" if abs(float(text) - self.value) <= self.tolerance + 1e-9 else f"{self.path} holds a wrong number"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A file holds these lines. Spaces at the end of a line and empty lines at the end of the file do not count."""
+
+    path: str
+    lines: tuple[str, ...]
+    ordered: bool = True
+
+    def __call__(self, place: Place) -> str:
+        text = text_of(place, self.path)
+        if text is None:
+            return f"{self.path} is not a text file"
+        there, wanted = lines_of(text), lines_of("\n".join(self.lines))
+        if not self.ordered:
+            there, wanted = sorted(line for line in there if line), sorted(wanted)
+        return "" if there == wanted else f"{self.path} holds other lines"
+
+
+def Line(path: str, text: str) -> Lines:
+    """A file holds one line.
+
+    Args:
+        path: of the file.
+        text: the line.
+    """
+    return Lines(path, (text,))
+
+
+@dataclass(frozen=True)
+class Paths(Lines):
+    """A file lists these paths, one a line, in any order; a leading ``./`` does not count."""
+
+    ordered: bool = False
+
+    def __call__(self, place: Place) -> str:
+        text = text_of(place, self.path)
+        if text is None:
+            return f"{self.path} is not a text file"
+        there = sorted(line.strip().removeprefix("./") for line in text.splitlines() if line.strip())
+        return "" if there == sorted(self.lines) else f"{self.path} lists other paths"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file is a CSV table with these rows. Quotes are free, and numbers may be written in any usual way."""
+
+    path: str
+    rows: tuple[tuple[str, ...], ...]
+    ordered: bool = True
+    delimiter: str = ","
+
+    def __call__(self, place: Place) -> str:
+        try:
+            reader = csv.reader(io.StringIO(text_of(place, self.path) or ""), delimiter=self.delimiter)
+            there = [tuple(cell.strip() for cell in row) for row in reader if row]
+        except csv.Error:
+            return f"{self.path} is not a table"
+        wanted = [tuple(cell.strip() for cell in row) for row in self.rows]
+        if not self.ordered:
+            there[1:], wanted[1:] = sorted(there[1:]), sorted(wanted[1:])
+        same = len(there) == len(wanted) and all(map(_same_cells, there, wanted))
+        return "" if same else f"{self.path} holds other rows"
+
+
+def _same_cells(there: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    return len(there) == len(wanted) and all(map(_same_cell, there, wanted))
+
+
+def _same_cell(there: str, wanted: str) -> bool:
+    if there == wanted:
+        return True
+    numbers = "." in wanted and _NUMBER.fullmatch(there) and _NUMBER.fullmatch(wanted)
+    return bool(numbers) and abs(float(there) - float(wanted)) < 1e-6
+
+
+@dataclass(frozen=True)
+class Json:
+    """A file holds this JSON value; the order of keys and the layout are free."""
+
+    path: str
+    text: str
+    """The value as JSON."""
+
+    def __call__(self, place: Place) -> str:
+        try:
+            there = json.loads(text_of(place, self.path) or "")
+            return "" if _same_json(there, json.loads(self.text)) else f"{self.path} holds another value"
+        except (ValueError, RecursionError):
+            return f"{self.path} is not JSON"
+
+
+def _same_json(there: Any, wanted: Any) -> bool:
+    if isinstance(wanted, dict):
+        same_keys = isinstance(there, dict) and there.keys() == wanted.keys()
+        return same_keys and all(_same_json(there[key], value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(there, list) and len(there) == len(wanted) and all(map(_same_json, there, wanted))
+    if isinstance(wanted, int | float) and not isinstance(wanted, bool):
+        number = isinstance(there, int | float) and not isinstance(there, bool)
+        return number and abs(there) < 1e15 and abs(there - wanted) < 1e-6
+    return type(there) is type(wanted) and bool(there == wanted)
+
+
+@dataclass(frozen=True)
+class Content:
+    """A file holds these bytes; with ``loose``, spaces and empty lines at its end do not count."""
+
+    path: str
+    data: bytes
+    loose: bool = True
+
+    def __call__(self, place: Place) -> str:
+        there = place.read(self.path)
+        if there is None:
+            return f"{self.path} is not a readable file"
+        same = there.rstrip() == self.data.rstrip() if self.loose else there == self.data
+        return "" if same else f"{self.path} has other contents"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Below a folder are these files and no others. Folders are free unless ``folders`` names all of them."""
+
+    path: str
+    files: Mapping[str, bytes]
+    folders: frozenset[str] | None = None
+
+    def __call__(self, place: Place) -> str:
+        found = walk(place, self.path)
+        if found is None:
+            return f"{self.path} holds far too much"
+        files, folders = found
+        if files != set(self.files):
+            return f"{self.path} has other files"
+        if self.folders is not None and folders != self.folders:
+            return f"{self.path} has other folders"
+        faults = (Content(f"{self.path}/{name}", data, loose=False)(place) for name, data in self.files.items())
+        return next((fault for fault in faults if fault), "")
+
+
+def walk(place: Place, top: str) -> tuple[set[str], set[str]] | None:
+    """What is below a folder; links are not followed, and count as files.
+
+    Args:
+        place: where it is.
+        top: of the tree.
+
+    Returns:
+        Paths of files and paths of folders, relative to the top; None if there are too many to be right.
+    """
+    files: set[str] = set()
+    folders: set[str] = set()
+    waiting = [""]
+    while waiting:
+        base = waiting.pop()
+        for entry in place.listing(f"{top}/{base}"):
+            name = base + entry.name
+            if entry.type == "dir":
+                folders.add(name)
+                waiting.append(f"{name}/")
+            else:
+                files.add(name)
+        if len(files) + len(folders) > _MOST_ENTRIES:
+            return None
+    return files, folders
+
+
+@dataclass(frozen=True)
+class Missing:
+    """There is nothing at a path."""
+
+    path: str
+
+    def __call__(self, place: Place) -> str:
+        return "" if place.look(self.path) is None else f"{self.path} is still there"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A path is a folder."""
+
+    path: str
+
+    def __call__(self, place: Place) -> str:
+        entry = place.look(self.path)
+        return "" if entry is not None and entry.type == "dir" else f"{self.path} is not a folder"
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Files and folders have these permissions."""
+
+    modes: Mapping[str, int]
+    """Path to permission bits, with set-user-id, set-group-id and sticky."""
+
+    def __call__(self, place: Place) -> str:
+        for path, mode in self.modes.items():
+            entry = place.look(path)
+            if entry is None or entry.type == "link":
+                return f"{path} is gone"
+            if entry.mode != mode:
+                return f"{path} has other permissions"
+        return ""
+
+
+def unchanged(files: Mapping[str, bytes | str], *paths: str) -> tuple[Content, ...]:
+    """Checks that files are as they were at the start.
+
+    Args:
+        files: of the task.
+        paths: those that have to stay; all by default.
+
+    Returns:
+        One for each path.
+    """
+    kept = ((path, files[path]) for path in paths or files)
+    return tuple(Content(path, data.encode() if isinstance(data, str) else data, loose=False) for path, data in kept)

@@ -1,0 +1,98 @@
+"""Generated tasks in a shell as an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.envs.data.procedural import span
+from rollenv.envs.shell.generate import MIX, SPLITS, generate, split_of
+from rollenv.envs.shell.place import MachinePlace
+from rollenv.envs.shell.task import SIZES, ShellTask
+from rollenv.envs.terminal.base import Graded, Started, TerminalEnv
+from rollenv.envs.terminal.guard import tampered
+from rollenv.sandbox import Image, Machine
+
+_HOME = "/app"
+_WHERE = f"You are in the folder {_HOME}. All paths are relative to it."
+
+
+class ShellEnv(TerminalEnv):
+    """Tasks about files, logs, tables, processes, git and more on a machine of their own, drawn from the seed.
+
+    The reward is 1 if everything that was asked for is as it should be at the end, else 0.
+
+    Args:
+        family: of :data:`~rollenv.envs.shell.generate.FAMILIES`, or ``mix`` for all.
+        size: 1 (one short command) to 5, or the smallest and the largest.
+        template: a kind of task of the family; by default any.
+        split: ``train``, ``val`` and ``test`` never share a task; ``all`` is the three together.
+        partial: what the share of the checks that hold is worth, 0 to 1, where not all of them do.
+        image: of the machine, with bash, coreutils, findutils, grep, sed, awk, git, tar, gzip and python3; by default
+            the host's own programs.
+        settings: of :class:`~rollenv.envs.terminal.base.TerminalEnv`.
+    """
+
+    def __init__(
+        self,
+        family: str = MIX,
+        *,
+        size: int | Sequence[int] = 1,
+        template: str | None = None,
+        split: str = "all",
+        partial: float = 0.0,
+        image: Image | None = None,
+        **settings: Any,
+    ):
+        super().__init__(**settings)
+        if split not in SPLITS:
+            raise UsageError(f"split {split!r} is unknown; choose from {', '.join(SPLITS)}")
+        if not 0 <= partial <= 1:
+            raise UsageError(f"partial is a number from 0 to 1, got {partial!r}")
+        self.sizes = span("size", size, SIZES[0])
+        self.family, self.template, self.split, self.partial, self.image = family, template, split, partial, image
+        for end in self.sizes:
+            generate(family, 0, end, template)  # says what does not exist
+        self._task: ShellTask | None = None
+
+    @property
+    def task(self) -> ShellTask:
+        """The task of the episode.
+
+        Raises:
+            UsageError: there is none yet.
+        """
+        if self._task is None:
+            raise UsageError(f"{self}: call reset() to draw a task")
+        return self._task
+
+    def draw(self) -> ShellTask:
+        """The next task of the split."""
+        for _ in range(1000):
+            size = self.sizes[0] + self.randint(self.sizes[1] - self.sizes[0] + 1)
+            task = generate(self.family, int(self.np_random.integers(2**62)), size, self.template)
+            if self.split in ("all", split_of(task)):
+                return task
+        raise UsageError(f"{self}: its settings leave no tasks in the split {self.split!r}")
+
+    def start(self, options: dict[str, Any]) -> Started:
+        self._task = task = self.draw()
+        machine = Machine.create(self.image)
+        try:
+            MachinePlace(machine, _HOME).prepare(task.files, task.setup)
+        except BaseException:
+            machine.kill()
+            raise
+        return Started(f"{task.instruction}\n\n{_WHERE}", machine, _HOME)
+
+    def grade(self) -> Graded:
+        about = {"family": self.task.family, "template": self.task.template, "size": self.task.size}
+        if changed := tampered(self.machine):  # no task asks for it, and checks run these programs
+            return Graded(0.0, False, {"partial": 0.0}, {**about, "why": f"{changed[0]} of the system was changed"})
+        verdict = self.task.judge(MachinePlace(self.machine, _HOME))
+        reward = 1.0 if verdict.success else self.partial * verdict.partial
+        return Graded(reward, verdict.success, {"partial": verdict.partial}, {**about, "why": verdict.why})
+
+    def solution(self) -> Sequence[str]:
+        return self.task.oracle

@@ -1,0 +1,58 @@
+"""The families of shell tasks, and the draw of a task."""
+
+from __future__ import annotations
+
+import zlib
+
+from rollenv.core import UsageError
+from rollenv.envs.shell import (
+    archives,
+    git,
+    logs,
+    permissions,
+    processes,
+    scripting,
+    services,
+    tables,
+    text,
+    trees,
+)
+from rollenv.envs.shell.draw import Draw
+from rollenv.envs.shell.task import SIZES, Family, ShellTask
+
+_MODULES = (trees, logs, tables, permissions, processes, git, text, services, archives, scripting)
+#: By name.
+FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
+#: All families in turn.
+MIX = "mix"
+SPLITS = ("all", "train", "val", "test")
+#: One task in so many is a test task, and as many are for validation.
+_SHARE = 10
+
+
+def generate(family: str, seed: int, size: int = 1, template: str | None = None) -> ShellTask:
+    """The task with a seed.
+
+    Args:
+        family: of :data:`FAMILIES`, or :data:`MIX` for one that the seed draws.
+        seed: equal seeds give equal tasks, in every process.
+        size: 1 (one short command) to 5.
+        template: a kind of task of the family; by default one that the seed draws.
+
+    Raises:
+        UsageError: there is no such family, size or kind.
+    """
+    if family != MIX and family not in FAMILIES:
+        raise UsageError(f"there is no family {family!r} of shell tasks; choose from {', '.join([*FAMILIES, MIX])}")
+    if isinstance(size, bool) or size not in SIZES:
+        raise UsageError(f"size is a whole number from {SIZES[0]} to {SIZES[-1]}, got {size!r}")
+    chosen = FAMILIES[Draw(f"shell {seed}").pick(list(FAMILIES)) if family == MIX else family]
+    kinds = [one.name for one in chosen.templates if size in one.sizes]
+    if template is not None and template not in kinds:
+        raise UsageError(f"{family} has no kind {template!r} of size {size}; choose from {', '.join(kinds)}")
+    return chosen.task(seed, size, template)
+
+
+def split_of(task: ShellTask) -> str:
+    """``train``, ``val`` or ``test``: by a hash of what the task is, so that no two splits share one."""
+    return {0: "test", 1: "val"}.get(zlib.crc32(task.named().encode()) % _SHARE, "train")

@@ -1,0 +1,203 @@
+"""Checks of what runs: processes, services, and scripts that are tried on inputs of which the agent knew nothing."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rollenv.envs.shell.checks import lines_of
+from rollenv.envs.shell.place import Place
+
+#: Writes a line for each process but the probe's own: its number, state and words, in base64.
+_PROCESSES = r"""
+for one in /proc/[0-9]*; do
+    [ "${one#/proc/}" = "$$" ] && continue
+    { IFS= read -r -d '' state < "$one/stat"; } 2>/dev/null
+    words=$( { head -c 4096 "$one/cmdline" | base64 -w0; } 2>/dev/null)
+    state=${state##*) }
+    [ -n "$words" ] && printf '%s %s %s\n' "${one#/proc/}" "${state%% *}" "$words"
+done; true
+"""
+#: Sends bytes to a port, on a connection for each piece, and writes what comes back on each, in base64. It waits some
+#: seconds for a server that is still starting, and no longer than that for all answers.
+_ASK = r"""
+import base64, socket, sys, time
+port, whole, ends = int(sys.argv[1]), sys.argv[2] == "whole", time.time() + 3
+while True:
+    try:
+        socket.create_connection(("127.0.0.1", port), 2).close()
+        break
+    except OSError:
+        if time.time() > ends:
+            sys.exit(1)
+        time.sleep(0.1)
+ends = time.time() + 6
+for data in map(base64.b64decode, sys.argv[3:]):
+    got = b""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 2) as link:
+            link.settimeout(2)
+            link.sendall(data)
+            while len(got) < 200000 and time.time() < ends and (piece := link.recv(65536)):
+                got += piece
+                if not whole and got.count(b"\n") >= data.count(b"\n"):
+                    break
+    except OSError:
+        pass
+    print(base64.b64encode(got).decode())
+"""
+
+
+def _decoded(text: str) -> str:
+    try:
+        return base64.b64decode(text, validate=True).decode("utf-8", "replace")
+    except (ValueError, binascii.Error):
+        return ""
+
+
+def processes(place: Place) -> list[tuple[str, ...]]:
+    """The words of the commands that run (not of those that have ended and are still listed).
+
+    Args:
+        place: where to look.
+    """
+    found = []
+    for line in place.run(_PROCESSES).stdout.splitlines():
+        parts = line.split(" ")
+        if len(parts) == 3 and parts[1] not in ("Z", "X"):
+            found.append(tuple(_decoded(parts[2]).rstrip("\0").split("\0")))
+    return found
+
+
+@dataclass(frozen=True)
+class Running:
+    """So many processes have these words one after another in their command."""
+
+    words: tuple[str, ...]
+    count: int
+
+    def __call__(self, place: Place) -> str:
+        return _soon(lambda: self._now(place))
+
+    def _now(self, place: Place) -> str:
+        number = sum(self._fits(command) for command in processes(place))
+        return "" if number == self.count else f"{number} processes run {' '.join(self.words)}"
+
+    def _fits(self, command: tuple[str, ...]) -> bool:
+        length = len(self.words)
+        starts = range(len(command) - length + 1)
+        return any(all(map(_names, command[at : at + length], self.words)) for at in starts)
+
+
+def _soon(look: Callable[[], str]) -> str:
+    """What is wrong, and still is after a moment: what was just started or ended takes some time to be so."""
+    for _ in range(4):
+        if not (wrong := look()):
+            return ""
+        time.sleep(0.25)
+    return wrong
+
+
+def _names(there: str, word: str) -> bool:
+    """Whether a word of a command is the wanted one, perhaps with a path before it."""
+    return there == word or there.endswith(f"/{word}")
+
+
+def ask(place: Place, port: int, said: Sequence[str], whole: bool) -> list[str]:
+    """What a server answers on each of several connections; nothing at all if there is none.
+
+    Args:
+        place: where it runs.
+        port: of the machine's loopback.
+        said: what is sent on each connection.
+        whole: whether an answer lasts until the server closes; else it has as many lines as were sent.
+    """
+    data = (base64.b64encode(one.encode()).decode() for one in said)
+    words = ["python3", "-I", "-S", "-c", _ASK, str(port), "whole" if whole else "lines", *data]
+    answers = [_decoded(line) for line in place.run(shlex.join(words), timeout=15).stdout.split()]
+    return answers if len(answers) == len(said) else []
+
+
+@dataclass(frozen=True)
+class Web:
+    """A web server answers GET requests."""
+
+    port: int
+    pages: Mapping[str, str | None]
+    """Path to the text of the page; None: status 404."""
+
+    def __call__(self, place: Place) -> str:
+        requests = [f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n" for path in self.pages]
+        answers = ask(place, self.port, requests, whole=True)
+        if not answers:
+            return f"nothing answers on port {self.port}"
+        both = zip(self.pages.items(), answers, strict=True)
+        wrong = [path for (path, text), answer in both if not _is_page(answer, text)]
+        return f"port {self.port} answers otherwise for {', '.join(wrong)}" if wrong else ""
+
+
+def _is_page(answer: str, text: str | None) -> bool:
+    head, _, body = answer.replace("\r\n", "\n").partition("\n\n")
+    status = re.match(r"HTTP/1\.[01] ([0-9]{3})\b", head)
+    if status is None or text is None:
+        return status is not None and status[1] == "404"
+    return status[1] == "200" and body.rstrip() == text.rstrip()
+
+
+@dataclass(frozen=True)
+class Talk:
+    """A server answers each line with a line, on one connection and on several."""
+
+    port: int
+    said: tuple[str, ...]
+    answers: tuple[str, ...]
+
+    def __call__(self, place: Place) -> str:
+        texts = ask(place, self.port, ["".join(f"{line}\n" for line in self.said), f"{self.said[0]}\n"], whole=False)
+        right = [lines_of(text) for text in texts] == [list(self.answers), [self.answers[0]]]
+        return "" if right else f"port {self.port} answers otherwise"
+
+
+@dataclass(frozen=True)
+class Silent:
+    """Nothing listens on a port."""
+
+    port: int
+
+    def __call__(self, place: Place) -> str:
+        return _soon(lambda: self._now(place))
+
+    def _now(self, place: Place) -> str:
+        done = place.run(f"exec 3<>/dev/tcp/127.0.0.1/{self.port}", timeout=5)
+        return f"something listens on port {self.port}" if done.exit_code == 0 else ""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A command in the working folder prints this. Its files are new to the agent, in a fresh folder ``$D``."""
+
+    command: str
+    """For bash; ``$APP`` is the working folder."""
+    output: str
+    stdin: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Names and contents."""
+    exit_code: int | None = None
+    """None: any."""
+
+    def __call__(self, place: Place) -> str:
+        written = "".join(
+            f'printf %s {base64.b64encode(text.encode()).decode()} | base64 -d > "$D"/{shlex.quote(name)}; '
+            for name, text in self.files.items()
+        )
+        stdin = base64.b64encode(self.stdin.encode()).decode()
+        fresh = 'export APP="$PWD" D; D=$(mktemp -d) && trap \'rm -rf "$D"\' EXIT || exit 99; '
+        done = place.run(f"{fresh}{written} ( {self.command} ) < <(printf %s {stdin} | base64 -d)", timeout=5)
+        if self.exit_code is not None and done.exit_code != self.exit_code:
+            return f"{self.command} ends with {done.exit_code}"
+        return "" if lines_of(done.stdout) == lines_of(self.output) else f"{self.command} prints something else"

@@ -1,0 +1,332 @@
+"""An environment that is a machine with a shell: commands in, output out, graded at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollenv.core import Env, EpisodeOver, NoSuchAbility, ResetResult, StepResult, UsageError
+from rollenv.envs.terminal.shell import Ran, Shell
+from rollenv.sandbox import Machine, SandboxDied, SandboxError
+from rollenv.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, write_calls
+
+#: How actions are written besides the forms of calls: the whole action is a command, and a word ends the episode.
+PLAIN = "plain"
+#: The word.
+SUBMIT = "submit"
+_TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "bash",
+            "description": "Run a command with bash and see what it prints. The working directory and exported "
+            "variables stay for the next command. Nothing can be typed while it runs.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "command": {"type": "string", "description": "a command line, or a script"},
+                    "timeout": {"type": "number", "description": "seconds until it is stopped"},
+                },
+                "required": ["command"],
+            },
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": SUBMIT,
+            "description": "Say that the task is done. This ends the episode, and what is there is graded.",
+            "parameters": {"type": "object", "properties": {}},
+        },
+    },
+]
+_PLAIN_HELP = (
+    f"Each of your messages is a command for bash, as it stands; the single word {SUBMIT} says that the task is done."
+)
+_NO_CALL = "No call was found. Call bash with a command, or submit once the task is done."
+
+
+@dataclass
+class Started:
+    """A task that is ready to be worked on."""
+
+    instruction: str
+    machine: Machine
+    cwd: str = "/app"
+    user: str = "root"
+
+
+@dataclass
+class Graded:
+    """What came of a task."""
+
+    reward: float
+    success: bool
+    metrics: dict[str, float] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+    """More for ``info``."""
+    says: str = ""
+    """What the agent sees; only where the episode goes on."""
+
+
+class TerminalEnv(Env):
+    """Tasks on a machine of their own, worked on with ``bash``.
+
+    An action calls ``bash`` (see ``calls``) or ``submit``; with ``calls="plain"`` it is a command. The observation is
+    what the command printed, cut in the middle, with its exit code unless that is 0. At the end, and after
+    ``max_turns`` or ``max_seconds`` too, what is there is graded. An author defines :meth:`start` and :meth:`grade`.
+
+    ``info`` holds ``tools`` (schemas) and ``submit`` (the action that ends the episode) at reset, and at the end
+    ``success``, ``metrics`` and what else the grading says.
+
+    Args:
+        max_turns: actions.
+        calls: how calls are written: ``hermes``, ``json``, ``python``, ``native`` or ``plain``.
+        output_chars: characters of output that are shown; the middle of longer ones is left out.
+        command_seconds: until a command is stopped, unless it asks for less.
+        max_seconds: of all commands together; None for no limit.
+    """
+
+    _plan: list[str] | None
+    _shell: Shell
+
+    def __init__(
+        self,
+        *,
+        max_turns: int = 50,
+        calls: str = "hermes",
+        output_chars: int = 10_000,
+        command_seconds: float = 120.0,
+        max_seconds: float | None = None,
+    ):
+        if calls not in (*CALL_FORMS, PLAIN):
+            raise UsageError(f"calls={calls!r} is unknown; choose from {', '.join((*CALL_FORMS, PLAIN))}")
+        for name, value in {"max_turns": max_turns, "output_chars": output_chars}.items():
+            if type(value) is not int or value < 1:
+                raise UsageError(f"{name} is a whole number from 1, got {value!r}")
+        for name, seconds in {"command_seconds": command_seconds, "max_seconds": max_seconds}.items():
+            if seconds is not None and not seconds > 0:
+                raise UsageError(f"{name} is above 0, got {seconds!r}")
+        self.max_turns, self.calls, self.output_chars = max_turns, calls, output_chars
+        self.command_seconds, self.max_seconds = command_seconds, max_seconds
+        self._started: Started | None = None
+        self._begin_again()
+
+    # -- what an author defines ----------------------------------------------------------------------------------------
+
+    def start(self, options: dict[str, Any]) -> Started:
+        """Choose a task with :attr:`np_random` or ``options``, and make its machine."""
+        raise NotImplementedError(f"{type(self).__name__} has no start()")
+
+    def grade(self) -> Graded:
+        """Grade what is on :attr:`machine`."""
+        raise NotImplementedError(f"{type(self).__name__} has no grade()")
+
+    def go_on(self, graded: Graded) -> bool:
+        """Whether another part of the task follows; ``graded.says`` is shown then."""
+        return False
+
+    def solution(self) -> Sequence[str]:
+        """Commands that solve the task, for the oracle."""
+        raise NotImplementedError(f"{type(self).__name__} has no solution()")
+
+    # -- the episode ---------------------------------------------------------------------------------------------------
+
+    @property
+    def machine(self) -> Machine:
+        """Of the episode."""
+        return self._begun_task.machine
+
+    @property
+    def instruction(self) -> str:
+        """Of the task."""
+        return self._begun_task.instruction
+
+    @property
+    def cwd(self) -> str:
+        """Where commands start."""
+        return self._begun_task.cwd
+
+    @property
+    def user(self) -> str:
+        """Who runs commands."""
+        return self._begun_task.user
+
+    @property
+    def _begun_task(self) -> Started:
+        if self._started is None:
+            raise EpisodeOver(f"{self}: call reset() to start an episode")
+        return self._started
+
+    def say(self, text: str, *, ends: bool = False, valid: bool = True, died: bool = False) -> StepResult:
+        """Count a turn that something else has played on the machine; grade it if that was the last.
+
+        Args:
+            text: what the agent sees.
+            ends: whether the task is said to be done.
+            valid: whether the action was understood.
+            died: whether the machine has ended.
+
+        Raises:
+            EpisodeOver: if there is no episode.
+        """
+        if self._over:
+            raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")
+        self.turn += 1
+        result = self._died() if died else self._after(text, ends, not ends and self._is_late(), valid)
+        self._over = result[2] or result[3]
+        return result
+
+    def _is_late(self) -> bool:
+        return self.turn >= self.max_turns or (self.max_seconds is not None and self.spent >= self.max_seconds)
+
+    def wait(self, seconds: float) -> None:
+        """Let the machine go on for some time, which counts as that of commands, but not beyond the limit."""
+        if self.max_seconds is not None:
+            seconds = max(0.0, min(seconds, self.max_seconds - self.spent))
+        time.sleep(seconds)
+        self.spent += seconds
+
+    def next_of_solution(self) -> str | None:
+        """The solution's next command; None once it has no more."""
+        if self._plan is None:
+            self._plan = list(self.solution())
+        return self._plan.pop(0) if self._plan else None
+
+    def run_whole(self, command: str) -> str:
+        """Run a command of the solution; return what it printed."""
+        return self._run(command, self.command_seconds)
+
+    def _begin_again(self) -> None:
+        self.turn = self._solved = 0
+        self.spent = 0.0
+        self.shown = ""
+        self._plan = None
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        self.close()
+        self._begin_again()
+        self._started = self.start(options)
+        self._shell = Shell(self.machine, self.cwd, self.command_seconds, self.user)
+        tools = [] if self.calls == PLAIN else json.loads(json.dumps(_TOOLS))
+        how = _PLAIN_HELP if self.calls == PLAIN else call_instructions(tools, self._form)
+        self.shown = "\n\n".join(part for part in (self._started.instruction.strip(), how) if part)
+        return self.shown, {"submit": self.written(SUBMIT), **({"tools": tools} if tools else {})}
+
+    @property
+    def _form(self) -> CallForm:
+        return self.calls  # type: ignore[return-value]
+
+    def _step(self, action: str) -> StepResult:
+        self.turn += 1
+        try:
+            commands, ends, wrong = self._understood(action)
+            said = [self._run(command, seconds) for command, seconds in commands]
+            text = "\n".join([*said, *([wrong] if wrong else [])])
+            return self._after(text, ends, not ends and self._is_late(), valid=not wrong)
+        except SandboxDied:
+            return self._died()
+
+    def _after(self, text: str, ends: bool, cut: bool, valid: bool) -> StepResult:
+        info: dict[str, Any] = {} if valid else {"valid": False}
+        self.shown = text
+        if not ends and not cut:
+            return text, 0.0, False, False, info
+        graded = self.grade()
+        if ends and self.go_on(graded):
+            self.shown, self._plan = graded.says, None
+            return graded.says, 0.0, False, False, info
+        self.close()
+        info |= {"success": graded.success, "metrics": {"turns": self.turn, **graded.metrics}, **graded.details}
+        return text, graded.reward, ends, cut, info
+
+    def _died(self) -> StepResult:
+        """Code that ends its machine has not done the task."""
+        self.close()
+        text = "The machine has ended."
+        return text, 0.0, True, False, {"success": False, "metrics": {"turns": self.turn, "machine_ended": 1}}
+
+    def _understood(self, action: str) -> tuple[list[tuple[str, float]], bool, str]:
+        """Commands with their seconds, whether the task is said to be done, and what was wrong."""
+        if self.calls == PLAIN:
+            ends = action.strip() == SUBMIT
+            return ([] if ends or not action.strip() else [(action, self.command_seconds)]), ends, ""
+        commands: list[tuple[str, float]] = []
+        for call in find_calls(action, self._form)[0]:
+            if call.problem:
+                return commands, False, f"error: {call.problem}"
+            if call.name == SUBMIT:
+                return commands, True, ""
+            command = call.arguments.get("command") if call.name == "bash" else None
+            if not isinstance(command, str):
+                return commands, False, f"error: {call.name[:100]} is no call of bash(command) or submit()"
+            seconds = call.arguments.get("timeout", self.command_seconds)
+            good = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
+            commands.append((command, float(min(seconds, self.command_seconds) if good else self.command_seconds)))
+        return commands, False, "" if commands else _NO_CALL
+
+    def _run(self, command: str, seconds: float) -> str:
+        if self.max_seconds is not None:
+            seconds = max(0.1, min(seconds, self.max_seconds - self.spent))
+        ran = self._shell.run(command, timeout=seconds)
+        self.spent += ran.seconds
+        return shown_output(ran, self.output_chars)
+
+    def _twin(self) -> Env:
+        raise NoSuchAbility(f"{self} cannot be copied in the middle of an episode: its state is a running machine")
+
+    def close(self) -> None:
+        """End the machine."""
+        if self._started is not None:
+            with contextlib.suppress(SandboxError):
+                self._started.machine.kill()
+            self._started = None
+
+    def render(self) -> str:
+        """What was shown last."""
+        return self.shown
+
+    def sample_random_action(self) -> str:
+        """A command that looks around, or, rarely, the end."""
+        commands = ("ls", "pwd", "ls ..", "echo hello", "cat *", "true", "wc -l *")
+        command = commands[self.action_rng.randrange(len(commands))]
+        return self.written(SUBMIT if self.action_rng.random() < 0.1 else command)
+
+    def oracle_action(self) -> str:
+        """The solution's next command, and then the end."""
+        return self.written(self.next_of_solution() or SUBMIT)
+
+    def written(self, command: str) -> str:
+        """A command, or the word that ends the episode, as an action."""
+        if self.calls == PLAIN:
+            return command
+        return write_calls([(SUBMIT, {}) if command == SUBMIT else ("bash", {"command": command})], self._form)
+
+
+def shown_output(ran: Ran, most: int) -> str:
+    """What an agent sees of a command: its output without the middle, and how it ended unless that was well.
+
+    Args:
+        ran: what came of it.
+        most: characters.
+    """
+    text = cut_middle(ran.text, most)
+    end = f"[stopped: {ran.cut}]" if ran.cut else f"[exit code {ran.exit_code}]" if ran.exit_code else ""
+    return text + ("\n" if text and end and not text.endswith("\n") else "") + end
+
+
+def cut_middle(text: str, most: int) -> str:
+    """A text with at most so many characters of its beginning and end, and a note on what is left out.
+
+    Args:
+        text: to cut.
+        most: characters that are kept.
+    """
+    if len(text) <= most:
+        return text
+    head = most // 2
+    return f"{text[:head]}\n[... {len(text) - most} characters left out ...]\n{text[len(text) - (most - head) :]}"

@@ -1,0 +1,204 @@
+"""Keystrokes at a terminal, and its screen: how Terminus-2 works, around an environment with a shell."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+from rollenv.core import ResetResult, StepResult, UsageError, Wrapper
+from rollenv.envs.terminal.base import TerminalEnv, cut_middle
+from rollenv.envs.terminal.shell import sendable
+from rollenv.sandbox import SandboxDied
+
+_HELP = """You are at a terminal of {columns} columns and {rows} rows. Answer with JSON, and nothing else:
+{{"analysis": "what you see", "plan": "what you do next",
+  "commands": [{{"keystrokes": "ls -la\\n", "duration": 0.1}}], "task_complete": false}}
+Keystrokes are typed as they are: end a command with \\n. A whole entry may be one of tmux's names for a key, such as
+C-c or C-d. Then the terminal is left alone for the duration (seconds, at most {wait:g}). Say "task_complete": true once
+the task is done; you will be asked to confirm it."""
+_CONFIRM = (
+    "Are you sure that the task is done? What is there will be graded, and nothing can be changed afterwards. If so, "
+    'answer with "task_complete": true again.'
+)
+#: tmux's names for keys, as bytes.
+_KEYS = {
+    "Enter": "\r", "Escape": "\x1b", "Tab": "\t", "BSpace": "\x7f", "Space": " ", "Up": "\x1b[A", "Down": "\x1b[B",
+    "Right": "\x1b[C", "Left": "\x1b[D", "Home": "\x1b[H", "End": "\x1b[F", "DC": "\x1b[3~", "PageUp": "\x1b[5~",
+    "PageDown": "\x1b[6~", **{f"C-{letter}": chr(ord(letter) - 96) for letter in "abcdefghijklmnopqrstuvwxyz"},
+}  # fmt: skip
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][0-9A-Za-z]|\x1b[=>78cDEHM]")
+
+
+class Keystrokes(Wrapper):
+    """An environment with a shell, used through a terminal: actions are JSON with keystrokes, observations are text.
+
+    The program at the terminal is a login shell in tmux where the machine has it, and the observation its screen, or
+    what is new on it; without tmux a login shell, and what it printed. An action that is not understood says why, and
+    types nothing. The task is done once ``task_complete`` was said twice in a row.
+
+    Args:
+        env: a :class:`TerminalEnv`.
+        rows: of the terminal.
+        columns: of the terminal.
+        output_bytes: characters of an observation; the middle of longer ones is left out.
+        longest_wait: seconds that an action may wait after one entry of keystrokes.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        rows: int = 40,
+        columns: int = 160,
+        output_bytes: int = 10_000,
+        longest_wait: float = 60.0,
+    ):
+        super().__init__(env)
+        if not isinstance(env.unwrapped, TerminalEnv):
+            raise UsageError(f"{env} has no terminal: Keystrokes goes around an environment with a shell")
+        self.rows, self.columns, self.most, self.longest = rows, columns, output_bytes, longest_wait
+        self._screen: _Screen | None = None
+        self._confirming = False
+
+    @property
+    def _inner(self) -> TerminalEnv:
+        inner = self.env.unwrapped
+        assert isinstance(inner, TerminalEnv)
+        return inner
+
+    def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None, **given: Any) -> ResetResult:
+        """Start an episode; the observation is the instruction, how to answer, and the terminal.
+
+        Args:
+            seed: of the episode.
+            options: of the environment inside.
+            given: more of its arguments.
+        """
+        _, info = super().reset(seed, options=options, **given)
+        info = {name: value for name, value in info.items() if name not in ("tools", "submit")}
+        self._confirming = False
+        self._screen = _Screen(self._inner, self.rows, self.columns)
+        how = _HELP.format(columns=self.columns, rows=self.rows, wait=self.longest)
+        return f"{self._inner.instruction}\n\n{how}\n\n{self._screen.current()}", info
+
+    def step(self, action: str) -> StepResult:
+        if not isinstance(action, str):
+            raise TypeError(f"{self}: an action must be a str, not {type(action).__name__}")
+        try:
+            commands, done = self._understood(action)
+        except ValueError as error:
+            self._confirming = False
+            return self._inner.say(f"Previous response had parsing errors:\nERROR: {error}", valid=False)
+        try:
+            assert self._screen is not None
+            for keys, seconds in commands:
+                self._screen.type(sendable(keys))
+                self._inner.wait(seconds)
+            seen = cut_middle(self._screen.new(), self.most)
+        except SandboxDied:
+            return self._inner.say("", died=True)
+        if done and self._confirming:
+            return self._inner.say(seen, ends=True)
+        self._confirming = done
+        return self._inner.say(f"{seen}\n\n{_CONFIRM}" if done else seen)
+
+    def _understood(self, action: str) -> tuple[list[tuple[str, float]], bool]:
+        """Keystrokes with the seconds to wait after them, and whether the task is said to be done."""
+        begin, end = action.find("{"), action.rfind("}")
+        if begin < 0 or end < begin:
+            raise ValueError("there is no JSON object in it")
+        try:
+            said = json.loads(action[begin : end + 1], strict=False)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"it is no JSON: {error}") from None
+        entries = said.get("commands", [])
+        if not isinstance(entries, list):
+            raise ValueError('"commands" must be a list')
+        commands = []
+        for entry in entries:
+            keys = entry.get("keystrokes") if isinstance(entry, dict) else None
+            if not isinstance(keys, str):
+                raise ValueError('each of "commands" must be an object with "keystrokes", a text')
+            seconds = entry.get("duration", 1.0)
+            if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds >= 0:
+                raise ValueError(f'"duration" must be a number of seconds, got {seconds!r}')
+            commands.append((keys, float(min(seconds, self.longest))))
+        return commands, said.get("task_complete") is True
+
+    def oracle_action(self) -> str:
+        """The solution's next command, typed."""
+        inner = self._inner
+        if self._confirming:
+            return json.dumps({"commands": [], "task_complete": True})
+        command = inner.next_of_solution()
+        if command is None:
+            return json.dumps({"analysis": "", "plan": "", "commands": [], "task_complete": True})
+        inner.run_whole(command)
+        return json.dumps({"analysis": "", "plan": "", "commands": [], "task_complete": False})
+
+    def sample_random_action(self) -> str:
+        """A command that looks around, typed."""
+        rng = self._inner.action_rng
+        keys = ("ls\n", "pwd\n", "echo hello\n", "C-c", "cat\n", "")[rng.randrange(6)]
+        return json.dumps({"commands": [{"keystrokes": keys, "duration": 0.05}], "task_complete": rng.random() < 0.1})
+
+
+class _Screen:
+    """A login shell at a terminal of a machine."""
+
+    def __init__(self, env: TerminalEnv, rows: int, columns: int):
+        self.machine, self.user = env.machine, env.user
+        self.tmux = self.machine.run("command -v tmux", user=self.user, cwd="/").exit_code == 0
+        self.before, self.text = "", bytearray()
+        shell = ["bash", "--login"]
+        size = ["-x", str(columns), "-y", str(rows)]
+        if self.tmux:
+            made = self._tmux("new-session", "-d", "-s", "main", *size, *shell, cwd=env.cwd)
+            self.tmux = made.exit_code == 0
+        if not self.tmux:
+            self.terminal = self.machine.terminals.start(
+                shell, rows=rows, columns=columns, cwd=env.cwd, user=self.user, timeout=1e6, on_data=self.text.extend
+            )
+        time.sleep(0.2)
+
+    def _tmux(self, *words: str, cwd: str | None = None) -> Any:
+        socket = ["tmux", "-L", "rollenv", "-f", "/dev/null"]
+        return self.machine.run([*socket, *words], user=self.user, cwd=cwd, env={"TERM": "xterm-256color"}, timeout=10)
+
+    def type(self, keys: str) -> None:
+        """Type keys."""
+        text = _KEYS.get(keys, keys.replace("\n", "\r"))
+        if not self.tmux:
+            self.terminal.send(text)
+            return
+        for at in range(0, len(text), 4000):
+            self._tmux("send-keys", "-t", "main", "-l", "--", text[at : at + 4000])
+
+    def current(self) -> str:
+        """What is on the screen."""
+        self.before = self._history()
+        return f"Current Terminal Screen:\n{self._visible()}"
+
+    def new(self) -> str:
+        """What came since the last look, or the screen where a program has changed all of it."""
+        now = self._history()
+        before, self.before = self.before.rstrip(), now
+        if before and now.startswith(before):
+            return f"New Terminal Output:\n{now[len(before) :].strip()}"
+        return f"Current Terminal Screen:\n{self._visible()}"
+
+    def _visible(self) -> str:
+        return (
+            str(self._tmux("capture-pane", "-p", "-t", "main").stdout).rstrip() if self.tmux else self._plain()[-4000:]
+        )
+
+    def _history(self) -> str:
+        if not self.tmux:
+            return self._plain()
+        return str(self._tmux("capture-pane", "-p", "-S", "-", "-t", "main").stdout).rstrip()
+
+    def _plain(self) -> str:
+        text = _CONTROL.sub("", bytes(self.text).decode("utf-8", "replace"))
+        return text.replace("\r\n", "\n").replace("\r", "\n").rstrip()

@@ -1,0 +1,103 @@
+"""What a task's tests run and load before any code of the agent: none of it may be the agent's."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollenv.sandbox.offline import packages, requirements
+
+#: Python packages that run tests, or that Python loads by itself.
+_ALWAYS = re.compile(
+    r"^(_?pytest|py|pluggy|iniconfig|packaging|exceptiongroup|tomli|pygments|colorama|typing_extensions|xdist|execnet|"
+    r"coverage|nose\w*|tox|ctrf|uv|pip|setuptools|pkg_resources|_distutils_hack|distutils_precedence|wheel|rollenv|"
+    r"sitecustomize|usercustomize|rollenv_\w+|pytest_\w+)$"
+)
+#: Programs that tests are run with, whether the image has them or not.
+_PROGRAMS = re.compile(
+    r"^(apt|apt-get|awk|bash|cat|cp|curl|dash|env|git|grep|jq|npm|npx|sed|sh|tee|timeout|wget|"
+    r"(node|perl|pip|py\.test|pypy|pytest|python|uv|uvx)[\d.]*)$"
+)
+_IMPORT = re.compile(r"^\s*(?:from\s+(\w+)[\w.]*\s+import\b|import\s+([\w., ]+))", re.MULTILINE)
+_ENVIRONMENT = re.compile(r"\b(?:uv\s+venv|-m\s+venv|virtualenv)((?:\s+[\w./$~=-]+)*)")
+
+
+@dataclass(frozen=True)
+class Runners:
+    """What the tests of a task use.
+
+    Attributes:
+        modules: whether they run a module with ``python -m``, which looks into the working directory first.
+        project: whether they make a project of uv's in the working directory.
+        environments: names of the virtual environments that they make.
+        programs: names of programs that they install.
+        installed: names of Python packages that they install.
+        imported: names of Python packages that they import.
+    """
+
+    modules: bool = False
+    project: bool = False
+    environments: frozenset[str] = frozenset()
+    programs: frozenset[str] = frozenset()
+    installed: frozenset[str] = frozenset()
+    imported: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, script: str, sources: Iterable[str] = ()) -> Runners:
+        """What these tests use.
+
+        Args:
+            script: of the shell, that runs them.
+            sources: of Python.
+        """
+        joined = script.replace("\\\n", " ")
+        uses_uv = bool(re.search(r"\buvx?\b", joined))
+        made = {word.rstrip("/").rpartition("/")[2] for found in _ENVIRONMENT.findall(joined) for word in found.split()}
+        return cls(
+            bool(re.search(r"\bpython[\d.]*\s+(-\w+\s+)*-m\b", joined)),
+            bool(re.search(r"\buv\s+init\b", joined)),
+            frozenset(made | ({".venv"} if uses_uv else set())),
+            frozenset(packages(script)),
+            frozenset(top_level(re.split(r"[\[=<>!~]", each)[0]) for each in requirements(script)),
+            frozenset(name for source in sources for name in _imports(source)),
+        )
+
+    def runs(self, program: str) -> bool:
+        """Whether a program of this name may run the tests, wherever it is."""
+        return program in self.programs or _PROGRAMS.match(program) is not None
+
+    def loads(self, package: str, of_image: bool) -> bool:
+        """Whether a Python package is loaded for the tests, and not because the agent's work is looked at.
+
+        Args:
+            package: the name in ``site-packages`` of it or of what is known of it.
+            of_image: whether the image has it.
+        """
+        name = top_level(package)
+        return bool(_ALWAYS.match(name)) or name in self.installed or (of_image and name in self.imported)
+
+
+def top_level(name: str) -> str:
+    """The package's name that a name in ``site-packages`` stands for, without version and suffix, in lower case."""
+    stem = re.split(r"-\d|\.(?:dist-info|egg-info|egg-link|pth|py|pyc|so)\b|\.cpython", name)[0]
+    return re.sub(r"[-.]+", "_", stem).lower()
+
+
+def _imports(source: str) -> set[str]:
+    names = {name for one, several in _IMPORT.findall(source) for name in (one or several).split(",")}
+    words = {name.split()[0].partition(".")[0] for name in names if name.strip()}
+    return {word.lower() for word in words - sys.stdlib_module_names}
+
+
+def read_runners(folder: Path, script: str) -> Runners:
+    """What the tests in a folder use.
+
+    Args:
+        folder: of the tests.
+        script: that runs them.
+    """
+    paths = sorted(path for path in folder.rglob("*.py") if path.is_file())
+    return Runners.of(script, (path.read_text(errors="replace") for path in paths))

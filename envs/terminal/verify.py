@@ -1,0 +1,332 @@
+"""Grades an agent's machine with a task's tests, on a machine that the agent never saw."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rollenv.envs.terminal.folder import Step, TaskFolder
+from rollenv.envs.terminal.guard import Guard, tells_runners
+from rollenv.envs.terminal.runners import read_runners
+from rollenv.envs.terminal.services import carried, listening, talk_to_servers
+from rollenv.sandbox import CommandResult, Image, Limits, Machine, NotFound, SandboxDied, SandboxError
+from rollenv.sandbox.layers import temporary
+from rollenv.sandbox.machine import LIMITS, PATH
+from rollenv.sandbox.offline import FIRST_MODULES, NOTES, Offline
+
+_LOGS = "/logs/verifier"
+_MOST = 1 << 20
+_SHOWN = 4000
+#: What tests and solutions print that could not be set up without a network.
+_NOT_SET_UP = re.compile(
+    r"((?:Could not (?:find a version that satisfies|resolve host)|No matching distribution found for|"
+    r"Unable to locate package|Temporary failure (?:resolving|in name resolution))[^\n]*|"
+    r"No module named pytest\b[^\n]*|(?:pytest|uv|uvx|pip3?): (?:command )?not found)"
+)
+
+
+class VerifierError(SandboxError):
+    """A task could not be graded: no reward is known, and it is not 0."""
+
+
+class RewardMissing(VerifierError):
+    """The tests wrote no reward."""
+
+
+class RewardEmpty(VerifierError):
+    """The tests wrote an empty reward file."""
+
+
+class RewardUnreadable(VerifierError):
+    """What the tests wrote is no number, and no table of numbers."""
+
+
+class TestsNotSetUp(VerifierError):
+    """What the tests need could not be installed."""
+
+    __test__ = False  # not one of pytest's
+
+
+class SolutionNotPlayed(VerifierError):
+    """What a task's own solution needs could not be installed."""
+
+
+def lacking(said: str) -> str:
+    """The line that tells what could not be installed; empty if there is none."""
+    found = _NOT_SET_UP.search(said)
+    return found[0] if found else ""
+
+
+@dataclass
+class Verdict:
+    """What a task's tests said.
+
+    Attributes:
+        rewards: by name; a single one is ``reward``.
+        output: of the tests, its end.
+        timed_out: whether they were stopped.
+        left_out: files of the agent that did not come to the grading machine.
+        ended_early: whether a session of pytest began and never came to its end, or the tests' script was changed.
+        broke_tests: whether the tests came to no result with the agent's files, and do come to one without.
+    """
+
+    rewards: dict[str, float]
+    output: str = ""
+    timed_out: bool = False
+    left_out: list[str] = field(default_factory=list)
+    ended_early: bool = False
+    broke_tests: bool = False
+
+    @property
+    def reward(self) -> float:
+        """The one named ``reward``, else the mean of all."""
+        if "reward" in self.rewards:
+            return self.rewards["reward"]
+        return sum(self.rewards.values()) / len(self.rewards) if self.rewards else 0.0
+
+
+def verify(
+    task: TaskFolder,
+    step: Step,
+    machine: Machine,
+    image: Image,
+    *,
+    offline: Offline | None = None,
+    separate: Image | None = None,
+    limits: Limits = LIMITS,
+) -> Verdict:
+    """Grade a machine. It has to be given up or go on afterwards: its processes are ended, its files stay.
+
+    Servers in it go on while tests run that talk to servers, see :mod:`~rollenv.envs.terminal.services`. Tests that the
+    agent's work keeps from a result are worth 0: an agent cannot trade a 0 for an error.
+
+    Args:
+        task: whose tests are run.
+        step: of the task.
+        machine: of the agent.
+        image: that a fresh machine begins with.
+        offline: in place of the network.
+        separate: the image of a verifier with a machine of its own.
+        limits: of the grading machine.
+
+    Raises:
+        VerifierError: if there is no reward, with the agent's files and without; its subclasses say why.
+        SandboxDied: if the agent's machine has ended.
+    """
+    offline = offline or Offline()
+    verifier = step.verifier
+    offline.prepare(path.read_text(errors="replace") for path in sorted(verifier.tests.glob("*.sh")))
+    for hook in verifier.collect:
+        with contextlib.suppress(NotFound):  # an agent that removes the shell leaves nothing to gather
+            machine.run(hook.command, user=hook.user or None, timeout=hook.timeout, env=dict(task.env))
+    servers = listening(machine) if separate is None and talk_to_servers(verifier.tests) else []
+    if not servers:
+        machine.end_processes()
+    guard = Guard(image, read_runners(verifier.tests, _script(task, step)))
+
+    def graded(start: Image, tunnels: Mapping[int, str], artifacts: Path | None = None) -> Verdict:
+        # What the agent wrote does not take room from the tests.
+        with Machine.create(start, limits=limits, shown=offline.shown(), tunnels=tunnels) as grader:
+            if artifacts is not None:
+                _hand_over(machine, grader, step, artifacts)
+            user, about = _account(separate or image, verifier.user or start.user)
+            return _run(task, step, grader, offline, user, about)
+
+    try:
+        with temporary() as folder, carried(machine, servers) as tunnels:
+            try:
+                if separate is None:
+                    verdict = graded(machine.commit(folder / "layer", keep=guard), tunnels)
+                else:
+                    verdict = graded(separate, tunnels, folder)
+            except VerifierError as error:
+                if not _comes_to_a_result(lambda: graded(separate or image, {})):
+                    raise
+                verdict = Verdict({"reward": 0.0}, str(error), broke_tests=True)
+    finally:
+        if servers and machine.alive:
+            machine.end_processes()
+    verdict.left_out = guard.left_out
+    return verdict
+
+
+def _comes_to_a_result(grade: Callable[[], Verdict]) -> bool:
+    """Whether tests can be run where no agent has been: then it is the agent's work that keeps them from it."""
+    try:
+        grade()
+    except VerifierError:
+        return False
+    return True
+
+
+def _hand_over(machine: Machine, grader: Machine, step: Step, folder: Path) -> None:
+    """Give a separate verifier what it is to look at. A link in its place may lead anywhere, so it is not given."""
+    for i, artifact in enumerate(step.artifacts):
+        source, target = artifact.source.rstrip("/"), artifact.destination.rstrip("/") or "/"
+        place = folder / str(i)
+        try:
+            kind = machine.files.info(source).type
+            if kind != "link":
+                machine.download(source, place)
+        except NotFound:
+            continue
+        if kind == "dir":
+            for path in place.rglob("*"):
+                if tells_runners(path.name) and not path.is_dir():
+                    path.unlink()
+            grader.upload(place, target)
+        elif (found := place / source.rpartition("/")[2]).is_file():
+            parent, _, name = target.rpartition("/")
+            grader.upload(found.rename(place / name), parent or "/")
+
+
+def _script_file(task: TaskFolder, step: Step) -> Path:
+    return (step.verifier.tests if task.kind == "harbor" else task.path) / step.verifier.script
+
+
+def _script(task: TaskFolder, step: Step) -> str:
+    path = _script_file(task, step)
+    return path.read_text(errors="replace") if step.verifier.script and path.is_file() else "python3 -m pytest"
+
+
+def _account(image: Image, user: str) -> tuple[str, dict[str, str]]:
+    """A user by number, and what programs want to know of it: as the image has it, and not as the agent may say."""
+    name, _, group = user.partition(":")
+    found = image.find("/etc/passwd")
+    text = found.read_text(errors="replace") if found is not None and found.is_file() and not found.is_symlink() else ""
+    lines = ["root:x:0:0::/root:", *text.splitlines()]
+    for fields in (line.split(":") for line in lines):
+        if len(fields) > 5 and (name or "root") == fields[2 if name.isdecimal() else 0]:
+            about = {"HOME": fields[5], "USER": fields[0], "LOGNAME": fields[0]}
+            return f"{fields[2]}:{group or fields[3]}", about
+    return user, {}
+
+
+def _run(
+    task: TaskFolder, step: Step, grader: Machine, offline: Offline, user: str, about: Mapping[str, str]
+) -> Verdict:
+    verifier = step.verifier
+    root = {"user": "0", "cwd": "/"}
+    made = f"rm -rf {_LOGS} /tests && mkdir -p {_LOGS} /logs/agent /logs/artifacts /tests && mkdir -m 1777 -p {NOTES}"
+    done = grader.run(["/bin/sh", "-c", f"{made} && chmod 777 {_LOGS}"], **root)
+    if done.exit_code != 0:
+        raise VerifierError(f"{task.name}: the grading machine could not be prepared: {done.stderr.strip()[-500:]}")
+    grader.upload(verifier.tests, "/tests")
+    command = _command(task, verifier.script, grader)
+    env = {**task.env, **verifier.env, **offline.env(task.env.get("PATH") or grader.image.env.get("PATH", PATH))}
+    given = env.get("PYTHONPATH") or grader.image.env.get("PYTHONPATH")
+    env |= {**about, "PYTHONPATH": ":".join(filter(None, (FIRST_MODULES, given)))}
+    try:
+        done = grader.run(command, user=user, cwd=task.workdir or None, env=env, timeout=verifier.seconds)
+        grader.end_processes()
+        output = (done.stdout + done.stderr)[-_SHOWN:]
+        rewards = _rewards(task, step, grader, done) if verifier.writes_reward else _by_exit_code(done)
+        early = _ended_early(grader) or _was_changed(grader, _script_file(task, step))
+        failed = _note(grader, "failed")
+    except SandboxDied as error:
+        raise VerifierError(f"{task.name}: the grading machine ended while the tests ran: {error}") from error
+    timed_out = done.error is not None and done.error.name == "Timeout"
+    why = failed.strip().rpartition("\n")[2] or lacking(done.stdout + done.stderr)
+    if why and not timed_out and all(value <= 0 for value in rewards.values()):
+        raise TestsNotSetUp(f"{task.name}: the tests could not be set up without a network: {why[:300]}")
+    if early:
+        rewards = dict.fromkeys(rewards, 0.0)
+    return Verdict(rewards, output, timed_out, ended_early=early)
+
+
+def _command(task: TaskFolder, script: str, grader: Machine) -> list[str]:
+    """What runs the tests."""
+    if not script:
+        install = "python3 -m pytest --version > /dev/null 2>&1 || pip install --quiet pytest || exit 1"
+        return ["bash", "-c", f"{install}; exec python3 -m pytest /tests/test_outputs.py -rA"]
+    if task.kind == "tb":
+        grader.upload(task.path / script, "/tests")
+    grader.run(["/bin/sh", "-c", "chmod +x /tests/*.sh"], user="0", cwd="/")
+    return ["bash", "-c", f'exec "/tests/{script}"' if _has_shebang(task, script) else f'exec bash "/tests/{script}"']
+
+
+def _has_shebang(task: TaskFolder, script: str) -> bool:
+    paths = [step.verifier.tests / script for step in task.steps] + [task.path / script]
+    return any(path.is_file() and path.read_bytes()[:2] == b"#!" for path in paths)
+
+
+# -- what they said --------------------------------------------------------------------------------------------------
+
+
+def _by_exit_code(done: CommandResult) -> dict[str, float]:
+    """Terminal-Bench: all tests have passed, by the exit code and by what pytest (or the script) says at its end."""
+    summary = (done.stdout + done.stderr).rpartition("short test summary info")
+    passed = done.exit_code == 0 and not (summary[1] and re.search(r"^(FAILED|ERROR) ", summary[2], re.MULTILINE))
+    return {"reward": float(passed)}
+
+
+def _rewards(task: TaskFolder, step: Step, grader: Machine, done: CommandResult) -> dict[str, float]:
+    """reward.json, else reward.txt, as Harbor reads them; before them the one that the tests speak of."""
+    for name in sorted(("reward.json", "reward.txt"), key=lambda name: not _mention(step.verifier.tests, name)):
+        path = f"{_LOGS}/{name}"
+        try:
+            text = grader.files._perform("read", path, max_bytes=_MOST).decode("utf-8", "replace")
+        except NotFound:
+            continue
+        except SandboxError as error:
+            raise RewardUnreadable(f"{task.name}: {path} cannot be read: {error}") from error
+        if not text.strip():
+            raise RewardEmpty(f"{task.name}: {path} is empty. The tests said: {_end(done)}")
+        return _parsed(task, path, text)
+    raise RewardMissing(f"{task.name}: the tests wrote no {_LOGS}/reward.txt or reward.json. They said: {_end(done)}")
+
+
+def _mention(tests: Path, name: str) -> bool:
+    """Whether tests name a file. If not, code that they run may have written it."""
+    files = (path for path in tests.rglob("*") if path.is_file() and path.stat().st_size <= _MOST)
+    return any(name.encode() in path.read_bytes() for path in files)
+
+
+def _end(done: CommandResult) -> str:
+    stopped = f"[{done.error.name}] " if done.error and done.error.name != "Exit" else ""
+    return stopped + (done.stdout + done.stderr).strip()[-500:]
+
+
+def _parsed(task: TaskFolder, path: str, text: str) -> dict[str, float]:
+    try:
+        value = json.loads(text) if path.endswith(".json") else float(text)
+        found = value if isinstance(value, Mapping) else {"reward": value}
+        rewards = {str(key): float(each) for key, each in found.items() if not isinstance(each, bool | str)}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RewardUnreadable(f"{task.name}: {path} is no reward: {text.strip()[:200]!r}: {error}") from error
+    if len(rewards) != len(found) or not rewards or not all(map(math.isfinite, rewards.values())):
+        raise RewardUnreadable(f"{task.name}: {path} is no reward: it takes finite numbers, got {text.strip()[:200]!r}")
+    return rewards
+
+
+def _note(grader: Machine, name: str) -> str:
+    try:
+        return grader.files._perform("read", f"{NOTES}/{name}", max_bytes=_MOST).decode("utf-8", "replace")
+    except (NotFound, SandboxError):
+        return ""
+
+
+def _ended_early(grader: Machine) -> bool:
+    """Whether a session of pytest did not come to its end: code under test that leaves with 0 has passed nothing."""
+    counts = Counter(_note(grader, "sessions").splitlines())
+    begun = {line.split()[1] for line in counts if line.startswith("begin ")}
+    return any(counts[f"end {pid}"] < counts[f"begin {pid}"] for pid in begun)
+
+
+def _was_changed(grader: Machine, script: Path) -> bool:
+    """Whether the tests' script is another one now; Bash reads it as it goes."""
+    if not script.is_file():
+        return False
+    wanted = script.read_bytes()
+    try:
+        return grader.files._perform("read", f"/tests/{script.name}", max_bytes=len(wanted)) != wanted
+    except NotFound:  # tests may tidy up
+        return False
+    except SandboxError:
+        return True

@@ -1,0 +1,120 @@
+"""What everything that runs in Ray has in common: being connected, hearing what actors say, and ending them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.needs import extra
+
+with extra("ray", "Running in Ray"):
+    import ray
+    from ray.exceptions import RayActorError, RayError, RayTaskError
+
+#: So many processes share a core at most, and so many can share all of them, however few these are.
+_FOR_A_CORE, _MOST_HERE = 4, 16
+
+
+@contextlib.contextmanager
+def connected(address: str = "", *, cpus: float = 0) -> Iterator[None]:
+    """Be connected to a cluster. A connection that there is already stays as it is.
+
+    Args:
+        address: of the cluster; by default the one that RAY_ADDRESS names, or one that is started here and ends with
+            the block.
+        cpus: that are needed. A cluster that is started here has so many, also where there are fewer cores.
+
+    Raises:
+        UsageError: there is no such cluster, or so many processes are too many for this machine.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    cores = max(os.cpu_count() or 1, math.ceil(cpus)) if address == "local" else None
+    most = max(_MOST_HERE, _FOR_A_CORE * (os.cpu_count() or 1))
+    if cores and cores > most:
+        raise UsageError(
+            f"{cpus:g} CPUs are too many for this machine, which takes {most}: start fewer ranks, shards or actors, or "
+            "name a cluster with placement.address or RAY_ADDRESS"
+        )
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    with contextlib.redirect_stdout(sys.stderr):  # Ray prints what happens to its nodes
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, num_cpus=cores)
+        except (ConnectionError, ValueError) as error:
+            raise UsageError(f"there is no Ray cluster at {address!r}: {error}") from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def check_room(count: int, options: dict[str, Any], who: str) -> None:
+    """See whether a cluster can hold actors, which would wait without end.
+
+    Args:
+        count: of the actors.
+        options: of each, for ``ray.remote``.
+        who: they are, and what to set.
+
+    Raises:
+        UsageError: it is too small.
+    """
+    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    wanted = {"CPU": options.get("num_cpus"), "GPU": options.get("num_gpus"), **(options.get("resources") or {})}
+    for kind, each in wanted.items():
+        if each and there.get(kind, 0) < count * each:
+            raise UsageError(f"the cluster has {there.get(kind, 0):g} {kind}, too few for {count} with {each:g}: {who}")
+
+
+async def answer(reference: Any) -> Any:
+    """What an actor's method returned.
+
+    Raises:
+        RayError: it failed, or there will be no answer.
+    """
+    try:
+        return await asyncio.wrap_future(reference.future())
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RayError("Ray cancelled a call of its actor") from None  # as it does when it kills the actor
+
+
+async def said(reference: Any, lost: Callable[[str], Exception]) -> Any:
+    """What an actor's method returned; its own exceptions as they were raised there.
+
+    Args:
+        reference: of the call.
+        lost: makes the exception that tells that the actor is gone, from why.
+    """
+    try:
+        return await answer(reference)
+    except RayTaskError as error:
+        raise error.cause if isinstance(error.cause, Exception) else error from None
+    except RayError as error:
+        named = "" if isinstance(error, RayActorError) else f"{type(error).__name__}: "
+        raise lost(named + first_line(error)) from error
+
+
+def first_line(error: Exception) -> str:
+    """The beginning of what Ray says, which goes on for pages; for an actor that cannot be made, also why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    begin, creation, _ = lines[0].partition(" raised in its creation task")
+    return f"{begin}{creation}: {lines[-1]}" if creation else lines[0]
+
+
+def kill_actor(actor: Any) -> None:
+    """End an actor, if it exists."""
+    if ray.is_initialized():
+        with contextlib.suppress(RayError, ValueError):
+            ray.kill(actor)

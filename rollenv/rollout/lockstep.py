@@ -1,0 +1,244 @@
+"""Episodes that advance together, turn by turn, without a future, a task or a deadline for every turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rollenv.agents.base import Action
+from rollenv.agents.engines.base import Response
+from rollenv.rollout import border
+from rollenv.rollout.branches import Failing, Node, Tree
+from rollenv.rollout.workers.base import HostedEnv, InlineEnv, Seen
+
+if TYPE_CHECKING:
+    from rollenv.agents.engines.local import LocalEngine
+    from rollenv.agents.prompts.session import TokenSession
+    from rollenv.rollout.episode import Episode
+
+#: What an engine drew for a row: the token and its log-probability; None where it could not.
+Drawn = tuple[int, float] | None
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """An episode on its way through a tree."""
+
+    episode: Episode
+    session: TokenSession
+    tree: Tree
+    node: Node
+    left: asyncio.Future[tuple[Seen, Action | None]]
+
+
+class LockStep:
+    """Advances all episodes by a turn at a time, where environments are in this process and an answer is one token.
+
+    A turn is one call of the engine for all of them. Members of a group that gave the same answers so far are in the
+    same state, because an episode is a function of its task and its actions: the environment's step, the prompt and the
+    action are worked out once for them. (Environments that cannot be copied, or depend on more than that, have each
+    their own.) Everything else stays with :class:`~rollenv.rollout.episode.Episode`, which waits here. Whatever is not
+    as usual (an environment that raises, a full context, an engine that is suspended or fails) goes back to it, and it
+    goes on from the same point; so trajectories are the same as without this.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[Row, None] = {}
+        self._trees: dict[int, Tree] = {}
+        self._scheduled_in: asyncio.AbstractEventLoop | None = None
+
+    async def play(self, episode: Episode, session: Any, seen: Seen) -> tuple[Seen, Action | None]:
+        """Play an episode as far as it goes as usual.
+
+        Args:
+            episode: at its beginning.
+            session: the agent's.
+            seen: what the reset returned.
+
+        Returns:
+            What the environment returned last, and the action that it is to carry out next, if there is one already.
+        """
+        env = episode.env
+        if type(env) is not InlineEnv or getattr(session, "at_once", False) is not True:
+            return seen, None
+        if seen.terminated or seen.truncated:
+            return seen, None
+        key, tree = self._tree(env, session, seen)
+        row = Row(episode, session, tree, tree.root, asyncio.get_running_loop().create_future())
+        self._waiting[row] = None
+        episode.enter("agent")
+        self._wake()
+        try:
+            return await row.left
+        finally:
+            self._waiting.pop(row, None)
+            tree.leave()
+            if not tree.users:
+                self._trees.pop(key, None)
+
+    def _tree(self, env: InlineEnv, session: TokenSession, seen: Seen) -> tuple[int, Tree]:
+        original = env.original
+        shared = original.shared and not original.env_spec.nondeterministic
+        key = id(original) if shared else id(env)
+        tree = self._trees.get(key)
+        if tree is None:
+            first = original.started[0] if shared and original.started else env.hosted
+            tree = self._trees[key] = Tree(Node(seen, session.fork(), first), shared)
+        tree.users += 1
+        return key, tree
+
+    def _wake(self) -> None:
+        """Take a turn once the event loop has nothing else to do."""
+        loop = asyncio.get_running_loop()
+        if self._scheduled_in is not loop:
+            self._scheduled_in = loop
+            loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled_in = None
+        rows, self._waiting = [row for row in self._waiting if not row.left.done()], {}
+        try:
+            engine: Any = rows[0].session.engine if rows else None
+            asking = [row for row in rows if self._asks(row, engine)]
+            batches = engine.one_token_batches(asking, lambda row: len(row.node.prompt)) if asking else []
+            for batch in batches:
+                self._answer(engine, batch)
+        except BaseException as error:  # none may wait for ever
+            for row in rows:
+                _raise(row, error)
+            return
+        going = [row for batch in batches for row in batch if not row.left.done()]
+        if going:
+            asyncio.get_running_loop().call_soon(self._again, going)
+
+    def _again(self, rows: list[Row]) -> None:
+        """Rows go on a round later, as episodes on their own do: who is first in a race stays the same."""
+        self._waiting.update((row, None) for row in rows if not row.left.done())
+        if self._waiting:
+            self._wake()
+
+    def _asks(self, row: Row, engine: LocalEngine) -> bool:
+        """Whether a row can be answered now; others go back to their episodes."""
+        try:
+            row.node.ask()
+        except Exception:  # such as a full context: the session will say so again
+            self._leave(row)
+            return False
+        if row.session.engine is engine and row.node.prompt and not engine.suspended:
+            return True
+        self._leave(row)
+        return False
+
+    def _answer(self, engine: LocalEngine, rows: list[Row]) -> None:
+        """A turn of rows whose prompts the engine takes in one batch."""
+        clock = rows[0].episode.clock
+        began = clock()
+        number: dict[Node, int] = {}
+        asked = [number.setdefault(row.node, len(number)) for row in rows]
+        sessions = [row.session for row in rows]
+        try:
+            drawn = engine.answer_now(
+                [node.prompt for node in number], asked, [s.sampling for s in sessions], [s.rng for s in sessions]
+            )
+        except Exception:  # the engine will fail the episodes' own requests, or not
+            drawn = [None] * len(rows)
+        answered = clock()
+        self._grow(engine, rows, drawn)
+        stepped: Counter[str] = Counter()
+        for row, answer in zip(rows, drawn, strict=True):
+            row.episode.trajectory.agent_seconds += answered - began
+            if self._go_on(row, answer, engine):
+                stepped[row.episode.env_id] += 1
+        each = (clock() - answered) / len(rows)
+        for row in {row.episode.env_id: row for row in rows}.values():
+            for record in row.episode.records if stepped[row.episode.env_id] else ():
+                record.ok("step", each, stepped[row.episode.env_id])
+
+    def _grow(self, engine: LocalEngine, rows: Sequence[Row], drawn: Sequence[Drawn]) -> None:
+        """Make the children that are new, each once."""
+        new: dict[Node, dict[int, tuple[Row, float]]] = {}
+        for row, answer in zip(rows, drawn, strict=True):
+            if answer is not None and answer[0] not in row.node.children:
+                new.setdefault(row.node, {}).setdefault(answer[0], (row, answer[1]))
+        for answers in new.values():
+            for token, (row, logprob) in answers.items():
+                self._child(row, (token, logprob), engine, last=token == next(reversed(answers)))
+
+    def _go_on(self, row: Row, answer: Drawn, engine: LocalEngine) -> bool:
+        """Carry out the answer to a row; false if it has left without."""
+        if row.left.done():
+            return False
+        if answer is None:
+            self._leave(row)
+            return False
+        child = row.node.children.get(answer[0]) or self._child(row, answer, engine, last=False)
+        if child is None:
+            return False
+        row.node = child
+        row.episode.trajectory.turns.append(child.turn(answer[1], engine.version))
+        if child.seen.terminated or child.seen.truncated:
+            row.left.set_result((child.seen, None))
+        return True
+
+    def _child(self, row: Row, answer: tuple[int, float], engine: LocalEngine, *, last: bool) -> Node | None:
+        """The node behind an answer; None if the row has left because there is none."""
+        node, episode = row.node, row.episode
+        assert node.asked is not None
+        session, (token, logprob) = node.asked.fork(), answer
+        response = Response([token], [logprob], [engine.version], engine.finish([token], row.session.sampling))
+        try:
+            action = session.take(node.seen.observation, node.prompt, response)
+            border.text(action.text, "an action's text")
+        except Exception as error:
+            _raise(row, episode.of_agent("act()", error))
+            return None
+        env: HostedEnv | None = None
+        episode.enter("step")
+        try:
+            env = row.tree.env_at(node, last=last)
+            seen = env.step(action.text)
+        except BaseException as error:
+            row.tree.lend(episode, Failing(error, env))
+            self._hand_over(row, session, action)
+            return None
+        episode.enter("agent")
+        child = node.children[token] = Node(seen, session, env, node, action)
+        if seen.terminated or seen.truncated:
+            row.tree.close(env)
+            if row.tree.shared:
+                child.env = None
+        return child
+
+    def _leave(self, row: Row) -> None:
+        """Let the episode ask its agent by itself, with an environment of its own."""
+        try:
+            env: HostedEnv | Failing = row.tree.env_at(row.node, last=False)
+        except BaseException as error:
+            env = Failing(error, None)
+        row.tree.lend(row.episode, env)
+        self._hand_over(row, row.node.session)
+
+    def _hand_over(self, row: Row, session: TokenSession, action: Action | None = None) -> None:
+        """Let the episode go on by itself from where the row is.
+
+        Args:
+            row: with an environment of its own.
+            session: what the agent knows there.
+            action: that comes next, if it is known.
+        """
+        node, episode = row.node, row.episode
+        row.session.become(session)
+        episode.done += [
+            ("step", (after.action.text,), after.seen.fingerprint) for after in node.path() if after.action
+        ]
+        seen = replace(node.seen, info=dict(node.seen.info))
+        row.left.set_result((seen, action))
+
+
+def _raise(row: Row, error: BaseException) -> None:
+    """Raise an error in the row's episode."""
+    if not row.left.done():
+        row.left.set_exception(error)

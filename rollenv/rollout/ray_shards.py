@@ -1,0 +1,211 @@
+"""Shards of a rollout as Ray actors: a manager on every node, beside its environments and its engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from rollenv.agents.engines.base import Sampling, on_host
+from rollenv.core import UsageError
+from rollenv.needs import extra
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.shard import Host, Played, ShardLost
+from rollenv.rollout.shards import Fleet
+from rollenv.rollout.types import Task, Trajectory
+
+with extra("ray", "Playing in Ray"):
+    import ray
+    from ray.exceptions import RayError
+
+    from rollenv.ray_calls import check_room, kill_actor, said
+
+if TYPE_CHECKING:
+    from rollenv.agents.engines.adapters import Adapter
+
+#: Seconds after which a shard that waits for a place in the cluster is worth a warning.
+_PATIENCE = 60.0
+
+logger = logging.getLogger(__name__)
+
+
+class RayShards(Fleet):
+    """Shards on the Ray cluster that this process is connected to (``ray.init`` first).
+
+    Args:
+        count: how many; they are spread over the nodes.
+        build: makes the manager of a shard, in its actor; it and what it holds can be pickled.
+        capacity: groups that a shard plays at the same time.
+        actor_options: for ``ray.remote``: ``num_cpus``, ``num_gpus``, ``resources``, ``runtime_env``, ...
+        fleet: arguments of :class:`Fleet`.
+
+    Raises:
+        UsageError: Ray is not connected, its cluster is too small, or it knows no such option.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        build: Callable[[], RolloutManager],
+        *,
+        capacity: int = 64,
+        actor_options: dict[str, Any] | None = None,
+        **fleet: Any,
+    ):
+        if not ray.is_initialized():
+            raise UsageError("RayShards needs a cluster: call ray.init() first")
+        options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **(actor_options or {})}
+        try:
+            actor_class = ray.remote(_Actor).options(max_restarts=0, max_concurrency=4 * capacity + 32, **options)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"options of a shard's actor: {error}") from error
+        check_room(count, options, "start fewer shards, or let each need less")
+
+        async def start(name: str) -> ActorShard:
+            shard = ActorShard(name, actor_class.remote(build))
+            try:
+                shard.node = await shard.placed(_PATIENCE)
+            except BaseException:
+                kill_actor(shard.actor)
+                raise
+            return shard
+
+        super().__init__([f"shard-{i}" for i in range(count)], start, capacity=capacity, **fleet)
+
+    def packed(self, weights: Iterable[tuple[str, Any]] | Adapter | None) -> Any:
+        """Weights in Ray's object store, once for all shards of a node."""
+        return None if weights is None else [ray.put(on_host(weights))]
+
+
+class _Actor:
+    """The inside of an actor."""
+
+    def __init__(self, build: Callable[[], RolloutManager]):
+        self.build = build
+        self.host: Host | None = None
+
+    def _host(self) -> Host:
+        if self.host is None:  # made here, where the event loop runs
+            self.host = Host(self.build)
+        return self.host
+
+    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
+        return await self._host().play(key, task, size, extra_members)
+
+    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
+        return await self._host().play_many(trajectories, sampling)
+
+    async def cancel(self, key: int) -> None:
+        self._host().cancel(key)
+
+    async def suspend(self) -> None:
+        await self._host().suspend()
+
+    async def update(self, weights: Any, version: int) -> dict[int, int | None]:
+        stored = None if weights is None else await weights[0]
+        return await self._host().update(stored, version)
+
+    async def resume(self) -> None:
+        await self._host().resume()
+
+    async def ping(self) -> str:
+        self._host()
+        return str(ray.get_runtime_context().get_node_id())
+
+    async def end(self) -> None:
+        if self.host is not None:
+            await self.host.end()
+
+
+class ActorShard:
+    """See :class:`rollenv.rollout.shard.Shard`.
+
+    Args:
+        name: of the shard.
+        actor: that holds it.
+    """
+
+    def __init__(self, name: str, actor: Any):
+        self.name, self.actor = name, actor
+        self.node = ""
+        """The id of the node that it is on."""
+
+    async def placed(self, patience: float) -> str:
+        """The id of its node, when it is there.
+
+        Args:
+            patience: seconds after which a warning says that it waits.
+        """
+        asked = asyncio.ensure_future(self.ping())
+        try:
+            await asyncio.wait({asked}, timeout=patience)
+            if not asked.done():
+                logger.warning("%s has not started for %g s: does the cluster have room for it?", self.name, patience)
+            return await asked
+        finally:
+            asked.cancel()
+
+    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
+        """See :class:`~rollenv.rollout.shard.Shard`.
+
+        Args:
+            key: of the group.
+            task: to play.
+            size: trajectories to keep.
+            extra_members: more episodes to start.
+        """
+        played: Played = await self._said(self.actor.play.remote(key, task, size, extra_members))
+        return played
+
+    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
+        """See :class:`~rollenv.rollout.shard.Shard`.
+
+        Args:
+            trajectories: to play.
+            sampling: how to draw.
+        """
+        played: Played = await self._said(self.actor.play_many.remote(trajectories, sampling))
+        return played
+
+    def cancel(self, key: int) -> None:
+        """See :class:`~rollenv.rollout.shard.Shard`."""
+        with contextlib.suppress(RayError):
+            self.actor.cancel.remote(key)
+
+    async def suspend(self) -> None:
+        """See :class:`~rollenv.rollout.shard.Shard`."""
+        await self._said(self.actor.suspend.remote())
+
+    async def update(self, weights: Any, version: int) -> dict[int, int | None]:
+        """See :class:`~rollenv.rollout.shard.Shard`.
+
+        Args:
+            weights: of the agent.
+            version: of the weights.
+        """
+        ages: dict[int, int | None] = await self._said(self.actor.update.remote(weights, version))
+        return ages
+
+    async def resume(self) -> None:
+        """See :class:`~rollenv.rollout.shard.Shard`."""
+        await self._said(self.actor.resume.remote())
+
+    async def ping(self) -> str:
+        """See :class:`~rollenv.rollout.shard.Shard`; the id of its node."""
+        return str(await self._said(self.actor.ping.remote()))
+
+    async def close(self) -> None:
+        """See :class:`~rollenv.rollout.shard.Shard`."""
+        with contextlib.suppress(ShardLost, TimeoutError, Exception):
+            await asyncio.wait_for(self._said(self.actor.end.remote()), 15.0)
+        kill_actor(self.actor)
+
+    async def _said(self, reference: Any) -> Any:
+        """What the actor said; its own exceptions as they were raised there.
+
+        Raises:
+            ShardLost: the actor is gone.
+        """
+        return await said(reference, lambda why: ShardLost(f"{self.name}: {why}"))

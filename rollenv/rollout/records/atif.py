@@ -1,0 +1,188 @@
+"""Trajectories in the Agent Trajectory Interchange Format (ATIF 1.8), which Harbor and its agents write.
+
+The first observation is a step of the user, each turn a step of the agent with what the environment answered. What ATIF
+has no field for goes into ``extra``, so that a trajectory comes back as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.rollout.records.plain import from_plain, to_plain
+from rollenv.rollout.types import Task, Trajectory, Turn
+from rollenv.tools.calls import find_calls
+
+VERSION = "ATIF-v1.8"
+Json = dict[str, Any]
+
+#: Fields of a turn that are kept as they are, and those of a trajectory.
+_OF_TURN = ("reward", "text", "raw", "state_key", "policy_version", "versions", "finish", "view", "messages", "valid")
+_OF_TRAJECTORY = (
+    "status", "success", "error", "failure", "final_view", "group", "member", "replays", "worker", "seconds",
+    "agent_seconds", "metrics",
+)  # fmt: skip
+
+
+def to_atif(trajectory: Trajectory, *, agent: str = "rollenv", model: str = "", session: str = "") -> Json:
+    """A trajectory as an ATIF document.
+
+    Args:
+        trajectory: to write.
+        agent: name of the agent.
+        model: its name, where it is one.
+        session: what trajectories of one run have in common.
+    """
+    from rollenv import __version__
+
+    turns = trajectory.turns
+    first = turns[0].observation if turns else trajectory.final_observation
+    steps: list[Json] = [{"step_id": 1, "source": "user", "message": first}]
+    for i, turn in enumerate(turns):
+        after = turns[i + 1].observation if i + 1 < len(turns) else trajectory.final_observation
+        steps.append(_step(turn, i + 2, after))
+    plain = to_plain(trajectory)
+    about: Json = {"name": agent, "version": __version__}
+    return {
+        "schema_version": VERSION,
+        "session_id": session or f"{trajectory.task.env_id} seed {trajectory.task.seed}",
+        "trajectory_id": f"{trajectory.task.env_id}/{trajectory.task.seed}/{trajectory.group}/{trajectory.member}",
+        "agent": about | ({"model_name": model} if model else {}),
+        "steps": steps,
+        "final_metrics": {
+            "total_prompt_tokens": sum(len(turn.prompt_ids) for turn in turns),
+            "total_completion_tokens": sum(len(turn.response_ids) for turn in turns),
+            "total_steps": len(steps),
+            "extra": {"reward": trajectory.reward, "success": trajectory.success},
+        },
+        "extra": {"task": plain["task"], **{name: plain[name] for name in _OF_TRAJECTORY}},
+    }
+
+
+def _step(turn: Turn, number: int, after: str) -> Json:
+    plain = to_plain(turn)
+    step: Json = {"step_id": number, "source": "agent", "message": turn.raw or turn.text}
+    calls = [call for call in find_calls(turn.text)[0] if not call.problem]
+    ids = [f"call_{number}_{i}" for i in range(1, len(calls) + 1)]
+    if calls:
+        step["tool_calls"] = [
+            {"tool_call_id": each, "function_name": call.name, "arguments": call.arguments}
+            for each, call in zip(ids, calls, strict=True)
+        ]
+    result: Json = {"content": after}
+    step["observation"] = {"results": [{"source_call_id": ids[0], **result} if len(ids) == 1 else result]}
+    if turn.response_ids:
+        step["metrics"] = {
+            "prompt_tokens": len(turn.prompt_ids),
+            "completion_tokens": len(turn.response_ids),
+            "prompt_token_ids": list(turn.prompt_ids),
+            "completion_token_ids": list(turn.response_ids),
+            "logprobs": list(turn.logprobs),
+        }
+    step["extra"] = {name: plain[name] for name in _OF_TURN}
+    return step
+
+
+def from_atif(data: Json) -> Trajectory:
+    """A trajectory from an ATIF document: our own as it was, another's as far as it tells.
+
+    The turns of another's are its agent steps; a turn's action is the step's message, or its calls where that is empty.
+    What the user and the system say between them belongs to the next observation.
+
+    Raises:
+        UsageError: if it is no such document.
+    """
+    if not isinstance(data, dict) or not str(data.get("schema_version", "")).startswith("ATIF-v1."):
+        raise UsageError(f"this is no ATIF document: its schema_version is {_shown(data)}")
+    steps = data.get("steps")
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise UsageError("this ATIF document has no list of steps")
+    extra = _table(data, "extra")
+    task = from_plain(Task, extra["task"]) if "task" in extra else Task("atif:unknown", 0)
+    known = {name: extra[name] for name in _OF_TRAJECTORY if name in extra}
+    plain = to_plain(Trajectory(task, status="terminated")) | known
+    said: list[str] = []
+    plain["turns"] = []
+    for step in steps:
+        if step.get("source") == "agent":
+            plain["turns"].append(_turn(step, "\n".join(said)))
+            said = []
+        else:
+            said.append(_text(step.get("message")))
+        said += [_text(each.get("content")) for each in _results(step)]
+    plain["final_observation"] = "\n".join(said)
+    return from_plain(Trajectory, plain)
+
+
+def _turn(step: Json, observation: str) -> Json:
+    metrics, extra = _table(step, "metrics"), _table(step, "extra")
+    text = _text(step.get("message")) or json.dumps(step.get("tool_calls") or "")
+    ids = metrics.get("completion_token_ids") or []
+    turn: Json = {
+        "prompt_ids": metrics.get("prompt_token_ids") or [],
+        "response_ids": ids,
+        "logprobs": metrics.get("logprobs") or [0.0] * len(ids),
+        "reward": 0.0,
+        "text": text,
+        "observation": observation,
+    }
+    return turn | {name: extra[name] for name in _OF_TURN if name in extra}
+
+
+def _table(data: Json, name: str) -> Json:
+    value = data.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise UsageError(f"this ATIF document has {name} {str(value)[:60]!r}, which is no object")
+    return value or {}
+
+
+def _results(step: Json) -> list[Json]:
+    found = _table(step, "observation").get("results") or []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise UsageError("this ATIF document has an observation whose results are no list of objects")
+    return found
+
+
+def _text(message: Any) -> str:
+    """Of a message: a text, or the texts of its parts."""
+    if isinstance(message, list):
+        return "\n".join(str(part.get("text") or "") for part in message if isinstance(part, dict))
+    return "" if message is None else str(message)
+
+
+def _shown(data: Any) -> str:
+    return repr(data.get("schema_version") if isinstance(data, dict) else data)[:80]
+
+
+def save_atif(trajectory: Trajectory, path: str | Path, **about: str) -> None:
+    """Write a trajectory as a JSON file.
+
+    Args:
+        trajectory: to write.
+        path: of the file; it is overwritten.
+        about: see :func:`to_atif`.
+
+    Raises:
+        UsageError: if a number in it is not finite: JSON has none.
+    """
+    try:
+        text = json.dumps(to_atif(trajectory, **about), ensure_ascii=False, indent=1, allow_nan=False)
+    except ValueError as error:
+        raise UsageError(f"{path}: a reward, a log-probability or a metric is not finite: {error}") from error
+    # Halves of characters, as undecodable output has them, become escapes, which JSON knows too.
+    Path(path).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
+
+
+def load_atif(path: str | Path) -> Trajectory:
+    """Read a trajectory from a JSON file.
+
+    Raises:
+        UsageError: if it is no ATIF document.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no JSON: {error}") from error
+    return from_atif(data)

@@ -1,0 +1,417 @@
+"""One rollout over several managers: each plays whole groups beside its own environments and engine.
+
+A manager's event loop carries some ten thousand turns a second. Beyond that, or on several machines, each shard has a
+manager of its own, and a coordinator gives it another group whenever it has room. A shard that is lost costs its groups
+another play and nothing else. The coordinator has a manager's interface, so batches, streams with their bound on
+staleness, and filters are the same code over one manager or many, in real and in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, TypeVar
+
+from rollenv.agents.base import Agent, EnvHandle
+from rollenv.agents.engines.base import Sampling
+from rollenv.core import UsageError
+from rollenv.rollout.clock import Clock
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.race import RolloutBroken
+from rollenv.rollout.records.stats import RolloutStats
+from rollenv.rollout.shard import Shard, ShardLost
+from rollenv.rollout.types import Group, Trajectory
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+#: Episodes of an evaluation that a shard gets at a time.
+_CHUNK = 32
+
+
+#: Starts the shard of a name.
+Start = Callable[[str], Coroutine[Any, Any, Shard]]
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """The place of a shard, which may be lost and started again."""
+
+    name: str
+    shard: Shard | None = None
+    work: dict[int, asyncio.Task[Any]] = field(default_factory=dict)
+    """What is in play there, by key."""
+    placed: bool = False
+    """Whether there was a shard at some time."""
+    losses: int = 0
+    why: str = ""
+    """Of the last loss."""
+    groups: int = 0
+    """That were played there."""
+
+
+class Fleet:
+    """The shards of a rollout.
+
+    Args:
+        names: one shard each.
+        start: starts the shard of a name.
+        capacity: groups that a shard plays at the same time.
+        max_losses: how often a shard may be lost and started again; after that it stays away.
+        backoff: seconds before a lost shard is started again, doubled with every loss.
+        ping_every: seconds between two pings; 0 for none.
+        lost_after: seconds after which a shard that does not answer a ping is lost.
+        version: of the weights that shards are built with.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        start: Start,
+        *,
+        capacity: int = 64,
+        max_losses: int = 3,
+        backoff: float = 1.0,
+        ping_every: float = 5.0,
+        lost_after: float = 60.0,
+        version: int = 0,
+    ):
+        if not names or capacity < 1:
+            raise UsageError(f"a rollout needs at least 1 shard with room for 1 group, got {len(names)} and {capacity}")
+        self.seats = [Seat(name) for name in names]
+        self.capacity, self.max_losses, self.backoff = capacity, max_losses, backoff
+        self.ping_every, self.lost_after = ping_every, lost_after
+        self.version = self._built = version
+        #: That were computed or drawn for what came back.
+        self.tokens = 0
+        #: Groups that were begun again because their shard was lost.
+        self.begun_again = 0
+        self._start = start
+        self._weights: Any = None
+        self._suspended = False
+        self._failure: Exception | None = None
+        self._ages: dict[int, int | None] = {}
+        self._changed = asyncio.Event()
+        self._keepers: set[asyncio.Task[None]] = set()
+        self._updating: asyncio.Lock | None = None
+
+    # -- coming and going --------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Start what has not been started."""
+        if self._updating is None:
+            self._updating = asyncio.Lock()
+            for seat in self.seats:
+                self._keep(self._bring(seat, 0.0))
+            if self.ping_every:
+                self._keep(self._ping())
+
+    async def ready(self) -> None:
+        """Start all shards, and wait until each is there or lost for good.
+
+        Raises:
+            Exception: a shard could not be built.
+        """
+        await self.open()
+        while any(seat.shard is None and seat.losses <= self.max_losses for seat in self.seats):
+            if self._failure:
+                raise self._failure
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def close(self) -> None:
+        """End all shards."""
+        for keeper in list(self._keepers):
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*(seat.shard.close() for seat in self.seats if seat.shard), return_exceptions=True)
+        for seat in self.seats:
+            seat.shard = None
+
+    async def _bring(self, seat: Seat, delay: float) -> None:
+        """Start a shard, with the newest weights."""
+        await asyncio.sleep(delay)
+        try:
+            shard = await self._start(seat.name)
+            await self._seat(seat, shard)
+        except ShardLost as lost:
+            self._away(seat, lost)
+        except Exception as error:
+            if seat.placed:
+                self._away(seat, ShardLost(f"{seat.name} could not be built again: {error}"))
+            else:  # another try would not help
+                self._failure = error
+        self._changed.set()
+
+    async def _seat(self, seat: Seat, shard: Shard) -> None:
+        """Let a new shard play, as the others do."""
+        async with self._lock():
+            await shard.suspend()
+            if self.version != self._built:
+                await shard.update(self._weights, self.version)
+            if not self._suspended:
+                await shard.resume()
+            seat.shard, seat.placed = shard, True
+
+    def lost(self, seat: Seat, shard: Shard, why: ShardLost) -> None:
+        """A shard is gone: start it again, if that may help. Said by each of its groups; only the first counts.
+
+        Args:
+            seat: where it was.
+            shard: that is gone.
+            why: what was noticed.
+        """
+        if seat.shard is not shard:
+            return
+        seat.shard = None
+        for work in seat.work.values():  # it may never answer
+            work.cancel()
+        self._keep(shard.close())
+        self._away(seat, why)
+
+    def _away(self, seat: Seat, why: ShardLost) -> None:
+        seat.losses, seat.why = seat.losses + 1, str(why)
+        logger.warning("%s is lost (%d): %s", seat.name, seat.losses, why)
+        if seat.losses <= self.max_losses:
+            self._keep(self._bring(seat, self.backoff * 2 ** (seat.losses - 1)))
+        self._changed.set()
+
+    async def _ping(self) -> None:
+        while True:
+            await asyncio.sleep(self.ping_every)
+            await asyncio.gather(*(self._ping_one(seat, seat.shard) for seat in self.seats if seat.shard))
+
+    async def _ping_one(self, seat: Seat, shard: Shard) -> None:
+        asked = asyncio.ensure_future(shard.ping())
+        try:
+            for _ in range(2):  # time also passes while nobody runs the event loop, and an answer may be there already
+                await asyncio.wait({asked}, timeout=self.lost_after / 2)
+            if not asked.done():
+                raise ShardLost(f"{seat.name} did not answer within {self.lost_after:g} s")
+            asked.result()
+        except ShardLost as lost:
+            self.lost(seat, shard, lost)
+        finally:
+            asked.cancel()
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._keepers.add(task)
+        task.add_done_callback(self._keepers.discard)
+
+    # -- work --------------------------------------------------------------------------------------------------------
+
+    async def room(self) -> tuple[Seat, Shard]:
+        """The shard with most room, once there is one.
+
+        Raises:
+            RolloutBroken: none is left.
+            Exception: a shard could not be built.
+        """
+        while True:
+            if self._failure:
+                raise self._failure
+            free = [s for s in self.seats if s.shard is not None and len(s.work) < self.capacity]
+            if free:
+                seat = min(free, key=lambda s: len(s.work))
+                assert seat.shard is not None
+                return seat, seat.shard
+            if all(seat.losses > self.max_losses for seat in self.seats):
+                told = "; ".join(f"{seat.name}: {seat.why}" for seat in self.seats)
+                raise RolloutBroken(f"all {len(self.seats)} shards are lost for good. {told}")
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def do(self, key: int, work: Callable[[Shard], Coroutine[Any, Any, T]]) -> T:
+        """Have some shard do a piece of work; another one if that is lost.
+
+        Args:
+            key: of the work.
+            work: what it is.
+        """
+        while True:
+            seat, shard = await self.room()
+            seat.work[key] = doing = asyncio.create_task(work(shard))
+            try:
+                done = await doing
+                seat.groups += 1
+                return done
+            except ShardLost as lost:
+                self.lost(seat, shard, lost)
+            except asyncio.CancelledError:
+                if seat.shard is shard or _cancelling():
+                    shard.cancel(key)
+                    raise
+            finally:
+                del seat.work[key]
+                self._ages.pop(key, None)
+                self._changed.set()
+            self.begun_again += 1
+
+    def oldest_version(self, key: int) -> int | None:
+        """The oldest version that has drawn a token of a group in play, as of the last update."""
+        return self._ages.get(key)
+
+    # -- the interface of an agent ------------------------------------------------------------------------------------
+
+    def start(self, env: EnvHandle, seed: int) -> NoReturn:
+        """Episodes begin in the shards alone.
+
+        Args:
+            env: of an episode.
+            seed: of its draws.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError("shards play with agents of their own: give groups to their ShardedManager")
+
+    async def suspend(self) -> None:
+        """Stop drawing tokens everywhere."""
+        async with self._lock():
+            self._suspended = True
+            await self._all(lambda shard: shard.suspend())
+
+    async def update_weights(self, weights: Iterable[tuple[str, Any]] | None = None) -> None:
+        """Give all shards new weights; those that start later get them too."""
+        async with self._lock():
+            self._weights = self.packed(weights)
+            self.version += 1
+            ages = await self._all(lambda shard: shard.update(self._weights, self.version))
+        self._ages = {key: oldest for each in ages for key, oldest in each.items()}
+
+    async def resume(self) -> None:
+        """Resume drawing everywhere."""
+        async with self._lock():
+            self._suspended = False
+            await self._all(lambda shard: shard.resume())
+
+    def _lock(self) -> asyncio.Lock:
+        """Held by whoever changes what shards play with; so that none that is starting misses it."""
+        if self._updating is None:
+            raise UsageError("there is no shard yet: play something first, or await open()")
+        return self._updating
+
+    def packed(self, weights: Iterable[tuple[str, Any]] | None) -> Any:
+        """Weights as shards get them, all the same."""
+        return None if weights is None else list(weights)
+
+    async def _all(self, work: Callable[[Shard], Coroutine[Any, Any, T]]) -> list[T]:
+        """What every shard that is there says."""
+
+        async def one(seat: Seat, shard: Shard) -> list[T]:
+            try:
+                return [await work(shard)]
+            except ShardLost as lost:
+                self.lost(seat, shard, lost)
+                return []
+
+        there = [(seat, seat.shard) for seat in self.seats if seat.shard is not None]
+        return [said for each in await asyncio.gather(*(one(*pair) for pair in there)) for said in each]
+
+
+def _cancelling() -> bool:
+    """Whether somebody wants the running task to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+class ShardedManager(RolloutManager):
+    """A manager whose groups are played by others.
+
+    Args:
+        fleet: of shards. The manager ends them when it is closed.
+        clock: real or virtual time.
+        thread: as of :class:`RolloutManager`.
+    """
+
+    def __init__(self, fleet: Fleet, *, clock: Clock = Clock.REAL, thread: bool = False):
+        super().__init__(fleet, clock=clock, thread=thread)
+        self.fleet = fleet
+        self.sampling: Sampling | None = None
+        self._keys = itertools.count()
+        self._key_of: dict[int, int] = {}
+
+    def beside(self, agent: Agent, *, keep_views: bool = False) -> ShardedManager:
+        """See :meth:`RolloutManager.beside`. The shards play with their own agents, and with this one's sampling.
+
+        Args:
+            agent: whose sampling counts.
+            keep_views: store a drawing of the state with every turn, which they do where a sampling is given.
+        """
+        other = copy.copy(self)
+        other.stats, other.sampling = RolloutStats(), getattr(agent, "sampling", None)
+        return other
+
+    async def play_group(self, group: Group, size: int, extra_members: int = 0) -> Group:
+        """See :meth:`RolloutManager.play_group`; while it is played, the group is empty here.
+
+        Args:
+            group: with its task.
+            size: trajectories to keep.
+            extra_members: more episodes to start.
+        """
+        key = next(self._keys)
+        self._key_of[group.number] = key
+        try:
+            played = await self.fleet.do(key, lambda shard: shard.play(key, group.task, size, extra_members))
+        finally:
+            self._key_of.pop(group.number, None)
+        self.fleet.tokens += played.tokens
+        group.trajectories = [replace(t, task=group.task, group=group.number) for t in played.trajectories]
+        return group
+
+    def oldest_version(self, group: Group) -> int | None:
+        """See :meth:`RolloutManager.oldest_version`."""
+        if group.trajectories:
+            return group.oldest_version
+        return self.fleet.oldest_version(self._key_of.get(group.number, -1))
+
+    async def play_async(
+        self, trajectories: Sequence[Trajectory], watch: Callable[[Trajectory], None] | None = None
+    ) -> Sequence[Trajectory]:
+        """See :meth:`RolloutManager.play`.
+
+        Args:
+            trajectories: filled in place.
+            watch: called with each as it is known here.
+        """
+        self.stats = RolloutStats()
+
+        async def some(chunk: Sequence[Trajectory]) -> None:
+            key = next(self._keys)
+            played = await self.fleet.do(key, lambda shard: shard.play_many(list(chunk), self.sampling))
+            self.fleet.tokens += played.tokens
+            for mine, theirs in zip(chunk, played.trajectories, strict=True):
+                for name in Trajectory.__slots__:
+                    if name != "task":
+                        setattr(mine, name, getattr(theirs, name))
+                if watch:
+                    watch(mine)
+
+        async with self.watching():
+            starts = range(0, len(trajectories), _CHUNK)
+            await asyncio.gather(*(some(trajectories[i : i + _CHUNK]) for i in starts))
+        return trajectories
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Hold the shards while something is played."""
+        await self.fleet.open()
+        async with super().watching():
+            yield
+
+    def close(self) -> None:
+        """End the shards, then as :meth:`RolloutManager.close`."""
+        if not self._closed:
+            self._closed = True
+            self.run(self.fleet.close())
+        super().close()
+
+    _closed = False

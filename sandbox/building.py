@@ -1,0 +1,413 @@
+"""Builds images from Dockerfiles, without Docker: each instruction is a layer, cached by what it depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import posixpath
+import re
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rollenv.core import UsageError
+from rollenv.sandbox import copying
+from rollenv.sandbox.dockerfile import Instruction, parse
+from rollenv.sandbox.errors import SandboxError
+from rollenv.sandbox.images import Image
+from rollenv.sandbox.layers import made, store
+from rollenv.sandbox.machine import LIMITS, PATH, Machine
+from rollenv.sandbox.offline import Offline
+from rollenv.sandbox.offline.wheels import system_python
+from rollenv.sandbox.types import CommandResult, Limits
+from rollenv.sandbox.words import expand, split
+
+#: Images that the host's system can stand for, and what has to be there.
+KNOWN = (
+    (re.compile(r"(docker\.io/)?(library/)?(ubuntu|debian|buildpack-deps)(:[\w.-]+)?$"), "bash"),
+    (re.compile(r"(docker\.io/)?(library/)?python:(?P<python>3(\.\d+)?)(\.\d+)?(-[\w.-]+)?$"), "python3"),
+    (re.compile(r"(docker\.io/)?(library/)?gcc(:[\w.-]+)?$"), "gcc"),
+    (re.compile(r"ghcr\.io/laude-institute/t-bench/(ubuntu|python)[\w.-]*(:[\w.-]+)?$"), "bash"),
+)
+#: Names in a context that no image gets: answers that some task folders keep beside their files.
+HIDDEN = (".oracle",)
+#: Instructions that say how a container is run, which a machine is not.
+_NOTED = frozenset({"CMD", "ENTRYPOINT", "EXPOSE", "LABEL", "MAINTAINER", "STOPSIGNAL", "VOLUME", "HEALTHCHECK"})
+#: Flags that can be followed here, by instruction; RUN's mounts are looked at one by one.
+_FLAGS = {
+    "FROM": {"platform"}, "RUN": {"mount", "network"}, "COPY": {"from", "chown", "chmod", "link"},
+    "ADD": {"chown", "chmod", "link"},
+}  # fmt: skip
+_SHOWN = 1500
+#: Part of what layers are cached by: higher with every change to what an instruction does.
+_VERSION = "2"
+#: Where a heredoc with a #! line is while it runs; it comes into no layer.
+_SCRIPT = "/run/rollenv/script"
+
+Base = Callable[[str], Image | None]
+
+
+class BuildError(SandboxError):
+    """An image could not be built: the Dockerfile, or what it needs, is not for this machine."""
+
+
+@dataclass
+class _Stage:
+    """An image on its way."""
+
+    image: Image
+    key: str
+    args: dict[str, str] = field(default_factory=dict)
+    triggers: list[Instruction] = field(default_factory=list)
+    """What ONBUILD leaves for images that are made from this one."""
+
+
+def build(
+    context: str | os.PathLike[str],
+    dockerfile: str = "Dockerfile",
+    *,
+    base: Base | None = None,
+    args: Mapping[str, str] | None = None,
+    offline: Offline | None = None,
+    hidden: Sequence[str] = HIDDEN,
+    limits: Limits = LIMITS,
+    timeout: float = 600.0,
+) -> Image:
+    """Build the image that a Dockerfile describes.
+
+    FROM takes what ``base`` knows, else images that the host's system can stand for (:data:`KNOWN`), else ``scratch``
+    and earlier stages. RUN has no network: see :class:`Offline` for what works without one.
+
+    Args:
+        context: the folder that files are copied from.
+        dockerfile: its name there.
+        base: an image for a name, or None if it knows none.
+        args: build arguments.
+        offline: programs and wheels in place of the network.
+        hidden: names in the context that are left out.
+        limits: of the machine that builds.
+        timeout: seconds for each RUN.
+
+    Raises:
+        BuildError: if it cannot be built; the text names the line.
+    """
+    folder = Path(context)
+    try:
+        text = (folder / dockerfile).read_text(encoding="utf-8", errors="replace")
+        instructions = parse(text)
+    except (OSError, UsageError) as error:
+        raise BuildError(f"{folder / dockerfile}: {error}") from error
+    offline = offline or Offline()
+    offline.prepare([text])
+    builder = _Builder(folder, dockerfile, base, dict(args or {}), offline, tuple(hidden), limits, timeout)
+    return builder.run(instructions)
+
+
+class _Builder:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        base: Base | None,
+        args: dict[str, str],
+        offline: Offline,
+        hidden: tuple[str, ...],
+        limits: Limits,
+        timeout: float,
+    ):
+        self.folder, self.name, self.base, self.given, self.offline = folder, name, base, args, offline
+        self.limits, self.timeout = limits, timeout
+        self.context = copying.Context(folder, name, hidden)
+        self.stages: list[_Stage] = []
+        self.named: dict[str, _Stage] = {}
+        self.globals: dict[str, str] = _platform()
+
+    def run(self, instructions: list[Instruction]) -> Image:
+        stage: _Stage | None = None
+        for step in instructions:
+            try:
+                if unknown := {name for name, _ in step.flags} - _FLAGS.get(step.name, set()) - _any_flag(step):
+                    raise UsageError(f"--{min(unknown)} is not known here")
+                if step.name == "FROM":
+                    stage = self._from(step)
+                elif stage is None:
+                    self._before(step)
+                else:
+                    self._do(stage, step)
+            except BuildError:
+                raise
+            except (UsageError, SandboxError, OSError, ValueError, tarfile.TarError) as error:
+                raise BuildError(f"{self._where(step)}: {error}") from error
+        if stage is None:
+            raise BuildError(f"{self.folder / self.name}: there is no FROM")
+        return stage.image
+
+    def _where(self, step: Instruction) -> str:
+        return f"{self.folder / self.name}:{step.line}: {step.name} {step.text[:120]}"
+
+    def _before(self, step: Instruction) -> None:
+        if step.name != "ARG":
+            raise BuildError(f"{self._where(step)}: comes before FROM")
+        self.globals |= self._arguments(step, self.globals)
+
+    def _arguments(self, step: Instruction, variables: Mapping[str, str]) -> dict[str, str]:
+        """What ARG sets; without a value here, before FROM or from outside, a variable is not set."""
+        found = {}
+        for word in split(step.text, step.escape):
+            name, has, value = word.partition("=")
+            if name in self.given:
+                found[name] = self.given[name]
+            elif has:
+                found[name] = expand(value, {**variables, **found}, step.escape)
+            elif name in self.globals:
+                found[name] = self.globals[name]
+        return found
+
+    def _from(self, step: Instruction) -> _Stage:
+        words = [expand(word, self.globals, step.escape) for word in step.text.split()]
+        if len(words) != 1 and (len(words) != 3 or words[1].upper() != "AS"):
+            raise UsageError("it takes an image, or an image AS a name")
+        name, alias = words[0], words[-1].lower() if len(words) == 3 else ""
+        if alias in self.named:
+            raise UsageError(f"there is a stage {alias} already")
+        if old := self.named.get(name.lower()):
+            stage = _Stage(old.image, old.key)
+            for trigger in old.triggers:
+                self._do(stage, trigger)
+        else:
+            image = (self.base(name) if self.base else None) or _standing_for(name)
+            if image is None:
+                raise UsageError(
+                    f"there is no image {name!r} here, and none can be pulled. The host's system "
+                    "stands for ubuntu, debian, buildpack-deps and python; give others with base= (Image.folder of a "
+                    "root file system, Image.archive of `docker export`)"
+                )
+            stage = _Stage(image, _key(_VERSION, name, str(image.mounts), _packages()))
+        self.stages.append(stage)
+        if alias:
+            self.named[alias] = stage
+        return stage
+
+    def _do(self, stage: _Stage, step: Instruction) -> None:
+        if step.name in _NOTED:
+            return
+        if step.name == "RUN":
+            self._run(stage, step)
+        elif step.name in ("COPY", "ADD"):
+            self._copy(stage, step)
+        elif step.name == "ENV":
+            pairs = {name: self._expand(stage, step, value) for name, value in _pairs(step)}
+            stage.image = replace(stage.image, env={**stage.image.env, **pairs})
+        elif step.name == "ARG":
+            stage.args |= self._arguments(step, self._variables(stage))
+        elif step.name == "WORKDIR":
+            self._workdir(stage, step)
+        elif step.name == "USER":
+            stage.image = replace(stage.image, user=self._expand(stage, step, step.text))
+        elif step.name == "SHELL" and (listed := step.listed()):
+            stage.image = replace(stage.image, shell=tuple(listed))
+        elif step.name == "ONBUILD" and (later := parse(step.text)):
+            stage.triggers.append(replace(later[0], line=step.line, escape=step.escape))
+        else:
+            raise BuildError(f"{self._where(step)}: this instruction is not known here")
+
+    def _variables(self, stage: _Stage) -> dict[str, str]:
+        return {"PATH": PATH, **stage.args, **stage.image.env}
+
+    def _expand(self, stage: _Stage, step: Instruction, word: str) -> str:
+        return expand(word, self._variables(stage), step.escape)
+
+    def _workdir(self, stage: _Stage, step: Instruction) -> None:
+        """It is made for the user of the image, as BuildKit does."""
+        place = posixpath.normpath(posixpath.join(stage.image.workdir, self._expand(stage, step, step.text)))
+
+        def act(machine: Machine) -> None:
+            if not machine.files.exists(f"{place}/."):
+                user = stage.image.user
+                copying.put(machine, [copying.NOTHING], place, True, "" if user == "root" else user, "")
+                machine.files.make_dir(place)  # says so if a file is there
+
+        self._layer(stage, step, act, place, stage.image.user)
+        stage.image = replace(stage.image, workdir=place)
+
+    # -- layers ------------------------------------------------------------------------------------------------------
+
+    def _layer(self, stage: _Stage, step: Instruction, act: Callable[[Machine], object], *depends: str) -> None:
+        """Put what an action changes on top of the image; take it from the cache if it has been done before."""
+        key = _key(stage.key, step.name, str(step.flags), *depends)
+        target = store() / "layers" / key
+        with made(target) as folder:
+            if folder is not None:
+                shown = self.offline.shown()
+                with Machine.create(stage.image, limits=self.limits, shown=shown) as machine:
+                    act(machine)
+                    machine.end_processes()
+                    machine.commit(folder, keep=_built)
+        stage.image, stage.key = stage.image.over(target), key
+
+    def _run(self, stage: _Stage, step: Instruction) -> None:
+        if not step.text:
+            raise UsageError("there is nothing to run")
+        for name, value in step.flags:
+            if name == "mount" and "type=cache" not in value and "type=tmpfs" not in value:
+                raise BuildError(f"{self._where(step)}: --mount={value} is not known here; caches are")
+        if (listed := step.listed()) is not None:
+            command = listed
+        elif step.heredocs and step.text.startswith("<<") and len(step.text.split()) == 1:
+            script = step.heredocs[0][1]
+            command = [_SCRIPT] if script.startswith("#!") else [*stage.image.shell, script]
+        else:
+            ends = "".join(f"\n{body}{name}" for name, body, _ in step.heredocs)
+            command = [*stage.image.shell, step.text + ends]
+        path = stage.image.env.get("PATH", PATH)
+        env = {**stage.args, **stage.image.env, **self.offline.env(path)}
+
+        def act(machine: Machine) -> None:
+            if command == [_SCRIPT]:
+                copying.put(machine, [copying.text_source("script", script)], _SCRIPT, False, "", "755")
+            done = machine.run(command, env=env, timeout=self.timeout)
+            if done.exit_code != 0:
+                raise BuildError(f"{self._where(step)}: {_why(done)}")
+
+        image = stage.image
+        state = (image.env, image.user, image.workdir, stage.args)
+        self._layer(stage, step, act, step.text, str(step.heredocs), str(image.shell), *map(str, state))
+
+    def _copy(self, stage: _Stage, step: Instruction) -> None:
+        flags = {name: self._expand(stage, step, value) for name, value in step.flags}
+        words = [word for word in step.words() if step.listed() or not _names_heredoc(word, step)]
+        *names, target = [self._expand(stage, step, word) for word in words] or [""]
+        if not target or not (names or step.heredocs):
+            raise UsageError("it takes sources and a target")
+        into = target.endswith("/") or posixpath.basename(target) in (".", "..")
+        if len(names) + len(step.heredocs) > 1 and not into:
+            raise UsageError("the target of several sources is a folder: it ends with a slash")
+        place = posixpath.normpath(posixpath.join(stage.image.workdir, target))
+        archives: list[Path] = []
+        if "from" in flags:
+            key, get = self._from_stage(stage, flags["from"], names)
+        else:
+            key, get, archives = self._from_context(stage, step, names)
+
+        def act(machine: Machine) -> None:
+            copying.put(machine, get(), place, into, flags.get("chown", ""), flags.get("chmod", ""))
+            for path in archives:
+                machine.unpack(copying.plain(path), place)
+
+        self._layer(stage, step, act, place, str(into), str(sorted(flags.items())), *key)
+
+    def _from_context(
+        self, stage: _Stage, step: Instruction, names: list[str]
+    ) -> tuple[list[str], Callable[[], list[copying.Source]], list[Path]]:
+        """What it depends on, the sources, and the archives that ADD unpacks."""
+        if remote := [name for name in names if re.match(r"(https?|git|ssh)://|git@", name)]:
+            raise UsageError(f"{remote[0]} cannot be fetched: there is no network")
+        paths = [path for name in names for path in self.context.found(name)]
+        archives = [path for path in paths if step.name == "ADD" and path.is_file() and copying.is_archive(path)]
+        variables = self._variables(stage)
+        texts = [
+            (name, expand(body, variables, quotes=False) if expands else body) for name, body, expands in step.heredocs
+        ]
+        key = [each for path in paths for each in self.context.digests(path)] + [str(texts), str(archives)]
+
+        def get() -> list[copying.Source]:
+            files = [self.context.source(path) for path in paths if path not in archives]
+            return [copying.text_source(*text) for text in texts] + files
+
+        return key, get, archives
+
+    def _from_stage(
+        self, stage: _Stage, name: str, names: list[str]
+    ) -> tuple[list[str], Callable[[], list[copying.Source]]]:
+        """What it depends on, and the sources."""
+        number = int(name) if name.isdecimal() else len(self.stages)
+        other = self.stages[number] if number < len(self.stages) else self.named.get(name.lower())
+        image = other.image if other else (self.base(name) if self.base else None)
+        if image is None or other is stage:
+            raise UsageError(f"there is no stage or image {name!r} before this one")
+
+        def get() -> list[copying.Source]:
+            with Machine.create(image, limits=self.limits) as machine:
+                most = self.limits.disk_mb << 20
+                return [each for name in names for each in copying.machine_sources(machine, name, most)]
+
+        return [other.key if other else f"{name} {image.mounts}", *names], get
+
+
+def _standing_for(name: str) -> Image | None:
+    if name == "scratch":
+        raise UsageError("there is no shell in scratch to build with here")
+    for pattern, program in KNOWN:
+        if match := pattern.match(name):
+            _require(name, program)
+            wanted = match.groupdict().get("python") or ""
+            if wanted and not f"{system_python()}.".startswith(f"{wanted}."):
+                raise UsageError(
+                    f"the host's system cannot stand for {name}: its Python is {system_python()}. Give a root file "
+                    "system with base= (Image.folder, or Image.archive of `docker export`)"
+                )
+            return Image.host()
+    return None
+
+
+def _require(name: str, program: str) -> None:
+    """That the host's system has what the image would."""
+    if not any(os.access(f"{folder}/{program}", os.X_OK) for folder in ("/usr/bin", "/bin", "/usr/local/bin")):
+        raise UsageError(f"the host's system cannot stand for {name}: it has no {program} in /usr/bin")
+
+
+def _packages() -> str:
+    """Changes when packages of the host do."""
+    try:
+        return str(os.stat("/var/lib/dpkg/status").st_mtime_ns)
+    except OSError:
+        return ""
+
+
+def _built(path: str, member: tarfile.TarInfo, contents: object) -> bool:
+    """Not what the build itself needs."""
+    return not path.startswith(("/opt/rollenv", "/run/rollenv"))
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
+
+
+def _why(done: CommandResult) -> str:
+    said = (done.stdout[-_SHOWN:] + done.stderr[-_SHOWN:]).strip()
+    return f"{done.error.value if done.error else done.exit_code}. It said: {said[-_SHOWN:]}"
+
+
+def _pairs(step: Instruction) -> list[tuple[str, str]]:
+    """Of ENV: ``A=1 B=2``, or the old ``A 1``.
+
+    Raises:
+        UsageError: if it is neither.
+    """
+    words = split(step.text, step.escape)
+    if words and "=" not in words[0]:
+        name, _, rest = step.text.replace("\t", " ").partition(" ")
+        pairs = [(name, rest.strip())] if rest.strip() else []
+    else:
+        pairs = [(name, value) for name, has, value in (word.partition("=") for word in words) if has and name]
+    if not pairs or (len(pairs) != len(words) and "=" in words[0]):
+        raise UsageError("it takes NAME=value ..., or NAME and a value")
+    return pairs
+
+
+def _names_heredoc(word: str, step: Instruction) -> bool:
+    return "<<" in word and word.lstrip("0123456789<-\"'").rstrip("\"'") in [name for name, _, _ in step.heredocs]
+
+
+def _any_flag(step: Instruction) -> set[str]:
+    """The flags of what is only noted, and of what comes later."""
+    return {name for name, _ in step.flags} if step.name in (*_NOTED, "ONBUILD") else set()
+
+
+def _platform() -> dict[str, str]:
+    """What Docker sets for ARG without a value: the platform that is built on and for."""
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    parts = {"OS": "linux", "ARCH": machine, "VARIANT": "", "PLATFORM": f"linux/{machine}"}
+    return {f"{whose}{part}": value for whose in ("TARGET", "BUILD") for part, value in parts.items()}

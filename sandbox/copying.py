@@ -1,0 +1,302 @@
+"""What COPY and ADD take, from a folder of the host or from another image, and how it gets to its place."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import posixpath
+import re
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollenv.core import UsageError
+from rollenv.sandbox.errors import NotFound
+from rollenv.sandbox.machine import Machine
+
+_TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[\^?(?:\\.|[^\]\\])+\]|\\.|.", re.DOTALL)
+_WILD = re.compile(r"[*?\[\\]")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, or the contents of a folder.
+
+    Attributes:
+        name: of the file.
+        folder: whether it is one; else the archive has the file alone.
+        archive: a .tar with names below the folder.
+        host: whether it comes from the host, whose users are none in the image.
+    """
+
+    name: str
+    folder: bool
+    archive: bytes
+    host: bool = True
+
+
+class Context:
+    """A folder that images are built from, without what ``.dockerignore`` and ``hidden`` leave out.
+
+    Args:
+        folder: on the host.
+        dockerfile: its name there; ``NAME.dockerignore`` comes before ``.dockerignore``.
+        hidden: names that are left out wherever they are.
+    """
+
+    def __init__(self, folder: Path, dockerfile: str, hidden: Sequence[str]):
+        self.folder, self.root, self.hidden = folder, folder.resolve(), hidden
+        files = [folder / f"{dockerfile}.dockerignore", folder / ".dockerignore"]
+        text = next((each.read_text("utf-8", "replace") for each in files if each.is_file()), "")
+        lines = [line.strip() for line in text.removeprefix("\ufeff").splitlines() if not line.startswith("#")]
+        self.rules = [
+            (line.startswith("!"), re.compile(pattern(posixpath.normpath(line.lstrip("!").strip()).strip("/"))))
+            for line in lines
+            if line.strip("!")
+        ]
+
+    def found(self, name: str) -> list[Path]:
+        """Files and folders that a name or pattern stands for; links at their end are followed inside the context.
+
+        Raises:
+            UsageError: if there are none.
+        """
+        paths = [self.folder / path for path in matches(name, lambda base: _listed(self.folder / base))]
+        paths = [path for path in paths if path.exists() and self._has(path)]
+        if not paths:
+            raise UsageError(f"there is no {name} in {self.folder}, or it is ignored")
+        return paths
+
+    def _has(self, path: Path) -> bool:
+        real = path.resolve()
+        if not real.is_relative_to(self.root) or self._left_out(path.relative_to(self.folder), ()):
+            return False
+        name = real.relative_to(self.root)
+        return not self._left_out(name, self.rules) or (real.is_dir() and any(True for _ in self.inside(real)))
+
+    def _left_out(self, name: Path, rules: Iterable[tuple[bool, re.Pattern[str]]]) -> bool:
+        out = any(part in self.hidden for part in name.parts)
+        above = [str(each) for each in (name, *name.parents)][:-1]
+        for kept, rule in rules if not out else ():
+            if any(map(rule.fullmatch, above)):
+                out = not kept
+        return out
+
+    def inside(self, folder: Path) -> Iterator[tuple[str, Path]]:
+        """(name, path) of everything in a folder, sorted; empty folders too, but no sockets."""
+        real = folder.resolve()
+        for path in sorted(real.rglob("*")):
+            if not self._left_out(path.relative_to(self.root), self.rules) and not path.is_socket():
+                yield str(path.relative_to(real)), path
+
+    def source(self, path: Path) -> Source:
+        """A file or folder as it is now."""
+        if path.is_dir():
+            return Source(path.name, True, _archive(self.inside(path)))
+        return Source(path.name, False, _archive([(path.name, path.resolve())]))
+
+    def digests(self, path: Path) -> list[str]:
+        """What an image depends on when it takes this: names, contents and permissions, but no times."""
+        if path.is_dir():
+            return [f"{name} {digest(inner)}" for name, inner in self.inside(path)]
+        return [f"{path.name} {digest(path.resolve())}"]
+
+
+#: The contents of an empty folder.
+NOTHING = Source("", True, bytes(tarfile.RECORDSIZE))
+
+
+def text_source(name: str, text: str) -> Source:
+    """A file of its own, for ``COPY <<NAME``.
+
+    Args:
+        name: of the file.
+        text: in it.
+    """
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        member = tarfile.TarInfo(name)
+        member.size = len(text.encode())
+        archive.addfile(member, io.BytesIO(text.encode()))
+    return Source(name, False, data.getvalue())
+
+
+def machine_sources(machine: Machine, name: str, most: int) -> list[Source]:
+    """What a name or pattern stands for in a machine.
+
+    Args:
+        machine: of another image.
+        name: relative to its root.
+        most: bytes of each.
+
+    Raises:
+        NotFound: if there is nothing.
+    """
+
+    def listed(base: str) -> Iterable[str]:
+        return [entry.name for entry in machine.files.list(f"/{base}")] if machine.files.exists(f"/{base}/.") else ()
+
+    found = [f"/{path}" for path in matches(name, listed) if machine.files.exists(f"/{path}")]
+    if not found:
+        raise NotFound(f"there is no {name}")
+    return [
+        Source(
+            posixpath.basename(path),
+            machine.files.exists(f"{path}/."),
+            machine.files._perform("tar", path, most=most, follow=True),
+            host=False,
+        )
+        for path in found
+    ]
+
+
+def put(machine: Machine, sources: Iterable[Source], place: str, into: bool, owner: str, mode: str) -> None:
+    """Put files at a place, as Docker does: into a folder that is there, else under the place's name.
+
+    Args:
+        machine: that gets them.
+        sources: in order.
+        place: an absolute path.
+        into: whether the place is a folder, there or not.
+        owner: ``user:group``; by default root.
+        mode: permissions in octal; by default their own.
+
+    Raises:
+        UsageError: if the owner or the mode is none.
+    """
+    if mode and not re.fullmatch(r"[0-7]{3,4}", mode):
+        raise UsageError(f"--chmod={mode} is not known here; octal permissions are")
+    numbers = _numbers(machine, owner)
+    into = into or machine.files.exists(f"{place}/.")
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as out:
+        for source in sources:
+            below = place if source.folder or into else posixpath.dirname(place)
+            for folder in _missing(machine, below):
+                member = tarfile.TarInfo(folder.strip("/"))
+                member.type, member.mode, (member.uid, member.gid) = tarfile.DIRTYPE, 0o755, numbers
+                out.addfile(member)
+            with tarfile.open(fileobj=io.BytesIO(source.archive)) as archive:
+                for member in archive:
+                    contents = archive.extractfile(member) if member.isreg() else None
+                    single = place if not source.folder and not into else ""
+                    member.name = (single or posixpath.join(below, member.name)).lstrip("/")
+                    if member.islnk():
+                        member.linkname = posixpath.join(below, member.linkname).lstrip("/")
+                    if owner or source.host:
+                        member.uid, member.gid = numbers
+                    member.uname = member.gname = ""
+                    member.mode = int(mode, 8) if mode and not member.issym() else member.mode
+                    member.pax_headers = {}
+                    out.addfile(member, contents)
+    machine.unpack(data.getvalue(), "/")
+
+
+def _missing(machine: Machine, folder: str) -> list[str]:
+    """Folders that have to be made so that this one is there, from the top."""
+    found = []
+    while folder.strip("/") and not machine.files.exists(f"{folder}/."):
+        found.append(folder)
+        folder = posixpath.dirname(folder)
+    return found[::-1]
+
+
+def _numbers(machine: Machine, named: str) -> tuple[int, int]:
+    """The numbers of ``user:group``."""
+    if not named:
+        return 0, 0
+    user, _, group = named.partition(":")
+    said = machine.run(["id", "-u", user], user="0").stdout.strip() if not user.isdecimal() else user
+    default = machine.run(["id", "-g", user], user="0").stdout.strip() if not user.isdecimal() else user
+    if group and not group.isdecimal():
+        line = machine.run(["getent", "group", group], user="0").stdout
+        group = line.split(":")[2] if line.count(":") >= 2 else "?"
+    if not said.isdecimal() or not (group or default).isdecimal():
+        raise UsageError(f"--chown={named}: there is no such user or group")
+    return int(said), int(group or default)
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+def matches(name: str, listed: Callable[[str], Iterable[str]]) -> list[str]:
+    """Paths that a name stands for, from the root and without ``..``; wildcards stop at slashes.
+
+    Args:
+        name: or a pattern.
+        listed: the names in a folder, given by its path from the root.
+    """
+    found = [""]
+    for part in posixpath.normpath(f"/{name}").strip("/").split("/"):
+        if not _WILD.search(part):
+            found = [posixpath.join(base, part) for base in found]
+            continue
+        fits = re.compile(pattern(part)).fullmatch
+        found = [posixpath.join(base, each) for base in found for each in sorted(listed(base)) if fits(each)]
+    return found
+
+
+def pattern(text: str) -> str:
+    """A regular expression for a pattern as Go's filepath.Match has them, and ``**`` for any folders."""
+    known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    out = []
+    for token in _TOKEN.findall(text):
+        if token.startswith("[") and len(token) > 1:
+            out.append("[" + token[1:-1].replace("[", r"\[") + "]")
+        else:
+            out.append(known.get(token) or re.escape(token[-1]))
+    return "(?s:" + "".join(out) + ")"
+
+
+def _listed(folder: Path) -> list[str]:
+    return os.listdir(folder) if folder.is_dir() else []
+
+
+# -- archives --------------------------------------------------------------------------------------------------------
+
+
+def is_archive(path: Path) -> bool:
+    """Whether ADD unpacks a file: a .tar, compressed or not, with something in it."""
+    try:
+        with tarfile.open(path) as archive:
+            return archive.next() is not None
+    except (tarfile.TarError, OSError, EOFError):
+        return False
+
+
+def plain(path: Path) -> bytes:
+    """An archive without compression; what is in it is sorted out inside the machine."""
+    data = io.BytesIO()
+    with tarfile.open(path) as archive, tarfile.open(fileobj=data, mode="w") as out:
+        for member in archive:
+            out.addfile(member, archive.extractfile(member) if member.isreg() else None)
+    return data.getvalue()
+
+
+def digest(path: Path) -> str:
+    """Of a file's contents and permissions."""
+    if path.is_symlink():
+        return f"link {os.readlink(path)}"
+    mode = f"{path.stat().st_mode:o}"
+    if not path.is_file():
+        return mode
+    with path.open("rb") as file:
+        return mode + hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _archive(files: Iterable[tuple[str, Path]]) -> bytes:
+    """An archive of files under their names."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, path in files:
+            member = archive.gettarinfo(path, name)
+            if member.islnk():
+                member.type, member.size = tarfile.REGTYPE, path.stat().st_size
+            if member.isreg():
+                with path.open("rb") as file:
+                    archive.addfile(member, file)
+            else:
+                archive.addfile(member)
+    return data.getvalue()

@@ -1,0 +1,175 @@
+"""A whole root file system in a jail: overlays of layers, written to in memory, and code that is root in it.
+
+``settings["machine"]`` has ``mounts``: (place, lower folders from top to bottom) for each overlay, the root's first;
+``shown``: (folder of the host, place) to be read only; ``hostname``. Root in it is nobody outside: started by the
+host's root, the users 0 to 65535 are a range that owns nothing, and the layers are mounted with these users
+(mount_setattr(2), MOUNT_ATTR_IDMAP). For an ordinary user root is that user outside, and there are the users that
+/etc/subuid gives, or no others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable
+from typing import Any
+
+if __package__:
+    from rollenv.sandbox.inside import linux, seccomp
+else:
+    import linux  # type: ignore[import-not-found,no-redef]
+    import seccomp  # type: ignore[import-not-found,no-redef]
+
+Json = dict[str, Any]
+
+#: The first of the users outside, the numbers of users, and how many such ranges there are.
+OUTSIDE, USERS, RANGES = 0x71000000, 1 << 16, 0xEFF
+#: Where the parts are before the machine's root becomes the root.
+LAYERS, SHOWN, ROOT, UPPER = "/layers", "/shown", "/machine", "/box"
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+#: What Docker leaves to root in a container, without raw sockets: chown, dac_override, fowner, fsetid, kill, setgid,
+#: setuid, setpcap, net_bind_service, sys_chroot, mknod, setfcap. Not to trace: process 1 and its memory are not root's.
+CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 27, 31)
+
+
+def users(pid: int) -> str:
+    """The line for uid_map and gid_map of a process with this number."""
+    return f"0 {OUTSIDE + USERS * (pid % RANGES)} {USERS}\n"
+
+
+def open_folders(machine: Json) -> dict[str, int]:
+    """Descriptors of every folder of the host that will be shown, before mounts cover them."""
+    wanted = [path for _, lower in machine["mounts"] for path in lower] + [path for path, _ in machine["shown"]]
+    return {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in wanted}
+
+
+def show_folders(machine: Json, found: dict[str, int], root: str, namespace: int | None) -> bool:
+    """Mount the layers and what is shown below ``root``, read only. Whether their users are the machine's."""
+    mapped = namespace is not None
+    for i, (_, lower) in enumerate(machine["mounts"]):
+        for j, path in enumerate(lower):
+            target = f"{root}{LAYERS}/{i}.{j}"
+            os.makedirs(target)
+            mapped &= _show(found[path], target, namespace)
+    for i, (path, _) in enumerate(machine["shown"]):
+        target = f"{root}{SHOWN}/{i}"
+        os.makedirs(target)
+        _show(found[path], target, namespace)
+    for folder in (ROOT, UPPER):
+        os.makedirs(root + folder, exist_ok=True)
+    for fd in found.values():
+        os.close(fd)
+    return mapped
+
+
+def _show(fd: int, target: str, namespace: int | None) -> bool:
+    if namespace is not None:
+        with contextlib.suppress(OSError):
+            linux.mount_with_users(fd, target, namespace)
+            return True
+    linux.mount(f"/proc/self/fd/{fd}", target, None, linux.MS_BIND)
+    flags = linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
+    linux.mount("none", target, None, flags | linux.locked_flags(target))
+    return False
+
+
+def namespace_of_users() -> int:
+    """A descriptor of a user namespace with the range of a machine that this process starts."""
+    ready, go = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(go[1])
+        linux.unshare(linux.CLONE_NEWUSER)
+        os.write(ready[1], b"x")
+        os.read(go[0], 1)
+        os._exit(0)
+    try:
+        os.close(ready[1])
+        if not os.read(ready[0], 1):
+            raise OSError("no user namespace could be made for the layers")
+        for name in ("uid_map", "gid_map"):
+            with open(f"/proc/{pid}/{name}", "w") as file:
+                file.write(users(os.getpid()))
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        for fd in (ready[0], *go):
+            os.close(fd)
+        os.waitpid(pid, 0)
+
+
+def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
+    """In a new mount namespace: put the machine together and make it the root. A descriptor of what is written."""
+    machine = settings["machine"]
+    options = f"size={settings['scratch_bytes']},nr_inodes={settings['scratch_files']},mode=755"
+    linux.mount("machine", UPPER, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+    for i, (place, lower) in enumerate(machine["mounts"]):
+        upper, work, target = f"{UPPER}/upper/{i}", f"{UPPER}/work/{i}", ROOT + place
+        os.makedirs(upper)
+        os.makedirs(work)
+        _like(f"{LAYERS}/{i}.0", upper)
+        _in_root(target, os.makedirs)
+        os.chdir(LAYERS)  # a mount's options are at most a page: short names leave room for hundreds of layers
+        lowers = ":".join(f"{i}.{j}" for j in range(len(lower)))
+        data = f"lowerdir={lowers},upperdir={upper},workdir={work},userxattr"
+        linux.mount("overlay", target, "overlay", linux.MS_NOSUID | linux.MS_NODEV, data)
+    for i, (_, place) in enumerate(machine["shown"]):
+        _in_root(ROOT + place, os.makedirs)
+        linux.mount(f"{SHOWN}/{i}", ROOT + place, None, linux.MS_BIND)
+    for folder in ("proc", "dev", "sys", "tmp"):
+        if os.path.islink(f"{ROOT}/{folder}") or os.path.isfile(f"{ROOT}/{folder}"):
+            os.remove(f"{ROOT}/{folder}")  # an image's own; a mount needs a folder
+        _in_root(f"{ROOT}/{folder}", os.makedirs)
+    os.chmod(f"{ROOT}/tmp", 0o1777)
+    mount_proc(f"{ROOT}/proc")
+    _make_devices(settings)
+    written = linux.out_of_the_way(os.open(f"{UPPER}/upper", os.O_RDONLY | os.O_DIRECTORY))
+    linux.pivot_root(ROOT)
+    return written
+
+
+def _like(folder: str, upper: str) -> None:
+    """An overlay's top folder has the owner and permissions of the upper one."""
+    info = os.stat(folder)
+    os.chmod(upper, stat.S_IMODE(info.st_mode))
+    with contextlib.suppress(OSError):
+        os.chown(upper, info.st_uid, info.st_gid)
+
+
+def _in_root(path: str, make: Callable[[str], None]) -> None:
+    """Make a folder where none is. A layer may hold anything there, a link that leads out of the machine too."""
+    if os.path.realpath(path) != path:
+        raise OSError(f"{path.removeprefix(ROOT)} in the machine is a link, and something has to be mounted there")
+    if not os.path.isdir(path):
+        make(path)
+
+
+def _make_devices(settings: Json) -> None:
+    linux.mount("devices", f"{ROOT}/dev", "tmpfs", linux.MS_NOSUID, "size=64k,nr_inodes=1k,mode=755")
+    for name in DEVICES:
+        target = f"{ROOT}/dev/{name}"
+        open(target, "w").close()
+        linux.mount(f"/dev/{name}", target, None, linux.MS_BIND)
+    for name in ("pts", "shm"):
+        os.mkdir(f"{ROOT}/dev/{name}")
+    for name, target in {
+        "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx",
+    }.items():  # fmt: skip
+        os.symlink(target, f"{ROOT}/dev/{name}")
+    options = f"size={settings['scratch_bytes'] // 4},nr_inodes={settings['scratch_files']},mode=1777"
+    linux.mount("shm", f"{ROOT}/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+    modes = "newinstance,ptmxmode=0666,mode=0620,max=64"
+    linux.mount("devpts", f"{ROOT}/dev/pts", "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, modes)
+
+
+def hardener(memfd: bool, affinity: bool) -> Callable[[], None]:
+    """What every fork does before anything foreign comes to it: root keeps :data:`CAPABILITIES`, and no others."""
+    program = seccomp.filter_program(memfd=memfd, affinity=affinity, machine=True)
+
+    def harden() -> None:
+        linux.keep_capabilities(CAPABILITIES)
+        linux.set_dumpable(True)
+        linux.go_first_when_memory_is_short()
+        seccomp.install(program)
+
+    return harden

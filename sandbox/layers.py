@@ -1,0 +1,240 @@
+"""Layers of machines: what was written in one, unpacked into folders of the host.
+
+There is one folder for each of the machine's overlays. Nothing in a layer is trusted, so nobody but its owner may look
+into the folder that layers are kept in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from rollenv.sandbox.inside.archive import OPAQUE, PAX_OPAQUE
+
+#: What the name of a folder begins with that is not complete; none so young (seconds) is removed.
+_UNFINISHED, _YOUNG = ".made-", 60.0
+#: Folders whose contents can be made again, and the seconds after which what nobody has asked for is removed.
+_CACHES, _UNUSED = ("layers", "roots"), 30 * 86400.0
+
+
+def store() -> Path:
+    """Where layers and unpacked roots are kept: ``$ROLLENV_CACHE/machines``, else below ``~/.cache/rollenv``."""
+    root = Path(os.environ.get("ROLLENV_CACHE") or Path.home() / ".cache" / "rollenv") / "machines"
+    root.mkdir(parents=True, exist_ok=True)
+    root.chmod(0o700)  # a file in it may be set-user-id, and it comes from untrusted code
+    return root
+
+
+@contextlib.contextmanager
+def made(target: Path) -> Iterator[Path | None]:
+    """A new folder that becomes ``target`` once it is complete; None if that is there. Processes may race."""
+    if target.exists():
+        with contextlib.suppress(OSError):  # it may be another user's
+            os.utime(target)
+        yield None
+        return
+    with temporary(target.parent) as folder:
+        yield folder
+        folder.chmod(0o755)
+        with contextlib.suppress(OSError):  # another process was faster
+            folder.rename(target)
+
+
+@contextlib.contextmanager
+def temporary(parent: Path | None = None) -> Iterator[Path]:
+    """A new folder that is gone afterwards. What killed processes left of theirs is removed by the next.
+
+    Args:
+        parent: where it is; by default among the layers.
+    """
+    parent = parent or store() / "layers"
+    parent.mkdir(parents=True, exist_ok=True)
+    _sweep(parent)
+    folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
+    with _locked(folder):
+        try:
+            yield folder
+        finally:
+            remove(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """While a folder is locked by this process.
+
+    Raises:
+        OSError: if another process holds it.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what processes left that were killed while they made it, and what has long not been used."""
+    for folder in parent.glob(f"{_UNFINISHED}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_ctime > _YOUNG:
+                with _locked(folder):
+                    remove(folder)
+    for folder in parent.iterdir() if parent.name in _CACHES else ():
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _UNUSED:
+                remove(folder.rename(folder.with_name(f"{_UNFINISHED}{folder.name}")))
+
+
+#: A file of an archive, the archive that it is in, and its name in the layer.
+Entry = tuple[tarfile.TarInfo, tarfile.TarFile, str]
+#: Decides whether a path of the machine is kept in a layer; it may look at the contents of a file.
+Keep = Callable[[str, tarfile.TarInfo, IO[bytes] | None], bool]
+
+
+def whole(archive: tarfile.TarFile) -> Iterator[Entry]:
+    """Everything in an archive, under its own name."""
+    for member in archive:
+        yield member, archive, member.name
+
+
+def layer_of(archive: IO[bytes], folder: Path, places: Sequence[str], keep: Keep | None = None) -> None:
+    """Unpack what a machine of this image has written into a folder that becomes a layer.
+
+    Args:
+        archive: what :meth:`Machine.pack` wrote.
+        folder: a new, empty folder.
+        places: where the machine's overlays are mounted, the root's ("") first.
+        keep: decides what is kept; by default everything.
+    """
+
+    def entries() -> Iterator[Entry]:
+        dropped: set[str] = set()
+        with tarfile.open(fileobj=archive, mode="r:") as packed:
+            for member in packed:
+                index, _, name = member.name.partition("/")
+                if not index.isdecimal() or int(index) >= len(places):
+                    continue
+                path = f"{places[int(index)]}/{name}"
+                if name and keep is not None:
+                    contents = packed.extractfile(member) if member.isreg() else None
+                    if (member.islnk() and member.linkname in dropped) or not keep(path, member, contents):
+                        dropped.add(member.name)
+                        continue
+                yield member, packed, member.name
+
+    unpack(entries(), folder)
+
+
+def unpack(entries: Iterator[Entry], folder: Path) -> None:
+    """Unpack files, folders, links and removals below a folder, whatever the names in the archive say.
+
+    Owners are kept where this process may give files away, and set-user-id bits with them.
+
+    Args:
+        entries: what to unpack.
+        folder: where to.
+    """
+    times: list[tuple[Path, float]] = []
+    parent: Path | None = None  # that was looked at for the entry before
+    for member, archive, name in entries:
+        parts = [part for part in PurePosixPath(name).parts if part not in ("/", ".")]
+        if ".." in parts or not parts:
+            continue
+        target = folder.joinpath(*parts)
+        if target.parent != parent:
+            parent = None
+            if not _is_real(folder, target.parent):
+                continue
+            parent = target.parent
+        _unpack_one(member, archive, target, folder)
+        if member.isdir():
+            times.append((target, member.mtime))
+    for target, mtime in reversed(times):
+        with contextlib.suppress(OSError):
+            os.utime(target, (mtime, mtime), follow_symlinks=False)
+
+
+def _is_real(folder: Path, parent: Path) -> bool:
+    """Whether every folder on the way is one, and no link; missing ones are made."""
+    current = folder
+    for part in parent.relative_to(folder).parts:
+        current /= part
+        if not os.path.lexists(current):
+            current.mkdir()
+        elif not stat.S_ISDIR(os.lstat(current).st_mode):
+            return False
+    return True
+
+
+def _unpack_one(member: tarfile.TarInfo, archive: tarfile.TarFile, target: Path, folder: Path) -> None:
+    if os.path.lexists(target) and not (member.isdir() and target.is_dir() and not target.is_symlink()):
+        shutil.rmtree(target) if target.is_dir() and not target.is_symlink() else target.unlink()
+    if member.isdir():
+        target.mkdir(exist_ok=True)
+    elif member.issym():
+        target.symlink_to(member.linkname)
+    elif member.islnk():
+        source = folder.joinpath(*(p for p in PurePosixPath(member.linkname).parts if p not in ("/", "..", ".")))
+        if source.is_file() and not source.is_symlink() and _is_real(folder, source.parent):
+            os.link(source, target)
+        return
+    elif member.isreg():
+        _write(member, archive, target)
+    elif member.isfifo():
+        os.mkfifo(target)
+    elif member.ischr() and (member.devmajor, member.devminor) == (0, 0):
+        os.mknod(target, stat.S_IFCHR | 0o600, os.makedev(0, 0))  # what was removed
+        return
+    else:
+        return  # devices are not the machine's to have
+    if not member.issym():
+        _set_attributes(member, target)
+    with contextlib.suppress(PermissionError):
+        os.chown(target, member.uid, member.gid, follow_symlinks=False)
+    if not member.issym():
+        target.chmod(member.mode & 0o7777)
+    with contextlib.suppress(OSError):
+        os.utime(target, (member.mtime, member.mtime), follow_symlinks=False)
+
+
+def _write(member: tarfile.TarInfo, archive: tarfile.TarFile, target: Path) -> None:
+    """A file's contents; holes stay holes."""
+    contents = archive.extractfile(member)
+    assert contents is not None
+    with open(target, "xb") as file:
+        for start, length in member.sparse if member.issparse() else [(0, member.size)]:  # type: ignore[misc, union-attr]
+            contents.seek(start)
+            file.seek(start)
+            while length > 0 and (piece := contents.read(min(length, 1 << 20))):
+                file.write(piece)
+                length -= len(piece)
+        file.truncate(member.size)
+
+
+def _set_attributes(member: tarfile.TarInfo, target: Path) -> None:
+    """A folder that hides what is below it has to say so; the others are lost where files have none."""
+    for key, value in member.pax_headers.items():
+        name = key.removeprefix("SCHILY.xattr.")
+        data = value.encode("utf-8", "surrogateescape")
+        if key == PAX_OPAQUE and value == "y":
+            os.setxattr(target, OPAQUE, b"y")
+        elif name != key and name.startswith("user.") and not name.startswith("user.overlay."):
+            with contextlib.suppress(OSError):
+                os.setxattr(target, name, data, follow_symlinks=False)
+
+
+def remove(folder: Path) -> None:
+    """Remove a layer, whatever the permissions of its folders."""
+    for path, _, _ in os.walk(folder):
+        os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)

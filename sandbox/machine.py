@@ -1,0 +1,291 @@
+"""A small computer: a whole root file system that can be written to, with users, daemons and terminals."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Self
+
+from rollenv.core import UsageError
+from rollenv.sandbox import local
+from rollenv.sandbox.errors import IsolationError, NotFound, SandboxError
+from rollenv.sandbox.images import Image
+from rollenv.sandbox.inside.machine import CAPABILITIES
+from rollenv.sandbox.layers import Entry, Keep, layer_of, unpack
+from rollenv.sandbox.network import AllowList
+from rollenv.sandbox.sandbox import Sandbox
+from rollenv.sandbox.types import CommandResult, Limits
+from rollenv.sandbox.worker import Json
+
+#: What one command may use, and the whole machine: its files are in memory.
+LIMITS = Limits(seconds=120.0, memory_mb=3072, processes=512, disk_mb=2048, files=200_000, open_files=4096)
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: Seconds for packing all files.
+_PACKING = 600.0
+#: Says what holds the shell that runs it.
+_PROBE = r"""
+while read -r line; do echo "$line"; done < /proc/self/status
+read -r inside outside count < /proc/self/uid_map; echo "outside $outside"
+networks=-2; while read -r line; do networks=$((networks + 1)); done < /proc/net/dev; echo "networks $networks"
+(echo 0 > /proc/sys/kernel/core_uses_pid) 2> /dev/null && echo "wrote settings"
+exit 0
+"""
+
+
+class Machine(Sandbox):
+    """A sandbox whose code is root of a system of its own: it may install, change and remove anything in it.
+
+    It has no network but its own loopback, unless ``network`` lists hosts that it may reach. What it leaves running
+    stays until the machine ends. Its root is nobody outside. Commands, files, terminals and ports work as in a
+    :class:`Sandbox`; there are no contexts for cells.
+    """
+
+    image: Image
+
+    @classmethod
+    def create(  # type: ignore[override]
+        cls,
+        image: Image | None = None,
+        *,
+        limits: Limits | None = None,
+        env: Mapping[str, str] | None = None,
+        shown: Mapping[str, str | os.PathLike[str]] | None = None,
+        network: Sequence[str] = (),
+        tunnels: Mapping[int, str] | None = None,
+        timeout: float | None = None,
+    ) -> Self:
+        """Start a machine.
+
+        Args:
+            image: its root file system; by default the host's programs, see :meth:`Image.host`.
+            limits: of every command, and of the machine's memory, processes and files together.
+            env: environment variables of everything that runs, on top of the image's.
+            shown: folders of the host that it can read: where they appear, to where they are.
+            network: hosts that it can reach through a proxy, see :class:`~rollenv.sandbox.network.AllowList`; by
+                default none.
+            tunnels: ports of its loopback that lead to addresses (``HOST:PORT``) that this process can reach.
+            timeout: lifetime in seconds; by default unlimited.
+
+        Raises:
+            IsolationError: if this host does not allow one, or it is less isolated than it has to be.
+            NotFound: if a folder of the image has been removed.
+            UsageError: if a folder that is to be shown is none, or ``network`` is no list of hosts.
+        """
+        image = image or Image.host()
+        folders = [[os.fspath(path), place] for place, path in (shown or {}).items()]
+        for path, place in folders:
+            if not os.path.isdir(path) or not place.startswith("/"):
+                raise UsageError(f"shown={{{place!r}: {path!r}}}: it takes a folder of the host, for an absolute path")
+        if gone := [path for _, lower in image.mounts for path in lower if not os.path.isdir(path)]:
+            raise NotFound(f"the image's layer {gone[0]} is not there any more: build or commit it again")
+        settings = {"mounts": [[place, list(lower)] for place, lower in image.mounts], "shown": folders}
+        allowed = AllowList(network) if network else None
+        worker = local.start(limits or LIMITS, machine=settings, network=allowed, tunnels=tunnels)
+        worker.env = {"PATH": PATH, "LANG": "C.UTF-8", **image.env, **worker.about["proxies"]}
+        machine = cls(worker, "local", env)
+        machine.image, machine._shell = image, image.shell
+        try:
+            machine._prove()
+            machine.set_timeout(timeout)
+        except BaseException:
+            machine.kill()
+            raise
+        return machine
+
+    def _prove(self) -> None:
+        """Look from inside at what holds the code, with nothing but a shell."""
+        done = self.commands.run(["/bin/sh", "-c", _PROBE], cwd="/", user="0")
+        said = dict(words for line in done.stdout.splitlines() if len(words := line.split(maxsplit=1)) == 2)
+        if not said:
+            why = done.error.value if done.error else f"its shell said nothing and ended with {done.exit_code}"
+            raise IsolationError(f"the machine did not start: {why}. {done.stderr.strip()[-300:]}")
+        wrong = []
+        if said.get("NoNewPrivs:") != "1" or said.get("Seccomp:") != "2":
+            wrong.append("system calls are not filtered")
+        if int(said.get("CapEff:", "f" * 16), 16) & ~sum(1 << capability for capability in CAPABILITIES):
+            wrong.append("root has rights that it must not have")
+        if os.geteuid() == 0 and said.get("outside", "0") == "0":
+            wrong.append("its root is the host's")
+        if said.get("networks") != "1":
+            wrong.append("it has a network")
+        if "wrote" in said:
+            wrong.append("the kernel's settings can be written")
+        if wrong:
+            raise IsolationError(f"the machine is not isolated: {'; '.join(wrong)}. {done.stderr.strip()[-300:]}")
+        self._worker.about["isolation"] = {"own_users": bool(self._worker.about["own_users"])}
+
+    def _place(self, cwd: str | None, user: str | None) -> Json:
+        return {"cwd": cwd or self.image.workdir, "user": user or self.image.user}
+
+    def run_code(self, *_: Any, **__: Any) -> Any:
+        """Not here: a machine has its own interpreters, see :meth:`run`."""
+        raise UsageError("a machine runs commands with its own programs: machine.run('python3 -c ...')")
+
+    def run(self, command: str | Sequence[str], **settings: Any) -> CommandResult:
+        """Run a command to its end, as :meth:`Commands.run` does.
+
+        Args:
+            command: a line for the image's shell, or the words of a program.
+            settings: ``cwd``, ``env``, ``user``, ``timeout``, ``stdin``, ``on_stdout``, ``on_stderr``.
+        """
+        return self.commands.run(command, **settings)
+
+    def end_processes(self) -> None:
+        """Kill everything that runs, daemons too, and wait until it is gone. Files stay."""
+        self._worker.request("end_all")
+
+    def upload(self, source: str | os.PathLike[str], target: str, *, mode: int | None = None) -> None:
+        """Copy a file or folder of the host into the machine; its files belong to root.
+
+        Args:
+            source: a file, or a folder whose contents go into ``target``. Links are copied as links.
+            target: an absolute path. Folders on the way are made. What is there stays, unless it has the same name.
+            mode: permissions of files; by default their own.
+
+        Raises:
+            SandboxError: if the machine could not take them.
+        """
+        with tempfile.TemporaryFile() as file:
+            with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+                _add(archive, Path(source), mode)
+            file.seek(0)
+            self.unpack(file.read(), target)
+
+    def unpack(self, archive: bytes, target: str) -> None:
+        """Unpack a tar archive into a folder of the machine, as root.
+
+        Args:
+            archive: the bytes of a .tar.
+            target: an absolute path.
+
+        Raises:
+            SandboxError: if the machine could not take them.
+        """
+        self.files._perform("untar", _absolute(target), archive)
+
+    def download(self, source: str, target: str | os.PathLike[str], most: int = 1 << 30) -> None:
+        """Copy a file or the contents of a folder out of the machine. Only files, folders and links inside are copied.
+
+        Args:
+            source: an absolute path.
+            target: where it goes; a folder is made if it has to be.
+            most: bytes of all files together.
+
+        Raises:
+            NotFound: if there is no such file.
+            SandboxError: if it is too large.
+        """
+        data = self.files._perform("tar", _absolute(source), most=most)
+        with tempfile.TemporaryFile() as file:
+            file.write(data)
+            file.seek(0)
+            with tarfile.open(fileobj=file) as archive:
+                Path(target).mkdir(parents=True, exist_ok=True)
+                unpack(_harmless(archive, most), Path(target))
+
+    def pack(self, file: IO[bytes]) -> None:
+        """Write everything that was written in the machine, as an archive for :func:`layers.layer_of`.
+
+        What runs may change files meanwhile: call :meth:`pause` or :meth:`end_processes` before.
+
+        Raises:
+            SandboxError: if it could not be finished.
+        """
+        limits = self._worker.limits
+        most = (limits.disk_mb << 21) + (limits.files << 14)
+        fields = self._worker.run_fields(_PACKING) | {"output_bytes": most, "processes": None, "file_bytes": None}
+        fields |= {"memory_bytes": None}
+
+        def take(name: str, data: bytes) -> None:
+            if name == "stdout":
+                file.write(data)
+
+        done = self._worker.request("pack", wait=_PACKING, on_bytes=take, **fields)
+        if done.get("exit_code") != 0:
+            raise SandboxError(f"the machine's files could not be packed: {done}")
+
+    def commit(self, folder: str | os.PathLike[str], *, keep: Keep | None = None) -> Image:
+        """An image with everything that was written in the machine: a snapshot from which others can be made.
+
+        What runs is paused meanwhile. Files that lie more than 256 folders deep are left out.
+
+        Args:
+            folder: a folder that does not exist yet or is empty. It has to stay as long as the image is used.
+            keep: decides which files are kept; by default all.
+        """
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile() as file:
+            with self._still():
+                self.pack(file)
+            file.seek(0)
+            layer_of(file, target, [place for place, _ in self.image.mounts], keep)
+        return self.image.over(target)
+
+    @contextlib.contextmanager
+    def _still(self) -> Iterator[None]:
+        """While nothing in it changes."""
+        if self._worker.paused:
+            yield
+            return
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
+
+    def snapshot(self) -> bytes:
+        """Not here: see :meth:`commit`, which makes an image."""
+        raise UsageError("a machine's snapshot is an image: machine.commit(folder), then Machine.create(image)")
+
+
+def _absolute(path: str) -> str:
+    if not path.startswith("/"):
+        raise UsageError(f"a path in a machine must be absolute, got {path!r}")
+    return path
+
+
+def _add(archive: tarfile.TarFile, source: Path, mode: int | None) -> None:
+    """A file under its name, or the contents of a folder; everything as root's."""
+
+    def own(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        if mode is not None and member.isreg():
+            member.mode = mode
+        return member
+
+    if source.is_dir():
+        for inner in sorted(source.iterdir()):
+            archive.add(inner, inner.name, filter=own)
+    elif source.is_file():
+        archive.add(source, source.name, filter=own)
+    else:
+        raise UsageError(f"there is no file or folder {source} to upload")
+
+
+def _harmless(archive: tarfile.TarFile, most: int) -> Iterator[Entry]:
+    """Files, folders and links inside of an untrusted archive, as this process's own. Others are left out."""
+    for member in archive:
+        most -= member.size if member.isreg() else 0
+        if most < 0 or member.issparse() or not (member.isreg() or member.isdir() or _stays_inside(member)):
+            continue
+        member.uid, member.gid = os.geteuid(), os.getegid()
+        member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
+        member.pax_headers = {}
+        yield member, archive, member.name
+
+
+def _stays_inside(member: tarfile.TarInfo) -> bool:
+    """Whether a link leads nowhere else: up no further than it lies deep, and then only down."""
+    up = member.linkname.split("/")
+    while up and up[0] == "..":
+        up = up[1:]
+    steps = member.linkname.count("/") + 1 - len(up)
+    depth = len(posixpath.normpath(member.name).split("/")) - 1
+    return member.issym() and not member.linkname.startswith("/") and ".." not in up and steps <= depth

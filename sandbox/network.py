@@ -1,0 +1,277 @@
+"""The way out of a machine: an HTTP proxy that lets it reach the hosts on a list, and no others.
+
+A machine has no network but its own loopback. There it finds the proxy: a socket that listens inside, and that this
+process, which has a network, accepts from. Programs that heed HTTPS_PROXY and HTTP_PROXY use it: pip, curl, git, npm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import re
+import socket
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from rollenv.core import UsageError
+from rollenv.sandbox.listening import Listening
+
+logger = logging.getLogger(__name__)
+
+#: Connections of a machine at a time.
+MAX_CONNECTIONS = 64
+#: Ports that an entry without one allows.
+PORTS = (80, 443)
+#: Bytes of a request's head; seconds until it is there and until a host answers; seconds of silence in a connection.
+_HEAD, _PATIENCE, _SILENCE = 1 << 16, 30.0, 600.0
+_NAME = re.compile(r"(?=.{1,253}$)(\*|(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*)")
+#: Header lines that are between a client and its proxy.
+_OWN = (b"proxy-", b"connection:", b"keep-alive:", b"host:")
+
+Networks = list[ipaddress.IPv4Network | ipaddress.IPv6Network]
+
+
+class Refused(Exception):
+    """A request that is not carried out: the status, and why."""
+
+    def __init__(self, status: str, why: str):
+        super().__init__(why)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class _Entry:
+    host: str
+    port: int | None
+
+    def allows(self, host: str, port: int) -> bool:
+        named = self.host in ("*", host) or (self.host.startswith("*.") and host.endswith(self.host[1:]))
+        return named and (port == self.port if self.port else port in PORTS)
+
+
+class AllowList:
+    """Hosts that may be reached.
+
+    An entry is a name (``pypi.org``), all names below one (``*.debian.org``), ``*`` for every name, an address or a
+    range of addresses (``10.0.0.0/8``); with ``:PORT`` for one port, else 80 and 443. A name leads to addresses of the
+    public internet only, unless a range on the list holds the address: nobody reaches this host or its neighbours by
+    a name that leads there.
+
+    Raises:
+        UsageError: an entry is none of these.
+    """
+
+    def __init__(self, hosts: Sequence[str]):
+        if isinstance(hosts, str):
+            raise UsageError(f"network={hosts!r}: it takes a list of hosts, such as [{hosts!r}]")
+        self.hosts = tuple(hosts)
+        self.names: list[_Entry] = []
+        self.ranges: list[tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, int | None]] = []
+        for entry in self.hosts:
+            self._add(entry)
+
+    def _add(self, entry: str) -> None:
+        host, port = _with_port(entry)
+        try:
+            self.ranges.append((ipaddress.ip_network(host), port))
+            return
+        except ValueError:
+            pass
+        if not _NAME.fullmatch(host.lower()):
+            raise UsageError(f"network entry {entry!r} is no host name, *.NAME, address or range of addresses")
+        self.names.append(_Entry(host.lower(), port))
+
+    def addresses(self, host: str, port: int) -> list[str]:
+        """Where a host may be reached.
+
+        Args:
+            host: its name or address.
+            port: the port.
+
+        Raises:
+            Refused: it is not on the list, or has no address that may be reached.
+        """
+        literal = _address(host)
+        if literal is None and not any(entry.allows(host.lower().rstrip("."), port) for entry in self.names):
+            raise Refused("403 Forbidden", f"{host}:{port} is not on this machine's list: {', '.join(self.hosts)}")
+        found = [host] if literal else _resolved(host, port)
+        good = [address for address in found if self._reachable(address, port, literal is None)]
+        if not good:
+            raise Refused("403 Forbidden", f"{host}:{port} is at {', '.join(found)}, which this machine may not reach")
+        return good
+
+    def _reachable(self, address: str, port: int, named: bool) -> bool:
+        where = _address(address)
+        if where is None:
+            return False
+        listed = any(where in network and port in ((own,) if own else PORTS) for network, own in self.ranges)
+        return listed or (named and ((where.is_global and not where.is_multicast) or self._covers(where)))
+
+    def _covers(self, where: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+        return any(where in network for network, _ in self.ranges)
+
+
+def _with_port(entry: str) -> tuple[str, int | None]:
+    if not isinstance(entry, str):
+        raise UsageError(f"network entry {entry!r} is no text")
+    host, colon, port = entry.rpartition(":")
+    if not colon or _address(entry) or "/" in entry:
+        return entry.strip("[]"), None
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise UsageError(f"network entry {entry!r}: a port is a number from 1 to 65535")
+    return host.strip("[]"), int(port)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address, with the IPv4 address in an IPv6 one as such."""
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return (isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped) or found
+
+
+def _resolved(host: str, port: int) -> list[str]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise Refused("502 Bad Gateway", f"{host} has no address: {error}") from error
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+class _WayOut(Listening):
+    """Carries connections of one machine to the outside.
+
+    Args:
+        listening: a socket that listens in the machine; it is closed at the end.
+    """
+
+    def __init__(self, listening: socket.socket):
+        super().__init__(listening, MAX_CONNECTIONS)
+
+    def _joined(self, client: socket.socket, server: socket.socket, first: bytes = b"") -> None:
+        """Carry bytes both ways, the first of them to the server."""
+        with server:
+            self._open.add(server)
+            try:
+                server.sendall(first)
+                _relay(client, server)
+            finally:
+                self._open.discard(server)
+
+
+class Tunnel(_WayOut):
+    """Leads from a port of the machine to an address here.
+
+    Args:
+        listening: a socket that listens in the machine; it is closed at the end.
+        address: ``HOST:PORT``.
+    """
+
+    def __init__(self, listening: socket.socket, address: str):
+        host, _, port = address.rpartition(":")
+        self._address = host, int(port)
+        super().__init__(listening)
+
+    def carry(self, client: socket.socket) -> None:
+        self._joined(client, socket.create_connection(self._address, _PATIENCE))
+
+
+class Gateway(_WayOut):
+    """An HTTP proxy.
+
+    Args:
+        listening: a socket that listens in the machine; it is closed at the end.
+        allowed: what may be reached.
+    """
+
+    def __init__(self, listening: socket.socket, allowed: AllowList):
+        self.allowed = allowed
+        super().__init__(listening)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Environment variables that lead programs of the machine to it."""
+        address = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        names = {"http_proxy": address, "https_proxy": address, "no_proxy": "localhost,127.0.0.1"}
+        return names | {name.upper(): value for name, value in names.items()}
+
+    def carry(self, client: socket.socket) -> None:
+        client.settimeout(_PATIENCE)
+        try:
+            head, rest = _head(client)
+            host, port, first = _asked(head)
+            server = self._connected(host, port)
+        except Refused as refused:
+            logger.info("a machine was refused: %s", refused)
+            text = f"{refused}\n".encode()
+            answer = f"HTTP/1.1 {refused.status}\r\nContent-Type: text/plain\r\nContent-Length: {len(text)}\r\n"
+            client.sendall(answer.encode() + b"Connection: close\r\n\r\n" + text)
+            return
+        if not first:
+            client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        self._joined(client, server, first + rest)
+
+    def _connected(self, host: str, port: int) -> socket.socket:
+        why: OSError | None = None
+        for address in self.allowed.addresses(host, port):
+            try:
+                return socket.create_connection((address, port), _PATIENCE)
+            except OSError as error:
+                why = error
+        raise Refused("502 Bad Gateway", f"{host}:{port} could not be reached: {why}")
+
+
+def _head(client: socket.socket) -> tuple[bytes, bytes]:
+    """The head of a request with its last line end, and what came after it."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        if len(data) > _HEAD:
+            raise Refused("431 Request Header Fields Too Large", f"a request's head has at most {_HEAD} bytes")
+        more = client.recv(1 << 14)
+        if not more:
+            raise Refused("400 Bad Request", "the request has no end")
+        data += more
+    head, _, rest = data.partition(b"\r\n\r\n")
+    return head, rest
+
+
+def _asked(head: bytes) -> tuple[str, int, bytes]:
+    """Host and port of a request, and the head that the host gets; nothing of it for CONNECT."""
+    first, *lines = head.split(b"\r\n")
+    try:
+        method, target, version = first.decode("ascii").split(" ")
+        split = urlsplit(f"//{target}" if method == "CONNECT" else target)
+        host, port = split.hostname, split.port
+    except ValueError as error:
+        raise Refused("400 Bad Request", f"{first[:200]!r} is no request: {error}") from error
+    if not host or (method == "CONNECT" and not port) or (method != "CONNECT" and split.scheme != "http"):
+        raise Refused("400 Bad Request", f"{first[:200]!r} is no request to a proxy: http://HOST/ or CONNECT HOST:PORT")
+    if method == "CONNECT":
+        return host, port or 443, b""
+    path = (split.path or "/") + (f"?{split.query}" if split.query else "")
+    kept = [line for line in lines if not line.lower().startswith(_OWN)]
+    named = f"Host: {split.netloc.rpartition('@')[2]}".encode()
+    head = b"\r\n".join([f"{method} {path} {version}".encode(), named, *kept, b"Connection: close", b"", b""])
+    return host, port or 80, head
+
+
+def _relay(client: socket.socket, server: socket.socket) -> None:
+    """Carry bytes both ways until both sides have ended, or nothing came for a while."""
+    for side in (client, server):
+        side.settimeout(_SILENCE)
+    back = threading.Thread(target=_copy, args=(server, client), name="sandbox-way-back", daemon=True)
+    back.start()
+    _copy(client, server)
+    back.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)

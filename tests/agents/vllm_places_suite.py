@@ -1,0 +1,240 @@
+"""vLLM in this process, in Ray actors and behind a server: the same tokens, versions and log-probabilities everywhere.
+
+Not collected by itself: ``test_vllm.py`` runs it in an interpreter that has vLLM.
+"""
+
+import asyncio
+import random
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from vllm_places import PLACES, adapter_of, engine_in, runner, save_model
+
+from rollenv import UsageError
+from rollenv.agents.base import ContextFull
+from rollenv.agents.engines.adapters import Adapter
+from rollenv.agents.engines.base import EngineFailed, EngineLost, Sampling
+from rollenv.agents.engines.scoring import score
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def placed(request, folder, tmp_path_factory):
+    with engine_in(request.param, folder, tmp_path_factory.mktemp("logs") / "server.log") as (engine, kill):
+        yield engine, kill
+
+
+@pytest.fixture
+def model(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@pytest.fixture
+def engine(placed, model):
+    engine, _ = placed
+    runner.run(engine.update_weights(model.state_dict().items()))
+    return engine
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """What the first place drew, for the others to compare."""
+    return {}
+
+
+def prompt(n, seed=0):
+    rng = random.Random(seed)
+    return tuple(rng.randrange(10, 250) for _ in range(n))
+
+
+async def play(engine, prompts, sampling):
+    return await asyncio.gather(*(engine.generate(p, sampling, random.Random(s)) for s, p in enumerate(prompts)))
+
+
+def generated(model, asked, tokens):
+    if not tokens:
+        return []
+    ids = torch.tensor([asked])
+    more = {"do_sample": False, "max_new_tokens": tokens, "min_new_tokens": tokens, "pad_token_id": 0}
+    return model.generate(ids, attention_mask=torch.ones_like(ids), **more)[0, len(asked) :].tolist()
+
+
+def changed(model, seed=1):
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.02 * torch.randn_like(weight)
+    return model
+
+
+def check_scores(model, prompts, responses, temperature=1.0):
+    with torch.no_grad():
+        scores = score(model, prompts, [tuple(r.ids) for r in responses], temperature)
+    for row, response in enumerate(responses):
+        assert len(response.ids) == len(response.logprobs) == len(response.versions) > 0
+        assert scores.logprobs[row][scores.mask[row].bool()].tolist() == pytest.approx(response.logprobs, abs=1e-3)
+
+
+async def in_the_middle(engine, weights, count=4, sampling=None):
+    """Long responses, in the middle of which the engine gets new weights, and one that begins meanwhile."""
+    sampling = sampling or Sampling(0.0, 400)
+    long = [asyncio.ensure_future(engine.generate(prompt(20 + n, n), sampling, random.Random(n))) for n in range(count)]
+    await engine.generate(prompt(9), Sampling(1.0, 12), random.Random(0))
+    await engine.suspend()
+    long.append(asyncio.ensure_future(engine.generate(prompt(20 + count, count), sampling, random.Random(count))))
+    await asyncio.sleep(0.05)
+    await engine.update_weights(weights)
+    await engine.resume()
+    return await asyncio.gather(*long)
+
+
+def check_middle(responses, version, before, after):
+    """Each response is greedy under the old weights up to its cut, and under the new ones behind it."""
+    cuts = []
+    for n, response in enumerate(responses):
+        cut = response.versions.count(version)
+        assert response.versions == [version] * cut + [version + 1] * (len(response.ids) - cut)
+        cuts.append((cut, len(response.ids) - cut))
+        assert response.ids[: min(cut, 20)] == generated(before, prompt(20 + n, n), min(cut, 20))
+        rest = min(20, len(response.ids) - cut)
+        assert response.ids[cut : cut + rest] == generated(after, (*prompt(20 + n, n), *response.ids[:cut]), rest)
+    assert any(old and new for old, new in cuts[:-1]), "some were in the middle"
+    assert cuts[-1][0] == 0, "what begins while weights change is drawn with the new ones"
+
+
+def test_all_places_draw_the_same_with_a_seed(engine, drawn):
+    prompts = [prompt(n, n) for n in (3, 50, 17)]
+    sampling = Sampling(0.8, 12)
+    found = [r.ids for r in runner.run(play(engine, prompts, sampling))]
+    assert found == drawn.setdefault("ids", found)
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_the_sampler_and_the_trainer_agree_before_and_after_an_update(engine, model, temperature):
+    prompts = [prompt(n, n) for n in (3, 50, 17)]
+    version = engine.version
+    check_scores(model, prompts, runner.run(play(engine, prompts, Sampling(temperature, 12))), temperature)
+    runner.run(engine.update_weights(changed(model).state_dict().items()))
+    after = runner.run(play(engine, prompts, Sampling(temperature, 12)))
+    check_scores(model, prompts, after, temperature)
+    assert {v for r in after for v in r.versions} == {version + 1} == {engine.version}
+
+
+def test_unfinished_responses_go_on_with_new_weights(engine, model, folder):
+    version = engine.version
+    other = changed(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval())
+    responses = runner.run(in_the_middle(engine, other.state_dict().items()))
+    check_middle(responses, version, model, other)
+
+
+def test_the_versions_follow_the_agents_count(engine):
+    engine.version = 41
+    assert set(runner.run(play(engine, [prompt(9)], Sampling(1.0, 3)))[0].versions) == {41}
+
+
+def test_an_adapter_and_its_merged_weights_draw_alike(engine, model, folder):
+    prompts = [prompt(n, n) for n in (3, 50, 17)]
+    base = list(model.state_dict().items())
+    adapter = adapter_of(model)
+    plain = runner.run(play(engine, prompts, Sampling(1.0, 10)))
+    runner.run(engine.update_weights(adapter))
+    played = runner.run(play(engine, prompts, Sampling(1.0, 10)))
+    runner.run(engine.update_weights(adapter.merged(base)))
+    merged = runner.run(play(engine, prompts, Sampling(1.0, 10)))
+    assert [r.ids for r in played] != [r.ids for r in plain]
+    assert [r.ids for r in played] == [r.ids for r in merged]
+    for one, other in zip(played, merged, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+    model.load_state_dict(dict(adapter.merged(base)))
+    check_scores(model, prompts, played)
+
+
+def test_unfinished_responses_go_on_with_a_new_adapter(engine, model, folder):
+    base = list(model.state_dict().items())
+    models = [AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval() for _ in range(3)]
+    for seed, merged in enumerate(models):
+        merged.load_state_dict(dict(adapter_of(model, seed).merged(base)))
+    runner.run(engine.update_weights(adapter_of(model, 0)))
+    for seed in (1, 2):
+        version = engine.version
+        responses = runner.run(in_the_middle(engine, adapter_of(model, seed)))
+        check_middle(responses, version, models[seed - 1], models[seed])
+    runner.run(engine.update_weights(base))  # and back to no adapter
+    assert runner.run(play(engine, [prompt(20)], Sampling(0.0, 20)))[0].ids == generated(model, prompt(20), 20)
+
+
+def test_what_is_wrong_is_said_and_changes_nothing(engine, model):
+    with pytest.raises(ContextFull, match="leaves no room in a context of 512"):
+        runner.run(play(engine, [prompt(512)], Sampling(1.0, 1)))
+    with pytest.raises(UsageError, match="named weights"):
+        runner.run(engine.update_weights())
+    with pytest.raises(UsageError, match="cannot sleep"):
+        runner.run(engine.sleep())
+    version = engine.version
+    with pytest.raises(UsageError, match="rank"):
+        runner.run(engine.update_weights(adapter_of(model, rank=16)))
+    runner.run(engine.resume())
+    assert engine.version == version
+    assert runner.run(play(engine, [prompt(20)], Sampling(0.0, 20)))[0].ids == generated(model, prompt(20), 20)
+
+
+def test_what_is_cancelled_makes_room(engine):
+    async def cancel():
+        long = [
+            asyncio.ensure_future(engine.generate(prompt(20, n), Sampling(1.0, 400), random.Random(n)))
+            for n in range(24)
+        ]
+        await asyncio.sleep(0.1)
+        for task in long:
+            task.cancel()
+        await asyncio.gather(*long, return_exceptions=True)
+        return await engine.generate(prompt(5), Sampling(1.0, 3), random.Random(0))
+
+    assert runner.run(cancel()).ids == runner.run(play(engine, [prompt(5)], Sampling(1.0, 3)))[0].ids
+
+
+def test_when_it_dies_requests_fail_and_later_ones_end_the_rollout(placed, engine, model):
+    _, kill = placed
+
+    async def die():
+        long = [
+            asyncio.ensure_future(engine.generate(prompt(20, n), Sampling(1.0, 400), random.Random(n)))
+            for n in range(3)
+        ]
+        await engine.generate(prompt(9), Sampling(1.0, 6), random.Random(0))
+        await asyncio.to_thread(kill)
+        failed = await asyncio.gather(*long, return_exceptions=True)
+        assert all(isinstance(error, EngineFailed) for error in failed)
+        with pytest.raises(EngineLost, match=r"closed|lost.*--resume"):
+            await engine.generate(prompt(9), Sampling(1.0, 6), random.Random(0))
+
+    runner.run(die())
+    if hasattr(engine, "server"):
+        comes_back(engine, model)
+
+
+def comes_back(engine, model):
+    """A server that was started again draws nothing before it has the weights."""
+    with pytest.raises(EngineLost, match="is lost"):
+        runner.run(engine.update_weights(model.state_dict().items()))
+    engine.server.start()
+    with pytest.raises(EngineLost, match="started again and has other weights"):
+        runner.run(play(engine, [prompt(9)], Sampling(1.0, 2)))
+    runner.run(engine.update_weights(changed(model).state_dict().items()))
+    runner.run(engine.resume())
+    check_scores(model, [prompt(9)], runner.run(play(engine, [prompt(9)], Sampling(1.0, 5))))
+
+
+def test_an_adapter_of_another_kind_is_refused(model):
+    adapter = adapter_of(model)
+    with pytest.raises(UsageError, match="use_dora"):
+        Adapter({**adapter.config, "use_dora": True}, adapter.tensors)
+    with pytest.raises(UsageError, match="are named"):
+        Adapter(adapter.config, {"model.layers.0.weight": torch.zeros(1)})
+    with pytest.raises(UsageError, match="the model has no"):
+        list(adapter.merged([]))

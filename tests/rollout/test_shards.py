@@ -1,0 +1,168 @@
+"""A rollout over several managers: equal to one, whichever of them are lost. In virtual time, and in Ray."""
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_stream import Policy, tasks
+from troubled import ID, Echo, register
+
+from rollenv import UsageError
+from rollenv.agents.base import OracleAgent
+from rollenv.rollout.clock import Clock
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.race import RolloutBroken
+from rollenv.rollout.shard import LocalShard
+from rollenv.rollout.shards import Fleet, ShardedManager
+from rollenv.rollout.stream import RolloutStream
+from rollenv.rollout.types import Task, Trajectory
+
+
+@pytest.fixture(autouse=True)
+def troubled():
+    with pytest.MonkeyPatch.context() as patch:
+        register(patch)
+        yield
+
+
+class Local:
+    """Shards in this process; ``alive`` are those that were started and not lost."""
+
+    def __init__(self, count, agent, **how):
+        self.alive: dict[str, LocalShard] = {}
+        self.started = 0
+
+        async def start(name):
+            self.started += 1
+            self.alive[name] = LocalShard(name, lambda: RolloutManager(agent()))
+            return self.alive[name]
+
+        self.fleet = Fleet([f"shard-{i}" for i in range(count)], start, ping_every=0, **how)
+
+    def manager(self):
+        return ShardedManager(self.fleet, clock=Clock.VIRTUAL)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_shards_give_what_one_manager_gives(count):
+    some = [Task("game:Sokoban-v0-easy", seed) for seed in range(7)]
+    expected = RolloutManager(OracleAgent(0.3)).collect(some, 3)
+    with Local(count, lambda: OracleAgent(0.3), capacity=2).manager() as manager:
+        assert manager.collect(some, 3) == expected
+        episodes = [Trajectory(task, member=member) for task in some for member in range(3)]
+        manager.play(episodes)
+    plain = [Trajectory(task, member=member) for task in some for member in range(3)]
+    with RolloutManager(OracleAgent(0.3)) as alone:
+        alone.play(plain)
+    assert episodes == plain
+
+
+def train(local, steps, *, kills=(), **how):
+    """Batches, and how old their oldest token was; shards are ended at the given seconds."""
+    rng = random.Random(0)
+
+    async def kill():
+        clock = asyncio.get_running_loop().time
+        for when in sorted(kills):
+            await asyncio.sleep(max(0.0, when - clock()))
+            there = [seat for seat in local.fleet.seats if seat.shard is not None]
+            if there:
+                rng.choice(there).shard.kill()
+
+    async def main(manager):
+        batches, ages = [], []
+        async with RolloutStream(manager, tasks(), **how) as stream:
+            killing = asyncio.create_task(kill())
+            for _ in range(steps):
+                batch = await stream.next_batch()
+                ages.append(stream.staleness(batch)["staleness/max"])
+                batches.append(batch)
+                await asyncio.sleep(3.0)
+                await stream.update_weights()
+            killing.cancel()
+        return batches, ages
+
+    with local.manager() as manager:
+        return manager.run(main(manager))
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.integers(0, 2),
+    st.integers(0, 1),
+    st.lists(st.floats(0, 60), max_size=6),
+    st.integers(0, 2**20),
+)
+def test_no_group_is_lost_doubled_or_too_old_whatever_shards_are_lost(shards, bound, extra, members, kills, seed):
+    rng = random.Random(seed)
+    local = Local(shards, lambda: Policy(lambda _: rng.uniform(0.5, 20.0)), capacity=3, max_losses=100)
+    batches, ages = train(
+        local,
+        6,
+        kills=kills,
+        groups=3,
+        group_size=2,
+        extra_groups=extra,
+        extra_members=members,
+        max_staleness=bound,
+    )
+    assert max(ages) <= bound
+    seeds = [group.task.seed for batch in batches for group in batch]
+    assert len(seeds) == len(set(seeds)) == 18, "a task came twice"
+    for group in (group for batch in batches for group in batch):
+        assert len(group.complete) == 2
+        assert all(t.task == group.task for t in group)
+        assert len({t.member for t in group}) == 2
+
+
+def test_a_shard_that_starts_later_plays_with_the_newest_weights():
+    local = Local(2, Policy, capacity=2, max_losses=5, backoff=1.0)
+    _, ages = train(local, 8, kills=[20.0], groups=4, max_staleness=1)
+    assert local.started == 3
+    assert max(ages) <= 1
+    assert {shard.manager.agent.version for shard in local.alive.values()} == {8}
+
+
+def test_what_is_cancelled_is_cancelled_in_the_shards():
+    local = Local(2, lambda: Policy(lambda seed: 2.0 + seed % 7), capacity=8)
+    with local.manager() as manager:
+        groups = manager.batch(tasks(), 3, 2, extra_groups=3, extra_members=1)
+        assert [len(group.complete) for group in groups] == [2, 2, 2]
+        assert not any(shard._playing for shard in local.alive.values())
+        assert not any(seat.work for seat in local.fleet.seats)
+
+
+def test_a_rollout_without_shards_ends_with_the_reason():
+    local = Local(2, lambda: Policy(lambda seed: 100.0), max_losses=0)
+    with pytest.raises(RolloutBroken, match=r"all 2 shards are lost for good.*shard-1 was ended"):
+        train(local, 3, kills=[1.0, 2.0], groups=2)
+
+
+def test_errors_of_the_task_are_not_taken_for_losses():
+    local = Local(2, Echo)
+    with local.manager() as manager, pytest.raises(UsageError, match="takes no argument"):
+        manager.collect([Task(ID, 0, {"nonsense": 1})])
+    assert [seat.losses for seat in local.fleet.seats] == [0, 0]
+
+
+def test_a_shard_that_does_not_answer_is_lost():
+    class Deaf(LocalShard):
+        async def ping(self):
+            await asyncio.sleep(1e6)
+
+    shards = iter([Deaf, LocalShard])
+
+    async def start(name):
+        return next(shards)(name, lambda: RolloutManager(Policy(lambda seed: 30.0)))
+
+    fleet = Fleet(["only"], start, ping_every=1.0, lost_after=5.0)
+    with ShardedManager(fleet, clock=Clock.VIRTUAL) as manager:
+        groups = manager.batch(tasks(), 2)
+    assert [len(group.complete) for group in groups] == [1, 1]
+    assert "did not answer within 5 s" in fleet.seats[0].why
+    assert fleet.begun_again == 2

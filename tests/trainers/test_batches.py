@@ -1,0 +1,221 @@
+"""Batches that are played beside training: bounds on staleness, resumes, and what stays as it was."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+
+import pytest
+import words
+
+import rollenv
+from rollenv import registry
+from rollenv.core import UsageError
+from rollenv.trainers.config import load_config
+from rollenv.trainers.run_dir import RunDir
+from rollenv.trainers.sources import Drawn
+from rollenv.trainers.trainer import Trainer
+
+SLOW = "test:SlowWords-v0"
+SAME = "test:SameWords-v0"
+
+BASE = [
+    "threads=1",
+    "iterations=6",
+    "checkpoint_every=2",
+    "env.kwargs={}",
+    "eval.kwargs={}",
+    f"env.id={words.ID}",
+    "model.size.hidden=16",
+    "model.size.layers=1",
+    "model.size.heads=2",
+    "model.size.intermediate=16",
+    "model.warm_up.steps=20",
+    "model.warm_up.episodes=30",
+    "prompt.template='{observation}>'",
+    "rollout.groups_per_batch=3",
+    "rollout.group_size=3",
+    "rollout.max_new_tokens=3",
+    "optimizer.lr=5e-2",
+    "eval.episodes=4",
+    "eval.every=3",
+]
+
+
+class SlowWords(words.Words):
+    """One task of four takes long, whatever is said."""
+
+    def _step(self, action):
+        if self.word == "left":
+            time.sleep(0.03)
+        return super()._step(action)
+
+
+class SameWords(words.Words):
+    """All answers are worth the same."""
+
+    def _step(self, action):
+        observation, _, *others = super()._step(action)
+        return observation, 1.0, *others
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _words():
+    rollenv.list_envs()
+    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
+    abilities = ["oracle", "random_action", "state_key"]
+    rollenv.register(words.ID, "words:Words", abilities=abilities, indexed=True)
+    rollenv.register(SLOW, "test_batches:SlowWords", abilities=abilities, indexed=True)
+    rollenv.register(SAME, "test_batches:SameWords", abilities=abilities, indexed=True)
+    yield
+    registry.ENV_REGISTRY = before
+
+
+def start(path, *overrides) -> Trainer:
+    config = load_config("sokoban", [*BASE, *overrides, f"run_dir={path}"])
+    return Trainer(config, RunDir(path) if path.exists() else RunDir.create(config, "sokoban"))
+
+
+def followed(trainer: Trainer) -> list[list]:
+    """The groups of each batch that the trainer takes from now on."""
+    taken: list[list] = []
+    following = trainer.batches.next
+
+    def remember(metrics):
+        taken.append(following(metrics))
+        return taken[-1]
+
+    trainer.batches.next = remember
+    return taken
+
+
+def rows(path) -> list[dict]:
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("bound", [0, 1, 3])
+def test_no_trained_token_is_older_than_the_bound_and_every_task_is_trained_on_once(tmp_path, bound):
+    settings = ("batches.kind=stream", f"batches.max_staleness={bound}", "rollout.extra_groups=2", "iterations=9")
+    with start(tmp_path / "run", *settings) as trainer:
+        taken = followed(trainer)
+        trainer.fit()
+        assert trainer.batches.stream.pending == [] or bound == 0 or len(trainer.batches.stream.pending) <= 2
+    ages = [
+        updates - version
+        for updates, batch in enumerate(taken)
+        for group in batch
+        for t in group
+        for turn in t.turns
+        for version in (turn.versions or [turn.policy_version] * len(turn.response_ids))
+    ]
+    assert 0 <= min(ages) <= max(ages) <= bound
+    logged = [row["staleness/max"] for row in rows(tmp_path / "run")[1:]]
+    assert max(logged) == max(ages)
+    assert [len(batch) for batch in taken] == [3] * 9
+    counted = Counter(group.task.origin for batch in taken for group in batch)
+    assert set(counted.values()) == {1}
+
+
+def test_a_stream_without_staleness_plays_the_same_tasks_as_collecting(tmp_path):
+    seeds = {}
+    for kind in ("stream", "collect"):
+        extra = ["batches.max_staleness=0"] if kind == "stream" else []
+        with start(tmp_path / kind, f"batches.kind={kind}", *extra, "iterations=3") as trainer:
+            taken = followed(trainer)
+            trainer.fit()
+        seeds[kind] = [sorted(group.task.seed for group in batch) for batch in taken]
+    assert seeds["stream"] == seeds["collect"]
+
+
+@pytest.mark.parametrize("kind", ["stream", "tail"])
+@pytest.mark.integration
+def test_a_resumed_run_goes_on_with_the_tasks_that_were_begun(tmp_path, kind):
+    """Together with those that still wait, every task up to the cursor was trained on once."""
+    settings = [f"batches.kind={kind}", f"env.id={SLOW}", "rollout.extra_groups=2"]
+    seen: list[tuple] = []
+    for iterations in (4, 8):
+        with start(tmp_path / "run", *settings, f"iterations={iterations}") as trainer:
+            assert trainer.parts.iteration == (0 if iterations == 4 else 4)
+            taken = followed(trainer)
+            trainer.fit()
+            seen += [group.task.origin for batch in taken for group in batch]
+            state = trainer.batches.state()
+    waiting = [Drawn(**plain).origin for plain in state["pending"]]
+    assert Counter(seen + waiting) == Counter((number,) for number in range(state["source"]["drawn"]))
+
+
+def test_a_colocated_player_rests_during_updates(tmp_path):
+    with start(tmp_path / "run", "batches.kind=stream", "batches.colocated=true", "rollout.extra_groups=2") as trainer:
+        engine, update, drawn = trainer.parts.player.engine, trainer.learner.update, []
+
+        def watched(data):
+            before = engine.stats.total
+            time.sleep(0.02)
+            result = update(data)
+            drawn.append(engine.stats.total - before)
+            return result
+
+        trainer.learner.update = watched
+        trainer.fit()
+    assert drawn == [0] * 6
+
+
+def test_evaluations_beside_a_stream_do_not_change_how_it_draws(tmp_path):
+    with start(tmp_path / "run", "batches.kind=stream", "eval.temperature=0", "eval.every=1") as trainer:
+        taken = followed(trainer)
+        trainer.fit()
+        assert trainer.parts.player.sampling.temperature == 1.0
+    turns = [turn for batch in taken for group in batch for t in group for turn in t.turns]
+    assert any(logprob < 0 for turn in turns for logprob in turn.logprobs)
+    evaluated = [row["eval/success"] for row in rows(tmp_path / "run")]
+    assert len(evaluated) == 7
+
+
+def test_a_stream_drops_no_more_groups_a_batch_than_refill_says(tmp_path):
+    with start(tmp_path / "run", "batches.kind=stream", f"env.id={SAME}", "rollout.refill=2") as trainer:
+        trainer.fit()
+        drawn = trainer.batches.state()["source"]["drawn"]
+    assert drawn == 6 * (3 + 2)
+
+
+def test_the_cache_of_an_engine_is_dropped_where_the_engine_runs(tmp_path):
+    with start(tmp_path / "run", "batches.kind=stream", "iterations=2", "eval.every=1") as trainer:
+        engine, where = trainer.parts.player.engine, []
+        engine.forget = lambda: where.append(threading.current_thread())
+        trainer.fit()
+        assert where == [trainer.manager._loop.thread] * 3
+
+
+def test_an_error_of_the_task_reaches_the_trainer_and_ends_the_thread(tmp_path):
+    with start(tmp_path / "run", "batches.kind=stream") as trainer:
+        trainer.parts.source.template.kwargs["nonsense"] = 1
+        with pytest.raises(UsageError, match="nonsense"):
+            trainer.fit()
+    assert not trainer.manager._loop.thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["batches.kind=stream", "model.sync=in_place"], "model.sync gives the player weights that change"),
+        (["batches.kind=tail"], "rollout.extra_groups"),
+        (["batches.max_staleness=2"], "only under stream"),
+        (["batches.kind=stream", "batches.max_staleness=-1"], "max_staleness"),
+        (["batches.kind=streem"], "did you mean 'stream'"),
+    ],
+)
+def test_settings_that_cannot_work_are_errors(settings, says):
+    with pytest.raises(UsageError, match=says):
+        load_config("sokoban", settings)
+
+
+def test_corrected_losses_read_the_age_of_each_token(tmp_path):
+    settings = ["batches.kind=stream", "batches.max_staleness=2", "optimizer.old_logprobs=interpolated"]
+    with start(tmp_path / "run", *settings, "correction.name=tis", "iterations=5") as trainer:
+        trainer.fit()
+    with start(tmp_path / "two", *settings[:2], "correction.name=icepop", "iterations=5") as trainer:
+        trainer.fit()
+    assert all("correction/weight" in row for row in rows(tmp_path / "run")[1:])
+    assert any("mismatch_kl/staleness/1" in row for row in rows(tmp_path / "two"))

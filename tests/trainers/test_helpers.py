@@ -1,0 +1,102 @@
+"""Processes that play a part of a batch: what they play is what this one would have played."""
+
+import os
+import signal
+
+import pytest
+import torch
+
+from rollenv.agents.engines.base import Sampling
+from rollenv.agents.local import LocalAgent
+from rollenv.agents.prompts import StepPrompt
+from rollenv.agents.tiny.model import build_model, build_tokenizer
+from rollenv.agents.tiny.settings import TinySize
+from rollenv.core import UsageError
+from rollenv.rollout.episode import Limits
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.types import Task
+from rollenv.trainers.helpers import Helpers, helpers_of
+
+TASKS = [Task("ragen:FrozenLake-v0", seed) for seed in range(6)]
+
+
+@pytest.fixture
+def player():
+    tokenizer = build_tokenizer(["P _ O G <answer>up down left right</answer>"], 60)
+    size = TinySize(hidden=32, layers=1, heads=2, intermediate=64)
+    model = build_model(size, tokenizer, 0).eval()
+    return LocalAgent(model, tokenizer, StepPrompt("{state}", chat=False), Sampling(1.0, 1))
+
+
+@pytest.fixture
+def helpers(player):
+    started = Helpers(player, 3, Limits())
+    yield started
+    started.close()
+
+
+def play(player, helpers=None, tasks=TASKS, size=4):
+    player.weights_changed()
+    with RolloutManager(player) as manager:
+        manager.helpers = helpers
+        groups = manager.batch(tasks, len(tasks), size)
+        counts = manager.health.env("ragen:FrozenLake-v0").counts
+    said = [[[(turn.text, turn.reward, turn.policy_version) for turn in t.turns] for t in group] for group in groups]
+    assert all(t.task is group.task for group in groups for t in group)
+    return said, dict(counts), manager.stats.metrics()["kept/turns"]
+
+
+def test_a_batch_does_not_depend_on_how_many_play_it(player, helpers):
+    torch.set_num_threads(1)
+    for version in (0, 4):
+        player.version = version
+        alone = play(player)
+        drawn = player.engine.stats.drawn
+        player.version = version
+        assert play(player, helpers) == alone
+        assert player.engine.stats.drawn - drawn == sum(len(turns) for group in alone[0] for turns in group)
+    assert helpers.seconds > 0
+
+
+def test_weights_that_were_trained_in_place_are_new_everywhere(player, helpers):
+    before = play(player, helpers)[0]
+    with torch.no_grad():
+        for weights in player.model.parameters():
+            weights.mul_(3.0)
+    after = play(player, helpers)[0]
+    player.version -= 1
+    alone = play(player)[0]
+    assert after != before
+    assert alone == after
+
+
+def test_the_groups_of_a_process_that_dies_are_played_by_the_others(player, helpers, caplog):
+    expected = play(player)
+    player.version -= 1
+    os.kill(helpers._helpers[0]._process.pid, signal.SIGKILL)
+    assert play(player, helpers) == expected
+    player.version -= 1
+    assert play(player, helpers) == expected
+    assert caplog.text.count("its groups are played by the others") == 1
+
+
+def test_an_error_is_raised_as_it_is_without_helpers(player, helpers):
+    wrong = [Task("ragen:FrozenLake-v0", seed, {"size": -1} if seed == 1 else {}) for seed in range(4)]
+    with pytest.raises(UsageError) as alone:
+        play(player, tasks=wrong)
+    with pytest.raises(UsageError) as helped:
+        play(player, helpers, tasks=wrong)
+    assert str(helped.value) == str(alone.value)
+    assert play(player, helpers)[0]  # the processes are there for the next batch
+
+
+def test_cores_that_are_free_decide_where_no_number_is_given(player, monkeypatch):
+    assert helpers_of(1, player, Limits()) is None
+    monkeypatch.setattr("rollenv.trainers.helpers.cores", lambda: [0, 1, 2])
+    started = helpers_of(0, player, Limits())
+    for free, active in ((1, 0), (2, 1), (9, 2)):
+        with started.sharing(free):
+            assert started.active == active
+            assert torch.get_num_threads() == max(1, free // (active + 1))
+    torch.set_num_threads(1)
+    started.close()

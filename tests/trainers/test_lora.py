@@ -1,0 +1,174 @@
+"""Adapters that are trained instead of the model: exact, saved, resumed, exported."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import rank_runs
+import torch
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from rollenv import MissingExtra, UsageError, registry
+from rollenv.agents.engines.adapters import Adapter
+from rollenv.trainers.config import load_config
+from rollenv.trainers.parts import begin
+from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged, without
+from rollenv.trainers.run_dir import RunDir, read_rows
+from rollenv.trainers.trainer import Trainer
+
+LORA = ["model.lora.rank=4", "optimizer.lr=2e-2", "iterations=4", "checkpoint_every=2", "model.sync=auto"]
+IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _words():
+    registry.list_envs()
+    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
+    rank_runs.register()
+    yield
+    registry.ENV_REGISTRY = before
+
+
+def parts_of(*overrides):
+    return begin(rank_runs.settings(*LORA, *overrides), {}, lambda *_: None)
+
+
+def fit(path, *overrides) -> Trainer:
+    config = rank_runs.settings(*LORA, *overrides, f"run_dir={path}")
+    run = RunDir(path) if path.exists() else RunDir.create(config, "sokoban")
+    with Trainer(config, run) as trainer:
+        trainer.fit()
+    return trainer
+
+
+def logits(model, **how):
+    with torch.no_grad():
+        return model(input_ids=IDS, use_cache=False, **how).logits
+
+
+def numbers(path):
+    clock = ("time/", "cpu/", "tokens_per_s")
+    return [{k: v for k, v in row.items() if not k.startswith(clock)} for row in read_rows(path / "metrics.jsonl")]
+
+
+def test_only_adapters_learn_and_what_the_player_gets_is_the_whole(tmp_path):
+    trainer = fit(tmp_path / "run")
+    policy, home = trainer.parts.policy, trainer.parts.home
+    begun = begin(rank_runs.settings(*LORA), {}, lambda *_: None).home.model.state_dict()
+    own = dict(policy.model.named_parameters())
+    assert policy.weights.keys() == {name for name in own if ".lora_" in name}
+    for name, weight in own.items():
+        if ".lora_" not in name:
+            assert torch.equal(weight, begun[name.replace(".base_layer", "")])
+    policy.model.set_attn_implementation("sdpa")
+    torch.testing.assert_close(logits(home.model), logits(policy.model), atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(logits(home.model), logits(AutoModelForCausalLM.from_config(home.model.config)), atol=0.1)
+    with without(policy.model):
+        without_it = logits(policy.model)
+    home.model.load_state_dict(begun)
+    torch.testing.assert_close(logits(home.model), without_it, atol=1e-6, rtol=1e-6)
+
+
+def test_a_checkpoint_has_the_whole_model_and_the_adapter_for_others(tmp_path):
+    from peft import PeftModel
+
+    trainer = fit(tmp_path / "run")
+    saved = tmp_path / "run" / "checkpoints" / "step-000004"
+    whole = AutoModelForCausalLM.from_pretrained(saved)
+    torch.testing.assert_close(logits(whole), logits(trainer.parts.home.model))
+    base = begin(rank_runs.settings(*LORA), {}, lambda *_: None).home.model
+    peft = PeftModel.from_pretrained(base, saved / "adapter")
+    torch.testing.assert_close(logits(peft), logits(whole), atol=1e-5, rtol=1e-4)
+    manifest = json.loads((saved / "MANIFEST.json").read_text())
+    assert {"adapter/adapter_model.safetensors", "adapter/adapter_config.json"} <= manifest.keys()
+
+
+@pytest.mark.parametrize("more", [["kl.name=loss"], ["algorithm.name=ppo", "algorithm.critic.lr=1e-3"]])
+def test_a_resumed_run_gives_the_same_numbers(tmp_path, more):
+    more = [*more, "optimizer.final_lr=1.0", "loss.final_entropy=1.0"]  # what decays depends on the length of a run
+    fit(tmp_path / "whole", *more)
+    config = rank_runs.settings(*LORA, *more, f"run_dir={tmp_path / 'part'}")
+    with Trainer(config, RunDir.create(config, "sokoban")) as first:
+        first.config.iterations = 2
+        first.fit()
+    fit(tmp_path / "part", *more)
+    assert numbers(tmp_path / "part") == numbers(tmp_path / "whole")
+    ours, theirs = (
+        (tmp_path / name / "checkpoints" / "step-000004" / "model.safetensors").read_bytes()
+        for name in ("part", "whole")
+    )
+    assert ours == theirs
+
+
+def test_the_reference_is_the_model_without_its_adapters(tmp_path):
+    trainer = fit(tmp_path / "run", "kl.name=loss", "optimizer.minibatch_sequences=10000", "optimizer.lr=0.2")
+    assert trainer.parts.reference.policy is trainer.parts.policy
+    distances = [row["reference_kl"] for row in numbers(tmp_path / "run")[1:]]
+    assert distances[0] == pytest.approx(0.0, abs=1e-6), "nothing was learned before the first step"
+    assert distances[-1] > 1e-4
+
+
+def test_adapters_of_a_stream_and_of_half_precision_learn(tmp_path):
+    trainer = fit(tmp_path / "run", "batches.kind=stream", "model.precision=bfloat16")
+    assert {w.dtype for w in trainer.parts.policy.weights.values()} == {torch.float32}
+    frozen = {p.dtype for n, p in trainer.parts.policy.model.named_parameters() if ".lora_" not in n}
+    assert frozen == {torch.bfloat16}
+    assert adapter_of(trainer.parts.policy.model).tensors
+    assert all(torch.isfinite(w).all() for _, w in merged(trainer.parts.policy.model))
+
+
+def test_what_cannot_work_is_said(monkeypatch):
+    with pytest.raises(UsageError, match=r"model\.lora\.targets"):
+        parts_of("model.lora.targets=['nothing']")
+    with pytest.raises(UsageError, match="output layer"):
+        parts_of("model.lora.targets=['q_proj','lm_head']")
+    with pytest.raises(UsageError, match="in_place"):
+        load_config("sokoban", ["model.lora.rank=4", "model.sync=in_place"])
+    vllm = ["player.kind=vllm", "model.lora.rank=4"]
+    for wrong, why in (
+        ("player.sleep=2", "player.sleep cannot be 2 with player.lora=adapter"),
+        ("model.lora.rank=600", "take player.lora=merged"),
+        ("model.lora.rank=0", "player.lora does nothing here"),
+        ("player.options={enable_lora=true}", "player.options cannot have enable_lora"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            load_config("sokoban", [*vllm, "player.lora=adapter", wrong])
+    with pytest.raises(UsageError, match=r"model\.lora\.alpha does nothing"):
+        load_config("sokoban", ["model.lora.alpha=4"])
+    monkeypatch.setitem(__import__("sys").modules, "peft", None)
+    with pytest.raises(MissingExtra, match=r"rollenv\[lora\]"):
+        parts_of()
+
+
+def test_adapters_begin_as_nothing_and_follow_the_seed():
+    one, two, other = (parts_of(f"seed={seed}").policy for seed in (3, 3, 4))
+    assert isinstance(one.adapter(), Adapter)
+    ours, same, others = (p.adapter().tensors for p in (one, two, other))
+    assert all(torch.equal(ours[name], same[name]) for name in ours)
+    assert any(not torch.equal(ours[name], others[name]) for name in ours)
+    assert all(not tensor.any() for name, tensor in ours.items() if ".lora_B." in name)
+    assert Lora(4).alpha == 32.0
+
+
+@pytest.mark.parametrize(
+    ("targets", "tied", "why"),
+    [
+        (("embed_tokens",), False, "embed_tokens is no linear layer"),
+        (("q_proj", "lm_head"), True, "the output layer cannot have an adapter"),
+        (("q_proj", "q_porj"), False, "no layer has a name that ends with 'q_porj'"),
+        ((), False, "targets"),
+        ("(", False, "targets"),
+    ],
+)
+def test_targets_that_could_not_be_merged_or_do_nothing_are_errors(targets, tied, why):
+    with pytest.raises(UsageError, match=r"model\.lora\.targets=.*") as caught:
+        adapt(small_model(tied), Lora(2, targets=targets))
+    assert why in str(caught.value)
+
+
+def small_model(tied: bool) -> Qwen3ForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    return Qwen3ForCausalLM(Qwen3Config(vocab_size=20, tie_word_embeddings=tied, **sizes, **heads))

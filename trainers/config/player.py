@@ -1,0 +1,56 @@
+"""Who plays during training."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from rollenv.trainers.config.section import Positive, Section, union
+
+#: The most that vLLM takes as the rank of an adapter.
+MAX_LORA_RANK = 512
+
+
+class LocalPlayer(Section):
+    """The local engine, in this process."""
+
+    kind: Literal["local"] = "local"
+
+
+class VllmPlayer(Section):
+    """vLLM: in this process, in Ray actors, or behind servers. The trained model is the trainer's; vLLM gets its
+    weights after every update, or its adapter."""
+
+    kind: Literal["vllm"] = "vllm"
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Of ``vllm.EngineArgs``, such as ``{ gpu_memory_utilization = 0.4, max_model_len = 4096 }``."""
+    actors: int = Field(0, ge=0)
+    """How many Ray actors have an engine each; 0 for one engine in this process."""
+    actor_options: dict[str, Any] = Field(default_factory=dict)
+    """For ``ray.remote``, such as ``{ num_gpus = 1 }``, which is the default where the cluster has GPUs."""
+    url: str = ""
+    """Of a vLLM server, or of several with commas between; each sees the run's folder."""
+    patience: Positive = 20.0
+    """Seconds that a server which does not answer has to come back."""
+    lora: Literal["adapter", "merged"] = "adapter"
+    """What vLLM gets where adapters are trained (``model.lora.rank``): the adapter, under a new name after every
+    update, or all weights with the adapter merged."""
+    sleep: Literal[0, 1, 2] = 0
+    """Whether vLLM leaves its GPU's memory to the trainer during updates: at level 1 its weights wait in main memory,
+    at level 2 they are dropped."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.url and (self.actors or self.options):
+            raise ValueError("a server is started with its own options: give url, or actors and options")
+        if self.actor_options and not self.actors:
+            raise ValueError("actor_options are for actors: say how many with actors=N")
+        return self
+
+
+AnyPlayer = Annotated[
+    LocalPlayer | VllmPlayer,
+    Field(discriminator="kind"),
+    union("player", "kind", LocalPlayer, VllmPlayer),
+]

@@ -1,0 +1,73 @@
+"""The shards that play a run: managers in Ray actors, each with an engine and environments of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollenv import registry
+from rollenv.agents.local import LocalAgent
+from rollenv.env_spec import EnvSpec
+from rollenv.needs import extra
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.workers.places import new_workers
+from rollenv.trainers.config import TrainConfig
+from rollenv.trainers.players import limits_of, player_of
+
+with extra("ray", "Playing in shards"):
+    import ray
+
+    from rollenv.rollout.ray_shards import RayShards
+
+
+@dataclass(frozen=True)
+class Build:
+    """Makes a shard's manager, in its actor.
+
+    Args:
+        config: of the run.
+        folder: of the model that it begins with; every machine has to see it.
+        version: of that model's weights.
+        environments: that do not come with rollenv.
+    """
+
+    config: TrainConfig
+    folder: Path
+    version: int
+    environments: dict[str, EnvSpec]
+
+    def __call__(self) -> RolloutManager:
+        registry.add_specs(self.environments)
+        home, rollout = LocalAgent.load(self.folder), self.config.rollout
+        home.version = self.version
+        return RolloutManager(
+            player_of(self.config.player, home, self.folder),
+            new_workers(rollout.workers),
+            limits=limits_of(rollout),
+            max_concurrent=rollout.max_concurrent or None,
+        )
+
+
+class TrainedShards(RayShards):
+    """The shards of a run, as its player, on the cluster that this process is connected to.
+
+    Args:
+        config: of the run.
+        home: the model at its beginning.
+        folder: where that is saved.
+
+    Raises:
+        UsageError: the cluster is too small.
+    """
+
+    def __init__(self, config: TrainConfig, home: LocalAgent, folder: Path):
+        rollout = config.rollout
+        gpus = {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {}  # type: ignore[no-untyped-call]
+        super().__init__(
+            rollout.shards,
+            Build(config, folder.resolve(), home.version, registry.added_specs()),
+            actor_options={**gpus, **rollout.shard_options},
+            max_losses=rollout.shard_losses,
+            version=home.version,
+        )
+        self.sampling = home.sampling

@@ -1,0 +1,266 @@
+"""More processes that play: each has the player, with its weights in shared memory, and plays a part of a batch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import logging
+import multiprocessing
+import operator
+import pickle
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from rollenv.agents.engines.base import Sampling
+from rollenv.agents.local import LocalAgent
+from rollenv.rollout.episode import Limits
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.records.health import Health
+from rollenv.rollout.records.stats import RolloutStats
+from rollenv.rollout.types import Group, Task, Trajectory, Turn
+from rollenv.trainers.threads import cores
+
+logger = logging.getLogger(__name__)
+
+#: Processes at most where their number follows the machine.
+_MOST = 8
+
+_values_of = operator.attrgetter(*(f.name for f in fields(Turn)))
+
+
+@dataclass(slots=True)
+class Wave:
+    """What a process is asked to play."""
+
+    number: int
+    version: int
+    sampling: Sampling
+    size: int
+    groups: list[tuple[int, Task]]
+
+
+@dataclass(slots=True)
+class Played:
+    """What it played; nothing where that failed."""
+
+    number: int
+    groups: list[list[tuple[Trajectory, list[tuple[Any, ...]]]]] = field(default_factory=list)
+    """The trajectories of every group, their turns apart from them."""
+    health: Health = field(default_factory=Health)
+    stats: RolloutStats = field(default_factory=RolloutStats)
+    tokens: tuple[int, int] = (0, 0)
+    """Computed, and drawn."""
+    seconds: float = 0.0
+    """Of its processor."""
+
+
+class Helpers:
+    """Plays some groups of every batch in processes of their own.
+
+    Which process plays a group follows from the group's number, and every draw from the task's seed and the member, so
+    that trajectories do not depend on who was faster. (Which prompts go through the model together does: results are
+    equal up to rounding.) Groups that a process fails to play are played here, where an error is seen as it is.
+
+    Args:
+        player: its weights move to shared memory: trained in place, they are new in all processes.
+        processes: that play, with this one; 0 for as many as :meth:`sharing` is told, up to the number of cores.
+        limits: of the episodes.
+    """
+
+    def __init__(self, player: LocalAgent, processes: int, limits: Limits):
+        self.player, self._follows = player, not processes
+        most = (processes or min(len(cores()), _MOST)) - 1
+        #: Processes to use besides this one.
+        self.active = most
+        #: Of the helpers' processors, up to now.
+        self.seconds = 0.0
+        player.model.share_memory()
+        self._helpers = [_Helper(player, limits) for _ in range(most)]
+
+    def close(self) -> None:
+        """End the processes."""
+        for helper in self._helpers:
+            helper.close()
+
+    @contextlib.contextmanager
+    def sharing(self, threads: int) -> Iterator[None]:
+        """While inside, this process leaves cores to the others.
+
+        Args:
+            threads: of torch, before and afterwards; as many cores are free.
+        """
+        if self._follows:
+            self.active = min(len(self._helpers), threads - 1)
+        torch.set_num_threads(max(1, threads // (self.active + 1)))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+    async def play(self, manager: RolloutManager, group: Group, size: int) -> bool:
+        """Have a group played elsewhere; false if it is to be played here.
+
+        Args:
+            manager: whose group it is.
+            group: to be filled.
+            size: its trajectories.
+        """
+        share = group.number % (self.active + 1)
+        return bool(share) and await self._helpers[share - 1].play(self, manager, group, size)
+
+    def take(self, manager: RolloutManager, played: Played) -> None:
+        """Take over a process's records.
+
+        Args:
+            manager: whose groups it played.
+            played: what it sent.
+        """
+        stats = self.player.engine.stats
+        stats.computed, stats.drawn = stats.computed + played.tokens[0], stats.drawn + played.tokens[1]
+        self.seconds += played.seconds
+        manager.health.absorb(played.health)
+        manager.stats.absorb(played.stats)
+
+
+class _Helper:
+    """One of the processes. Groups that are asked for in the same round of the event loop go to it together."""
+
+    def __init__(self, player: LocalAgent, limits: Limits):
+        context = multiprocessing.get_context("fork")
+        self._pipe, others = context.Pipe()
+        self._process = context.Process(target=_serve, args=(others, self._pipe, player, limits), daemon=True)
+        self._process.start()
+        others.close()
+        self._asked: dict[int, tuple[Group, asyncio.Future[bool]]] = {}
+        self._waves = 0
+
+    async def play(self, helpers: Helpers, manager: RolloutManager, group: Group, size: int) -> bool:
+        if self._pipe.closed:
+            return False
+        loop = asyncio.get_running_loop()
+        if not self._asked:
+            loop.call_soon(self._send, helpers, manager, size)
+        future: asyncio.Future[bool] = loop.create_future()
+        self._asked[group.number] = group, future
+        return await future
+
+    def _send(self, helpers: Helpers, manager: RolloutManager, size: int) -> None:
+        self._waves += 1
+        player, asked, self._asked = helpers.player, self._asked, {}
+        tasks = [(number, group.task) for number, (group, _) in asked.items()]
+        try:
+            self._pipe.send(Wave(self._waves, player.version, player.sampling, size, tasks))
+        except OSError:
+            self._ended(asked)
+            return
+        except (ValueError, TypeError, AttributeError, pickle.PicklingError) as error:
+            self._failed(asked, f"cannot be asked: {error!r}")
+            return
+        asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._receive, helpers, manager, asked)
+
+    def _receive(
+        self, helpers: Helpers, manager: RolloutManager, asked: dict[int, tuple[Group, asyncio.Future[bool]]]
+    ) -> None:
+        try:
+            played: Played = self._pipe.recv()
+        except (EOFError, OSError):
+            asyncio.get_running_loop().remove_reader(self._pipe.fileno())
+            self._ended(asked)
+            return
+        if played.number != self._waves:  # of a batch that was given up
+            return
+        asyncio.get_running_loop().remove_reader(self._pipe.fileno())
+        helpers.take(manager, played)
+        for (group, future), trajectories in itertools.zip_longest(asked.values(), played.groups):
+            if trajectories is not None:
+                group.trajectories = [_whole(trajectory, turns, group.task) for trajectory, turns in trajectories]
+            if not future.done():
+                future.set_result(trajectories is not None)
+
+    def _ended(self, asked: dict[int, tuple[Group, asyncio.Future[bool]]]) -> None:
+        self._failed(asked, "has ended")
+        self.close()
+
+    def _failed(self, asked: dict[int, tuple[Group, asyncio.Future[bool]]], why: str) -> None:
+        logger.warning("a process that plays %s; its groups are played by the others", why)
+        for _, future in asked.values():
+            if not future.done():
+                future.set_result(False)
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.join(1.0)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def _whole(trajectory: Trajectory, turns: Sequence[tuple[Any, ...]], task: Task) -> Trajectory:
+    trajectory.turns, trajectory.task = [Turn(*values) for values in turns], task
+    return trajectory
+
+
+def _serve(pipe: Connection, parents: Connection, player: LocalAgent, limits: Limits) -> None:
+    """What a process does: play what it is sent until the pipe is closed."""
+    parents.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user's is for the process that asks
+    torch.set_num_threads(1)
+    gc.freeze()
+    while True:
+        try:
+            wave: Wave = pipe.recv()
+        except (EOFError, OSError):
+            return
+        began = time.process_time()
+        try:
+            played = _play(wave, player, limits)
+        except BaseException:  # the asking process will see the same
+            played = Played(wave.number)
+        played.seconds = time.process_time() - began
+        pipe.send(played)
+
+
+def _play(wave: Wave, player: LocalAgent, limits: Limits) -> Played:
+    player.weights_changed()
+    player.version, player.sampling = wave.version, wave.sampling
+    stats = player.engine.stats
+    before = stats.computed, stats.drawn
+    groups = [Group(task, [], number) for number, task in wave.groups]
+    with RolloutManager(player, limits=limits) as manager:
+        manager.run(_all(manager, groups, wave.size))
+    played = [[(t, list(map(_values_of, t.turns))) for t in group] for group in groups]
+    for group in groups:
+        for trajectory in group:
+            trajectory.turns = []
+    tokens = stats.computed - before[0], stats.drawn - before[1]
+    return Played(wave.number, played, manager.health, manager.stats, tokens)
+
+
+async def _all(manager: RolloutManager, groups: Sequence[Group], size: int) -> None:
+    async with manager.watching():
+        await asyncio.gather(*(manager.play_group(group, size) for group in groups))
+
+
+def helpers_of(processes: int, player: Any, limits: Limits) -> Helpers | None:
+    """Start the processes that a run asks for; None where there are none to start.
+
+    Args:
+        processes: ``rollout.processes``.
+        player: of the run.
+        limits: of its episodes.
+    """
+    if processes == 1 or (not processes and len(cores()) == 1):
+        return None
+    local = isinstance(player, LocalAgent) and player.model.device.type == "cpu"
+    if not local or "fork" not in multiprocessing.get_all_start_methods():
+        logger.warning("one process plays: more need a model on the CPU, and a system that can fork processes")
+        return None
+    return Helpers(player, processes, limits)

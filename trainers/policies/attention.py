@@ -1,0 +1,208 @@
+"""Attention in a row of segments: each looks back along its path from the root of a tree."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import AttentionInterface, AttentionMaskInterface
+
+logger = logging.getLogger(__name__)
+
+ATTENTION = "rollenv_packed"
+
+#: (how many, tokens before, tokens) for segments of equal shape that follow each other.
+Runs = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Where the segments of a row are, and what each of them looks back at."""
+
+    runs: Runs
+    paths: Tensor | None = None
+    """For each segment the places of all tokens on its path, its own last. None where no segment has any before it."""
+    readers: list[str] = field(default_factory=list)
+    """The layers that looked at it."""
+
+    @classmethod
+    def of(cls, *lengths: int) -> Row:
+        """Whole sequences, which share nothing.
+
+        Args:
+            lengths: of each.
+        """
+        return cls(tuple((len(list(same)), 0, length) for length, same in itertools.groupby(lengths)))
+
+    def positions(self, device: torch.device | str = "cpu") -> Tensor:
+        """(L,) int64: the place of every token in its sequence.
+
+        Args:
+            device: of the result.
+        """
+        parts = [torch.arange(before, before + n, device=device).repeat(count) for count, before, n in self.runs]
+        return torch.cat(parts)
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention of each segment of a row to its path from the root of the tree.
+
+    Keys and values are gathered along the paths. The gradient of that adds up, for a token that several paths have,
+    what comes from each of them (Tree Training, arXiv 2511.00413).
+
+    Args:
+        module: the attention layer.
+        query: (1, heads, L, size).
+        key: (1, key heads, L, size).
+        value: (1, key heads, L, size).
+        attention_mask: not used.
+        scaling: of the products.
+        dropout: not used.
+        kwargs: ``packed_row``, the :class:`Row`.
+
+    Returns:
+        (1, L, heads, size), and no weights.
+
+    Raises:
+        NotImplementedError: the layer wants a window, sinks or capped products.
+    """
+    if wants := [name for name in ("sliding_window", "softcap", "s_aux") if kwargs.get(name) is not None]:
+        raise NotImplementedError(f"packed attention has no {', '.join(wants)}")
+    row: Row = kwargs["packed_row"]
+    row.readers.append(type(module).__name__)
+    if row.paths is not None:
+        key, value = (t.index_select(2, row.paths) for t in (key, value))
+    fast = query.is_cuda and varlen_works(query.device, query.dtype, query.shape[-1])
+    attend = by_one_kernel if fast else by_shape
+    return attend(row.runs, query[0], key[0], value[0], scaling)[None], None
+
+
+def by_shape(runs: Runs, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+    """Segments of equal shape are one call of PyTorch's attention.
+
+    Args:
+        runs: with ``L`` tokens, and ``P`` on their paths.
+        query: (heads, L, size).
+        key: (key heads, P, size).
+        value: (key heads, P, size).
+        scaling: of the products.
+
+    Returns:
+        (L, heads, size)
+    """
+    own = [count * length for count, _, length in runs]
+    whole = [count * (before + length) for count, before, length in runs]
+    out = []
+    cut = zip(runs, query.split(own, 1), key.split(whole, 1), value.split(whole, 1), strict=True)
+    for (count, _, _), *tensors in cut:
+        q, k, v = (t.unflatten(1, (count, -1)).transpose(0, 1) for t in tensors)
+        out.append(_causal(q, k, v, scaling).transpose(1, 2).flatten(0, 1))
+    return torch.cat(out)
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+    """Attention of the last tokens of sequences to all before them; (count, heads, length, size) each."""
+    late = query.shape[2] < key.shape[2]
+    grouped = query.shape[1] != key.shape[1]
+    if grouped and late and query.is_cuda:  # no fast kernel has both a mask and groups
+        key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value))
+        grouped = False
+    n, whole = query.shape[2], key.shape[2]
+    masked = late and n > 1
+    mask = torch.ones(n, whole, dtype=torch.bool, device=query.device).tril(whole - n) if masked else None
+    return functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=not late, scale=scaling, enable_gqa=grouped
+    )
+
+
+# -- one kernel for segments of any lengths ----------------------------------------------------------------------------
+
+
+def by_one_kernel(runs: Runs, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+    """The same as :func:`by_shape` by one call of a kernel for sequences of many lengths (FlashAttention's).
+
+    Args:
+        runs: with ``L`` tokens, and ``P`` on their paths.
+        query: (heads, L, size).
+        key: (key heads, P, size).
+        value: (key heads, P, size).
+        scaling: of the products.
+
+    Returns:
+        (L, heads, size)
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    begins, paths = bounds(runs, query.device)
+    most = max(n for _, _, n in runs), max(before + n for _, before, n in runs)
+    grouped = query.shape[0] != key.shape[0]
+    tensors = (t.transpose(0, 1).contiguous() for t in (query, key, value))
+    # a window that ends at the last token of the path: causal, with the ends of both aligned
+    out: Tensor = varlen_attn(*tensors, begins, paths, *most, scale=scaling, window_size=(-1, 0), enable_gqa=grouped)
+    return out
+
+
+@functools.lru_cache(maxsize=8)
+def bounds(runs: Runs, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    """Where ``S`` segments begin in their row, and their paths among all paths.
+
+    Args:
+        runs: of the segments.
+        device: of the result.
+
+    Returns:
+        (S + 1,) int32 each, the ends included.
+    """
+    counts, before, lengths = torch.tensor(runs).T
+    sizes = (lengths.repeat_interleave(counts), (before + lengths).repeat_interleave(counts))
+    begins, paths = (functional.pad(size.cumsum(0), (1, 0)).int().to(device) for size in sizes)
+    return begins, paths
+
+
+@functools.cache
+def varlen_works(device: torch.device, dtype: torch.dtype, size: int) -> bool:
+    """Whether :func:`by_one_kernel` can be had there and says what :func:`by_shape` says, gradients included.
+
+    Args:
+        device: a GPU.
+        dtype: of queries, keys and values.
+        size: of a head.
+    """
+    if dtype not in (torch.float16, torch.bfloat16):
+        return False
+    runs, paths = ((1, 0, 9), (2, 9, 3)), torch.tensor([*range(9), *range(12), *range(9), 12, 13, 14], device=device)
+    drawn = torch.randn(3, 2, 15, size, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    found = []
+    try:
+        for attend in (by_shape, by_one_kernel):
+            q, k, v = drawn.clone().requires_grad_(True).unbind()
+            with torch.enable_grad():
+                out = attend(runs, q, k.index_select(1, paths), v.index_select(1, paths), None)
+                (gradient,) = torch.autograd.grad(out.float().square().sum(), k)
+            found.append(torch.cat([out.flatten(), gradient.flatten()]).float())
+        alike = bool(torch.allclose(*found, atol=0.05, rtol=0.05))
+    except Exception as error:
+        logger.info("no kernel for segments of many lengths on %s: %s", device, error)
+        return False
+    if not alike:
+        logger.warning("the kernel for segments of many lengths is wrong on %s: one call for each shape", device)
+    return alike
+
+
+AttentionInterface.register(ATTENTION, packed_attention)
+AttentionMaskInterface.register(ATTENTION, lambda *_, **__: None)

@@ -1,0 +1,167 @@
+"""Low-rank adapters: the model stays as it is, and small factors beside its products are trained (arXiv 2106.09685).
+
+The adapters are peft's, put into the model itself, so that it remains a model of transformers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rollenv.agents.engines.adapters import Adapter
+from rollenv.core import UsageError
+from rollenv.needs import extra
+from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
+from rollenv.trainers.policies.packed import Packed
+from rollenv.trainers.policies.state import whole
+
+if TYPE_CHECKING:
+    from rollenv.trainers.policies.local import LocalPolicy
+
+#: peft's name for the adapter.
+_NAME = "default"
+
+#: In the folder of a checkpoint.
+FOLDER = "adapter"
+
+
+@dataclass(frozen=True)
+class Lora:
+    """The shape of adapters: W + alpha / rank · B A, with A (rank, inputs) random and B (outputs, rank) zero at first.
+
+    Args:
+        rank: of the factors.
+        alpha: how much they count.
+        targets: ends of the names of the layers that get them; "all-linear" for all but the output layer.
+        seed: of the random factors.
+    """
+
+    rank: int
+    alpha: float = 32.0
+    targets: str | tuple[str, ...] = "all-linear"
+    seed: int = 0
+
+
+def adapt(model: PreTrainedModel, lora: Lora) -> None:
+    """Put adapters into a model, in float32. Nothing else of it is trained.
+
+    Args:
+        model: to change.
+        lora: the adapters' shape.
+
+    Raises:
+        MissingExtra: peft is not installed.
+        UsageError: the model has no such layers, or what they get could not be merged into their weights.
+    """
+    with extra("lora", "Training with LoRA"):
+        from peft import LoraConfig
+
+    targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
+    alpha: Any = lora.alpha  # peft takes fractions too
+    config = LoraConfig(
+        r=lora.rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(lora.seed)
+        try:
+            model.add_adapter(config, _NAME)
+            _check(model, [] if isinstance(targets, str) else targets)
+        except (ValueError, re.error) as error:
+            raise UsageError(f"model.lora.targets={targets!r}: {error}") from error
+    if hasattr(model.get_output_embeddings(), "lora_A"):
+        raise UsageError(f"model.lora.targets={targets!r}: the output layer cannot have an adapter here")
+    adapter_of(model)  # raises where it is none that can be merged and played
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(".lora_" in name)
+        if weight.requires_grad:
+            weight.data = weight.data.float()
+
+
+def _check(model: nn.Module, targets: Collection[str]) -> None:
+    """See whether every target gave adapters, and only linear layers got any.
+
+    Args:
+        model: with adapters.
+        targets: ends of names.
+
+    Raises:
+        ValueError: it is otherwise.
+    """
+    adapted = {name: layer for name, layer in model.named_modules() if hasattr(layer, "lora_A")}
+    if unmet := [end for end in targets if not any(f".{name}".endswith(f".{end}") for name in adapted)]:
+        raise ValueError(f"no layer has a name that ends with {unmet[0]!r}; leave it out")
+    if others := [name for name, layer in adapted.items() if _NAME not in layer.lora_A]:
+        raise ValueError(f"{others[0]} is no linear layer; leave it out")
+
+
+def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All weights under the names that they have without adapters, each whole and with what its adapter adds.
+
+    Args:
+        model: with adapters or without. Where ranks share it, all call this together.
+    """
+    adapter = adapter_of(model)
+    return adapter.merged(_below(model)) if adapter else _below(model)
+
+
+def _below(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All weights as they are without adapters."""
+    for name, tensor in model.state_dict().items():
+        if ".lora_" not in name:
+            yield name.replace(".base_layer.", "."), whole(tensor.detach())
+
+
+def adapter_of(model: Any) -> Adapter | None:
+    """A model's adapter, whole; None if it has none. Where ranks share it, all call this together."""
+    if _NAME not in getattr(model, "peft_config", {}):
+        return None
+    names = [name for name, _ in model.named_parameters() if ".lora_" in name]
+    state = model.state_dict()
+    tensors = {f"base_model.model.{name.replace(f'.{_NAME}.', '.')}": whole(state[name].detach()) for name in names}
+    config = {k: sorted(v) if isinstance(v, set) else v for k, v in model.peft_config[_NAME].to_dict().items()}
+    return Adapter({**config, "inference_mode": True}, tensors)
+
+
+@contextlib.contextmanager
+def without(model: nn.Module) -> Iterator[None]:
+    """While inside, adapters add nothing."""
+    layers = [m for m in model.modules() if hasattr(m, "lora_A") and hasattr(m, "scaling")]
+    before = [layer.scaling[_NAME] for layer in layers]
+    for layer in layers:
+        layer.scaling[_NAME] = 0.0
+    try:
+        yield
+    finally:
+        for layer, scaling in zip(layers, before, strict=True):
+            layer.scaling[_NAME] = scaling
+
+
+class Unadapted:
+    """What a policy said before it was trained: it reads with its adapters off, so no copy of the model is needed.
+
+    Args:
+        policy: with adapters.
+    """
+
+    def __init__(self, policy: LocalPolicy):
+        self.policy, self.packs = policy, policy.packs
+
+    def logprobs(
+        self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
+    ) -> Outputs:
+        """See :class:`~rollenv.trainers.policies.base.Policy`.
+
+        Args:
+            batch: to read.
+            outputs: what to compute.
+            entropy_gradient: whether the entropy has gradients as well.
+        """
+        with without(self.policy.model):
+            return self.policy.logprobs(batch, outputs, entropy_gradient=entropy_gradient)

@@ -1,0 +1,137 @@
+"""The processes that train one model together, seen from one of them."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from rollenv.core import RollenvError
+from rollenv.trainers.experience import Floats
+
+#: How long a rank waits for the others: while the first one plays, they have nothing to do. A rank that dies is
+#: noticed at once, by its closed connections or by Ray.
+_PATIENCE = datetime.timedelta(days=7)
+
+
+class RankLost(RollenvError):
+    """Another process of the run has ended."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Several processes with one device each, or one process alone.
+
+    All run the same code on the same batch, each for a part of the samples. The first one, number 0, also plays, logs
+    and writes; it tells the others what comes next.
+    """
+
+    number: int = 0
+    count: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    group: Any = None
+    """For what is not on a device; none for one process."""
+
+    @classmethod
+    def joined(cls, device: torch.device) -> Ranks:
+        """Those of torch.distributed, which has begun.
+
+        Args:
+            device: of this process.
+        """
+        group = dist.new_group(backend="gloo", timeout=_PATIENCE)
+        return cls(dist.get_rank(), dist.get_world_size(), device, group)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that plays, logs and writes."""
+        return self.number == 0
+
+    @property
+    def together(self) -> bool:
+        """Whether there are others."""
+        return self.group is not None
+
+    def share(self, value: Any) -> Any:
+        """The first rank's value, on every rank.
+
+        Args:
+            value: plain data; read on the first rank only.
+
+        Raises:
+            RankLost: another rank has ended.
+        """
+        if self.group is None:
+            return value
+        box = [value if self.first else None]
+        try:
+            dist.broadcast_object_list(box, src=0, group=self.group)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        return box[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, in their order, on every rank.
+
+        Args:
+            value: plain data.
+
+        Raises:
+            RankLost: another rank has ended.
+        """
+        if self.group is None:
+            return [value]
+        out = [None] * self.count
+        try:
+            dist.all_gather_object(out, value, group=self.group)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        return out
+
+    def sum(self, values: Floats) -> Floats:
+        """The sum over all ranks, on every rank; of shapes that are the same everywhere."""
+        if self.group is None:
+            return values
+        total = torch.from_numpy(np.ascontiguousarray(values))
+        try:
+            dist.all_reduce(total, group=self.group)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        summed: Floats = total.numpy()
+        return summed
+
+    def meet(self) -> None:
+        """Wait for the others.
+
+        Raises:
+            RankLost: another rank has ended.
+        """
+        self.gather(None)
+
+    def tell(self, order: str, *what: Any) -> None:
+        """Have the others do something now; nothing where this rank is not the first.
+
+        Args:
+            order: its name.
+            what: is needed for it.
+        """
+        if self.first:
+            self.share((order, what))
+
+    def told(self) -> tuple[str, tuple[Any, ...]]:
+        """``(order, what)`` that the first rank tells next."""
+        order, what = self.share(None)
+        return order, what
+
+    def _lost(self, error: RuntimeError) -> RankLost:
+        return RankLost(
+            f"rank {self.number} of {self.count} cannot reach the others, one of which has ended: see its error, and "
+            f"continue from the last checkpoint with --resume ({str(error).splitlines()[0]})"
+        )
+
+
+ALONE = Ranks()
