@@ -79,8 +79,38 @@ class DataFiles:
         return f"data: {self.folder}"
 
 
+@dataclass(frozen=True)
+class Ability:
+    """Something that the host has to allow.
+
+    Args:
+        name: what it is.
+        why_not: ``"module:function"`` that says why it is not there, and what to do; None where it is there. The
+            function remembers what it found.
+    """
+
+    name: str
+    why_not: str
+
+    @property
+    def here(self) -> bool:
+        return not self.hint
+
+    @property
+    def hint(self) -> str:
+        """What to do to get it."""
+        module, _, function = self.why_not.partition(":")
+        return getattr(importlib.import_module(module), function)() or ""
+
+    def __str__(self) -> str:
+        return self.name
+
+
 #: A text names something that cannot be looked for, such as a server.
-Need = Package | DataFiles | str
+Need = Package | DataFiles | Ability | str
+
+#: Machines of the local sandbox.
+MACHINES = Ability("machines of the local sandbox", "rollenv.sandbox.machine:why_not")
 
 
 def install_hint(extra: str) -> str:

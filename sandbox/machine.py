@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import posixpath
 import tarfile
@@ -35,6 +36,11 @@ networks=-2; while read -r line; do networks=$((networks + 1)); done < /proc/net
 (echo 0 > /proc/sys/kernel/core_uses_pid) 2> /dev/null && echo "wrote settings"
 exit 0
 """
+
+_MASKED = (
+    "a machine needs a /proc of its own, and a container that hides parts of its /proc does not allow one: start the "
+    "container with docker run --security-opt systempaths=unconfined (Kubernetes: procMount: Unmasked)"
+)
 
 
 class Machine(Sandbox):
@@ -99,6 +105,8 @@ class Machine(Sandbox):
 
     def _prove(self) -> None:
         """Look from inside at what holds the code, with nothing but a shell."""
+        if not self._worker.about["proc"]:
+            raise IsolationError(_MASKED)
         done = self.commands.run(["/bin/sh", "-c", _PROBE], cwd="/", user="0")
         said = dict(words for line in done.stdout.splitlines() if len(words := line.split(maxsplit=1)) == 2)
         if not said:
@@ -242,6 +250,16 @@ class Machine(Sandbox):
     def snapshot(self) -> bytes:
         """Not here: see :meth:`commit`, which makes an image."""
         raise UsageError("a machine's snapshot is an image: machine.commit(folder), then Machine.create(image)")
+
+
+@functools.cache
+def why_not() -> str | None:
+    """Why no machine can be started here, and what to do; None if one can. It is tried once in a process."""
+    try:
+        Machine.create(limits=Limits(memory_mb=256, disk_mb=16)).kill()
+    except (SandboxError, OSError) as error:
+        return str(error)
+    return None
 
 
 def _absolute(path: str) -> str:

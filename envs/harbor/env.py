@@ -47,6 +47,7 @@ def make_spec(env_id: str) -> EnvSpec:
         "rollenv.envs.harbor.env:HarborEnv",
         {"path": path},
         _ABILITIES,
+        (MACHINES,),
         nondeterministic=True,
         indexed=True,
         summary=f"{len(tasks)} terminal task{'s' if len(tasks) > 1 else ''} in {Path(path).name}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollenv.needs import DataFiles
+from rollenv.needs import MACHINES, DataFiles
 from rollenv.registry import ABILITIES, register
 
 AGENTBENCH = {
@@ -26,7 +26,7 @@ def register_family() -> None:
             f"os:AgentBench-v0{'' if split == 'test' else f'-{split}'}",
             "rollenv.envs.os.agentbench:AgentBenchOSEnv",
             abilities=_ABILITIES,
-            needs=[need],
+            needs=[need, MACHINES],
             indexed=True,
             oracle_success=0.9,  # some published solutions fail their own check
             split=split,
@@ -36,7 +36,7 @@ def register_family() -> None:
         "os:InterCode-Bash-v0",
         "rollenv.envs.os.intercode:InterCodeBashEnv",
         abilities=_ABILITIES,
-        needs=[INTERCODE],
+        needs=[INTERCODE, MACHINES],
         indexed=True,
         oracle_success=0.9,  # what some published commands print depends on the clock
         max_turns=10,

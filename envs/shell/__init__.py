@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rollenv.needs import MACHINES
 from rollenv.registry import register
 
 SHELL = "rollenv.envs.shell.env:ShellEnv"
@@ -19,6 +20,7 @@ def register_family() -> None:
                 f"shell:{family.capitalize()}-v0{variant}",
                 SHELL,
                 abilities={"random_action", "oracle"},
+                needs=[MACHINES],
                 nondeterministic=family
                 in ("mix", "git", "processes", "services"),  # numbers of processes, ids of commits
                 levels={"size": [1, 2, 3, 4, 5], "max_turns": [5, 10, 15, 20, 30]},

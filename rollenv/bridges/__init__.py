@@ -1,1 +1,133 @@
-"""Adapters to other people's frameworks: a file of a few dozen lines for each."""
+"""Adapters to other people's frameworks: a file of a few dozen lines for each.
+
+Each says which versions of the framework it was tested with (:func:`peer`). Those that pass text back and forth play an
+:class:`Episode`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import rollenv
+from rollenv.errors import MissingExtra, RollenvError
+
+#: What is shown to who goes on after the end.
+OVER = "The episode is over."
+
+
+class EpisodeFailed(RollenvError):
+    """An environment raised, or returned what it must not, in the middle of an episode."""
+
+
+@contextlib.contextmanager
+def peer(package: str, tested: str, install: str = "") -> Iterator[None]:
+    """Wrap imports of a framework: a missing one is explained, and a version that was not tested is warned of.
+
+    Args:
+        package: its name as pip knows it.
+        tested: the beginning of the versions that the bridge was tested with, such as ``"1.16"``.
+        install: what installs it, where that is not ``pip install PACKAGE``.
+
+    Raises:
+        MissingExtra: if an import fails; one line says what to install.
+    """
+    wanted = install or f"pip install '{package}=={tested}.*'"
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        raise MissingExtra(f"this bridge needs {package}: {wanted}") from None
+    as_tested = f"{version}.".startswith(f"{tested}.")
+    if not as_tested:
+        told = f"this bridge was tested with {package} {tested}, and {version} is installed: if it fails, {wanted}"
+        warnings.warn(told, stacklevel=3)
+    try:
+        yield
+    except ImportError as error:
+        hint = "" if as_tested else f"; the bridge was tested with {tested}: {wanted}"
+        raise MissingExtra(f"{package} {version} cannot be imported as this bridge needs it ({error}){hint}") from error
+
+
+class Episode:
+    """An episode of an environment, one text for another.
+
+    Args:
+        env_id: any id that :func:`rollenv.make` takes.
+        kwargs: of the environment's constructor.
+
+    Attributes:
+        total: the sum of rewards.
+        turns: how many replies were played.
+        over: whether the episode has ended.
+        truncated: whether a limit ended it.
+        info: of the last turn.
+    """
+
+    def __init__(self, env_id: str, **kwargs: Any):
+        self.env_id, self._env = env_id, rollenv.make(env_id, **kwargs)
+        self._seed: int | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.total, self.turns, self.over, self.truncated = 0.0, 0, False, False
+        self.info: Mapping[str, Any] = {}
+
+    def start(self, seed: int | None = None, options: dict[str, Any] | None = None) -> str:
+        """Begin, or begin again. Returns what the environment shows.
+
+        Args:
+            seed: of the episode; equal seeds give equal tasks.
+            options: of the environment's ``reset``.
+
+        Raises:
+            EpisodeFailed: if the environment fails.
+        """
+        self._seed = seed
+        self._begin()
+        shown, self.info = self._call("reset", seed=seed, options=options)
+        return str(shown)
+
+    def step(self, reply: str) -> tuple[str, float]:
+        """Play a reply.
+
+        Args:
+            reply: the agent's whole text.
+
+        Returns:
+            What the environment shows, and the reward of the turn. After the end that is :data:`OVER` and 0.
+
+        Raises:
+            EpisodeFailed: if the environment fails. The episode is over then.
+        """
+        if self.over:
+            return OVER, 0.0
+        shown, reward, terminated, truncated, self.info = self._call("step", reply)
+        self.turns += 1
+        self.total += float(reward)
+        self.over, self.truncated = bool(terminated or truncated), bool(truncated and not terminated)
+        return str(shown), float(reward)
+
+    def close(self) -> None:
+        """Free what the environment holds. It may be called again."""
+        self.over = True
+        self._env.close()
+
+    def __enter__(self) -> Episode:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return getattr(self._env, name)(*args, **kwargs)
+        except Exception as error:
+            self.over = True
+            where = f"{self.env_id} (seed {self._seed}) failed at turn {self.turns + 1}" if name == "step" else (
+                f"{self.env_id} could not be reset with seed {self._seed}"
+            )  # fmt: skip
+            said = " ".join(str(error).split())
+            raise EpisodeFailed(f"{where}: {type(error).__name__}: {said:.500}") from error

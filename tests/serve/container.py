@@ -52,15 +52,23 @@ def build(client, folder):
 
 
 class Container:
-    """A server in a container, with the settings of compose.yaml."""
+    """A server in a container, with the settings of compose.yaml.
 
-    def __init__(self, client, folder, *, seccomp=True):
+    Args:
+        client: of the engine.
+        folder: for the file of tokens.
+        seccomp: with compose's profile, or else with Docker's own.
+        unconfined: with all of /proc shown, as compose does, or else without what Docker hides.
+    """
+
+    def __init__(self, client, folder, *, seccomp=True, unconfined=True):
         self.client = client
         self.token, lines = new_token("ann", ["environments", "sandboxes", "admin"])
         tokens = folder / "tokens.toml"
         tokens.write_text(lines)
         service = yaml.safe_load(COMPOSE.read_text())["services"]["rollenv"]
-        security = [text for text in service["security_opt"] if not text.startswith("seccomp:")]
+        security = [text for text in service["security_opt"] if not text.startswith(("seccomp:", "systempaths="))]
+        assert "systempaths=unconfined" in service["security_opt"]
         if seccomp:
             security.append(f"seccomp={(ROOT / 'deploy' / 'seccomp.json').read_text()}")
         host = client.create_host_config(
@@ -73,6 +81,8 @@ class Container:
             security_opt=[text.replace("no-new-privileges:true", "no-new-privileges") for text in security],
             tmpfs=dict(text.split(":", 1) for text in service["tmpfs"]),
         )
+        if unconfined:  # which clients of Docker say in these words
+            host |= {"MaskedPaths": [], "ReadonlyPaths": []}
         often = {"test": service["healthcheck"]["test"], "interval": 2 * 10**9, "timeout": 30 * 10**9}
         self.id = client.create_container(IMAGE, service["command"], host_config=host, healthcheck=often)["Id"]
         client.start(self.id)

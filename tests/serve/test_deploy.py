@@ -16,6 +16,7 @@ import yaml
 from clients import ROOT
 
 import rollenv
+from rollenv import RollenvError
 
 DEPLOY = ROOT / "deploy"
 
@@ -70,6 +71,9 @@ def test_a_container_plays_runs_programs_and_drains(contained, monkeypatch):
     program = {"language": "python", "code": "import os; print(6 * 7, os.path.exists('/run/secrets'))"}
     done = server.http.post("run_code", json=program).json()
     assert done["run_result"]["stdout"] == "42 False\n"
+    with rollenv.make(f"rollenv+ws://{server.address}/shell:Archives-v0-easy") as shell:
+        shell.reset(seed=1)
+        assert shell.step(shell.oracle_action())[1] > 0
     server.wait(lambda: server.about()["State"]["Health"]["Status"] == "healthy", 60)
     assert server.printed("id", "-u").strip() == "10001"
     assert "Read-only" in server.printed("sh", "-c", "echo x > /opt/rollenv/x")
@@ -100,6 +104,17 @@ def test_a_container_without_namespaces_says_so(contained):
     assert answer.text.startswith("sandbox: ")
     assert "needs user namespaces" in answer.text
     assert httpx.get(f"http://{server.address}/readyz").text == "sandbox: failed\n", "who has no token learns no more"
+
+
+@pytest.mark.integration
+def test_a_container_that_hides_parts_of_proc_serves_the_rest_and_says_what_it_lacks(contained, monkeypatch):
+    server = contained(unconfined=False)
+    monkeypatch.setenv("ROLLENV_TOKEN", server.token)
+    assert server.http.get("readyz").text == "ready\n"
+    with rollenv.make(f"rollenv+ws://{server.address}/shell:Archives-v0-easy") as env:
+        with pytest.raises(RollenvError, match="systempaths=unconfined"):
+            env.reset(seed=1)
+    assert server.http.post("run_code", json={"language": "python", "code": "print(6 * 7)"}).json()["run_result"]
 
 
 @pytest.mark.integration
