@@ -71,7 +71,7 @@ def solution(env_id, seed):
     return seen, replies, rewards
 
 
-@pytest.mark.parametrize("env_id", ["game:Sokoban-v0-tiny", "gym:Taxi-v0", "tools:Shop-v0"])
+@pytest.mark.parametrize("env_id", ["game:Sokoban-v0-tiny", "gym:CliffWalking-v1", "tools:Shop-v0"])
 def test_an_episode_is_the_same_as_ours(env_id):
     seen, replies, rewards = solution(env_id, 3)
     env = skyrl_gym.make("rollenv", env_config={}, extras={"env_id": env_id, "seed": 3, "max_turns": 1000})
