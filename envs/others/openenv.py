@@ -13,7 +13,7 @@ from rollenv.envs.others.openenv_wire import Refused, Wire, about, base_of
 from rollenv.envs.others.showing import plain, show
 from rollenv.errors import RollenvError
 
-#: What is not shown: OpenEnv's own fields, and those of rollenv's server besides the text.
+#: OpenEnv's own fields, which are not shown.
 _NOT_SHOWN = ("done", "reward", "metadata")
 
 
@@ -98,7 +98,8 @@ class OpenEnv(Env):
         except Refused as error:
             raise UsageError(f"{self}: the server refused the reset: {error}") from error
         _, _, _, info = self._taken(answer)
-        return "\n\n".join(filter(None, [self._seen, self.form.asked])), info
+        asked = "" if _is_rollenvs(answer["observation"]) else self.form.asked
+        return "\n\n".join(filter(None, [self._seen, asked])), info
 
     def _step(self, action: str) -> StepResult:
         self._turn += 1
@@ -147,12 +148,18 @@ class _Sampling(OpenEnv):
         return self.form.sample(self.action_rng)
 
 
+def _is_rollenvs(observation: Any) -> bool:
+    """Whether rollenv's server has it from an environment that explains its actions itself."""
+    told = observation if isinstance(observation, dict) else {}
+    return isinstance(told.get("text"), str) and isinstance(told.get("info"), dict)
+
+
 def _read(observation: Any) -> tuple[str, dict[str, Any]]:
     """The text of an observation, and the info that it brings."""
     if not isinstance(observation, dict):
         return show(observation), {}
     info: dict[str, Any] = {}
-    if isinstance(observation.get("text"), str) and isinstance(observation.get("info"), dict):  # rollenv's server
+    if _is_rollenvs(observation):
         return show(observation["text"]), dict(observation["info"])
     if isinstance(success := observation.get("success"), bool):
         info["success"] = success

@@ -47,7 +47,9 @@ class Form:
         """What a reply is, for the agent; empty where any text is one."""
         if self.only is not None:
             told = _words(self._of_the_only)
-            return "" if told == "text" else f"Reply with {self.only} in a box, as in \\boxed{{...}}: {told}."
+            if _is_text(self._of_the_only):
+                return "" if told == "text" else f"Your reply is {self.only}: {told}."
+            return f"Reply with {self.only} in a box, as in \\boxed{{...}}: {told}."
         if not self.fields:
             return "Reply with a JSON object."
         optional = {name: "" if name in self.required else " (may be left out)" for name in self.fields}

@@ -170,7 +170,9 @@ class Wire:
                 raise TypeError("no object")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             self.close()
-            raise Misbehaved(f"{self.base} answered a {kind} with {answer!r:.80}, which is not OpenEnv's form") from error
+            raise Misbehaved(
+                f"{self.base} answered a {kind} with {answer!r:.80}, which is not OpenEnv's form"
+            ) from error
         if what == "observation" and "observation" in content:
             return content
         code, text = str(content.get("code")), " ".join(str(content.get("message")).split())[:300]

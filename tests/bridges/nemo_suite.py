@@ -205,7 +205,9 @@ def test_the_folder_of_a_server(tmp_path):
     assert (ours["env_id"], ours["env_kwargs"]) == ("game:Sokoban-v0-tiny", {"max_turns": 7})
     assert config["sokoban_agent"]["responses_api_agents"]["gymnasium_agent"]["max_steps"] == 100
     known = {k: v for k, v in ours.items() if k in RollenvConfig.model_fields}
-    made = RollenvServer(config=RollenvConfig(host="", port=0, name="x", **known), server_client=MagicMock(spec=ServerClient))
+    made = RollenvServer(
+        config=RollenvConfig(host="", port=0, name="x", **known), server_client=MagicMock(spec=ServerClient)
+    )
     rows = [json.loads(line) for line in (path / "data" / "example.jsonl").read_text().splitlines()]
     assert [each["seed"] for each in rows] == [0, 1, 2]
     client = TestClient(made.setup_webserver())

@@ -86,7 +86,9 @@ class FakeServer:
         ids += [self.tokenizer.eos_token_id] if ids else []
         logs = [-(i + 1) / 100 for i in range(len(ids))] if self.logprobs else None
         step = len(self.asked)
-        return TokenOutput(token_ids=ids, log_probs=logs, extra_fields={"min_global_steps": step, "max_global_steps": step})
+        return TokenOutput(
+            token_ids=ids, log_probs=logs, extra_fields={"min_global_steps": step, "max_global_steps": step}
+        )
 
 
 def loop_of(tokenizer, server, agent="", prompt=2000, response=4000, turns=None):
@@ -130,7 +132,9 @@ def solved(env_id, seed):
 
 def test_an_episode_is_ours_and_its_tokens_are_those_that_were_sampled(tokenizer):
     seen, replies, total = solved("game:Sokoban-v0-tiny", 3)
-    output, server = run(tokenizer, replies, {"extra_info": {"env_id": "game:Sokoban-v0-tiny", "seed": 3}}, response=60_000)
+    output, server = run(
+        tokenizer, replies, {"extra_info": {"env_id": "game:Sokoban-v0-tiny", "seed": 3}}, response=60_000
+    )
     assert isinstance(output, AgentLoopOutput)
     assert output.reward_score == pytest.approx(total)
     assert output.num_turns == 2 * len(replies)
