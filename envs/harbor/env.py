@@ -20,6 +20,7 @@ from rollenv.envs.terminal.base import Graded, Started, TerminalEnv
 from rollenv.envs.terminal.folder import Healthcheck, Step, TaskFolder, TaskFolderError
 from rollenv.envs.terminal.verify import SolutionNotPlayed, VerifierError, lacking, verify
 from rollenv.errors import UnknownEnv
+from rollenv.needs import MACHINES
 from rollenv.sandbox import Image, Limits, Machine, SandboxError
 from rollenv.sandbox.building import HIDDEN, Base, BuildError, build
 from rollenv.sandbox.docker_images import docker_image
