@@ -122,13 +122,13 @@ class HarborEnv(TerminalEnv):
         whole = isinstance(index, int | np.integer) and not isinstance(index, bool)
         if not whole or not 0 <= index < len(self.folders):
             raise UsageError(f"{self}: there are tasks 0 to {len(self.folders) - 1}, not {index!r}")
-        self._task, self._at = read_task(self.folders[int(index)]), 0
+        task = read_task(self.folders[int(index)])
+        self._task, self._at = task, 0
         self._rewards: list[float] = []
         self._solution_lacks = ""
         if self.offline is None:
             self.offline = Offline()
-        image = self._image = self._built(self._task)
-        task = self._task
+        image = self._image = self._built(task)
         machine = Machine.create(image, limits=self._limits(task), env=task.env, network=self._hosts(task))
         try:
             self._prepare(machine)

@@ -115,9 +115,9 @@ def test_a_container_that_hides_parts_of_proc_serves_the_rest_and_says_what_it_l
     server = contained(unconfined=False)
     monkeypatch.setenv("ROLLENV_TOKEN", server.token)
     assert server.http.get("readyz").text == "ready\n"
-    with rollenv.make(f"rollenv+ws://{server.address}/shell:Archives-v0-easy") as env:
-        with pytest.raises(RollenvError, match="systempaths=unconfined"):
-            env.reset(seed=1)
+    env = rollenv.make(f"rollenv+ws://{server.address}/shell:Archives-v0-easy")
+    with pytest.raises(RollenvError, match="systempaths=unconfined"), env:
+        env.reset(seed=1)
     assert server.http.post("run_code", json={"language": "python", "code": "print(6 * 7)"}).json()["run_result"]
 
 
