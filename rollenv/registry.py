@@ -28,7 +28,7 @@ _SERVED = ("rollenv+ws://", "rollenv+wss://")
 ABILITIES = frozenset({"state", "spawn", "random_action", "oracle", "state_key"})
 
 ENTRY_POINT_GROUP = "rollenv.envs"
-#: Namespaces whose ids name what lies elsewhere (a folder, a server, a package), and the module that makes a spec of it.
+#: Namespaces whose ids name what lies elsewhere (a folder, a server, a package), and what makes a spec of it.
 _ELSEWHERE = {
     "harbor": "rollenv.envs.harbor",
     "tb": "rollenv.envs.harbor",

@@ -271,7 +271,7 @@ def _about(game: Any) -> str:
 
 def _documented(game: Any) -> str:
     """What BrowserGym's sets of actions say of themselves."""
-    actions = getattr(getattr(game.unwrapped, "action_mapping", None), "__self__", None)
+    actions: Any = getattr(getattr(game.unwrapped, "action_mapping", None), "__self__", None)
     if not hasattr(actions, "describe"):
         return ""
     with contextlib.suppress(Exception):

@@ -164,4 +164,4 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{text!r:.60} cannot be read: {str(error):.80}") from None
+        raise ValueError(f"{text!r:.60} cannot be read: {error!s:.80}") from None

@@ -67,7 +67,7 @@ def about(base: str) -> dict[str, Any]:
         ServerLost: it does not answer.
         UsageError: it is not an OpenEnv server.
     """
-    with httpx.Client(headers=_headers(), timeout=_CONNECT, verify=base.startswith("https"), trust_env=False) as client:
+    with httpx.Client(headers=_headers(), timeout=_CONNECT, verify=base.startswith("https")) as client:
         schema, described = _got(client, f"{base}/schema", base), _got(client, f"{base}/metadata", base)
     action = schema.get("action") if isinstance(schema, dict) else None
     if schema is not None and not isinstance(action, dict):
@@ -119,7 +119,7 @@ class Wire:
             url = f"ws{self.base.removeprefix('http')}/ws"
             limits: dict[str, Any] = {"max_size": _LARGEST, "ping_timeout": 120, "open_timeout": _CONNECT}
             try:
-                opening = connect(url, additional_headers=_headers(), proxy=None, close_timeout=2, **limits)
+                opening = connect(url, additional_headers=_headers(), close_timeout=2, **limits)
                 self._socket = self._open.enter_context(opening)
             except InvalidStatus as error:
                 said = f"{url} answers {error.response.status_code} (a token for it goes to OPENENV_TOKEN)"

@@ -150,7 +150,7 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{text!r:.60} cannot be read: {str(error):.80}") from None
+        raise ValueError(f"{text!r:.60} cannot be read: {error!s:.80}") from None
 
 
 def write(action: Any, space: gymnasium.Space[Any], names: Names | None = None) -> str:

@@ -1,7 +1,7 @@
 """Any environment as a resources server of NeMo Gym's (0.4), for its ``gymnasium_agent``. It needs Python 3.12.
 
-:func:`write_server` makes the folder that NeMo Gym starts: the program, its configuration and example rows. A row may have
-``env_id``, ``env_kwargs``, ``seed`` and ``options`` of its own.
+:func:`write_server` makes the folder that NeMo Gym starts: the program, its configuration and example rows. A row may
+have ``env_id``, ``env_kwargs``, ``seed`` and ``options`` of its own.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class RollenvServer(GymnasiumServer):  # type: ignore[misc]
         await self.close_session(session_id)
         env_id = metadata.get("env_id") or self.config.env_id
         kwargs = {**self.config.env_kwargs, **(metadata.get("env_kwargs") or {})}
+        if not isinstance(env_id, str) or not env_id:
+            raise HTTPException(400, "the row, or the server's configuration, has to have env_id")
         try:
-            if not isinstance(env_id, str) or not env_id:
-                raise UsageError("the row, or the server's configuration, has to have env_id")
             episode = await asyncio.to_thread(Episode, env_id, **kwargs)
             self.session_state[session_id] = [episode, time.monotonic()]
             shown = await asyncio.to_thread(episode.start, metadata.get("seed"), metadata.get("options"))

@@ -3,15 +3,14 @@
     import rollenv.bridges.skyrl as bridge
 
     bridge.register()  # in the process that plays: a Ray worker, mostly
-    env = skyrl_gym.make("rollenv", env_config={"env_id": "game:Sokoban-v0-tiny"}, extras={"seed": 3})
+    env = skyrl_gym.make("rollenv", extras={"env_id": "game:Sokoban-v0-tiny", "seed": 3})
 
-``env_config`` has ``env_id`` and ``kwargs``, the same for all rows, or ``extras`` (a row's columns) have them. A row may
-have ``seed``, ``options`` (of the reset) and ``max_turns``.
+``env_config`` has ``env_id`` and ``kwargs``, the same for all rows, or ``extras`` (a row's columns) have them. A row
+may have ``seed``, ``options`` (of the reset) and ``max_turns``.
 """
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -108,9 +107,13 @@ class TextEnv(BaseTextEnv):  # type: ignore[misc]  # SkyRL's package is not amon
 
 def _whole(row: Mapping[str, Any], name: str) -> int | None:
     """A whole number of a row; tables may have it as 3.0, and NaN where it is missing."""
-    value = row.get(name)
+    value: Any = row.get(name)
     if value is None or value != value:
         return None
-    if not isinstance(value, numbers.Real) or isinstance(value, bool) or int(value) != value:
+    try:
+        whole = int(value)
+    except (TypeError, ValueError, OverflowError):
+        whole = None
+    if whole is None or whole != value or isinstance(value, bool):
         raise UsageError(f"{name} of a row is a whole number, not {value!r:.40}")
-    return int(value)
+    return whole

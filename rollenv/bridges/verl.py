@@ -132,7 +132,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
                 break
             messages, ids, mask, logprobs = after, merged.token_ids, longer, logs
         won = bool(episode.info.get("success"))
-        told = {"turn_scores": scores, "tool_rewards": []}
+        told: dict[str, Any] = {"turn_scores": scores, "tool_rewards": []}
         told["reward_extra_info"] = {"score": episode.total, "success": float(won)}  # the same keys for all
         start = len(ids) - len(mask)
         return AgentLoopOutput(
