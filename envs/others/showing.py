@@ -144,16 +144,17 @@ def _nodes(nodes: Any) -> list[str]:
     known = {node["nodeId"]: node for node in nodes if "nodeId" in node}
     root = next(iter(known), None)
     lines: list[str] = []
-    waiting, seen = [(root, 0)], set()
+    waiting, seen = [(root, 0, "")], set()
     while waiting:
-        number, depth = waiting.pop()
+        number, depth, around = waiting.pop()
         if number not in known or number in seen:
             continue
         seen.add(number)
-        line = _node(known[number])
+        node, name = known[number], _told(known[number], "name")
+        line = "" if _told(node, "role") == "StaticText" and name in around else _node(node)
         if line:
             lines.append("  " * depth + line)
-        waiting += [(child, depth + bool(line)) for child in reversed(known[number].get("childIds") or ())]
+        waiting += [(child, depth + bool(line), name) for child in reversed(node.get("childIds") or ())]
     return lines
 
 

@@ -12,6 +12,7 @@ A row of the dataset, or its ``extra_info``, may have ``env_id``, ``env_kwargs``
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
@@ -88,7 +89,8 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
             request = f"det-{int(priority)}" if repeats else uuid4().hex
             return await self._play(episode, _with(list(kwargs["raw_prompt"]), shown), sampling_params, request)
         finally:
-            await asyncio.shield(self._within("closed", episode.close))
+            with contextlib.suppress(Exception):  # what went wrong before is what matters
+                await asyncio.shield(self._within("closed", episode.close))
 
     async def _play(
         self, episode: Episode, messages: list[Any], sampling_params: dict[str, Any], request: str

@@ -150,8 +150,10 @@ class Page(gymnasium.Env):
             node(1, "RootWebArea", "Shop", ["2", "3"]),
             node(2, "generic", "", ["4", "5"]),
             node(3, "InlineTextBox", "hidden"),
-            node(4, "button", "Buy", (), "12", **states),
-            node(5, "button", "Sell", ("1",), "13"),
+            node(4, "button", "Buy", ["6"], "12", **states),
+            node(6, "StaticText", "Buy"),
+            node(5, "button", "Sell", ("1", "7", "8"), "13"),
+            node(7, "StaticText", "for 5 €"),
         ]
         return {
             "goal": "",
@@ -398,7 +400,7 @@ def test_pages_of_a_browser():
     assert page == (
         f"Goal: {'Buy' if 'Buy it' in page else 'Sell'} it\nPage: http://shop/\n"
         "Tabs: 0 (this one) http://shop/, 1 http://other/\nFocused element: 12\nMessages: assistant: Hello.\n\n"
-        "RootWebArea 'Shop'\n  [12] button 'Buy' focused=True\n  [13] button 'Sell'"
+        "RootWebArea 'Shop'\n  [12] button 'Buy' focused=True\n  [13] button 'Sell'\n    StaticText 'for 5 €'"
     )
     assert "The last action failed: ValueError: nonsense is no call" in env.step("nonsense")[0]
     wanted = 12 if "Buy it" in page else 13
