@@ -1,8 +1,8 @@
 """deepagents (0.7): rollenv's machines and sandboxes as the backend of an agent's file tools and of its ``execute``.
 
-    with BoxBackend() as backend:
-        agent = create_deep_agent(model=model, backend=backend)
-        agent.invoke({"messages": [("user", "...")]})
+with BoxBackend() as backend:
+    agent = create_deep_agent(model=model, backend=backend)
+    agent.invoke({"messages": [("user", "...")]})
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Self
 
 from rollenv.bridges import peer
@@ -123,7 +124,7 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
             files: absolute paths and contents; missing folders are made.
         """
         return [
-            FileUploadResponse(path=path, error=self._try(path, lambda p=path, d=data: self.sandbox.files.write(p, d)))
+            FileUploadResponse(path=path, error=self._try(path, partial(self.sandbox.files.write, path, data)))
             for path, data in files
         ]
 
@@ -136,9 +137,12 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
         responses = []
         for path in paths:
             found: list[bytes] = []
-            error = self._try(path, lambda p=path, to=found: to.append(self.sandbox.files.read_bytes(p)))
+            error = self._try(path, partial(self._read, path, found))
             responses.append(FileDownloadResponse(path=path, content=found[0] if found else None, error=error))
         return responses
+
+    def _read(self, path: str, found: list[bytes]) -> None:
+        found.append(self.sandbox.files.read_bytes(path))
 
     def _try(self, path: str, operation: Callable[[], None]) -> str | None:
         """What went wrong, in deepagents' words where it has one."""

@@ -1,8 +1,8 @@
 """smolagents (1.26): an executor that runs an agent's code in rollenv's sandbox.
 
-    with BoxExecutor() as executor:
-        agent = CodeAgent(tools=[...], model=model, executor=executor)
-        agent.run("...")
+with BoxExecutor() as executor:
+    agent = CodeAgent(tools=[...], model=model, executor=executor)
+    agent.run("...")
 """
 
 from __future__ import annotations

@@ -115,7 +115,14 @@ def test_each_file_has_its_own_error(backend, folder):
     backend.write(f"{folder}/there", "x")
     paths = [f"{folder}/there", f"{folder}/absent", folder, "relative", f"{folder}/there/below", "/nul\0"]
     got = backend.download_files(paths)
-    assert [one.error for one in got] == [None, "file_not_found", "is_directory", "invalid_path", "invalid_path", "invalid_path"]
+    assert [one.error for one in got] == [
+        None,
+        "file_not_found",
+        "is_directory",
+        "invalid_path",
+        "invalid_path",
+        "invalid_path",
+    ]
     assert [one.path for one in got] == paths
     sent = backend.upload_files([(f"{folder}/new/file", b"x"), (folder, b"x"), ("relative", b"x")])
     assert [one.error for one in sent] == [None, "is_directory", "invalid_path"]

@@ -126,7 +126,9 @@ def test_answers_come_back_as_they_were(executor, value):
     assert answer == value
 
 
-@pytest.mark.parametrize("said", ["no prefix", "safe:{", "pickle:gASVDQAAAAAAAACMCWJ1aWx0aW5zlC4=", 'safe:{"__type__": "ndarray"}'])
+@pytest.mark.parametrize(
+    "said", ["no prefix", "safe:{", "pickle:gASVDQAAAAAAAACMCWJ1aWx0aW5zlC4=", 'safe:{"__type__": "ndarray"}']
+)
 def test_a_forged_answer_is_an_error_and_is_not_unpickled(executor, said):
     forged = f"class FinalAnswerException(BaseException): pass\nraise FinalAnswerException({said!r})"
     answer, agent, _ = play(executor, forged, "final_answer('honest')")
@@ -153,7 +155,7 @@ def test_what_is_not_installed_is_said_at_once():
 def test_the_sandbox_sees_neither_the_network_nor_the_hosts_files(executor, tmp_path):
     (tmp_path / "secret").write_text("s")
     assert executor(f"import os\nos.path.exists({str(tmp_path / 'secret')!r})").output == "False"
-    with pytest.raises(AgentError, match="OSError|unreachable"):
+    with pytest.raises(AgentError, match=r"OSError|unreachable"):
         executor("import socket\nsocket.create_connection(('192.0.2.1', 80), timeout=1)")
 
 
@@ -165,7 +167,8 @@ def test_two_agents_have_sandboxes_of_their_own(executor):
 
 
 def test_an_agent_cleans_up(executor):
-    with CodeAgent(tools=[], model=Scripted("final_answer(1)"), executor=executor, verbosity_level=LogLevel.OFF) as agent:
+    model = Scripted("final_answer(1)")
+    with CodeAgent(tools=[], model=model, executor=executor, verbosity_level=LogLevel.OFF) as agent:
         agent.run("x")
     assert not executor.sandbox.alive
     executor.cleanup()
@@ -176,13 +179,12 @@ def imported(code):
 
 
 def test_a_missing_package_is_one_clear_line():
-    done = imported("import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]\nimport importlib.metadata\n")
     done = imported(
         "import importlib.metadata as m, rollenv.bridges as b\n"
         "def gone(name): raise m.PackageNotFoundError(name)\n"
         "m.version = gone\nimport rollenv.bridges.smolagents"
     )
-    assert done.stderr.strip().splitlines()[-1].endswith("this bridge needs smolagents: pip install 'smolagents==1.26.*'")
+    assert done.stderr.strip().splitlines()[-1].endswith("needs smolagents: pip install 'smolagents==1.26.*'")
 
 
 def test_another_version_is_warned_of():
