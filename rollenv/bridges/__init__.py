@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import rollenv
+from rollenv.agents.prompts.session import shown
 from rollenv.errors import MissingExtra, RollenvError
 
 #: What is shown to who goes on after the end.
@@ -76,7 +77,7 @@ class Episode:
         self.info: Mapping[str, Any] = {}
 
     def start(self, seed: int | None = None, options: dict[str, Any] | None = None) -> str:
-        """Begin, or begin again. Returns what the environment shows.
+        """Begin, or begin again. Returns what the environment shows, the state beside its observation included.
 
         Args:
             seed: of the episode; equal seeds give equal tasks.
@@ -87,8 +88,8 @@ class Episode:
         """
         self._seed = seed
         self._begin()
-        shown, self.info = self._call("reset", seed=seed, options=options)
-        return str(shown)
+        observation, self.info = self._call("reset", seed=seed, options=options)
+        return shown(str(observation), dict(self.info))
 
     def step(self, reply: str) -> tuple[str, float]:
         """Play a reply.
@@ -104,11 +105,11 @@ class Episode:
         """
         if self.over:
             return OVER, 0.0
-        shown, reward, terminated, truncated, self.info = self._call("step", reply)
+        observation, reward, terminated, truncated, self.info = self._call("step", reply)
         self.turns += 1
         self.total += float(reward)
         self.over, self.truncated = bool(terminated or truncated), bool(truncated and not terminated)
-        return str(shown), float(reward)
+        return shown(str(observation), dict(self.info)), float(reward)
 
     def close(self) -> None:
         """Free what the environment holds. It may be called again."""
