@@ -329,9 +329,10 @@ async def _lifetime(client: httpx.AsyncClient) -> AsyncGenerator[None]:
 
 def _is_url(text: str) -> bool:
     try:
-        return bool(re.match(r"https?://[^/]", text)) and bool(httpx.URL(text).host)
+        url = httpx.URL(text)
     except httpx.InvalidURL:
         return False
+    return bool(re.match(r"https?://[^/]", text)) and bool(url.host) and (url.port or 80) < 1 << 16
 
 
 def _estimate(body: Mapping[str, Any]) -> int:

@@ -60,8 +60,22 @@ def dataset(env_id: str, n: int | None = None, *, seed: int = 0, **kwargs: Any) 
     return Dataset.from_dict({"prompt": [json.dumps(to_plain(t)) for t in tasks_of(env_id, kwargs, n, seed)]})
 
 
-def env_reward(env_reward: list[float | None], **_: Any) -> list[float | None]:
-    """TRL's reward function for what :class:`Rollout` played: the sum of an episode's rewards."""
+def env_reward(
+    env_reward: list[float | None],
+    env_success: list[bool],
+    log_metric: Callable[[str, float], None] = lambda *_: None,
+    **_: Any,
+) -> list[float | None]:
+    """TRL's reward function for what :class:`Rollout` played: the sum of an episode's rewards.
+
+    Args:
+        env_reward: from the rollout; None where the environment failed.
+        env_success: from the rollout; its mean is logged.
+        log_metric: TRL's.
+    """
+    played = [won for won, reward in zip(env_success, env_reward, strict=True) if reward is not None]
+    if played:
+        log_metric("env_success", sum(played) / len(played))
     return env_reward
 
 
