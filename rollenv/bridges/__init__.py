@@ -24,6 +24,16 @@ class EpisodeFailed(RollenvError):
     """An environment raised, or returned what it must not, in the middle of an episode."""
 
 
+def in_a_line(text: object, longest: int = 500) -> str:
+    """What an environment's error says, in one line.
+
+    Args:
+        text: an exception, or what :attr:`~rollenv.rollout.types.Trajectory.error` has.
+        longest: characters; the rest is cut off.
+    """
+    return f"{' '.join(str(text).split()):.{longest}}"
+
+
 @contextlib.contextmanager
 def peer(package: str, tested: str, install: str = "") -> Iterator[None]:
     """Wrap imports of a framework: a missing one is explained, and a version that was not tested is warned of.
@@ -130,5 +140,4 @@ class Episode:
             where = f"{self.env_id} (seed {self._seed}) failed at turn {self.turns + 1}" if name == "step" else (
                 f"{self.env_id} could not be reset with seed {self._seed}"
             )  # fmt: skip
-            said = " ".join(str(error).split())
-            raise EpisodeFailed(f"{where}: {type(error).__name__}: {said:.500}") from error
+            raise EpisodeFailed(f"{where}: {type(error).__name__}: {in_a_line(error)}") from error

@@ -150,7 +150,7 @@ class RollenvDataset(RLDataset):  # type: ignore[misc]
         return -(-len(self.groups) // self.batch_size)
 
 
-@chz.chz  # type: ignore[untyped-decorator]
+@chz.chz
 class RollenvDatasetBuilder(RLDatasetBuilder):  # type: ignore[misc]
     """What to train on, for the cookbook's ``train.Config``."""
 
@@ -182,7 +182,9 @@ class RollenvDatasetBuilder(RLDatasetBuilder):  # type: ignore[misc]
         if not self.n_test:
             return self._set(train, self.group_size), None
         if spec(self.env_id).indexed and not self.test_kwargs:
-            raise UsageError("a data set's test set needs test_kwargs, such as {'split': 'test'}: else it repeats tasks")
+            raise UsageError(
+                "a data set's test set needs test_kwargs, such as {'split': 'test'}: else it repeats tasks"
+            )
         test = tasks_of(self.env_id, self.kwargs | self.test_kwargs, self.n_test, self.seed + len(train))
         return self._set(train, self.group_size), self._set(test, 1)
 

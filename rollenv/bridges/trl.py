@@ -25,7 +25,7 @@ from rollenv.agents.engines.base import Ids, Sampling
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt
 from rollenv.agents.prompts.session import TokenSession
-from rollenv.bridges import OVER, Episode, EpisodeFailed, peer
+from rollenv.bridges import OVER, Episode, EpisodeFailed, in_a_line, peer
 from rollenv.errors import UsageError
 from rollenv.registry import spec
 from rollenv.rollout.episode import Limits
@@ -141,9 +141,10 @@ class Rollout:
             model.train(training)
         failed = [t for t in played if not t.complete]
         if failed and len(failed) == len(played):
-            raise EpisodeFailed(f"no episode could be played. The first: {failed[0].error}")
+            raise EpisodeFailed(f"no episode could be played. The first: {in_a_line(failed[0].error)}")
         if failed:
-            logger.warning("%d of %d episodes failed. The first: %s", len(failed), len(played), failed[0].error)
+            first = in_a_line(failed[0].error)
+            logger.warning("%d of %d episodes failed. The first: %s", len(failed), len(played), first)
         if not any(t.turns for t in played):
             raise UsageError("no prompt leaves room for an answer: raise max_completion_length or lower max_new_tokens")
         return _columns(played, player.tokenizer)
@@ -314,7 +315,7 @@ class Environment:
             self._failed = self._lost = True
             if lost:
                 raise
-            logger.warning("%s", error)
+            logger.warning("%s", str(error))
             return OVER
 
     def step(self, action: str) -> str:
@@ -331,7 +332,7 @@ class Environment:
             shown, _ = self._episode.step(action if isinstance(action, str) else json.dumps(action))
         except EpisodeFailed as error:
             self._failed = True
-            logger.warning("%s", error)
+            logger.warning("%s", str(error))
             return OVER
         return f"{shown}\n{OVER}" if self._episode.over and shown != OVER else shown
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from rollenv.agents.base import Action, ContextFull, EnvHandle, Session
 from rollenv.agents.prompts.session import shown
-from rollenv.bridges import EpisodeFailed, peer
+from rollenv.bridges import EpisodeFailed, in_a_line, peer
 from rollenv.errors import UsageError
 from rollenv.registry import spec
 from rollenv.rollout.episode import Episode, Limits
@@ -30,6 +30,7 @@ from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.race import Race
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.types import Task, Trajectory
+from rollenv.rollout.workers import InlineWorkers
 from rollenv.rollout.workers.places import make_workers
 
 with peer("verifiers", "0.4"):
@@ -99,7 +100,7 @@ class RollenvEnv(vf.Env[RollenvEnvConfig]):  # type: ignore[misc]
     async def start(self) -> None:
         """Start the workers."""
         self._held = contextlib.ExitStack()
-        self._workers = self._held.enter_context(make_workers(self.config.workers))
+        self._workers = self._held.enter_context(make_workers(self.config.workers)) or InlineWorkers()
         self._health = Health()
 
     async def stop(self) -> None:
@@ -128,7 +129,7 @@ class RollenvEnv(vf.Env[RollenvEnvConfig]):  # type: ignore[misc]
                 )
                 await race.next()
             if not played.complete:
-                raise EpisodeFailed(played.error)
+                raise EpisodeFailed(in_a_line(played.error))
         talk.trace.record_reward("reward", played.reward)
         talk.trace.record_metric("success", float(played.success))
         talk.trace.record_metric("turns", float(len(played.turns)))

@@ -81,12 +81,12 @@ def command(
         raise
     if json:
         result = {"reward": played.reward, "success": played.success, "status": played.status}
-        error = {"error": played.error, "failure": played.failure} if played.error else {}
-        _print_json(about | result | error | {"turns": len(played.turns), "trajectory": played.to_dict()})
+        wrong = {"error": played.error, "failure": played.failure} if played.error else {}
+        _print_json(about | result | wrong | {"turns": len(played.turns), "trajectory": played.to_dict()})
     else:
         _print(played)
     if not played.complete:
-        raise RollenvError(played.error or f"the episode of {env} was {played.status}")
+        raise RollenvError(" ".join(played.error.split()) or f"the episode of {env} was {played.status}")
 
 
 def _play(player: ChatAgent, task: Task, limits: Limits, workers: str) -> Trajectory:

@@ -195,7 +195,7 @@ def test_what_was_wrongly_asked(rollenv_command, args, says):
         ("raise OSError('the disk is full')", "OSError: the disk is full", "raised"),
         ("time.sleep(999)", "step did not return within 1", "hung"),
         ("os._exit(3)", "test:Brittle-v0", "lost"),
-        ("return 5", "test:Brittle-v0", "wrong"),
+        ("return 5, 1.0, False, False, {}", "test:Brittle-v0", "wrong"),
     ],
 )
 def test_an_environment_that_fails(rollenv_command, serving, tmp_path, monkeypatch, what, says, failure):
