@@ -73,8 +73,10 @@ bfcl: .bench/bfcl/installed
 	touch $@
 
 # Clients of other projects, for the tests that let them talk to `rollenv serve`.
-PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl kubernetes ray schemathesis)
-peers: $(PEERS)
+# What rollenv and its tests need besides, where a framework's Python runs them.
+BASE := gymnasium httpx numpy pydantic rich typer pytest
+PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl verifiers kubernetes ray schemathesis)
+peers: $(PEERS) .bench/tinker/installed
 
 .bench/rock/installed: PACKAGES := rl-rock==1.11.0
 .bench/openenv/installed: PACKAGES := openenv==0.10.0
@@ -83,7 +85,8 @@ peers: $(PEERS)
 .bench/fusion/installed: PACKAGES := sandbox-fusion==0.3.7
 .bench/mcp/installed: PACKAGES := mcp==2.3.0
 .bench/openreward/installed: PACKAGES := openreward==0.1.167
-.bench/trl/installed: PACKAGES := --constraint constraints.txt trl==1.16.0 torch transformers==5.23.0 openreward==0.1.167 httpx numpy websockets msgpack jinja2
+.bench/trl/installed: PACKAGES := --constraint constraints.txt trl==1.16.0 torch transformers==5.23.0 openreward==0.1.167 httpx numpy websockets msgpack jinja2 peft $(BASE)
+.bench/verifiers/installed: PACKAGES := --constraint constraints.txt verifiers==0.4.0 uv $(BASE)  # its harness is a script that uv runs
 .bench/ray/installed: PACKAGES := '.[cluster]' psutil
 .bench/kubernetes/installed: PACKAGES := kubernetes-validate==1.37.0
 .bench/schemathesis/installed: PACKAGES := schemathesis==4.32.5
@@ -91,6 +94,13 @@ peers: $(PEERS)
 $(PEERS) .bench/jupyter/installed:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP) $(PACKAGES)
+	touch $@
+
+# Tinker's cookbook asks for tml-renderers in a version that Python 3.11 does not have; few of its renderers use it.
+.bench/tinker/installed: constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python $(PIP) --no-deps tinker-cookbook==0.6.1
+	$(@D)/bin/python $(PIP) --constraint constraints.txt tinker==0.38.0 torch 'transformers>=5.16,<5.24' aiohttp blobfile chz cloudpickle datasets pillow pyrage termcolor tiktoken tml-renderers $(BASE)
 	touch $@
 
 lint: install
