@@ -72,31 +72,31 @@ bfcl: .bench/bfcl/installed
 	.bench/bfcl/bin/python $(PIP) --no-deps bfcl-eval==2026.3.23 mpmath==1.4.1
 	touch $@
 
-# What rollenv needs itself where it is imported beside a framework, and the tests.
-OURS := gymnasium httpx numpy pydantic rich typer pytest
+# What rollenv and its tests need besides, where a framework's Python runs them.
+BASE := gymnasium httpx numpy pydantic rich typer pytest
 PYTHON312 ?= python3.12
 
 # Clients of other projects, for the tests that let them talk to `rollenv serve`, and frameworks that play environments.
-PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core skyrl verl verifiers nemo e2b fusion mcp openreward trl kubernetes ray schemathesis)
-peers: $(PEERS)
+PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl verifiers skyrl verl nemo kubernetes ray schemathesis)
+peers: $(PEERS) .bench/tinker/installed
 
 .bench/rock/installed: PACKAGES := rl-rock==1.11.0
-.bench/openenv/installed: PACKAGES := openenv==0.10.0 msgpack $(OURS)
+.bench/openenv/installed: PACKAGES := openenv==0.10.0 msgpack $(BASE)
 .bench/openenv/installed: WARM := openenv.core.env_server.http_server, pytest
-.bench/skyrl/installed: PACKAGES := skyrl-gym==0.4.0 $(OURS)
+.bench/skyrl/installed: PACKAGES := skyrl-gym==0.4.0 $(BASE)
 .bench/skyrl/installed: WARM := skyrl_gym, pytest
-.bench/verl/installed: PACKAGES := --constraint constraints.txt verl==0.9.1 'transformers>=5.5.3,<5.11' 'tensordict>=0.8,<=0.10' torch ray cachetools fastapi uvicorn $(OURS)
+.bench/verl/installed: PACKAGES := --constraint constraints.txt verl==0.9.1 'transformers>=5.5.3,<5.11' 'tensordict>=0.8,<=0.10' torch ray cachetools fastapi uvicorn $(BASE)
 .bench/verl/installed: WARM := verl.experimental.agent_loop.agent_loop, pytest
-.bench/verifiers/installed: PACKAGES := verifiers==0.4.0 $(OURS)
-.bench/verifiers/installed: WARM := verifiers.v1, pytest
-.bench/nemo/installed: PACKAGES := nemo-gym==0.4.0 $(OURS)
+.bench/nemo/installed: PACKAGES := nemo-gym==0.4.0 $(BASE)
 .bench/nemo/installed: WARM := responses_api_agents.gymnasium_agent.app, pytest
 .bench/openenv-core/installed: PACKAGES := openenv-core==0.3.0  # the client before it was renamed
 .bench/e2b/installed: PACKAGES := e2b-code-interpreter==2.11.5 e2b==2.63.0
 .bench/fusion/installed: PACKAGES := sandbox-fusion==0.3.7
 .bench/mcp/installed: PACKAGES := mcp==2.3.0
 .bench/openreward/installed: PACKAGES := openreward==0.1.167
-.bench/trl/installed: PACKAGES := --constraint constraints.txt trl==1.16.0 torch transformers==5.23.0 openreward==0.1.167 httpx numpy websockets msgpack jinja2
+.bench/trl/installed: PACKAGES := --constraint constraints.txt trl==1.16.0 torch transformers==5.23.0 openreward==0.1.167 httpx numpy websockets msgpack jinja2 peft $(BASE)
+.bench/verifiers/installed: PACKAGES := --constraint constraints.txt verifiers==0.4.0 uv $(BASE)  # its harness is a script that uv runs
+.bench/verifiers/installed: WARM := verifiers.v1, pytest
 .bench/ray/installed: PACKAGES := '.[cluster]' psutil
 .bench/kubernetes/installed: PACKAGES := kubernetes-validate==1.37.0
 .bench/schemathesis/installed: PACKAGES := schemathesis==4.32.5
@@ -112,6 +112,13 @@ $(filter-out .bench/nemo/%,$(PEERS)) .bench/jupyter/installed:
 	if $(PYTHON312) -c '' 2>&1; then \
 		$(PYTHON312) -m venv $(@D) && $(@D)/bin/python $(PIP) $(PACKAGES) && $(@D)/bin/python -W ignore -c "import $(WARM)" && touch $@; \
 	else echo "no $(PYTHON312): NeMo Gym is not installed (make peers PYTHON312=...)"; fi
+
+# Tinker's cookbook asks for tml-renderers in a version that Python 3.11 does not have; few of its renderers use it.
+.bench/tinker/installed: constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python $(PIP) --no-deps tinker-cookbook==0.6.1
+	$(@D)/bin/python $(PIP) --constraint constraints.txt tinker==0.38.0 torch 'transformers>=5.16,<5.24' aiohttp blobfile chz cloudpickle datasets pillow pyrage termcolor tiktoken tml-renderers $(BASE)
+	touch $@
 
 lint: install
 	$(BIN)/ruff check .

@@ -29,7 +29,9 @@ def test_the_server_has_the_methods_of_a_gymnasium_server():
 
 
 def test_the_configuration_is_yaml_whose_agent_is_theirs():
-    (text,) = (ast.literal_eval(n.value) for n in TREE.body if isinstance(n, ast.Assign) and n.targets[0].id == "_CONFIG")
+    (text,) = (
+        ast.literal_eval(n.value) for n in TREE.body if isinstance(n, ast.Assign) and n.targets[0].id == "_CONFIG"
+    )
     made = yaml.safe_load(text.format(name="x", env_id='"game:X-v0"', env_kwargs='{"a": 1}', max_steps=7))
     assert made["x"]["resources_servers"]["x"]["env_kwargs"] == {"a": 1}
     agent = made["x_agent"]["responses_api_agents"]["gymnasium_agent"]
