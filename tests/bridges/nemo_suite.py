@@ -19,6 +19,7 @@ from responses_api_agents.gymnasium_agent.app import GymnasiumAgent, GymnasiumAg
 
 import rollenv
 import rollenv.bridges.nemo_gym as bridge
+from rollenv.agents.prompts.session import shown
 from rollenv.bridges.nemo_gym import RollenvConfig, RollenvServer, write_server
 from rollenv.errors import MissingExtra
 
@@ -68,11 +69,11 @@ def step(client, text, **fields):
 
 def solved(env_id, seed):
     env = rollenv.make(env_id)
-    seen, replies, rewards, over = [env.reset(seed)[0]], [], [], False
+    seen, replies, rewards, over = [shown(*env.reset(seed))], [], [], False
     while not over:
         replies.append(env.oracle_action())
-        observation, reward, terminated, truncated, _ = env.step(replies[-1])
-        seen.append(observation)
+        observation, reward, terminated, truncated, info = env.step(replies[-1])
+        seen.append(shown(observation, info))
         rewards.append(reward)
         over = terminated or truncated
     return seen, replies, rewards

@@ -15,6 +15,7 @@ import skyrl_gym
 
 import rollenv
 import rollenv.bridges.skyrl as bridge
+from rollenv.agents.prompts.session import shown
 from rollenv.bridges import OVER, EpisodeFailed
 from rollenv.errors import MissingExtra, UnknownEnv, UsageError
 
@@ -60,12 +61,12 @@ def loop(env, prompt, replies):
 
 def solution(env_id, seed):
     env = rollenv.make(env_id)
-    seen, replies, rewards = [env.reset(seed)[0]], [], []
+    seen, replies, rewards = [shown(*env.reset(seed))], [], []
     over = False
     while not over:
         replies.append(env.oracle_action())
-        observation, reward, terminated, truncated, _ = env.step(replies[-1])
-        seen.append(observation)
+        observation, reward, terminated, truncated, info = env.step(replies[-1])
+        seen.append(shown(observation, info))
         rewards.append(reward)
         over = terminated or truncated
     return seen, replies, rewards

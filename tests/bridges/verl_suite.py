@@ -20,6 +20,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 import rollenv
 import rollenv.bridges.verl as bridge
+from rollenv.agents.prompts.session import shown
 from rollenv.bridges import EpisodeFailed
 from rollenv.errors import MissingExtra, UnknownEnv, UsageError
 
@@ -121,11 +122,11 @@ def run(tokenizer, replies, row, logprobs=True, **settings):
 
 def solved(env_id, seed):
     env = rollenv.make(env_id)
-    seen, replies, total, over = [env.reset(seed)[0]], [], 0.0, False
+    seen, replies, total, over = [shown(*env.reset(seed))], [], 0.0, False
     while not over:
         replies.append(env.oracle_action())
-        observation, reward, terminated, truncated, _ = env.step(replies[-1])
-        seen.append(observation)
+        observation, reward, terminated, truncated, info = env.step(replies[-1])
+        seen.append(shown(observation, info))
         total, over = total + reward, terminated or truncated
     return seen, replies, total
 
