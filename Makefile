@@ -74,7 +74,7 @@ bfcl: .bench/bfcl/installed
 
 # What rollenv and its tests need besides, where a framework's Python runs them.
 BASE := gymnasium httpx numpy pydantic rich typer pytest
-PYTHON312 ?= python3.12
+PYTHON312 ?= $(lastword python3.12 $(sort $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12)))
 
 # Clients of other projects, for the tests that let them talk to `rollenv serve`, and frameworks that play environments.
 PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl verifiers skyrl verl nemo kubernetes ray schemathesis)
