@@ -111,7 +111,8 @@ class Rollout:
     ):
         self.max_new_tokens, self.system = max_new_tokens, system
         self.workers, self.max_concurrent = workers, max_concurrent
-        self.limits = dataclasses.replace(limits or Limits(), turns=max_turns)
+        limits = limits or Limits()
+        self.limits = dataclasses.replace(limits, turns=max_turns or limits.turns)
         self._held = contextlib.ExitStack()
         self._finalizer = weakref.finalize(self, self._held.close)
         self._manager: RolloutManager | None = None
@@ -234,15 +235,8 @@ def _columns(played: Sequence[Trajectory], tokenizer: Any) -> dict[str, list[Any
             ids, logprobs = longest.ids.tolist(), longest.logprobs.tolist()
             mask, begin = longest.mask.astype(int).tolist(), int(longest.mask.argmax())
         reward = trajectory.reward if trajectory.complete else None
-        row = (
-            ids[:begin],
-            ids[begin:],
-            logprobs[begin:],
-            mask[begin:],
-            reward,
-            trajectory.success,
-            len(trajectory.turns),
-        )
+        tokens = ids[:begin], ids[begin:], logprobs[begin:], mask[begin:]
+        row = (*tokens, reward, trajectory.success, len(trajectory.turns))
         for name, value in zip(names, row, strict=True):
             columns[name].append(value)
     if split:

@@ -83,7 +83,7 @@ def trainer_of(out, rollout, tasks, model=None, group=8, groups=2, **settings):
     given = {
         "output_dir": str(out), "use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no",
         "logging_steps": 1, "disable_tqdm": True, "per_device_train_batch_size": group * groups,
-        "num_generations": group, "max_completion_length": 200, "gradient_checkpointing": False, "max_steps": 2,
+        "num_generations": group, "max_completion_length": 200, "max_steps": 2,
         "learning_rate": 1e-2, "lr_scheduler_type": "constant", "beta": 0.0,
     }  # fmt: skip
     more = {"peft_config": settings.pop("peft_config")} if "peft_config" in settings else {}
