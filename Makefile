@@ -72,14 +72,23 @@ bfcl: .bench/bfcl/installed
 	.bench/bfcl/bin/python $(PIP) --no-deps bfcl-eval==2026.3.23 mpmath==1.4.1
 	touch $@
 
-# Clients of other projects, for the tests that let them talk to `rollenv serve`.
 # What rollenv and its tests need besides, where a framework's Python runs them.
 BASE := gymnasium httpx numpy pydantic rich typer pytest
-PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl verifiers kubernetes ray schemathesis)
+PYTHON312 ?= python3.12
+
+# Clients of other projects, for the tests that let them talk to `rollenv serve`, and frameworks that play environments.
+PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl verifiers skyrl verl nemo kubernetes ray schemathesis)
 peers: $(PEERS) .bench/tinker/installed
 
 .bench/rock/installed: PACKAGES := rl-rock==1.11.0
-.bench/openenv/installed: PACKAGES := openenv==0.10.0
+.bench/openenv/installed: PACKAGES := openenv==0.10.0 msgpack $(BASE)
+.bench/openenv/installed: WARM := openenv.core.env_server.http_server, pytest
+.bench/skyrl/installed: PACKAGES := skyrl-gym==0.4.0 $(BASE)
+.bench/skyrl/installed: WARM := skyrl_gym, pytest
+.bench/verl/installed: PACKAGES := --constraint constraints.txt verl==0.9.1 'transformers>=5.5.3,<5.11' 'tensordict>=0.8,<=0.10' torch ray cachetools fastapi uvicorn $(BASE)
+.bench/verl/installed: WARM := verl.experimental.agent_loop.agent_loop, pytest
+.bench/nemo/installed: PACKAGES := nemo-gym==0.4.0 $(BASE)
+.bench/nemo/installed: WARM := responses_api_agents.gymnasium_agent.app, pytest
 .bench/openenv-core/installed: PACKAGES := openenv-core==0.3.0  # the client before it was renamed
 .bench/e2b/installed: PACKAGES := e2b-code-interpreter==2.11.5 e2b==2.63.0
 .bench/fusion/installed: PACKAGES := sandbox-fusion==0.3.7
@@ -87,14 +96,22 @@ peers: $(PEERS) .bench/tinker/installed
 .bench/openreward/installed: PACKAGES := openreward==0.1.167
 .bench/trl/installed: PACKAGES := --constraint constraints.txt trl==1.16.0 torch transformers==5.23.0 openreward==0.1.167 httpx numpy websockets msgpack jinja2 peft $(BASE)
 .bench/verifiers/installed: PACKAGES := --constraint constraints.txt verifiers==0.4.0 uv $(BASE)  # its harness is a script that uv runs
+.bench/verifiers/installed: WARM := verifiers.v1, pytest
 .bench/ray/installed: PACKAGES := '.[cluster]' psutil
 .bench/kubernetes/installed: PACKAGES := kubernetes-validate==1.37.0
 .bench/schemathesis/installed: PACKAGES := schemathesis==4.32.5
 .bench/jupyter/installed: PACKAGES := ipykernel jupyter-client
-$(PEERS) .bench/jupyter/installed:
+$(filter-out .bench/nemo/%,$(PEERS)) .bench/jupyter/installed:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP) $(PACKAGES)
+	$(if $(WARM),$(@D)/bin/python -W ignore -c "import $(WARM)")
 	touch $@
+
+# NeMo Gym runs on Python 3.12 and newer alone; without one, its tests are skipped.
+.bench/nemo/installed:
+	if $(PYTHON312) -c '' 2>&1; then \
+		$(PYTHON312) -m venv $(@D) && $(@D)/bin/python $(PIP) $(PACKAGES) && $(@D)/bin/python -W ignore -c "import $(WARM)" && touch $@; \
+	else echo "no $(PYTHON312): NeMo Gym is not installed (make peers PYTHON312=...)"; fi
 
 # Tinker's cookbook asks for tml-renderers in a version that Python 3.11 does not have; few of its renderers use it.
 .bench/tinker/installed: constraints.txt

@@ -31,8 +31,6 @@ _NAME = re.compile(r"(?=.{1,253}$)(\*|(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.
 #: Header lines that are between a client and its proxy.
 _OWN = (b"proxy-", b"connection:", b"keep-alive:", b"host:")
 
-Networks = list[ipaddress.IPv4Network | ipaddress.IPv6Network]
-
 
 class Refused(Exception):
     """A request that is not carried out: the status, and why."""
@@ -107,11 +105,10 @@ class AllowList:
         where = _address(address)
         if where is None:
             return False
-        listed = any(where in network and port in ((own,) if own else PORTS) for network, own in self.ranges)
-        return listed or (named and ((where.is_global and not where.is_multicast) or self._covers(where)))
-
-    def _covers(self, where: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-        return any(where in network for network, _ in self.ranges)
+        covering = [own for network, own in self.ranges if where in network]
+        if named and (covering or (where.is_global and not where.is_multicast)):
+            return True
+        return any(port == own if own else port in PORTS for own in covering)
 
 
 def _with_port(entry: str) -> tuple[str, int | None]:

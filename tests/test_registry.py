@@ -5,13 +5,16 @@ import random
 import subprocess
 import sys
 import textwrap
+import types
 
 import numpy as np
 import pytest
 
 import rollenv
 from rollenv import MissingExtra, UnknownEnv, UsageError, registry
+from rollenv.cli.list import command as print_ids
 from rollenv.envs.game.frozen_lake import FrozenLake
+from rollenv.needs import Ability
 from rollenv.wrappers import EpisodeTrackingWrapper
 
 
@@ -91,6 +94,17 @@ def test_abilities_and_needs_may_be_one_text(scratch_registry):
         {"oracle", "state"},
         ("datasets",),
     )
+
+
+@pytest.mark.parametrize("why", [None, "", "switch it on"])
+def test_what_a_host_has_to_allow_is_asked_of_a_function(scratch_registry, monkeypatch, capsys, why):
+    asked = types.ModuleType("asked_of_host")
+    asked.why_not = lambda: why
+    monkeypatch.setitem(sys.modules, "asked_of_host", asked)
+    rollenv.register("test:A-v0", FrozenLake, needs=[Ability("a switch", "asked_of_host:why_not")])
+    assert [str(need) for need in rollenv.spec("test:A-v0").missing] == (["a switch"] if why else [])
+    print_ids(pattern="test:A-v0", every=True, here=False, json=False)
+    assert ("needs a switch: switch it on" in capsys.readouterr().out) == bool(why)
 
 
 @pytest.mark.parametrize("returned", [None, {}, "env"])

@@ -20,6 +20,7 @@ from rollenv.envs.terminal.base import Graded, Started, TerminalEnv
 from rollenv.envs.terminal.folder import Healthcheck, Step, TaskFolder, TaskFolderError
 from rollenv.envs.terminal.verify import SolutionNotPlayed, VerifierError, lacking, verify
 from rollenv.errors import UnknownEnv
+from rollenv.needs import MACHINES
 from rollenv.sandbox import Image, Limits, Machine, SandboxError
 from rollenv.sandbox.building import HIDDEN, Base, BuildError, build
 from rollenv.sandbox.docker_images import docker_image
@@ -121,13 +122,13 @@ class HarborEnv(TerminalEnv):
         whole = isinstance(index, int | np.integer) and not isinstance(index, bool)
         if not whole or not 0 <= index < len(self.folders):
             raise UsageError(f"{self}: there are tasks 0 to {len(self.folders) - 1}, not {index!r}")
-        self._task, self._at = read_task(self.folders[int(index)]), 0
+        task = read_task(self.folders[int(index)])
+        self._task, self._at = task, 0
         self._rewards: list[float] = []
         self._solution_lacks = ""
         if self.offline is None:
             self.offline = Offline()
-        image = self._image = self._built(self._task)
-        task = self._task
+        image = self._image = self._built(task)
         machine = Machine.create(image, limits=self._limits(task), env=task.env, network=self._hosts(task))
         try:
             self._prepare(machine)

@@ -129,24 +129,16 @@ def verify(
     if not servers:
         machine.end_processes()
     guard = Guard(image, read_runners(verifier.tests, _script(task, step)))
-
-    def graded(start: Image, tunnels: Mapping[int, str], artifacts: Path | None = None) -> Verdict:
-        # What the agent wrote does not take room from the tests.
-        with Machine.create(start, limits=limits, shown=offline.shown(), tunnels=tunnels) as grader:
-            if artifacts is not None:
-                _hand_over(machine, grader, step, artifacts)
-            user, about = _account(separate or image, verifier.user or start.user)
-            return _run(task, step, grader, offline, user, about)
-
+    grading = _Grading(task, step, separate or image, offline, limits)
     try:
         with temporary() as folder, carried(machine, servers) as tunnels:
             try:
                 if separate is None:
-                    verdict = graded(machine.commit(folder / "layer", keep=guard), tunnels)
+                    verdict = grading.run(machine.commit(folder / "layer", keep=guard), tunnels)
                 else:
-                    verdict = graded(separate, tunnels, folder)
+                    verdict = grading.run(separate, artifacts=lambda grader: _hand_over(machine, grader, step, folder))
             except VerifierError as error:
-                if not _comes_to_a_result(lambda: graded(separate or image, {})):
+                if not grading.comes_to_a_result():
                     raise
                 verdict = Verdict({"reward": 0.0}, str(error), broke_tests=True)
     finally:
@@ -156,13 +148,35 @@ def verify(
     return verdict
 
 
-def _comes_to_a_result(grade: Callable[[], Verdict]) -> bool:
-    """Whether tests can be run where no agent has been: then it is the agent's work that keeps them from it."""
-    try:
-        grade()
-    except VerifierError:
-        return False
-    return True
+@dataclass(frozen=True)
+class _Grading:
+    """Runs the tests of one step, each time on a machine of its own: what an agent wrote takes no room from them."""
+
+    task: TaskFolder
+    step: Step
+    image: Image
+    """That no agent has touched."""
+    offline: Offline
+    limits: Limits
+
+    def run(
+        self,
+        start: Image,
+        tunnels: Mapping[int, str] | None = None,
+        artifacts: Callable[[Machine], None] = lambda grader: None,
+    ) -> Verdict:
+        with Machine.create(start, limits=self.limits, shown=self.offline.shown(), tunnels=tunnels) as grader:
+            artifacts(grader)
+            user, about = _account(self.image, self.step.verifier.user or start.user)
+            return _run(self.task, self.step, grader, self.offline, user, about)
+
+    def comes_to_a_result(self) -> bool:
+        """Whether tests can be run where no agent has been: then it is the agent's work that keeps them from it."""
+        try:
+            self.run(self.image)
+        except VerifierError:
+            return False
+        return True
 
 
 def _hand_over(machine: Machine, grader: Machine, step: Step, folder: Path) -> None:

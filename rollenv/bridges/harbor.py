@@ -13,17 +13,15 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from rollenv.errors import MissingExtra
+from rollenv.bridges import peer
 from rollenv.sandbox import Image, Machine, SandboxError
 from rollenv.sandbox.building import build
 from rollenv.sandbox.machine import LIMITS, PATH
 from rollenv.sandbox.offline import NOTES, Offline
 
-try:
+with peer("harbor", "0.25", "pip install 'harbor==0.25.*', with Python 3.12 or newer"):
     from harbor.environments.base import BaseEnvironment, ExecResult
     from harbor.environments.capabilities import EnvironmentCapabilities
-except ImportError as error:
-    raise MissingExtra(f"rollenv.bridges.harbor needs Harbor and Python 3.12: pip install harbor ({error})") from error
 
 #: Seconds of a command that has no limit of its own.
 _UNLIMITED = 24 * 3600.0

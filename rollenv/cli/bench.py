@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json as json_module
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,6 @@ from rich.table import Table
 from rollenv.cli import completion
 from rollenv.cli.common import (
     AGENT_HELP,
-    CONCURRENT,
     NO_OPTIONS,
     AgentOptions,
     console,
@@ -24,11 +22,12 @@ from rollenv.cli.common import (
     percent,
     with_agent_options,
 )
-from rollenv.cli.dashboard import Dashboard, totals
+from rollenv.cli.dashboard import totals
 from rollenv.cli.eval import print_failures
 from rollenv.cli.eval_folder import SETTINGS_FILE, EvalFolder, writes
+from rollenv.cli.playing import playing
 from rollenv.core import UsageError
-from rollenv.rollout.workers.places import WORKERS_HELP, make_workers
+from rollenv.rollout.workers.places import WORKERS_HELP
 
 if TYPE_CHECKING:
     from rollenv.bench import Benchmark, Comparison, Suite
@@ -67,7 +66,8 @@ def command(
 
     The exit code is 1 if the agent or its endpoint failed in an episode, or if most episodes failed for any reason.
     """
-    from rollenv.bench import suite
+    from rollenv.bench import run, suite
+    from rollenv.bench.suites import all_tasks
 
     if show:
         _list(json)
@@ -82,9 +82,12 @@ def command(
         return
     form = _form(calls, agent)
     chosen = suite(first, key_values(rest), form)
-    folder = _folder(out, chosen, options, {"agent": agent, "calls": form, "k": k, "seed": seed}, n, resume)
+    tasks = len(all_tasks(chosen.parts, n, seed)) if chosen.parts else 0
+    about = {"agent": agent, "calls": form, "k": k, "seed": seed, "tasks_of_each": n, "n": tasks}
+    folder = _folder(out, chosen, options, about, resume)
     player = make_agent(agent, options, native=form == "native")
-    result = _play(chosen, player, folder, options, workers, out, n, k, seed)
+    with playing(chosen.name, k * tasks, player, options, workers, out, folder) as opened:
+        result = run(chosen, player, n=n, k=k, seed=seed, **opened)
     numbers = {**(folder.settings if folder else {"agent": agent, "k": k, "seed": seed}), **result.to_dict()}
     numbers |= {name: value for name, value in totals(player).items() if name in ("requests", "retries", "problems")}
     if out is not None:
@@ -112,11 +115,9 @@ def _form(calls: str, agent: str) -> str:
 
 
 def _folder(
-    out: Path | None, chosen: Suite, options: AgentOptions, about: dict[str, Any], n: int | None, resume: bool
+    out: Path | None, chosen: Suite, options: AgentOptions, about: dict[str, Any], resume: bool
 ) -> EvalFolder | None:
     """Where episodes are kept, if anywhere."""
-    from rollenv.bench.suites import all_tasks
-
     if out is None:
         if resume:
             raise UsageError("--resume needs --out: the folder of the run to go on with")
@@ -124,52 +125,7 @@ def _folder(
     asked: dict[str, Any] = {"suite": chosen.name, "env": f"bench {chosen.name}", **about}
     asked |= {"parts": [{"env_id": part.env_id, "kwargs": dict(part.kwargs)} for part in chosen.parts]}
     asked |= {"temperature": options.temperature, "max_tokens": options.max_tokens, "system": options.system}
-    asked |= {"tasks_of_each": n, "n": len(all_tasks(chosen.parts, n, about["seed"])) if chosen.parts else 0}
     return EvalFolder.begin(out, json_module.loads(json_module.dumps(asked)), resume)
-
-
-def _play(
-    chosen: Suite,
-    player: Any,
-    folder: EvalFolder | None,
-    options: AgentOptions,
-    workers: str,
-    out: Path | None,
-    n: int | None,
-    k: int,
-    seed: int,
-) -> Benchmark:
-    from rollenv.bench import run
-    from rollenv.bench.suites import all_tasks
-    from rollenv.rollout.manager import RolloutManager
-
-    with (
-        contextlib.ExitStack() as stack,
-        make_workers(workers) as pool,
-        RolloutManager(
-            player,
-            pool,
-            max_concurrent=options.concurrency or CONCURRENT,
-            keep_views=out is not None,
-            run_dir=out,
-        ) as manager,
-    ):
-        played = folder.played if folder else []
-        total = k * (folder.settings["n"] if folder else len(all_tasks(chosen.parts, n, seed)))
-        dashboard = stack.enter_context(Dashboard(chosen.name, total, manager, player).shown(played))
-        if folder is not None:
-            dashboard.file = stack.enter_context(folder.writing())
-        return run(
-            chosen,
-            player,
-            n=n,
-            k=k,
-            seed=seed,
-            manager=manager,
-            played=played,
-            seconds=folder.seconds if folder else 0.0,
-            watch=dashboard.count,
-        )
 
 
 def _save(out: Path, numbers: Mapping[str, Any], result: Benchmark) -> None:

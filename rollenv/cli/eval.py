@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json as json_module
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,6 @@ from rich.table import Table
 from rollenv.cli import completion
 from rollenv.cli.common import (
     AGENT_HELP,
-    CONCURRENT,
     NO_OPTIONS,
     AgentOptions,
     console,
@@ -25,10 +23,11 @@ from rollenv.cli.common import (
     percent,
     with_agent_options,
 )
-from rollenv.cli.dashboard import Dashboard, totals
+from rollenv.cli.dashboard import totals
 from rollenv.cli.eval_folder import EvalFolder, tasks_before
+from rollenv.cli.playing import playing
 from rollenv.core import UsageError
-from rollenv.rollout.workers.places import WORKERS_HELP, make_workers
+from rollenv.rollout.workers.places import WORKERS_HELP
 
 if TYPE_CHECKING:
     from rollenv.rollout.evaluate import Evaluation
@@ -74,9 +73,7 @@ def command(
     The exit code is 1 if the agent or its endpoint failed in an episode, or if most episodes failed for any reason.
     """
     from rollenv.registry import named_wrappers
-    from rollenv.rollout.episode import Limits
     from rollenv.rollout.evaluate import evaluate
-    from rollenv.rollout.manager import RolloutManager
     from rollenv.wrappers.factory import with_tokenizer
 
     kwargs = key_values(settings or ())
@@ -96,36 +93,9 @@ def command(
     folder = EvalFolder.begin(out, about, resume) if out is not None else None
     if resume and folder is None:
         raise UsageError("--resume needs --out: the folder of the evaluation to go on with")
-    played = folder.played if folder else []
     player = make_agent(agent, options)
-    with (
-        contextlib.ExitStack() as stack,
-        make_workers(workers) as pool,
-        RolloutManager(
-            player,
-            pool,
-            limits=Limits(step=step_deadline),
-            max_concurrent=options.concurrency or CONCURRENT,
-            keep_views=out is not None,
-            run_dir=out,
-        ) as manager,
-    ):
-        dashboard = stack.enter_context(Dashboard(env, tasks * k, manager, player).shown(played))
-        if folder is not None:
-            dashboard.file = stack.enter_context(folder.writing())
-        result = evaluate(
-            player,
-            env,
-            kwargs,
-            n=tasks,
-            k=k,
-            seed=seed,
-            wrappers=around,
-            manager=manager,
-            played=played,
-            seconds=folder.seconds if folder else 0.0,
-            watch=dashboard.count,
-        )
+    with playing(env, tasks * k, player, options, workers, out, folder, step_deadline) as opened:
+        result = evaluate(player, env, kwargs, n=tasks, k=k, seed=seed, wrappers=around, **opened)
     numbers = {**about, **result.to_dict(), **totals(player)}
     if out is not None:
         _save(out, numbers)

@@ -218,7 +218,8 @@ def _describe(error: BaseException) -> tuple[str, str, str]:
         while inner is not None:
             inner.stack = traceback.StackSummary.from_list([f for f in inner.stack if f.filename not in _OWN])
             inner = inner.__cause__ or inner.__context__
-        return name, str(error)[:10_000], "".join(said.format())[-100_000:]
+        value = str(error)[: report.MAX_MESSAGE].encode("utf-8", "backslashreplace")[: report.MAX_MESSAGE]
+        return name, value.decode("utf-8", "ignore"), "".join(said.format())[-100_000:]
     return name, "", f"{name}\n"
 
 

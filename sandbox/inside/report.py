@@ -23,6 +23,8 @@ DONE = b"D"
 
 #: Bytes and frames of one report at most.
 MAX_BYTES, MAX_FRAMES = 16 << 20, 10_000
+#: Bytes of an exception's message; agents pass their answers on as one.
+MAX_MESSAGE = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_.+/-]{1,100}")
 
 
@@ -105,7 +107,7 @@ class Report:
             self.whole = len(self.results)
         elif kind == ERROR:
             name, value, trace = [*text.split("\0", 2), "", ""][:3]
-            self.error = {"name": name[:200], "value": value[:20_000], "traceback": trace[:200_000]}
+            self.error = {"name": name[:200], "value": value[:MAX_MESSAGE], "traceback": trace[:200_000]}
         elif kind == DONE:
             self.done = _number(text)
         else:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +18,8 @@ from rollenv.sandbox.offline.wheels import commands
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
-_SECONDS = 300.0
+#: Seconds for apt, and until it is asked again for what it did not have.
+_SECONDS, _AGAIN = 300.0, 24 * 3600.0
 
 
 class Debs:
@@ -36,9 +39,14 @@ class Debs:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def ensure(self, wanted: Sequence[str]) -> list[str]:
-        """Fetch what is neither here nor on the host; return what could not be had."""
+        """Fetch what is neither here nor on the host; return what could not be had, which is not tried again today."""
         lacking = [name for name in dict.fromkeys(wanted) if not self._is_here(name)]
-        return [name for name in lacking if not (self.fetch and self._download(name))]
+        return [name for name in lacking if not (self.fetch and not self._failed(name) and self._download(name))]
+
+    def _failed(self, name: str) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return time.time() - (self.folder / f"{name}.failed").stat().st_mtime < _AGAIN
+        return False
 
     def _is_here(self, name: str) -> bool:
         return (self.folder / f"{name}.list").exists()
@@ -53,6 +61,7 @@ class Debs:
             _run([*command, "--download-only", "-qq", name])
         except (OSError, subprocess.SubprocessError) as error:
             _log.debug("apt-get cannot fetch %s: %s", name, getattr(error, "stderr", error))
+            (self.folder / f"{name}.failed").touch()
             return False
         files = re.findall(r"^'[^']*' (\S+\.deb) ", needed, re.MULTILINE)  # none for what the host has
         if not all((self.folder / file).is_file() for file in files):

@@ -80,31 +80,40 @@ def check_scores(model, prompts, responses, temperature=1.0):
         assert scores.logprobs[row][scores.mask[row].bool()].tolist() == pytest.approx(response.logprobs, abs=1e-3)
 
 
-async def in_the_middle(engine, weights, count=4, sampling=None):
-    """Long responses, in the middle of which the engine gets new weights, and one that begins meanwhile."""
-    sampling = sampling or Sampling(0.0, 400)
-    long = [asyncio.ensure_future(engine.generate(prompt(20 + n, n), sampling, random.Random(n))) for n in range(count)]
-    await engine.generate(prompt(9), Sampling(1.0, 12), random.Random(0))
-    await engine.suspend()
-    long.append(asyncio.ensure_future(engine.generate(prompt(20 + count, count), sampling, random.Random(count))))
-    await asyncio.sleep(0.05)
-    await engine.update_weights(weights)
-    await engine.resume()
-    return await asyncio.gather(*long)
+async def in_the_middle(engine, old, new, count=4):
+    """Long responses, in the middle of which the engine gets new weights, and one that begins meanwhile.
+
+    A busy machine may let the engine finish them all before: then it is done again.
+    """
+    for _ in range(8):
+        await engine.update_weights(old)
+        version = engine.version
+        long = [
+            asyncio.ensure_future(engine.generate(prompt(20 + n, n), Sampling(0.0, 400), random.Random(n)))
+            for n in range(count)
+        ]
+        await engine.generate(prompt(9), Sampling(1.0, 12), random.Random(0))
+        await engine.suspend()
+        late = engine.generate(prompt(20 + count, count), Sampling(0.0, 400), random.Random(count))
+        long.append(asyncio.ensure_future(late))
+        await asyncio.sleep(0.05)
+        await engine.update_weights(new)
+        await engine.resume()
+        responses = await asyncio.gather(*long)
+        if any(0 < r.versions.count(version) < len(r.ids) for r in responses[:-1]):
+            return version, responses
+    pytest.fail("all responses were whole before the new weights came, eight times")
 
 
 def check_middle(responses, version, before, after):
     """Each response is greedy under the old weights up to its cut, and under the new ones behind it."""
-    cuts = []
     for n, response in enumerate(responses):
         cut = response.versions.count(version)
         assert response.versions == [version] * cut + [version + 1] * (len(response.ids) - cut)
-        cuts.append((cut, len(response.ids) - cut))
         assert response.ids[: min(cut, 20)] == generated(before, prompt(20 + n, n), min(cut, 20))
         rest = min(20, len(response.ids) - cut)
         assert response.ids[cut : cut + rest] == generated(after, (*prompt(20 + n, n), *response.ids[:cut]), rest)
-    assert any(old and new for old, new in cuts[:-1]), "some were in the middle"
-    assert cuts[-1][0] == 0, "what begins while weights change is drawn with the new ones"
+    assert responses[-1].versions.count(version) == 0, "what begins while weights change is drawn with the new ones"
 
 
 def test_all_places_draw_the_same_with_a_seed(engine, drawn):
@@ -126,9 +135,9 @@ def test_the_sampler_and_the_trainer_agree_before_and_after_an_update(engine, mo
 
 
 def test_unfinished_responses_go_on_with_new_weights(engine, model, folder):
-    version = engine.version
     other = changed(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval())
-    responses = runner.run(in_the_middle(engine, other.state_dict().items()))
+    old, new = ([*each.state_dict().items()] for each in (model, other))
+    version, responses = runner.run(in_the_middle(engine, old, new))
     check_middle(responses, version, model, other)
 
 
@@ -159,10 +168,8 @@ def test_unfinished_responses_go_on_with_a_new_adapter(engine, model, folder):
     models = [AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval() for _ in range(3)]
     for seed, merged in enumerate(models):
         merged.load_state_dict(dict(adapter_of(model, seed).merged(base)))
-    runner.run(engine.update_weights(adapter_of(model, 0)))
     for seed in (1, 2):
-        version = engine.version
-        responses = runner.run(in_the_middle(engine, adapter_of(model, seed)))
+        version, responses = runner.run(in_the_middle(engine, adapter_of(model, seed - 1), adapter_of(model, seed)))
         check_middle(responses, version, models[seed - 1], models[seed])
     runner.run(engine.update_weights(base))  # and back to no adapter
     assert runner.run(play(engine, [prompt(20)], Sampling(0.0, 20)))[0].ids == generated(model, prompt(20), 20)
@@ -202,13 +209,15 @@ def test_when_it_dies_requests_fail_and_later_ones_end_the_rollout(placed, engin
     _, kill = placed
 
     async def die():
-        long = [
+        many = [  # more than it draws at once, so that a busy machine does not finish them before it is killed
             asyncio.ensure_future(engine.generate(prompt(20, n), Sampling(1.0, 400), random.Random(n)))
-            for n in range(3)
+            for n in range(64)
         ]
-        await engine.generate(prompt(9), Sampling(1.0, 6), random.Random(0))
+        await asyncio.sleep(0.2)
         await asyncio.to_thread(kill)
-        failed = await asyncio.gather(*long, return_exceptions=True)
+        ended = await asyncio.gather(*many, return_exceptions=True)
+        failed = [end for end in ended if isinstance(end, BaseException)]
+        assert failed
         assert all(isinstance(error, EngineFailed) for error in failed)
         with pytest.raises(EngineLost, match=r"closed|lost.*--resume"):
             await engine.generate(prompt(9), Sampling(1.0, 6), random.Random(0))

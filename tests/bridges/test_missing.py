@@ -7,7 +7,14 @@ import pytest
 
 from rollenv.errors import MissingExtra
 
-PEERS = {"trl": "trl", "verifiers": "verifiers", "tinker": "tinker_cookbook"}
+PEERS = {
+    "trl": "trl",
+    "verifiers": "verifiers",
+    "tinker": "tinker_cookbook",
+    "skyrl": "skyrl_gym",
+    "verl": "verl",
+    "nemo_gym": "nemo_gym",
+}
 
 
 @pytest.mark.parametrize("name", PEERS)

@@ -61,6 +61,18 @@ def test_errors_are_structured(box):
     assert box.run_code("raise SystemExit(3)").error.name == "SystemExit"
 
 
+@pytest.mark.parametrize("letter", ["x", "é", "🌞"])
+def test_a_long_message_of_an_exception_comes_whole(box, letter):
+    """Frameworks of agents pass final answers on as one: pictures, too."""
+    results = "for _ in range(13): display('r' * 2**20)\n"
+    done = box.run_code(f"{results}raise ValueError({letter!r} * 2**18)")
+    assert done.error.value == letter * 2**18
+    assert done.error.name == "ValueError"
+    assert len(done.results) == 13
+    longer = box.run_code(f"{results}raise ValueError({letter!r} * 2**21)").error
+    assert (longer.name, len(longer.value.encode())) == ("ValueError", 2**20)
+
+
 def test_rich_results(box):
     code = """
 class Shown:

@@ -1,0 +1,375 @@
+"""inspect_ai (0.3.285): rollenv's sandboxes as one of its sandbox providers, and any rollenv id as one of its tasks.
+
+    inspect eval TASK.py --sandbox rollenv --model MODEL
+    inspect eval rollenv/rollenv_task -T env_id=game:GuessTheNumber-v0-easy --model MODEL
+
+inspect finds both through rollenv's entry point, where rollenv is installed.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from rollenv.bridges import Episode, peer
+from rollenv.core import UsageError
+from rollenv.sandbox import (
+    CommandHandle,
+    CommandResult,
+    Image,
+    Limits,
+    Machine,
+    NotFound,
+    Sandbox,
+    SandboxDied,
+    SandboxPaused,
+)
+from rollenv.sandbox.building import build
+
+with peer("inspect_ai", "0.3", "pip install 'inspect_ai==0.3.285'"):
+    import anyio
+    from inspect_ai import Task, task
+    from inspect_ai.dataset import Sample
+    from inspect_ai.model import ChatMessageSystem, ChatMessageUser
+    from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+    from inspect_ai.solver import Generate, Solver, TaskState, solver
+    from inspect_ai.util import (
+        ExecResult,
+        OutputLimitExceededError,
+        SandboxEnvironment,
+        SandboxEnvironmentLimits,
+        SandboxUnavailableError,
+        SandboxUserUnsupportedError,
+        sandboxenv,
+    )
+
+#: Seconds of a command that has no limit of its own.
+_UNLIMITED = 24 * 3600.0
+#: Bytes of output that a sandbox can pass on at most.
+_MOST_OUTPUT = 32 << 20
+#: What inspect's store keeps of an episode.
+_KEY = "rollenv_episode"
+T = TypeVar("T")
+
+
+async def _apart(call: Callable[..., T], *args: Any) -> T:
+    """A call in a daemon thread of its own: where a sample is cancelled, what never returns is left behind."""
+    done, token, outcome = anyio.Event(), anyio.lowlevel.current_token(), Future[T]()
+
+    def work() -> None:
+        try:
+            outcome.set_result(call(*args))
+        except BaseException as error:  # raised again below
+            outcome.set_exception(error)
+        with suppress(RuntimeError):  # the loop has ended
+            anyio.from_thread.run_sync(done.set, token=token)
+
+    threading.Thread(target=work, name="rollenv-bridge", daemon=True).start()
+    await done.wait()
+    return outcome.result()
+
+
+class BoxConfig(BaseModel):
+    """The sandbox of a task or sample: ``SandboxEnvironmentSpec("rollenv", BoxConfig(...))``.
+
+    Attributes:
+        machine: a whole system with root and users, see :class:`~rollenv.sandbox.Machine`.
+        build: a folder with a Dockerfile, from which the machine's image is built.
+        network: hosts that the machine can reach.
+        memory_mb: of everything in it, files too.
+        disk_mb: of its files.
+        processes: processes and threads.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    machine: bool = False
+    build: str | None = None
+    network: tuple[str, ...] = ()
+    memory_mb: int = 2048
+    disk_mb: int = 1024
+    processes: int = 128
+
+    @classmethod
+    def of(cls, given: BaseModel | str | None) -> BoxConfig:
+        """What inspect hands over: a config, ``"machine"``, a Dockerfile or its folder, or nothing.
+
+        Raises:
+            UsageError: for anything else.
+        """
+        if given is None or isinstance(given, cls):
+            return given or cls()
+        folder = Path(str(given))
+        if folder.name == "machine" and not folder.exists():  # inspect makes a path of it
+            return cls(machine=True)
+        folder = folder if folder.is_dir() else folder.parent
+        if not isinstance(given, str) or not (folder / "Dockerfile").is_file():
+            raise UsageError(
+                f"the rollenv sandbox takes BoxConfig, 'machine', or a folder with a Dockerfile, not {given!r}"
+            )
+        return cls(build=str(folder))
+
+
+@sandboxenv(name="rollenv")
+class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
+    """A sandbox of rollenv's for each sample."""
+
+    def __init__(self, box: Sandbox, home: str | None = None):
+        super().__init__()
+        self.box = box
+        self._home = home
+
+    @classmethod
+    async def sample_init(cls, task_name: str, config: Any, metadata: dict[str, str]) -> dict[str, SandboxEnvironment]:
+        """Start a sandbox.
+
+        Args:
+            task_name: of no matter.
+            config: see :meth:`BoxConfig.of`.
+            metadata: of no matter.
+        """
+        most = min(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE, _MOST_OUTPUT)
+        return {"default": await _apart(cls.start, BoxConfig.of(config), most)}
+
+    @classmethod
+    def start(cls, config: BoxConfig, output_bytes: int = 10 << 20) -> BoxEnvironment:
+        """Start a sandbox.
+
+        Args:
+            config: what it is.
+            output_bytes: of a command, for each stream.
+        """
+        limits = Limits(
+            seconds=_UNLIMITED, output_bytes=output_bytes, memory_mb=config.memory_mb, disk_mb=config.disk_mb,
+            processes=config.processes, files=100_000, open_files=1024,
+        )  # fmt: skip
+        if not (config.machine or config.build or config.network):
+            return cls(Sandbox.create(limits=limits))
+        image = build(config.build) if config.build else Image.host()
+        machine = Machine.create(image, limits=limits, network=config.network)
+        return cls(machine, image.workdir if config.build else "/app")
+
+    @classmethod
+    async def sample_cleanup(
+        cls, task_name: str, config: Any, environments: dict[str, SandboxEnvironment], interrupted: bool
+    ) -> None:
+        """End the sandboxes.
+
+        Args:
+            task_name: of no matter.
+            config: of no matter.
+            environments: what :meth:`sample_init` made.
+            interrupted: of no matter; nothing is left.
+        """
+        for environment in environments.values():
+            await _apart(environment.as_type(cls).box.kill)
+
+    @classmethod
+    def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
+        """A config that was read from a log."""
+        return BoxConfig(**config)
+
+    async def exec(
+        self,
+        cmd: list[str],
+        input: str | bytes | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        timeout: int | None = None,
+        timeout_retry: bool = True,
+        concurrency: bool = True,
+    ) -> ExecResult[str]:
+        """Run a program. Where the sample is cancelled, the program is killed.
+
+        Args:
+            cmd: its words.
+            input: its standard input.
+            cwd: where it starts; a relative path starts in the working directory.
+            env: variables.
+            user: who runs it, in a machine.
+            timeout: seconds.
+            timeout_retry: of no matter; nothing is tried again.
+            concurrency: of no matter.
+
+        Raises:
+            OutputLimitExceededError: if it writes more than the limit.
+            PermissionError: if the file is no program.
+            SandboxUnavailableError: if the sandbox has ended.
+            SandboxUserUnsupportedError: if a user is given and the sandbox is no machine.
+            TimeoutError: if it takes longer.
+        """
+        if user is not None and not isinstance(self.box, Machine):
+            raise SandboxUserUnsupportedError("this sandbox has one user; a machine has more: BoxConfig(machine=True)")
+        settings = {"cwd": self._path(cwd) if cwd else self._home, "env": env, "user": user, "timeout": timeout}
+        try:
+            done = await self._run(cmd, input.encode() if isinstance(input, str) else bytes(input or b""), settings)
+        except NotFound as error:  # no such program, folder or user
+            return ExecResult(False, 127, "", f"{error}\n")
+        except (SandboxDied, SandboxPaused) as error:
+            raise SandboxUnavailableError(str(error)) from error
+        return self._result(done, timeout)
+
+    async def _run(self, cmd: list[str], data: bytes, settings: dict[str, Any]) -> CommandResult:
+        started: list[CommandHandle] = []
+        given_up = threading.Event()
+
+        def kill() -> None:
+            given_up.set()
+            for handle in started:
+                with suppress(SandboxDied):
+                    handle.kill()
+
+        def run() -> CommandResult:
+            started.append(self.box.commands.start(cmd, **settings))
+            if given_up.is_set():
+                kill()
+            with suppress(NotFound, SandboxDied):  # it does not read, or never began: wait() says why
+                started[0].send_stdin(data, close=True)
+            return started[0].wait()
+
+        try:
+            return await _apart(run)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await _apart(kill)
+            raise
+
+    def _result(self, done: CommandResult, timeout: int | None) -> ExecResult[str]:
+        kind, said = (done.error.name, done.error.value) if done.error is not None else ("", "")
+        if kind == "Timeout":
+            raise TimeoutError(f"the command took longer than {timeout} s")
+        if kind == "OutputLimit":
+            raise OutputLimitExceededError(
+                SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, done.stdout or done.stderr
+            )
+        if kind == "SandboxDied":
+            raise SandboxUnavailableError(said)
+        told = f"{said}\n" if kind in ("MemoryLimit", "ProcessLimit") else ""
+        return ExecResult(done.exit_code == 0, done.exit_code, done.stdout, done.stderr + told)
+
+    async def write_file(self, file: str, contents: str | bytes) -> None:
+        """Write a file; missing folders are made.
+
+        Args:
+            file: its path.
+            contents: text or bytes.
+
+        Raises:
+            IsADirectoryError, PermissionError: if it cannot be written.
+        """
+        await _apart(self.box.files.write, self._path(file), contents)
+
+    async def read_file(self, file: str, text: bool = True) -> str | bytes:
+        """Read a file.
+
+        Args:
+            file: its path.
+            text: whether to decode it.
+
+        Raises:
+            FileNotFoundError, IsADirectoryError, PermissionError: if it cannot be read.
+            OutputLimitExceededError: if it has more bytes than the limit.
+            UnicodeDecodeError: if it is no text.
+        """
+        limit, told = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE, SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR
+
+        def read() -> bytes:
+            data = bytearray()
+            for piece in self.box.files.read_stream(self._path(file)):
+                data += piece
+                if len(data) > limit:
+                    raise OutputLimitExceededError(told, None)
+            return bytes(data)
+
+        data = await _apart(read)
+        return data.decode() if text else data
+
+    def _path(self, path: str) -> str:
+        return posixpath.join(self._home, path) if self._home else path
+
+
+@task  # type: ignore[untyped-decorator]
+def rollenv_task(
+    env_id: str,
+    episodes: int = 10,
+    seed: int = 0,
+    max_turns: int = 100,
+    system: str | None = None,
+    env: dict[str, Any] | None = None,
+) -> Task:
+    """Episodes of an environment, played by the model under evaluation.
+
+    Args:
+        env_id: any id that :func:`rollenv.make` takes.
+        episodes: how many; each is a sample.
+        seed: of the first; the others follow.
+        max_turns: replies after which an episode is cut off, if the environment has not ended it before.
+        system: a system message.
+        env: arguments of the environment.
+
+    Raises:
+        RollenvError: if the environment cannot be made.
+    """
+    Episode(env_id, **(env or {})).close()
+    samples = [
+        Sample(id=f"seed-{number}", input=f"{env_id}, seed {number}", metadata={"env_id": env_id, "seed": number})
+        for number in range(seed, seed + episodes)
+    ]
+    return Task(dataset=samples, solver=play(env_id, max_turns, system, env), scorer=episode_reward())
+
+
+@solver  # type: ignore[untyped-decorator]
+def play(env_id: str, max_turns: int = 100, system: str | None = None, env: dict[str, Any] | None = None) -> Solver:
+    """Plays the episode of the sample's seed: observations are user messages, replies are actions.
+
+    Args:
+        env_id: any id that :func:`rollenv.make` takes.
+        max_turns: replies after which the episode is cut off.
+        system: a system message.
+        env: arguments of the environment.
+    """
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        state.store.set(_KEY, {"reward": 0.0, "success": False, "turns": 0, "over": False})
+        episode = await _apart(lambda: Episode(env_id, **(env or {})))
+        try:
+            shown = await _apart(episode.start, state.metadata["seed"])
+            state.messages = [ChatMessageSystem(content=system)] if system else []
+            state.messages.append(ChatMessageUser(content=shown))
+            while not episode.over and episode.turns < max_turns:
+                state = await generate(state)
+                if state.completed:  # a limit of inspect's
+                    break
+                shown, _ = await _apart(episode.step, state.output.completion)
+                state.messages.append(ChatMessageUser(content=shown))
+                success = bool(episode.info.get("success", False))
+                done = {"reward": episode.total, "success": success, "turns": episode.turns, "over": episode.over}
+                state.store.set(_KEY, done)
+        finally:
+            threading.Thread(target=episode.close, daemon=True).start()  # not waited for: it may hang
+        return state
+
+    return solve
+
+
+@scorer(metrics={"reward": [mean(), stderr()], "success": [mean(), stderr()]})  # type: ignore[untyped-decorator]
+def episode_reward() -> Scorer:
+    """The sum of an episode's rewards, and whether it was a success. An episode that was cut off has what it got."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        done = state.store.get(_KEY)
+        if done is None:
+            return Score.unscored(explanation="no episode was played; use the task's own solver")
+        told = f"{done['turns']} turns, {'ended' if done['over'] else 'cut off'}"
+        value = {"reward": float(done["reward"]), "success": float(done["success"])}
+        return Score(value=value, answer=state.output.completion, explanation=told, metadata=dict(done))
+
+    return score
