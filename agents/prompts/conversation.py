@@ -34,6 +34,8 @@ class Conversation:
         tools: schemas (OpenAI's form) for the template's ``tools``.
         max_context: the most tokens that a prompt and ``reserve`` may have together; None for no limit.
         reserve: tokens to keep free for the answer.
+        append_only: leave the history as it was read and drawn where a template would change what was said, as trainers
+            need that take one sequence of tokens for a whole chat.
 
     Raises:
         UsageError: if the template cannot be used, or has no place for tools that were given.
@@ -47,9 +49,10 @@ class Conversation:
         max_context: int | None = None,
         *,
         reserve: int = 1,
+        append_only: bool = False,
     ):
         self.format = tokenizer if isinstance(tokenizer, ChatFormat) else ChatFormat.of(tokenizer)
-        self.max_context, self.reserve = max_context, reserve
+        self.max_context, self.reserve, self.append_only = max_context, reserve, append_only
         self.splits = 0
         self.drift = 0
         """Prompts that neither begin with all that was read and drawn before nor were counted as a split: always 0."""
@@ -129,7 +132,7 @@ class Conversation:
         said = self.format.answer_message(answer)
         new, tail, unchanged = self._frame.after_answer(self._pending)
         history = self._prompt + answer
-        if unchanged and self._kept(said, new, tail):
+        if unchanged and (self.append_only or self._kept(said, new, tail)):
             self._prompt = history + self._joint(answer, tail)
             self._since_user += [squash(said["content"]), squash(tail)]
             self._append([said, *new])

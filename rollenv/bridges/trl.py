@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import dataclasses
 import functools
 import json
@@ -24,6 +23,8 @@ from rollenv.agents.base import ContextFull
 from rollenv.agents.engines.base import Ids, Sampling
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt
+from rollenv.agents.prompts.chat_format import ChatFormat
+from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import TokenSession
 from rollenv.bridges import OVER, Episode, EpisodeFailed, in_a_line, peer
 from rollenv.errors import UsageError
@@ -37,8 +38,8 @@ from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers.places import make_workers
 
 with peer("trl", "1.16"):
+    import trl  # noqa: F401
     from datasets import Dataset
-    from trl.chat_template_utils import get_training_chat_template
 
 T = TypeVar("T")
 
@@ -110,7 +111,8 @@ class Rollout:
     ):
         self.max_new_tokens, self.system = max_new_tokens, system
         self.workers, self.max_concurrent = workers, max_concurrent
-        self.limits = dataclasses.replace(limits or Limits(), turns=max_turns)
+        limits = limits or Limits()
+        self.limits = dataclasses.replace(limits, turns=max_turns or limits.turns)
         self._held = contextlib.ExitStack()
         self._finalizer = weakref.finalize(self, self._held.close)
         self._manager: RolloutManager | None = None
@@ -174,10 +176,6 @@ def _player(trainer: Any, rollout: Rollout) -> LocalAgent:
     if hasattr(model, "get_base_model"):  # PEFT's; its layers stay in there
         model = model.get_base_model()
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-    with contextlib.suppress(ValueError, TypeError):  # a template that TRL does not know is taken as it is
-        if template := get_training_chat_template(tokenizer):
-            tokenizer = copy.copy(tokenizer)
-            tokenizer.chat_template = template
     longest = args.max_completion_length or model.config.max_position_embeddings
     sampling = Sampling(
         args.temperature, min(rollout.max_new_tokens, longest), args.top_p, args.top_k or 0, args.min_p or 0.0
@@ -189,10 +187,18 @@ def _player(trainer: Any, rollout: Rollout) -> LocalAgent:
 
 
 class _Player(LocalAgent):
-    """Draws differently in every batch and process, and keeps to the length that TRL trains on."""
+    """Draws differently in every batch and process, and keeps to the length that TRL trains on.
+
+    TRL wants one sequence of tokens: what was said stays as it was drawn, as in TRL's own loop over tool calls.
+    """
 
     salt = ""
     longest = 0
+
+    def conversation(self) -> Conversation:
+        about: Any = self.prompt
+        form = ChatFormat.asked(self.tokenizer, about.template_args)
+        return Conversation(form, about.system or None, max_context=self.engine.max_context, append_only=True)
 
     def start(self, env: Any, seed: int) -> TokenSession:
         session = super().start(env, random.Random(f"{self.salt} {seed}").getrandbits(64))
@@ -219,23 +225,27 @@ def _columns(played: Sequence[Trajectory], tokenizer: Any) -> dict[str, list[Any
     """What TRL reads. An episode without answers is a token that is not trained on, since TRL needs one."""
     names = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "env_reward", "env_success", "env_turns")
     columns: dict[str, list[Any]] = {name: [] for name in names}
+    split = 0
     for trajectory in played:
-        usable = trajectory.complete and trajectory.turns
-        samples = trajectory_samples(trajectory) if usable else []
-        if len(samples) > 1:
-            raise UsageError(
-                "TRL trains on one sequence of tokens for an episode, and this chat template rewrites what was said "
-                "before: give the tokenizer one that keeps it, such as trl.chat_template_utils has"
-            )
-        begin = len(trajectory.turns[0].prompt_ids) if usable else 1
-        ids, drawn, logprobs = [tokenizer.eos_token_id] * 2, [False] * 2, [0.0] * 2
+        samples = trajectory_samples(trajectory) if trajectory.complete else []
+        split += len(samples) > 1
+        ids, mask, logprobs, begin = [tokenizer.eos_token_id] * 2, [0, 0], [0.0, 0.0], 1
         if samples:
-            ids, drawn, logprobs = (getattr(samples[0], name).tolist() for name in ("ids", "mask", "logprobs"))
+            longest = max(samples, key=lambda sample: int(sample.mask.sum()))
+            ids, logprobs = longest.ids.tolist(), longest.logprobs.tolist()
+            mask, begin = longest.mask.astype(int).tolist(), int(longest.mask.argmax())
         reward = trajectory.reward if trajectory.complete else None
-        mask = [int(each) for each in drawn[begin:]]
-        row = ids[:begin], ids[begin:], logprobs[begin:], mask, reward, trajectory.success, len(trajectory.turns)
+        tokens = ids[:begin], ids[begin:], logprobs[begin:], mask[begin:]
+        row = (*tokens, reward, trajectory.success, len(trajectory.turns))
         for name, value in zip(names, row, strict=True):
             columns[name].append(value)
+    if split:
+        logger.warning(
+            "the chat template rewrote what was said before in %d of %d episodes, and TRL trains on one sequence of "
+            "tokens for each: of those, only the longest part is trained on",
+            split,
+            len(played),
+        )
     return columns
 
 

@@ -73,7 +73,9 @@ def tiny(seed=0):
     """A random model, and a tokenizer with a chat template; a third of its tokens are longer than a character."""
     corpus = ["Say something long. Task 123.", "You said 3 characters."] * 2 + ["up", "down", "left", "right"] * 9
     tokenizer = build_tokenizer(corpus, 400, chat=True)
-    return build_model(TinySize(hidden=32, layers=2, heads=2, intermediate=64), tokenizer, seed), tokenizer
+    return build_model(
+        TinySize(hidden=32, layers=2, heads=2, intermediate=64, context=2048), tokenizer, seed
+    ), tokenizer
 
 
 def trainer_of(out, rollout, tasks, model=None, group=8, groups=2, **settings):
@@ -81,7 +83,7 @@ def trainer_of(out, rollout, tasks, model=None, group=8, groups=2, **settings):
     given = {
         "output_dir": str(out), "use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no",
         "logging_steps": 1, "disable_tqdm": True, "per_device_train_batch_size": group * groups,
-        "num_generations": group, "max_completion_length": 200, "gradient_checkpointing": False, "max_steps": 2,
+        "num_generations": group, "max_completion_length": 200, "max_steps": 2,
         "learning_rate": 1e-2, "lr_scheduler_type": "constant", "beta": 0.0,
     }  # fmt: skip
     more = {"peft_config": settings.pop("peft_config")} if "peft_config" in settings else {}
@@ -180,7 +182,7 @@ def test_adapters_are_played_with_and_trained(tmp_path):
     assert len(logged(trainer, "reward")) == 2
 
 
-def test_thoughts_are_kept_in_the_history_where_trl_has_a_template_for_that(tmp_path):
+def test_thoughts_stay_in_the_history_as_they_were_drawn(tmp_path):
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     inner = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
     inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -201,9 +203,9 @@ def test_thoughts_are_kept_in_the_history_where_trl_has_a_template_for_that(tmp_
     out = Rollout(1)(prompts, trainer)
     assert [sum(mask) for mask in out["env_mask"]] == [2, 2]
     assert tokenizer.chat_template == source.read_text(), "the trainer's tokenizer is left alone"
-    tokenizer.chat_template += " "  # TRL does not know this one
-    with pytest.raises(UsageError, match="one sequence of tokens for an episode"):
-        Rollout(1)(prompts, trainer)
+    completion = out["completion_ids"][0]
+    assert completion[0] == completion[-1] == len(tokenizer) - 1, "its thoughts, twice"
+    assert "You said" in tokenizer.decode(completion)
 
 
 @pytest.mark.parametrize(
@@ -244,8 +246,10 @@ def test_an_environment_that_always_fails_ends_the_training(tmp_path):
 def test_environments_may_live_in_processes(tmp_path):
     rollout = Rollout(1, workers="1")
     prompts = list(dataset(SOKOBAN, 2, max_turns=3)["prompt"])
-    trainer = trainer_of(tmp_path, rollout, dataset(SOKOBAN, 2), max_completion_length=400)
-    assert rollout(prompts, trainer) == Rollout(1)(prompts, trainer)
+    trainer = trainer_of(tmp_path, rollout, dataset(SOKOBAN, 2), max_completion_length=1500)
+    there, here = rollout(prompts, trainer), Rollout(1)(prompts, trainer)
+    assert there.pop("logprobs") == [pytest.approx(row, abs=1e-4) for row in here.pop("logprobs")]
+    assert there == here
     rollout.close()
     rollout.close()
 
@@ -305,12 +309,12 @@ def test_training_with_tools_plays_and_rewards(tmp_path):
         environment_factory=environment(SOKOBAN, max_turns=3),
         args=GRPOConfig(
             output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", save_strategy="no", max_steps=2,
-            logging_steps=1, per_device_train_batch_size=8, num_generations=4, max_completion_length=4000,
+            logging_steps=1, per_device_train_batch_size=4, num_generations=4, max_completion_length=4000,
             max_tool_calling_iterations=5, learning_rate=5e-3, generation_kwargs={"suppress_tokens": refused},
         ),
     )  # fmt: skip
     trainer.train()
-    assert len(episodes) == 16
+    assert len(episodes) == 8
     assert any(OVER in text for _, _, said, _ in episodes for text in said)
     for seed, calls, said, reward in episodes:
         shown, total = at_home(seed, calls)
@@ -360,8 +364,8 @@ def test_a_tool_never_raises_and_says_nothing_of_failures_to_the_model(caplog):
 
 
 def test_seconds_of_a_turn(tmp_path):
-    trainer = trainer_of(tmp_path, Rollout(1), dataset(SOKOBAN, 2), max_completion_length=400)
-    prompts = list(dataset(SOKOBAN, 8, max_turns=4)["prompt"]) * 8
+    trainer = trainer_of(tmp_path, Rollout(1), dataset("test:Talk-v0", 2))
+    prompts = list(dataset("test:Talk-v0", 8)["prompt"]) * 8
     started = time.perf_counter()
     out = trainer.rollout_func(prompts, trainer)
     took = time.perf_counter() - started

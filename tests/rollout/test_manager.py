@@ -180,6 +180,19 @@ def test_a_full_context_truncates_the_trajectory():
     assert trajectory.final_observation == chain(trajectory.task, ["1"])[-1]
 
 
+@pytest.mark.parametrize("turns", [1, 3])
+def test_an_episode_may_be_given_fewer_turns(turns):
+    with RolloutManager(RandomAgent(), Limits(turns=turns)) as manager:
+        ((short,),) = manager.collect([Task("game:Sokoban-v0-easy", 1)])
+    with RolloutManager(RandomAgent()) as manager:
+        ((whole,),) = manager.collect([Task("game:Sokoban-v0-easy", 1)])
+    assert (len(short.turns), short.status) == (turns, "truncated")
+    assert [turn.text for turn in short.turns] == [turn.text for turn in whole.turns[:turns]]
+    assert short.final_observation == whole.turns[turns].observation
+    with pytest.raises(UsageError, match="at least 1 turn"):
+        Limits(turns=0)
+
+
 def test_an_agent_that_gives_up_fails_the_trajectory_and_not_the_environment():
     manager = RolloutManager(Scripted(give_up), limits=Limits(max_replacements=0), unhealthy_after=1)
     ((trajectory,),) = manager.collect([Task(ID, 0)])
