@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test bench integration docs lint install vllm gem bfcl peers clean
+.PHONY: train test bench integration docs lint install vllm gem bfcl peers harbor clean
 
 train: $(VENV)/trains
 	$(BIN)/rollenv train sokoban $(ARGS)
@@ -73,8 +73,9 @@ bfcl: .bench/bfcl/installed
 	touch $@
 
 # Clients of other projects, for the tests that let them talk to `rollenv serve`.
-PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl kubernetes ray schemathesis)
-peers: $(PEERS)
+SUITE := gymnasium httpx numpy pydantic rich typer pytest  # what rollenv and a suite of tests/bridges need themselves
+PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl kubernetes ray schemathesis inspect smolagents deepagents)
+peers: $(PEERS) harbor
 
 .bench/rock/installed: PACKAGES := rl-rock==1.11.0
 .bench/openenv/installed: PACKAGES := openenv==0.10.0
@@ -87,10 +88,23 @@ peers: $(PEERS)
 .bench/ray/installed: PACKAGES := '.[cluster]' psutil
 .bench/kubernetes/installed: PACKAGES := kubernetes-validate==1.37.0
 .bench/schemathesis/installed: PACKAGES := schemathesis==4.32.5
+.bench/inspect/installed: PACKAGES := inspect_ai==0.3.285 $(SUITE)
+.bench/smolagents/installed: PACKAGES := smolagents==1.26.0 pillow $(SUITE)
+.bench/deepagents/installed: PACKAGES := deepagents==0.7.32 $(SUITE)
 .bench/jupyter/installed: PACKAGES := ipykernel jupyter-client
 $(PEERS) .bench/jupyter/installed:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP) $(PACKAGES)
+	touch $@
+
+# Harbor needs Python 3.12; where there is none, its tests are skipped. Its bound of certifi is that of the day it appeared.
+PYTHON312 ?= $(shell for python in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin/python3.12; do $$python --version > /dev/null 2>&1 && echo $$python && break; done)
+harbor: $(if $(PYTHON312),.bench/harbor/installed)
+
+.bench/harbor/installed:
+	$(PYTHON312) -m venv .bench/harbor
+	.bench/harbor/bin/python $(PIP) --no-deps harbor==0.25.0
+	.bench/harbor/bin/python $(PIP) shortuuid toml requests pyyaml tenacity python-dotenv litellm jinja2 dirhash packaging semver fastapi uvicorn pathspec supabase filelock platformdirs pyjwt jsonschema $(SUITE)
 	touch $@
 
 lint: install

@@ -23,12 +23,14 @@ from rollenv.core import UsageError
 from rollenv.sandbox import (
     CommandHandle,
     CommandResult,
+    FileRefused,
     Image,
     Limits,
     Machine,
     NotFound,
     Sandbox,
     SandboxDied,
+    SandboxFileError,
     SandboxPaused,
 )
 from rollenv.sandbox.building import build
@@ -211,8 +213,10 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         settings = {"cwd": self._path(cwd) if cwd else self._home, "env": env, "user": user, "timeout": timeout}
         try:
             done = await self._run(cmd, input.encode() if isinstance(input, str) else bytes(input or b""), settings)
-        except NotFound as error:  # no such program, folder or user
-            return ExecResult(False, 127, "", f"{error}\n")
+        except FileRefused:
+            raise
+        except SandboxFileError as error:  # no such program, folder or user; or words that are none
+            return ExecResult(False, 127 if isinstance(error, NotFound) else 126, "", f"{error}\n")
         except (SandboxDied, SandboxPaused) as error:
             raise SandboxUnavailableError(str(error)) from error
         return self._result(done, timeout)

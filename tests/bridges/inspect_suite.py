@@ -88,6 +88,9 @@ def test_a_machine_passes_the_check(name, machine):
     ("command", "code", "said"),
     [
         (["nosuch"], 127, "nosuch"),
+        (["echo", "a\0b"], 126, "null"),
+        (["echo", "\ud800"], 126, "surrogates"),
+        (["echo", "x" * 3_000_000], 126, "too long"),
         (["sh", "-c", "kill -9 $$"], 137, ""),
         (["python3", "-c", "import sys; sys.stdout.buffer.write(b'\\xff')"], 0, ""),
         (["python3", "-c", "x = bytearray(2**40)"], 1, "MemoryError"),
