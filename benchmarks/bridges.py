@@ -56,8 +56,7 @@ class Bridge:
 def inspect_pairs(stack: ExitStack) -> Iterator[Pair]:
     import asyncio
 
-    from inspect_ai import Task, eval
-    from inspect_ai.dataset import Sample
+    from inspect_ai import eval
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
     from inspect_ai.solver import solver
     from inspect_ai.util._sandbox.local import LocalSandboxEnvironment
@@ -87,12 +86,11 @@ def inspect_pairs(stack: ExitStack) -> Iterator[Pair]:
     logs = stack.enter_context(tempfile.TemporaryDirectory())
     settings = {"model": model, "log_dir": logs, "display": "none", "log_level": "error"}
     game = rollenv_task("game:GuessTheNumber-v0-hard", episodes=1, max_turns=turns, env={"max_turns": turns})
-    bare = Task([Sample(input="x")], solver=talk(turns))
     yield Pair(
         "a turn of a game, in an evaluation",
         lambda: eval(game, **settings),
-        lambda: eval(bare, **settings),
-        "the same without an environment",
+        lambda: eval(game, solver=talk(turns), **settings),
+        "a solver without an environment",
         turns,
     )
 

@@ -127,6 +127,33 @@ def test_a_cancelled_command_is_killed(box):
     assert asyncio.run(cancelled()).stdout == ""
 
 
+def test_a_sandbox_whose_start_is_cancelled_is_not_left(tmp_path):
+    def jails():
+        said = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "args"], capture_output=True, text=True).stdout
+        return said.count("jail.main")
+
+    async def cancelled():
+        with anyio.move_on_after(0.05):
+            await BoxEnvironment.sample_init("task", None, {})
+
+    before, seen = jails(), []
+    asyncio.run(cancelled())
+    while len(seen) < 100 and not (max(seen, default=0) > before and seen[-1] == before):
+        time.sleep(0.1)
+        seen.append(jails())
+    assert max(seen) > before, "it was not even started"
+    assert seen[-1] == before
+
+
+def test_input_that_nobody_reads_does_not_hold_up_a_cancelled_command(box):
+    async def cancelled():
+        with anyio.move_on_after(0.5):
+            await box.exec(["sleep", "67"], input=b"x" * (8 << 20))
+        return (await box.exec(["sh", "-c", "ps aux | grep 'sleep 6[7]'"])).stdout
+
+    assert asyncio.run(cancelled()) == ""
+
+
 def test_many_commands_run_at_once(box):
     async def many():
         started = time.monotonic()
@@ -309,7 +336,6 @@ def test_an_environment_that_raises_fails_its_sample_in_one_line_and_no_other(tm
     assert "suite:Count-v0 (seed" in failed[0].error.message
     assert "failed at turn 2: ValueError: the pipe burst" in failed[0].error.message
     assert means(log)["reward"] == 3.0
-    time.sleep(0.2)
     assert Count.closed - before == 6
 
 
@@ -338,6 +364,26 @@ def test_an_environment_that_hangs_does_not_keep_inspect_or_the_process(tmp_path
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1:] == ["success ['time', 'time'] [1.0, 1.0]"], done.stderr[-2000:]
+
+
+def test_a_slow_step_that_was_given_up_is_over_before_the_episode_is_closed(tmp_path):
+    events = []
+
+    class Slow(Count):
+        def _step(self, action):
+            time.sleep(1.5)
+            events.append("stepped")
+            return super()._step(action)
+
+        def close(self):
+            events.append("closed")
+
+    rollenv.register("suite:Slow-v0", Slow)
+    task = rollenv_task("suite:Slow-v0", episodes=1)
+    events.clear()
+    (log,) = eval(task, model=counting_model(), log_dir=str(tmp_path), time_limit=1)
+    assert log.samples[0].limit.type == "time"
+    assert events == ["stepped", "closed"]
 
 
 def test_another_solver_is_not_scored(tmp_path):
