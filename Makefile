@@ -72,10 +72,11 @@ bfcl: .bench/bfcl/installed
 	.bench/bfcl/bin/python $(PIP) --no-deps bfcl-eval==2026.3.23 mpmath==1.4.1
 	touch $@
 
-# Clients of other projects, for the tests that let them talk to `rollenv serve`.
-SUITE := gymnasium httpx numpy pydantic rich typer pytest  # what rollenv and a suite of tests/bridges need themselves
-PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl kubernetes ray schemathesis inspect smolagents deepagents)
-peers: $(PEERS) harbor
+# Other projects, for the tests that let them talk to `rollenv serve` and those of its bridges to them.
+# What rollenv and its tests need besides, where a framework's Python runs them.
+BASE := gymnasium httpx numpy pydantic rich typer pytest
+PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl verifiers kubernetes ray schemathesis inspect smolagents deepagents)
+peers: $(PEERS) .bench/tinker/installed harbor
 
 .bench/rock/installed: PACKAGES := rl-rock==1.11.0
 .bench/openenv/installed: PACKAGES := openenv==0.10.0
@@ -84,13 +85,14 @@ peers: $(PEERS) harbor
 .bench/fusion/installed: PACKAGES := sandbox-fusion==0.3.7
 .bench/mcp/installed: PACKAGES := mcp==2.3.0
 .bench/openreward/installed: PACKAGES := openreward==0.1.167
-.bench/trl/installed: PACKAGES := --constraint constraints.txt trl==1.16.0 torch transformers==5.23.0 openreward==0.1.167 httpx numpy websockets msgpack jinja2
+.bench/trl/installed: PACKAGES := --constraint constraints.txt trl==1.16.0 torch transformers==5.23.0 openreward==0.1.167 httpx numpy websockets msgpack jinja2 peft $(BASE)
+.bench/verifiers/installed: PACKAGES := --constraint constraints.txt verifiers==0.4.0 uv $(BASE)  # its harness is a script that uv runs
 .bench/ray/installed: PACKAGES := '.[cluster]' psutil
 .bench/kubernetes/installed: PACKAGES := kubernetes-validate==1.37.0
 .bench/schemathesis/installed: PACKAGES := schemathesis==4.32.5
-.bench/inspect/installed: PACKAGES := inspect_ai==0.3.285 $(SUITE)
-.bench/smolagents/installed: PACKAGES := smolagents==1.26.0 pillow $(SUITE)
-.bench/deepagents/installed: PACKAGES := deepagents==0.7.32 $(SUITE)
+.bench/inspect/installed: PACKAGES := inspect_ai==0.3.285 $(BASE)
+.bench/smolagents/installed: PACKAGES := smolagents==1.26.0 pillow $(BASE)
+.bench/deepagents/installed: PACKAGES := deepagents==0.7.32 $(BASE)
 .bench/jupyter/installed: PACKAGES := ipykernel jupyter-client
 $(PEERS) .bench/jupyter/installed:
 	$(PYTHON) -m venv $(@D)
@@ -104,7 +106,14 @@ harbor: $(if $(PYTHON312),.bench/harbor/installed)
 .bench/harbor/installed:
 	$(PYTHON312) -m venv .bench/harbor
 	.bench/harbor/bin/python $(PIP) --no-deps harbor==0.25.0
-	.bench/harbor/bin/python $(PIP) shortuuid toml requests pyyaml tenacity python-dotenv litellm jinja2 dirhash packaging semver fastapi uvicorn pathspec supabase filelock platformdirs pyjwt jsonschema $(SUITE)
+	.bench/harbor/bin/python $(PIP) shortuuid toml requests pyyaml tenacity python-dotenv litellm jinja2 dirhash packaging semver fastapi uvicorn pathspec supabase filelock platformdirs pyjwt jsonschema $(BASE)
+	touch $@
+
+# Tinker's cookbook asks for tml-renderers in a version that Python 3.11 does not have; few of its renderers use it.
+.bench/tinker/installed: constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python $(PIP) --no-deps tinker-cookbook==0.6.1
+	$(@D)/bin/python $(PIP) --constraint constraints.txt tinker==0.38.0 torch 'transformers>=5.16,<5.24' aiohttp blobfile chz cloudpickle datasets pillow pyrage termcolor tiktoken tml-renderers $(BASE)
 	touch $@
 
 lint: install

@@ -28,8 +28,14 @@ _SERVED = ("rollenv+ws://", "rollenv+wss://")
 ABILITIES = frozenset({"state", "spawn", "random_action", "oracle", "state_key"})
 
 ENTRY_POINT_GROUP = "rollenv.envs"
-#: Namespaces whose ids name a folder, and the module that makes a spec of one.
-_FOLDERS = {"harbor": "rollenv.envs.harbor", "tb": "rollenv.envs.harbor"}
+#: Namespaces whose ids name what lies elsewhere (a folder, a server, a package), and the module that makes a spec of it.
+_ELSEWHERE = {
+    "harbor": "rollenv.envs.harbor",
+    "tb": "rollenv.envs.harbor",
+    "gymnasium": "rollenv.envs.others.gymnasium_ids",
+    "openenv": "rollenv.envs.others.openenv",
+    "verifiers": "rollenv.envs.others.verifiers",
+}
 _ID = re.compile(r"[A-Za-z0-9_.]+:[A-Za-z0-9_.-]+")
 
 
@@ -134,8 +140,8 @@ def spec(env_id: str) -> EnvSpec:
     """
     if env_id.startswith(_SERVED):
         return importlib.import_module("rollenv.remote.env").spec_of(env_id)  # type: ignore[no-any-return]
-    if (folders := _FOLDERS.get(env_id.partition(":")[0])) and env_id not in ENV_REGISTRY:
-        return importlib.import_module(folders).spec_of(env_id)  # type: ignore[no-any-return]
+    if is_elsewhere(env_id):
+        return importlib.import_module(_ELSEWHERE[env_id.partition(":")[0]]).spec_of(env_id)  # type: ignore[no-any-return]
     if env_id not in ENV_REGISTRY:
         _OWN.load()
     if env_id not in ENV_REGISTRY:
@@ -143,6 +149,11 @@ def spec(env_id: str) -> EnvSpec:
     if env_id not in ENV_REGISTRY:
         raise UnknownEnv(_unknown_message(env_id))
     return ENV_REGISTRY[env_id]
+
+
+def is_elsewhere(env_id: str) -> bool:
+    """Whether an id names a folder, a server or a package, and is not registered."""
+    return env_id.partition(":")[0] in _ELSEWHERE and env_id not in ENV_REGISTRY
 
 
 def make(env_id: str | EnvSpec, **kwargs: Any) -> Env:

@@ -158,7 +158,7 @@ class Endpoint:
         prices: Prices | None = None,
         budget: Budget | None = None,
     ):
-        if not re.match(r"https?://[^/]", base_url):
+        if not _is_url(base_url):
             raise UsageError(f"base_url must be a URL such as http://127.0.0.1:8000/v1, not {base_url!r}")
         for name, limit in (("requests_per_minute", requests_per_minute), ("tokens_per_minute", tokens_per_minute)):
             if limit is not None and limit <= 0:
@@ -226,7 +226,7 @@ class Endpoint:
             except (TimeoutError, httpx.TimeoutException) as error:
                 raise _Transient("timeout", f"no answer within {self.patience.timeout:g} s") from error
             except httpx.HTTPError as error:
-                raise _Transient("connection", f"{type(error).__name__}: {error}") from error
+                raise _Transient("connection", self._redact(f"{type(error).__name__}: {error}")) from error
             self._count(reply)
             if reply.prompt_tokens or reply.completion_tokens:
                 taken.amount = reply.prompt_tokens + reply.completion_tokens
@@ -325,6 +325,14 @@ async def _lifetime(client: httpx.AsyncClient) -> AsyncGenerator[None]:
         yield
     finally:
         await client.aclose()
+
+
+def _is_url(text: str) -> bool:
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL:
+        return False
+    return bool(re.match(r"https?://[^/]", text)) and bool(url.host) and (url.port or 80) < 1 << 16
 
 
 def _estimate(body: Mapping[str, Any]) -> int:

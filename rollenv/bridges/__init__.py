@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import rollenv
+from rollenv.agents.prompts.session import shown
 from rollenv.errors import MissingExtra, RollenvError
 
 #: What is shown to who goes on after the end.
@@ -21,6 +22,16 @@ OVER = "The episode is over."
 
 class EpisodeFailed(RollenvError):
     """An environment raised, or returned what it must not, in the middle of an episode."""
+
+
+def in_a_line(text: object, longest: int = 500) -> str:
+    """What an environment's error says, in one line.
+
+    Args:
+        text: an exception, or what :attr:`~rollenv.rollout.types.Trajectory.error` has.
+        longest: characters; the rest is cut off.
+    """
+    return f"{' '.join(str(text).split()):.{longest}}"
 
 
 @contextlib.contextmanager
@@ -76,7 +87,7 @@ class Episode:
         self.info: Mapping[str, Any] = {}
 
     def start(self, seed: int | None = None, options: dict[str, Any] | None = None) -> str:
-        """Begin, or begin again. Returns what the environment shows.
+        """Begin, or begin again. Returns what the environment shows, the state beside its observation included.
 
         Args:
             seed: of the episode; equal seeds give equal tasks.
@@ -87,8 +98,8 @@ class Episode:
         """
         self._seed = seed
         self._begin()
-        shown, self.info = self._call("reset", seed=seed, options=options)
-        return str(shown)
+        observation, self.info = self._call("reset", seed=seed, options=options)
+        return shown(str(observation), dict(self.info))
 
     def step(self, reply: str) -> tuple[str, float]:
         """Play a reply.
@@ -104,11 +115,11 @@ class Episode:
         """
         if self.over:
             return OVER, 0.0
-        shown, reward, terminated, truncated, self.info = self._call("step", reply)
+        observation, reward, terminated, truncated, self.info = self._call("step", reply)
         self.turns += 1
         self.total += float(reward)
         self.over, self.truncated = bool(terminated or truncated), bool(truncated and not terminated)
-        return str(shown), float(reward)
+        return shown(str(observation), dict(self.info)), float(reward)
 
     def close(self) -> None:
         """Free what the environment holds. It may be called again."""
@@ -129,5 +140,4 @@ class Episode:
             where = f"{self.env_id} (seed {self._seed}) failed at turn {self.turns + 1}" if name == "step" else (
                 f"{self.env_id} could not be reset with seed {self._seed}"
             )  # fmt: skip
-            said = " ".join(str(error).split())
-            raise EpisodeFailed(f"{where}: {type(error).__name__}: {said:.500}") from error
+            raise EpisodeFailed(f"{where}: {type(error).__name__}: {in_a_line(error)}") from error

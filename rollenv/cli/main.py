@@ -12,7 +12,22 @@ import typer
 from rich.markup import escape
 
 from rollenv import __version__
-from rollenv.cli import bench, check, completion, eval, forge, health, info, list, new, play, serve, train, view
+from rollenv.cli import (
+    bench,
+    check,
+    completion,
+    episode,
+    eval,
+    forge,
+    health,
+    info,
+    list,
+    new,
+    play,
+    serve,
+    train,
+    view,
+)
 from rollenv.cli.common import console, error_console, set_loudness
 from rollenv.core import RollenvError
 
@@ -62,6 +77,7 @@ def _print_error(text: str) -> None:
 _COMMANDS = {
     "train": train,
     "eval": eval,
+    "episode": episode,
     "bench": bench,
     "health": health,
     "play": play,

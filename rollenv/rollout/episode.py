@@ -48,6 +48,8 @@ class Limits:
     """For one answer of the reward function."""
     episode: float | None = None
     """For the whole episode; one that takes longer has failed."""
+    turns: int | None = None
+    """The most turns of an episode; one that would have more is truncated. Environments have limits of their own."""
     max_replays: int = 3
     """How often an episode may be continued after its environment raised or hung."""
     max_losses: int = 20
@@ -62,6 +64,8 @@ class Limits:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UsageError(f"the deadline {name!r} must be a number of seconds above 0 or None, not {value!r}")
+        if self.turns is not None and self.turns < 1:
+            raise UsageError(f"an episode needs at least 1 turn, got turns={self.turns}")
         for name in ("max_replays", "max_losses", "max_backoff", "max_replacements"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
@@ -263,9 +267,12 @@ class Episode:
         session = self._start_session()
         action: Action | None = None
         try:
-            if self.together is not None:
+            if self.together is not None and self.limits.turns is None:
                 seen, action = await self.together.play(self, session, seen)
             while not (seen.terminated or seen.truncated):
+                if len(trajectory.turns) == self.limits.turns:
+                    seen.truncated = True
+                    break
                 action = action or await self._answer(session, seen)
                 if action is None:
                     seen.truncated = True

@@ -13,7 +13,7 @@ from typing import Any
 
 from rollenv.core import UsageError
 from rollenv.env_spec import EnvSpec
-from rollenv.registry import spec
+from rollenv.registry import is_elsewhere, spec
 from rollenv.remote.protocol import ServerFull, SessionGone
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.types import Task
@@ -250,7 +250,7 @@ class Sessions:
 
 
 def served(env_id: str) -> EnvSpec:
-    """What is registered under an id; never another server's.
+    """What is registered under an id; never another server's, or what an id names in a folder or package of this host.
 
     Args:
         env_id: an id of :func:`rollenv.list_envs`.
@@ -259,6 +259,7 @@ def served(env_id: str) -> EnvSpec:
         UnknownEnv: there is no such environment.
         UsageError: it is no id.
     """
-    if not isinstance(env_id, str) or "://" in env_id or len(env_id) > 200:  # looking for near ones takes time
+    wrong = not isinstance(env_id, str) or "://" in env_id or len(env_id) > 200  # looking for near ones takes time
+    if wrong or is_elsewhere(env_id):
         raise UsageError(f"{env_id!r:.80} is not an id of an environment of this server")
     return spec(env_id)

@@ -1,0 +1,200 @@
+"""OpenEnv's protocol as a client speaks it: what a server says of itself, and one session on its WebSocket."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from rollenv.envs.others import Misbehaved, one_line
+from rollenv.errors import UsageError
+from rollenv.needs import extra
+from rollenv.remote.protocol import NotAllowed, ServerFull, ServerLost
+
+with extra("serve", "An OpenEnv server"):
+    from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+    from websockets.sync.client import ClientConnection, connect
+
+#: Bytes of a message.
+_LARGEST = 100 * 2**20
+#: Seconds to connect, and to answer what needs no session.
+_CONNECT = 10.0
+
+
+class Refused(Exception):
+    """The server's answer to a message that is not of the right form; the session goes on."""
+
+
+def base_of(address: str) -> str:
+    """The address of a server as ``http://HOST:PORT/PATH``.
+
+    Raises:
+        UsageError: it is none.
+    """
+    text = re.sub(r"^ws(s?)://", r"http\1://", address if "://" in address else f"http://{address}").rstrip("/")
+    text = text.removesuffix("/ws")
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        usable = False
+    if not usable or parts.username or parts.query or parts.fragment:
+        shown = re.sub(r"//[^@/]*@", "//", address)
+        raise UsageError(f"openenv:{shown} is not of the form openenv:http://HOST:PORT (a token goes to OPENENV_TOKEN)")
+    return text
+
+
+def _headers() -> dict[str, str]:
+    """With the token of the variable OPENENV_TOKEN, so that no address that is stored shows it."""
+    token = os.environ.get("OPENENV_TOKEN", "")
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+@functools.lru_cache(maxsize=64)
+def about(base: str) -> dict[str, Any]:
+    """What a server says of actions (``schema``, empty if it does not) and of itself (``name``, ``description``).
+
+    Args:
+        base: its address.
+
+    Raises:
+        ServerLost: it does not answer.
+        UsageError: it is not an OpenEnv server.
+    """
+    with httpx.Client(headers=_headers(), timeout=_CONNECT, verify=base.startswith("https"), trust_env=False) as client:
+        schema, described = _got(client, f"{base}/schema", base), _got(client, f"{base}/metadata", base)
+    action = schema.get("action") if isinstance(schema, dict) else None
+    if schema is not None and not isinstance(action, dict):
+        raise UsageError(f"openenv:{base} is no OpenEnv server: /schema has no form of actions")
+    if schema is None and described is None:  # the WebSocket alone is enough to play
+        with contextlib.closing(Wire(base)) as wire:
+            wire.connect()
+    told = described if isinstance(described, dict) else {}
+    return {"schema": action or {}, "name": told.get("name"), "description": told.get("description")}
+
+
+def _got(client: httpx.Client, url: str, base: str) -> Any:
+    """JSON from a server; None if it has no such page."""
+    try:
+        answer = client.get(url)
+    except httpx.HTTPError as error:
+        raise ServerLost(f"no OpenEnv server answers at {base} ({one_line(error)}): is it running?") from error
+    if answer.status_code in (401, 403):
+        raise NotAllowed(f"the server at {base} refuses ({answer.status_code}): put its token into OPENENV_TOKEN")
+    if answer.status_code != 200:
+        return None
+    try:
+        return answer.json()
+    except ValueError as error:
+        raise UsageError(f"openenv:{base} is no OpenEnv server: {url} is no JSON") from error
+
+
+class Wire:
+    """A session, which begins with the first message and ends with :meth:`close`. For one thread at a time.
+
+    Args:
+        base: the server's address.
+        timeout: seconds to wait for an answer.
+    """
+
+    def __init__(self, base: str, timeout: float = 600.0):
+        self.base, self.timeout = base, timeout
+        self._socket: ClientConnection | None = None
+        self._open = contextlib.ExitStack()
+
+    def connect(self) -> ClientConnection:
+        """Begin a session, unless there is one.
+
+        Raises:
+            ServerLost: no server answers.
+            UsageError: it is not an OpenEnv server.
+        """
+        if self._socket is None:
+            url = f"ws{self.base.removeprefix('http')}/ws"
+            limits: dict[str, Any] = {"max_size": _LARGEST, "ping_timeout": 120, "open_timeout": _CONNECT}
+            try:
+                opening = connect(url, additional_headers=_headers(), proxy=None, close_timeout=2, **limits)
+                self._socket = self._open.enter_context(opening)
+            except InvalidStatus as error:
+                said = f"{url} answers {error.response.status_code} (a token for it goes to OPENENV_TOKEN)"
+                raise UsageError(f"openenv:{self.base} is no OpenEnv server: {said}") from error
+            except (OSError, WebSocketException) as error:
+                about.cache_clear()
+                raise ServerLost(f"no OpenEnv server answers at {url} ({one_line(error)}): is it running?") from error
+        return self._socket
+
+    def ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
+        """Send a message and return what is in the answer.
+
+        Args:
+            kind: ``reset`` or ``step``.
+            data: of the message.
+
+        Raises:
+            Refused: the message is not of the right form.
+            Misbehaved: the environment failed, or the answer is none of the protocol's.
+            ServerFull: the server has no room.
+            ServerLost: the connection was lost, or there was no answer in time.
+        """
+        again = self._socket is not None and kind == "reset"  # what was closed while nobody asked
+        message = json.dumps({"type": kind, "data": data})
+        try:
+            answer = self._answer(message)
+        except ConnectionClosed as error:
+            self.close()
+            if again:
+                return self.ask(kind, data)
+            raise ServerLost(f"the OpenEnv server at {self.base} was lost in a {kind} ({one_line(error)})") from error
+        except TimeoutError as error:  # a late answer would be taken for that of the next message
+            self.close()
+            raise ServerLost(f"{self.base} gave no answer to a {kind} within {self.timeout:g} s") from error
+        return self._content(kind, answer)
+
+    def _answer(self, message: str) -> str | bytes:
+        socket = self.connect()
+        with contextlib.suppress(ConnectionClosed):  # a server without room says so before it closes
+            socket.send(message)
+        return socket.recv(timeout=self.timeout)
+
+    def _content(self, kind: str, answer: str | bytes) -> dict[str, Any]:
+        try:
+            told = json.loads(answer)
+            what, content = told["type"], told.get("data") or {}
+            if not isinstance(content, dict):
+                raise TypeError("no object")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            self.close()
+            raise Misbehaved(
+                f"{self.base} answered a {kind} with {answer!r:.80}, which is not OpenEnv's form"
+            ) from error
+        if what == "observation" and "observation" in content:
+            return content
+        code, text = str(content.get("code")), " ".join(str(content.get("message")).split())[:300]
+        if what == "error" and code in ("VALIDATION_ERROR", "INVALID_JSON"):
+            raise Refused(f"{text} {_details(content.get('errors'))}".strip())
+        self.close()
+        if what == "error" and code == "CAPACITY_REACHED":
+            raise ServerFull(f"the OpenEnv server at {self.base} has no room: {text}")
+        if what == "error":
+            raise Misbehaved(f"the OpenEnv server at {self.base} failed in a {kind}: {code}: {text}")
+        raise Misbehaved(f"{self.base} answered a {kind} with {what!r:.40}, which is not OpenEnv's form")
+
+    def close(self) -> None:
+        """End the session."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            with contextlib.suppress(Exception):
+                socket.send('{"type": "close"}')
+            with contextlib.suppress(Exception):
+                self._open.close()
+
+
+def _details(errors: Any) -> str:
+    found = [each for each in errors or () if isinstance(each, dict)]
+    return "; ".join(f"{'.'.join(map(str, e.get('loc') or ()))}: {e.get('msg')}" for e in found[:3])[:300]

@@ -1,0 +1,116 @@
+"""Any environment in SkyRL-Gym (0.4), by the name ``rollenv``.
+
+    import rollenv.bridges.skyrl as bridge
+
+    bridge.register()  # in the process that plays: a Ray worker, mostly
+    env = skyrl_gym.make("rollenv", env_config={"env_id": "game:Sokoban-v0-tiny"}, extras={"seed": 3})
+
+``env_config`` has ``env_id`` and ``kwargs``, the same for all rows, or ``extras`` (a row's columns) have them. A row may
+have ``seed``, ``options`` (of the reset) and ``max_turns``.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+from rollenv.bridges import Episode, EpisodeFailed, peer
+from rollenv.errors import UsageError
+
+with peer("skyrl-gym", "0.4"):
+    from skyrl_gym.envs import registration
+    from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
+
+
+def register(name: str = "rollenv", **kwargs: Any) -> None:
+    """Make :class:`TextEnv` known to ``skyrl_gym.make``; again does nothing.
+
+    Args:
+        name: that ``env_class`` of a row has.
+        kwargs: given to every environment.
+    """
+    if name not in registration.registry:
+        registration.register(id=name, entry_point="rollenv.bridges.skyrl:TextEnv", kwargs=kwargs)
+
+
+class TextEnv(BaseTextEnv):  # type: ignore[misc]  # SkyRL's package is not among those that are checked
+    """An episode of any environment. What it shows first is appended to the prompt.
+
+    Args:
+        env_config: ``env_id`` and ``kwargs``.
+        extras: the columns of a row; ``env_id`` and ``kwargs`` there come first.
+
+    Raises:
+        UsageError: no id is given, or a column is of the wrong type.
+    """
+
+    def __init__(self, env_config: Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None):
+        super().__init__()
+        row = {**(env_config or {}), **(extras or {})}
+        if not isinstance(row.get("env_id"), str):
+            raise UsageError("rollenv's environment of SkyRL-Gym needs env_id, in env_config or in the row")
+        self.seed, self.options = _whole(row, "seed"), row.get("options")
+        self.max_turns = _whole(row, "max_turns")
+        self.episode = Episode(row["env_id"], **(row.get("kwargs") or {}))
+
+    def init(self, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], dict[str, Any]]:
+        """Begin the episode.
+
+        Args:
+            prompt: of the row; it may be empty.
+
+        Returns:
+            The prompt with what the environment shows, and its info.
+
+        Raises:
+            EpisodeFailed: if the environment fails; it is closed then.
+        """
+        try:
+            shown = self.episode.start(self.seed, self.options)
+        except EpisodeFailed:
+            self.close()
+            raise
+        self.turns = 0
+        return [*prompt, {"role": "user", "content": shown}], dict(self.episode.info)
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        """Play a reply. The episode ends after ``max_turns`` of them, where the row has it.
+
+        Args:
+            action: the agent's whole reply.
+
+        Raises:
+            EpisodeFailed: if the environment fails; it is closed then.
+        """
+        try:
+            shown, reward = self.episode.step(action)
+        except EpisodeFailed:
+            self.close()  # SkyRL's loop does not, after an error
+            raise
+        self.turns = self.episode.turns
+        late = self.max_turns is not None and self.turns >= self.max_turns
+        done = self.episode.over or late
+        told = {**self.episode.info, "truncated": self.episode.truncated or (late and not self.episode.over)}
+        said = [] if done else [{"role": "user", "content": shown}]
+        return BaseTextEnvStepOutput(observations=said, reward=reward, done=done, metadata=told)
+
+    def get_metrics(self) -> dict[str, Any]:
+        """Numbers of the episode: its return, its turns and whether it was won, where the environment tells."""
+        won = self.episode.info.get("success")
+        known = {} if won is None else {"success": float(won)}
+        return {"return": self.episode.total, "turns": self.episode.turns, **known}
+
+    def close(self) -> None:
+        """Free what the environment holds."""
+        self.episode.close()
+
+
+def _whole(row: Mapping[str, Any], name: str) -> int | None:
+    """A whole number of a row; tables may have it as 3.0, and NaN where it is missing."""
+    value = row.get(name)
+    if value is None or value != value:
+        return None
+    if not isinstance(value, numbers.Real) or isinstance(value, bool) or int(value) != value:
+        raise UsageError(f"{name} of a row is a whole number, not {value!r:.40}")
+    return int(value)

@@ -1,0 +1,341 @@
+"""rollenv's environments in TRL's ``GRPOTrainer`` (1.16).
+
+Two ways: :class:`Rollout` plays whole episodes and hands their tokens over as they were drawn, which suits every
+environment and needs no tool calls; :func:`environment` offers an episode as a tool that the model calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import dataclasses
+import functools
+import json
+import logging
+import random
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from rollenv.agents.base import ContextFull
+from rollenv.agents.engines.base import Ids, Sampling
+from rollenv.agents.local import LocalAgent
+from rollenv.agents.prompts import ChatPrompt
+from rollenv.agents.prompts.session import TokenSession
+from rollenv.bridges import OVER, Episode, EpisodeFailed, in_a_line, peer
+from rollenv.errors import UsageError
+from rollenv.registry import spec
+from rollenv.rollout.episode import Limits
+from rollenv.rollout.evaluate import tasks_of
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.records.plain import from_plain, to_plain
+from rollenv.rollout.records.samples import trajectory_samples
+from rollenv.rollout.types import Task, Trajectory
+from rollenv.rollout.workers.places import make_workers
+
+with peer("trl", "1.16"):
+    from datasets import Dataset
+    from trl.chat_template_utils import get_training_chat_template
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+def dataset(env_id: str, n: int | None = None, *, seed: int = 0, **kwargs: Any) -> Dataset:
+    """Tasks as a training set for :class:`Rollout`; several can be concatenated and shuffled.
+
+    Args:
+        env_id: any id that :func:`rollenv.make` takes.
+        n: number of tasks; by default all of a data set, and 100 of what is generated.
+        seed: of the first task; the others count up.
+        kwargs: of the environment's constructor.
+
+    Returns:
+        Rows whose ``prompt`` names a task. The model does not read it: it reads what the environment shows.
+    """
+    return Dataset.from_dict({"prompt": [json.dumps(to_plain(t)) for t in tasks_of(env_id, kwargs, n, seed)]})
+
+
+def env_reward(
+    env_reward: list[float | None],
+    env_success: list[bool],
+    log_metric: Callable[[str, float], None] = lambda *_: None,
+    **_: Any,
+) -> list[float | None]:
+    """TRL's reward function for what :class:`Rollout` played: the sum of an episode's rewards.
+
+    Args:
+        env_reward: from the rollout; None where the environment failed.
+        env_success: from the rollout; its mean is logged.
+        log_metric: TRL's.
+    """
+    played = [won for won, reward in zip(env_success, env_reward, strict=True) if reward is not None]
+    if played:
+        log_metric("env_success", sum(played) / len(played))
+    return env_reward
+
+
+class Rollout:
+    """TRL's ``rollout_func``: rollenv plays, with the model that is trained, and its tokens go back as they were drawn.
+
+    An episode is one conversation. TRL's settings hold for it: ``temperature``, ``top_p``, ``top_k``, ``min_p``,
+    ``chat_template_kwargs`` and ``max_completion_length``, of the answers and what the environment says between them.
+    Besides tokens and log-probabilities TRL gets ``env_mask``, and for reward functions ``env_reward``, ``env_success``
+    and ``env_turns``. An episode whose environment failed is played again; if that does not help its reward is None,
+    and TRL does not train on it.
+
+    Args:
+        max_new_tokens: of one answer.
+        max_turns: of an episode; by default the environment's own limit.
+        system: the system prompt.
+        workers: where environments live, as on the command line: ``"inline"``, or a number of processes, which have
+            deadlines.
+        limits: those deadlines, and how many failures are tolerated.
+        max_concurrent: episodes at the same time; all by default.
+    """
+
+    def __init__(
+        self,
+        max_new_tokens: int = 64,
+        *,
+        max_turns: int | None = None,
+        system: str = "",
+        workers: str = "inline",
+        limits: Limits | None = None,
+        max_concurrent: int | None = None,
+    ):
+        self.max_new_tokens, self.system = max_new_tokens, system
+        self.workers, self.max_concurrent = workers, max_concurrent
+        self.limits = dataclasses.replace(limits or Limits(), turns=max_turns)
+        self._held = contextlib.ExitStack()
+        self._finalizer = weakref.finalize(self, self._held.close)
+        self._manager: RolloutManager | None = None
+        self._calls = 0
+
+    def close(self) -> None:
+        """End the workers. Otherwise the garbage collector does it, or the end of the program."""
+        self._finalizer()
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        """Play an episode for every prompt, as TRL asks for.
+
+        Args:
+            prompts: from :func:`dataset`; equal ones are a group, whose members start in the same state.
+            trainer: TRL's.
+
+        Raises:
+            UsageError: a prompt names no task, or the trainer cannot play.
+            EpisodeFailed: no episode could be played.
+        """
+        self._calls += 1
+        player, model = _player(trainer, self), trainer.model
+        training = model.training
+        model.eval()  # no dropout, and no gradient checkpointing, which knows no cache
+        try:
+            played = _apart(lambda: self._play([_text(prompt) for prompt in prompts], player))
+        finally:
+            model.train(training)
+        failed = [t for t in played if not t.complete]
+        if failed and len(failed) == len(played):
+            raise EpisodeFailed(f"no episode could be played. The first: {in_a_line(failed[0].error)}")
+        if failed:
+            first = in_a_line(failed[0].error)
+            logger.warning("%d of %d episodes failed. The first: %s", len(failed), len(played), first)
+        if not any(t.turns for t in played):
+            raise UsageError("no prompt leaves room for an answer: raise max_completion_length or lower max_new_tokens")
+        return _columns(played, player.tokenizer)
+
+    def _play(self, prompts: Sequence[str], player: LocalAgent) -> list[Trajectory]:
+        """An episode for every prompt, in their order."""
+        if self._manager is None:
+            workers = self._held.enter_context(make_workers(self.workers))
+            plain = RolloutManager(player, workers, limits=self.limits, max_concurrent=self.max_concurrent)
+            self._manager = self._held.enter_context(plain)
+        manager = self._manager.beside(player)
+        tasks = {prompt: _task(prompt) for prompt in prompts}
+        sizes = Counter(prompts)
+        members: dict[str, list[Trajectory]] = {}
+        for size in sorted(set(sizes.values())):
+            names = [prompt for prompt in tasks if sizes[prompt] == size]
+            groups = manager.collect([tasks[name] for name in names], size)
+            members |= {name: list(group) for name, group in zip(names, groups, strict=True)}
+        return [members[prompt].pop(0) for prompt in prompts]
+
+
+def _player(trainer: Any, rollout: Rollout) -> LocalAgent:
+    """The model that is trained, as it is now: a new one for every batch, which remembers nothing of older weights."""
+    if getattr(trainer, "is_fsdp_enabled", False) or getattr(trainer, "is_deepspeed_enabled", False):
+        raise UsageError("rollenv's Rollout plays with a whole model in each process: train without FSDP and DeepSpeed")
+    args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+    if hasattr(model, "get_base_model"):  # PEFT's; its layers stay in there
+        model = model.get_base_model()
+    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    with contextlib.suppress(ValueError, TypeError):  # a template that TRL does not know is taken as it is
+        if template := get_training_chat_template(tokenizer):
+            tokenizer = copy.copy(tokenizer)
+            tokenizer.chat_template = template
+    longest = args.max_completion_length or model.config.max_position_embeddings
+    sampling = Sampling(
+        args.temperature, min(rollout.max_new_tokens, longest), args.top_p, args.top_k or 0, args.min_p or 0.0
+    )
+    player = _Player(model, tokenizer, ChatPrompt(rollout.system, 0, args.chat_template_kwargs or {}), sampling)
+    player.longest = longest
+    player.salt = f"{args.seed} {rollout._calls} {trainer.accelerator.process_index}"
+    return player
+
+
+class _Player(LocalAgent):
+    """Draws differently in every batch and process, and keeps to the length that TRL trains on."""
+
+    salt = ""
+    longest = 0
+
+    def start(self, env: Any, seed: int) -> TokenSession:
+        session = super().start(env, random.Random(f"{self.salt} {seed}").getrandbits(64))
+        same = {each.name: getattr(session, each.name) for each in dataclasses.fields(session)}
+        return _Bounded(**same, longest=self.longest)
+
+
+@dataclasses.dataclass(slots=True)
+class _Bounded(TokenSession):
+    """Ends where another answer might be longer than a completion may be."""
+
+    longest: int = 0
+    _begin: int = 0
+
+    def ask(self, observation: str, info: dict[str, Any]) -> Ids:
+        prompt = TokenSession.ask(self, observation, info)
+        self._begin = self._begin or len(prompt)
+        if len(prompt) - self._begin + self.sampling.max_new_tokens > self.longest:
+            raise ContextFull(f"the episode's tokens do not fit in max_completion_length={self.longest}")
+        return prompt
+
+
+def _columns(played: Sequence[Trajectory], tokenizer: Any) -> dict[str, list[Any]]:
+    """What TRL reads. An episode without answers is a token that is not trained on, since TRL needs one."""
+    names = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "env_reward", "env_success", "env_turns")
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for trajectory in played:
+        usable = trajectory.complete and trajectory.turns
+        samples = trajectory_samples(trajectory) if usable else []
+        if len(samples) > 1:
+            raise UsageError(
+                "TRL trains on one sequence of tokens for an episode, and this chat template rewrites what was said "
+                "before: give the tokenizer one that keeps it, such as trl.chat_template_utils has"
+            )
+        begin = len(trajectory.turns[0].prompt_ids) if usable else 1
+        ids, drawn, logprobs = [tokenizer.eos_token_id] * 2, [False] * 2, [0.0] * 2
+        if samples:
+            ids, drawn, logprobs = (getattr(samples[0], name).tolist() for name in ("ids", "mask", "logprobs"))
+        reward = trajectory.reward if trajectory.complete else None
+        mask = [int(each) for each in drawn[begin:]]
+        row = ids[:begin], ids[begin:], logprobs[begin:], mask, reward, trajectory.success, len(trajectory.turns)
+        for name, value in zip(names, row, strict=True):
+            columns[name].append(value)
+    return columns
+
+
+def _text(prompt: Any) -> str:
+    """A prompt's text, of a conversation its last message's."""
+    return str(prompt[-1]["content"] if isinstance(prompt, list) and prompt else prompt)
+
+
+def _task(prompt: str) -> Task:
+    try:
+        return from_plain(Task, json.loads(prompt))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"the prompt {prompt!r:.80} names no task of rollenv: make the training set with "
+            "rollenv.bridges.trl.dataset"
+        ) from error
+
+
+def _apart(work: Callable[[], T]) -> T:
+    """Call it, in another thread where an event loop runs in this one, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(work).result()
+
+
+def environment(env_id: str, **kwargs: Any) -> Callable[[], Environment]:
+    """TRL's ``environment_factory`` for an id; it can be pickled.
+
+    The training set needs a column ``seed``, or ``index`` for the tasks of a data set, so that the members of a group
+    play the same task.
+
+    Args:
+        env_id: any id that :func:`rollenv.make` takes.
+        kwargs: of the environment's constructor.
+
+    Raises:
+        UnknownEnv: there is no such id.
+    """
+    spec(env_id)
+    return functools.partial(Environment, env_id, kwargs)
+
+
+class Environment:
+    """One environment as TRL wants it: nothing is raised at the model, and the end is told in words.
+
+    Args:
+        env_id: of the environment.
+        kwargs: of its constructor.
+    """
+
+    def __init__(self, env_id: str, kwargs: dict[str, Any]):
+        self._episode = Episode(env_id, **kwargs)
+        self._finalizer = weakref.finalize(self, self._episode.close)
+        self._failed = self._lost = False
+
+    def reset(self, seed: int | None = None, index: int | None = None, **row: Any) -> str:
+        """Begin an episode.
+
+        Args:
+            seed: of the task.
+            index: of the task, in a data set.
+            row: other columns, which are of no matter.
+
+        Raises:
+            UsageError: the training set does not say which task.
+            EpisodeFailed: two resets in a row failed.
+        """
+        if seed is None and index is None:
+            raise UsageError("the training set needs a column 'seed' (or 'index'): a group has to play the same task")
+        lost, self._failed, self._lost = self._lost, False, False
+        try:
+            return self._episode.start(int(seed or 0), None if index is None else {"index": int(index)})
+        except EpisodeFailed as error:
+            self._failed = self._lost = True
+            if lost:
+                raise
+            logger.warning("%s", str(error))
+            return OVER
+
+    def step(self, action: str) -> str:
+        """
+        Take an action in the environment.
+
+        Args:
+            action: The action, written as the environment asks for.
+
+        Returns:
+            What the environment shows then.
+        """
+        try:
+            shown, _ = self._episode.step(action if isinstance(action, str) else json.dumps(action))
+        except EpisodeFailed as error:
+            self._failed = True
+            logger.warning("%s", str(error))
+            return OVER
+        return f"{shown}\n{OVER}" if self._episode.over and shown != OVER else shown
+
+    def get_reward(self) -> float | None:
+        """The sum of rewards; None, which TRL does not train on, if the environment failed."""
+        return None if self._failed else self._episode.total

@@ -1,0 +1,148 @@
+"""``rollenv episode``"""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import typer
+
+from rollenv.cli import completion
+from rollenv.cli.common import console, key_values
+from rollenv.core import RollenvError, UsageError
+from rollenv.parsing import well_formed
+from rollenv.rollout.workers.places import WORKERS_HELP, make_workers
+
+if TYPE_CHECKING:
+    from rollenv.agents.chat import ChatAgent
+    from rollenv.rollout.episode import Limits
+    from rollenv.rollout.types import Task, Trajectory
+
+#: Where the key is, unless another variable is named.
+_KEY = "OPENAI_API_KEY"
+
+
+def command(
+    env: str = typer.Argument(help="An id; `rollenv list` shows them.", autocompletion=completion.ids),
+    settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Constructor arguments."),
+    base_url: str = typer.Option(..., help="An OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1."),
+    model: str = typer.Option("", help="Its name at the endpoint. Default: the only one that the endpoint lists."),
+    api_key_env: str = typer.Option(_KEY, metavar="NAME", help="Environment variable with the key."),
+    seed: int = typer.Option(0, "--seed", "-s", min=0, help="Of the episode; equal seeds give equal tasks."),
+    index: int | None = typer.Option(None, min=0, help="Which task of a data set; by default the seed draws one."),
+    wrappers: str = typer.Option("", "--wrappers", help="Put around the environment, as in python_tool,concat."),
+    native: bool = typer.Option(False, "--native", help="Offer the environment's tools to the endpoint as tools."),
+    max_turns: int | None = typer.Option(None, min=1, help="Most turns; the episode is truncated then."),
+    max_tokens: int | None = typer.Option(None, min=1, help="Most tokens of one answer."),
+    temperature: float | None = typer.Option(None, min=0, help="Sampling temperature."),
+    system: str | None = typer.Option(None, help="System prompt."),
+    timeout: float = typer.Option(120.0, min=0.001, help="Seconds for one answer."),
+    retries: int = typer.Option(5, min=0, help="How often a request is repeated after a failure that may pass."),
+    workers: str = typer.Option("1", "--workers", "-w", help=WORKERS_HELP),
+    step_deadline: float = typer.Option(120.0, min=0.001, help="Seconds for a step of an environment in a worker."),
+    json: bool = typer.Option(False, "--json", help="Print the result and the trajectory as one JSON object."),
+) -> None:
+    """Play one episode against any OpenAI-compatible endpoint, and print its reward and trajectory.
+
+    This is how trainers that give an agent nothing but a URL play rollenv's environments. The exit code is 0 if the
+    episode came to an end, whatever its reward. If the endpoint or the environment fails it is not, and the JSON has
+    an "error".
+    """
+    from rollenv.agents.chat import ChatAgent
+    from rollenv.agents.chat.endpoint import Patience
+    from rollenv.registry import named_wrappers, spec
+    from rollenv.rollout.episode import Limits
+    from rollenv.rollout.types import Task
+
+    about: dict[str, Any] = {"env": env, "seed": seed}
+    try:
+        options = {} if index is None else {"index": index}
+        if options and not spec(env).indexed:
+            raise UsageError(f"{env} draws its tasks from the seed and has none to choose by --index")
+        task = Task(spec(env).id, seed, key_values(settings or ()), named_wrappers(wrappers), options)
+        key = _key(api_key_env)
+        about["model"] = model = model or _only_model(base_url, key, timeout)
+        player = ChatAgent(
+            model,
+            base_url,
+            key,
+            system=system,
+            tools="env" if native else None,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            patience=Patience(timeout=timeout, retries=retries),
+        )
+        played = _play(player, task, Limits(step=step_deadline, turns=max_turns), workers)
+    except RollenvError as error:  # which is printed and gives the exit code, as for any command
+        if json:
+            _print_json(about | {"reward": None, "error": str(error)})
+        raise
+    if json:
+        result = {"reward": played.reward, "success": played.success, "status": played.status}
+        wrong = {"error": played.error, "failure": played.failure} if played.error else {}
+        _print_json(about | result | wrong | {"turns": len(played.turns), "trajectory": played.to_dict()})
+    else:
+        _print(played)
+    if not played.complete:
+        raise RollenvError(" ".join(played.error.split()) or f"the episode of {env} was {played.status}")
+
+
+def _play(player: ChatAgent, task: Task, limits: Limits, workers: str) -> Trajectory:
+    from rollenv.rollout.manager import RolloutManager
+    from rollenv.rollout.types import Trajectory
+
+    with make_workers(workers) as pool, RolloutManager(player, pool, limits=limits) as manager:
+        (played,) = manager.play([Trajectory(task)])
+    return played
+
+
+def _key(variable: str) -> str | None:
+    """The key in an environment variable. Another endpoint's is not sent in its place.
+
+    Raises:
+        UsageError: the variable was named, and is not set.
+    """
+    key = os.environ.get(variable, "").strip()
+    if not key and variable != _KEY:
+        raise UsageError(f"--api-key-env: there is no key in the environment variable {variable}")
+    return key or None
+
+
+def _only_model(base_url: str, key: str | None, timeout: float) -> str:
+    """The model of an endpoint that has one.
+
+    Raises:
+        RollenvError: the endpoint does not answer.
+        UsageError: it does not say which, or has several.
+    """
+    url = base_url.rstrip("/") + "/models"
+    try:
+        answer = httpx.get(url, headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=timeout)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise RollenvError(
+            f"{url} gave no answer ({type(error).__name__}: {error}). Check --base-url, and that the server is up"
+        ) from error
+    try:
+        names = [str(each["id"]) for each in answer.json()["data"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        names = []
+    if answer.status_code != 200 or len(names) != 1:
+        has = f"has {len(names)} models ({', '.join(names[:5])})" if names else "does not list its models"
+        raise UsageError(f"{base_url} {has} (status {answer.status_code}); name one with --model")
+    return names[0]
+
+
+def _print_json(data: dict[str, Any]) -> None:
+    """One line, whatever is in the texts."""
+    console.file.write(json_module.dumps(data) + "\n")
+
+
+def _print(played: Trajectory) -> None:
+    for number, turn in enumerate(played.turns, 1):
+        console.print(well_formed(turn.observation), markup=False, style="dim", soft_wrap=True)
+        console.print(well_formed(f"{number}> {turn.raw or turn.text}"), markup=False, soft_wrap=True)
+    console.print(well_formed(played.final_observation), markup=False, style="dim", soft_wrap=True)
+    end = f"{played.status} after {len(played.turns)} turns, reward {played.reward:g}"
+    console.print(f"{end}{', success' if played.success else ''}", markup=False, style="bold")

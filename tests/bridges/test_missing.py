@@ -1,0 +1,22 @@
+"""A bridge whose framework is not installed says so in one line."""
+
+import importlib
+import importlib.util
+
+import pytest
+
+from rollenv.errors import MissingExtra
+
+PEERS = {"trl": "trl", "verifiers": "verifiers", "tinker": "tinker_cookbook"}
+PEERS |= {name: name for name in ("inspect_ai", "smolagents", "deepagents", "harbor")}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_what_is_missing_and_how_to_install_it(name):
+    if importlib.util.find_spec(PEERS[name]):
+        pytest.skip(f"{PEERS[name]} is installed here")
+    with pytest.raises(MissingExtra) as told:
+        importlib.import_module(f"rollenv.bridges.{name}")
+    assert str(told.value).startswith("this bridge needs ")
+    assert "pip install" in str(told.value)
+    assert "\n" not in str(told.value)

@@ -1,0 +1,222 @@
+"""``rollenv episode``: one episode against a real server on this machine, which may be away, lie or die."""
+
+import json
+import os
+import socket
+
+import pytest
+
+ENV = "game:GuessTheNumber-v0-easy"
+
+pytestmark = pytest.mark.usefixtures("_import_server")
+
+#: An environment of a file of one's own, and what it does at its second step.
+BRITTLE = """
+import os, time
+import rollenv
+
+class Brittle(rollenv.Env):
+    def _reset(self, options):
+        print("noise on standard output")
+        self.turn = 0
+        return "Say something.", {}
+
+    def _step(self, action):
+        self.turn += 1
+        if self.turn == 2:
+            WHAT
+        return "Go on.", 1.0, False, False, {}
+
+def register():
+    rollenv.register("test:Brittle-v0", Brittle)
+"""
+
+
+@pytest.fixture(scope="module")
+def _import_server():
+    import sys
+    from pathlib import Path
+
+    sys.path.append(str(Path(__file__).parents[1] / "agents"))
+
+
+@pytest.fixture
+def serving():
+    from chat_server import ChatServer, completion
+
+    servers = []
+
+    def serve(behave=lambda exchange: exchange.json(completion("\\boxed{5}"))):
+        server = ChatServer(behave)
+        servers.append(server)
+        return server.__enter__()
+
+    yield serve
+    for server in servers:
+        server.__exit__()
+
+
+def played(done, code=0):
+    """The JSON object that is all of standard output."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout.count("\n") == 1
+    return json.loads(done.stdout)
+
+
+def one_line(done):
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("error: ")
+    return done.stderr
+
+
+def test_an_episode_is_played_and_printed(rollenv_command, guessing_endpoint):
+    args = ("episode", ENV, "max_turns=9", "--seed", "3", "--base-url", guessing_endpoint.url, "--model", "m")
+    result = played(rollenv_command(*args, "--json", "--temperature", "0.5", "--max-tokens", "9", "--system", "Guess."))
+    assert (result["env"], result["seed"], result["model"]) == (ENV, 3, "m")
+    assert (result["status"], result["success"]) == ("terminated", True)
+    assert result["turns"] == len(result["trajectory"]["turns"]) == len(guessing_endpoint.requests)
+    assert result["reward"] == pytest.approx(sum(turn["reward"] for turn in result["trajectory"]["turns"]))
+    asked = guessing_endpoint.requests[-1]
+    assert (asked["temperature"], asked["max_tokens"], asked["messages"][0]["content"]) == (0.5, 9, "Guess.")
+    assert len(asked["messages"]) == 2 * result["turns"]
+    shown = rollenv_command(*args)
+    assert shown.returncode == 0
+    assert f"terminated after {result['turns']} turns" in shown.stdout
+    assert "> \\boxed{5}" in shown.stdout
+
+
+def test_the_trajectory_is_one_that_rollenv_reads(rollenv_command, guessing_endpoint):
+    from rollenv.rollout.records.plain import from_plain
+    from rollenv.rollout.types import Trajectory
+
+    done = rollenv_command("episode", ENV, "--base-url", guessing_endpoint.url, "--model", "m", "--json")
+    result = played(done)
+    assert from_plain(Trajectory, result["trajectory"]).reward == result["reward"]
+
+
+def test_turns_can_be_limited(rollenv_command, guessing_endpoint):
+    args = ("episode", ENV, "-s", "3", "--base-url", guessing_endpoint.url, "--model", "m", "--json")
+    result = played(rollenv_command(*args, "--max-turns", "1"))
+    assert (result["turns"], result["status"], result["reward"]) == (1, "truncated", 0.0)
+
+
+def test_the_key_comes_from_a_variable_and_no_other_is_sent(rollenv_command, serving, monkeypatch):
+    server = serving()
+    monkeypatch.setenv("OPENAI_API_KEY", "other")
+    args = ("episode", ENV, "--base-url", server.url, "--model", "m", "--json", "--api-key-env", "MY_KEY")
+    assert "no key in the environment variable MY_KEY" in played(rollenv_command(*args), 2)["error"]
+    assert not server.requests
+    monkeypatch.setenv("MY_KEY", "mine\n")
+    played(rollenv_command(*args))
+    assert server.headers[0]["authorization"] == "Bearer mine"
+
+
+@pytest.mark.parametrize("given", [(), ("--model", "m")])
+def test_an_endpoint_that_is_away(rollenv_command, given):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        done = rollenv_command("episode", ENV, "--base-url", url, *given, "--json", "--retries", "0")
+    result = played(done, 1)
+    assert "gave no answer" in result["error"]
+    assert "gave no answer" in one_line(done)
+
+
+async def _nonsense(exchange):
+    await exchange.json({"choices": "none"})
+
+
+async def _html(exchange):
+    await exchange.send(b"<html>Sign in</html>", kind="text/html")
+
+
+async def _cut(exchange):
+    await exchange.raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n{")
+    await exchange.hang_up()
+
+
+async def _hang(exchange):
+    await exchange.hang()
+
+
+LIES = {"nonsense": _nonsense, "a page": _html, "half an answer": _cut, "a hang": _hang}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_an_endpoint_that_lies_or_dies_in_the_middle(rollenv_command, serving, name):
+    from chat_server import completion
+
+    async def behave(exchange):
+        if len(exchange.body["messages"]) == 1:
+            await exchange.json(completion("\\boxed{0}"))
+        else:
+            await LIES[name](exchange)
+
+    args = ("--base-url", serving(behave).url, "--model", "m", "--json", "--retries", "1", "--timeout", "1")
+    done = rollenv_command("episode", ENV, *args)
+    result = played(done, 1)
+    assert "gave no answer in 2 attempts" in result["error"]
+    assert (result["failure"], result["turns"]) == ("agent", 1)
+    assert "gave no answer in 2 attempts" in one_line(done)
+
+
+@pytest.mark.parametrize(
+    ("status", "says", "code"),
+    [("401 Unauthorized", "refuses the key", 2), ("404 Not Found", "Check the model's name", 2)],
+)
+def test_a_refusal_says_what_to_change(rollenv_command, serving, status, says, code):
+    server = serving(lambda exchange: exchange.json({"error": {"message": "no"}}, status))
+    done = rollenv_command("episode", ENV, "--base-url", server.url, "--model", "m", "--json")
+    assert says in played(done, code)["error"]
+    assert says in one_line(done)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("nothing:There-v0",), "nothing:There-v0"),
+        ((ENV, "max_turns"), "not of the form key=value"),
+        ((ENV, "no_such=1"), "no_such"),
+        ((ENV, "--index", "3"), "has none to choose by --index"),
+        ((ENV, "--base-url", "127.0.0.1:80"), "base_url must be a URL"),
+        ((ENV, "--base-url", "http://127.0.0.1:99999999"), "base_url must be a URL"),
+        ((ENV, "--workers", "many"), "there are no workers 'many'"),
+    ],
+)
+def test_what_was_wrongly_asked(rollenv_command, args, says):
+    done = rollenv_command("episode", "--base-url", "http://127.0.0.1:9", "--model", "m", *args, "--json")
+    assert says in played(done, 2)["error"]
+    assert says in one_line(done)
+
+
+@pytest.mark.parametrize(
+    ("what", "says", "failure"),
+    [
+        ("raise OSError('the disk is full')", "OSError: the disk is full", "raised"),
+        ("time.sleep(999)", "step did not return within 1", "hung"),
+        ("os._exit(3)", "test:Brittle-v0", "lost"),
+        ("return 5, 1.0, False, False, {}", "test:Brittle-v0", "wrong"),
+    ],
+)
+def test_an_environment_that_fails(rollenv_command, serving, tmp_path, monkeypatch, what, says, failure):
+    (tmp_path / "brittle.py").write_text(BRITTLE.replace("WHAT", what))
+    about = tmp_path / "brittle-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: brittle\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[rollenv.envs]\nbrittle = brittle:register\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    args = ("--base-url", serving().url, "--model", "m", "--json", "--step-deadline", "1")
+    done = rollenv_command("episode", "test:Brittle-v0", *args)
+    result = played(done, 1)
+    assert says in result["error"]
+    assert (result["failure"], result["turns"], result["reward"]) == (failure, 1, 1.0)
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("answer", ["", " ", "x" * 300_000, "\ud800"])
+def test_odd_answers_are_the_environments_to_judge(rollenv_command, serving, answer):
+    from chat_server import completion
+
+    server = serving(lambda exchange: exchange.json(completion(answer)))
+    result = played(rollenv_command("episode", ENV, "--base-url", server.url, "--model", "m", "--json"))
+    assert (result["success"], result["status"]) == (False, "terminated")
