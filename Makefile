@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test bench integration docs lint install vllm gem bfcl peers clean
+.PHONY: train test bench integration docs lint install vllm gem bfcl peers harbor clean
 
 train: $(VENV)/trains
 	$(BIN)/rollenv train sokoban $(ARGS)
@@ -74,11 +74,12 @@ bfcl: .bench/bfcl/installed
 
 # What rollenv and its tests need besides, where a framework's Python runs them.
 BASE := gymnasium httpx numpy pydantic rich typer pytest
-PYTHON312 ?= $(lastword python3.12 $(sort $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12)))
+# NeMo Gym and Harbor run on Python 3.12 and newer alone; where there is none, their tests are skipped.
+PYTHON312 ?= $(shell for python in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin/python3.12; do $$python --version > /dev/null 2>&1 && echo $$python && break; done)
 
 # Clients of other projects, for the tests that let them talk to `rollenv serve`, and frameworks that play environments.
-PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl verifiers skyrl verl nemo kubernetes ray schemathesis)
-peers: $(PEERS) .bench/tinker/installed
+PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes ray schemathesis)
+peers: $(PEERS) .bench/tinker/installed $(if $(PYTHON312),.bench/nemo/installed .bench/harbor/installed)
 
 .bench/rock/installed: PACKAGES := rl-rock==1.11.0
 .bench/openenv/installed: PACKAGES := openenv==0.10.0 msgpack $(BASE)
@@ -100,18 +101,28 @@ peers: $(PEERS) .bench/tinker/installed
 .bench/ray/installed: PACKAGES := '.[cluster]' psutil
 .bench/kubernetes/installed: PACKAGES := kubernetes-validate==1.37.0
 .bench/schemathesis/installed: PACKAGES := schemathesis==4.32.5
+.bench/inspect/installed: PACKAGES := inspect_ai==0.3.285 $(BASE)
+.bench/smolagents/installed: PACKAGES := smolagents==1.26.0 pillow $(BASE)
+.bench/deepagents/installed: PACKAGES := deepagents==0.7.32 $(BASE)
 .bench/jupyter/installed: PACKAGES := ipykernel jupyter-client
-$(filter-out .bench/nemo/%,$(PEERS)) .bench/jupyter/installed:
+$(PEERS) .bench/jupyter/installed:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP) $(PACKAGES)
 	$(if $(WARM),$(@D)/bin/python -W ignore -c "import $(WARM)")
 	touch $@
 
-# NeMo Gym runs on Python 3.12 and newer alone; without one, its tests are skipped.
 .bench/nemo/installed:
-	if $(PYTHON312) -c '' 2>&1; then \
-		$(PYTHON312) -m venv $(@D) && $(@D)/bin/python $(PIP) $(PACKAGES) && $(@D)/bin/python -W ignore -c "import $(WARM)" && touch $@; \
-	else echo "no $(PYTHON312): NeMo Gym is not installed (make peers PYTHON312=...)"; fi
+	$(PYTHON312) -m venv $(@D)
+	$(@D)/bin/python $(PIP) $(PACKAGES)
+	$(@D)/bin/python -W ignore -c "import $(WARM)"
+	touch $@
+
+# Harbor's bound of certifi is that of the day it appeared.
+.bench/harbor/installed:
+	$(PYTHON312) -m venv $(@D)
+	$(@D)/bin/python $(PIP) --no-deps harbor==0.25.0
+	$(@D)/bin/python $(PIP) shortuuid toml requests pyyaml tenacity python-dotenv litellm jinja2 dirhash packaging semver fastapi uvicorn pathspec supabase filelock platformdirs pyjwt jsonschema $(BASE)
+	touch $@
 
 # Tinker's cookbook asks for tml-renderers in a version that Python 3.11 does not have; few of its renderers use it.
 .bench/tinker/installed: constraints.txt

@@ -30,7 +30,7 @@ from rollenv.sandbox import (
 )
 
 with peer("deepagents", "0.7"):
-    from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, FileUploadResponse
+    from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, FileUploadResponse, WriteResult
     from deepagents.backends.sandbox import BaseSandbox
 
 #: Of the machine that is started by default; ``execute(timeout=...)`` changes the seconds.
@@ -116,6 +116,27 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
             output = f"{output.rstrip()}\nError: {kind}: {done.error.value}".lstrip()
         code = _TIMED_OUT if kind == "Timeout" else done.exit_code
         return ExecuteResponse(output=output, exit_code=code, truncated=kind == "OutputLimit")
+
+    def write(self, file_path: str, content: str) -> WriteResult:
+        """Write a text file; missing folders are made.
+
+        Args:
+            file_path: an absolute path.
+            content: its text.
+        """
+        error = self.upload_files([(file_path, content.encode("utf-8", "replace"))])[0].error
+        return (
+            WriteResult(error=f"Failed to write file '{file_path}': {error}") if error else WriteResult(path=file_path)
+        )
+
+    async def awrite(self, file_path: str, content: str) -> WriteResult:
+        """:meth:`write` for asyncio.
+
+        Args:
+            file_path: an absolute path.
+            content: its text.
+        """
+        return await asyncio.to_thread(self.write, file_path, content)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Write files.

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,12 +24,14 @@ from rollenv.core import UsageError
 from rollenv.sandbox import (
     CommandHandle,
     CommandResult,
+    FileRefused,
     Image,
     Limits,
     Machine,
     NotFound,
     Sandbox,
     SandboxDied,
+    SandboxFileError,
     SandboxPaused,
 )
 from rollenv.sandbox.building import build
@@ -52,6 +55,8 @@ with peer("inspect_ai", "0.3", "pip install 'inspect_ai==0.3.285'"):
 
 #: Seconds of a command that has no limit of its own.
 _UNLIMITED = 24 * 3600.0
+#: Seconds that closing an episode is waited for.
+_CLOSING = 3.0
 #: Bytes of output that a sandbox can pass on at most.
 _MOST_OUTPUT = 32 << 20
 #: What inspect's store keeps of an episode.
@@ -59,8 +64,14 @@ _KEY = "rollenv_episode"
 T = TypeVar("T")
 
 
-async def _apart(call: Callable[..., T], *args: Any) -> T:
-    """A call in a daemon thread of its own: where a sample is cancelled, what never returns is left behind."""
+async def _apart(call: Callable[..., T], *args: Any, undo: Callable[[T], object] | None = None) -> T:
+    """A call in a daemon thread of its own: where a sample is cancelled, what never returns is left behind.
+
+    Args:
+        call: what is called.
+        args: with what.
+        undo: called with the result where nobody waits for it any more.
+    """
     done, token, outcome = anyio.Event(), anyio.lowlevel.current_token(), Future[T]()
 
     def work() -> None:
@@ -71,8 +82,16 @@ async def _apart(call: Callable[..., T], *args: Any) -> T:
         with suppress(RuntimeError):  # the loop has ended
             anyio.from_thread.run_sync(done.set, token=token)
 
+    def clear_away(outcome: Future[T]) -> None:
+        if undo is not None and outcome.exception() is None:
+            undo(outcome.result())
+
     threading.Thread(target=work, name="rollenv-bridge", daemon=True).start()
-    await done.wait()
+    try:
+        await done.wait()
+    except anyio.get_cancelled_exc_class():
+        outcome.add_done_callback(clear_away)
+        raise
     return outcome.result()
 
 
@@ -136,7 +155,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
             metadata: of no matter.
         """
         most = min(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE, _MOST_OUTPUT)
-        return {"default": await _apart(cls.start, BoxConfig.of(config), most)}
+        return {"default": await _apart(cls.start, BoxConfig.of(config), most, undo=lambda made: made.box.kill())}
 
     @classmethod
     def start(cls, config: BoxConfig, output_bytes: int = 10 << 20) -> BoxEnvironment:
@@ -211,35 +230,28 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         settings = {"cwd": self._path(cwd) if cwd else self._home, "env": env, "user": user, "timeout": timeout}
         try:
             done = await self._run(cmd, input.encode() if isinstance(input, str) else bytes(input or b""), settings)
-        except NotFound as error:  # no such program, folder or user
-            return ExecResult(False, 127, "", f"{error}\n")
+        except FileRefused:
+            raise
+        except SandboxFileError as error:  # no such program, folder or user; or words that are none
+            return ExecResult(False, 127 if isinstance(error, NotFound) else 126, "", f"{error}\n")
         except (SandboxDied, SandboxPaused) as error:
             raise SandboxUnavailableError(str(error)) from error
         return self._result(done, timeout)
 
     async def _run(self, cmd: list[str], data: bytes, settings: dict[str, Any]) -> CommandResult:
-        started: list[CommandHandle] = []
-        given_up = threading.Event()
+        start = partial(self.box.commands.start, cmd, **settings)
+        handle: CommandHandle = await _apart(start, undo=_kill)
 
-        def kill() -> None:
-            given_up.set()
-            for handle in started:
-                with suppress(SandboxDied):
-                    handle.kill()
-
-        def run() -> CommandResult:
-            started.append(self.box.commands.start(cmd, **settings))
-            if given_up.is_set():
-                kill()
+        def finish() -> CommandResult:
             with suppress(NotFound, SandboxDied):  # it does not read, or never began: wait() says why
-                started[0].send_stdin(data, close=True)
-            return started[0].wait()
+                handle.send_stdin(data, close=True)
+            return handle.wait()
 
         try:
-            return await _apart(run)
+            return await _apart(finish)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
-                await _apart(kill)
+                await _apart(_kill, handle)
             raise
 
     def _result(self, done: CommandResult, timeout: int | None) -> ExecResult[str]:
@@ -296,6 +308,11 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         return posixpath.join(self._home, path) if self._home else path
 
 
+def _kill(handle: CommandHandle) -> None:
+    with suppress(SandboxDied):
+        handle.kill()
+
+
 @task  # type: ignore[untyped-decorator]
 def rollenv_task(
     env_id: str,
@@ -339,22 +356,29 @@ def play(env_id: str, max_turns: int = 100, system: str | None = None, env: dict
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         state.store.set(_KEY, {"reward": 0.0, "success": False, "turns": 0, "over": False})
-        episode = await _apart(lambda: Episode(env_id, **(env or {})))
+        episode = await _apart(partial(Episode, env_id, **(env or {})), undo=Episode.close)
+        one_at_a_time = threading.Lock()  # a step that was given up may still run when the episode is closed
+
+        def alone(call: Callable[..., T], *args: Any) -> T:
+            with one_at_a_time:
+                return call(*args)
+
         try:
-            shown = await _apart(episode.start, state.metadata["seed"])
+            shown = await _apart(alone, episode.start, state.metadata["seed"])
             state.messages = [ChatMessageSystem(content=system)] if system else []
             state.messages.append(ChatMessageUser(content=shown))
             while not episode.over and episode.turns < max_turns:
                 state = await generate(state)
                 if state.completed:  # a limit of inspect's
                     break
-                shown, _ = await _apart(episode.step, state.output.completion)
+                shown, _ = await _apart(alone, episode.step, state.output.completion)
                 state.messages.append(ChatMessageUser(content=shown))
                 success = bool(episode.info.get("success", False))
                 done = {"reward": episode.total, "success": success, "turns": episode.turns, "over": episode.over}
                 state.store.set(_KEY, done)
         finally:
-            threading.Thread(target=episode.close, daemon=True).start()  # not waited for: it may hang
+            with anyio.move_on_after(_CLOSING, shield=True), suppress(Exception):  # what it was worth is known
+                await _apart(alone, episode.close)
         return state
 
     return solve

@@ -130,6 +130,8 @@ def locked_flags(target: str) -> int:
 
 def open_without_magic(path: str, flags: int, mode: int = 0) -> int:
     """openat2(2) that follows links but none of /proc's that lead to what a path does not name."""
+    if "\0" in path:  # C would open what comes before it
+        raise OSError(errno.EINVAL, "a path cannot contain a zero byte", path)
     how = struct.pack("QQQ", flags | os.O_CLOEXEC, mode if flags & os.O_CREAT else 0, 0x02)  # RESOLVE_NO_MAGICLINKS
     fd = libc.syscall(437, -100, os.fsencode(path), how, ctypes.c_size_t(len(how)))
     if fd < 0 and ctypes.get_errno() in (errno.ENOSYS, errno.EPERM):  # an engine that does not know it

@@ -74,6 +74,7 @@ def run(tasks: Path, out: Path, agent: str = "oracle"):
 def oracles(tmp_path_factory):
     """What Harbor says of its oracle in every task, two at a time."""
     folder = tmp_path_factory.mktemp("oracle")
+    write_task(folder / "tasks" / "wrong", solve="echo Hi > greeting.txt\n")
     for name, (changed, _) in TASKS.items():
         write_task(folder / "tasks" / name, **changed)
     _, results = run(folder / "tasks", folder / "out")
@@ -102,12 +103,14 @@ def test_nothing_is_left(oracles):
     assert "sleep 64" not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
 
 
-def test_an_agent_that_does_nothing_has_no_reward_and_a_dockerfile_is_needed(tmp_path):
-    write_task(tmp_path / "tasks" / "idle")
+def test_a_solution_that_is_wrong_has_no_reward(oracles):
+    assert reward(oracles[1]["wrong"]) == 0.0
+
+
+def test_a_task_without_a_dockerfile_is_refused_in_one_line(tmp_path):
     (write_task(tmp_path / "tasks" / "bare") / "environment" / "Dockerfile").unlink()
-    said, results = run(tmp_path / "tasks", tmp_path / "out", agent="nop")
-    assert reward(results["idle"]) == 0.0, said
-    assert "has no Dockerfile" in " ".join((said + json.dumps(results)).split())
+    said, _ = run(tmp_path / "tasks", tmp_path / "out")
+    assert "has no Dockerfile: rollenv builds images from one" in " ".join(said.split())
 
 
 def imported(code):

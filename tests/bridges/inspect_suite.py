@@ -88,6 +88,9 @@ def test_a_machine_passes_the_check(name, machine):
     ("command", "code", "said"),
     [
         (["nosuch"], 127, "nosuch"),
+        (["echo", "a\0b"], 126, "null"),
+        (["echo", "\ud800"], 126, "surrogates"),
+        (["echo", "x" * 3_000_000], 126, "too long"),
         (["sh", "-c", "kill -9 $$"], 137, ""),
         (["python3", "-c", "import sys; sys.stdout.buffer.write(b'\\xff')"], 0, ""),
         (["python3", "-c", "x = bytearray(2**40)"], 1, "MemoryError"),
@@ -122,6 +125,36 @@ def test_a_cancelled_command_is_killed(box):
         return await box.exec(["sh", "-c", "ps aux | grep 'sleep 6[1]'"])
 
     assert asyncio.run(cancelled()).stdout == ""
+
+
+def test_a_sandbox_whose_start_is_cancelled_is_not_left():
+    made = []
+
+    class Noted(BoxEnvironment):
+        @classmethod
+        def start(cls, *arguments):
+            made.append(super().start(*arguments))
+            return made[0]
+
+    async def cancelled():
+        with anyio.move_on_after(0.01):
+            await Noted.sample_init("task", None, {})
+
+    asyncio.run(cancelled())
+    for _ in range(200):
+        if made and not made[0].box.alive:
+            break
+        time.sleep(0.1)
+    assert not made[0].box.alive
+
+
+def test_input_that_nobody_reads_does_not_hold_up_a_cancelled_command(box):
+    async def cancelled():
+        with anyio.move_on_after(0.5):
+            await box.exec(["sleep", "67"], input=b"x" * (8 << 20))
+        return (await box.exec(["sh", "-c", "ps aux | grep 'sleep 6[7]'"])).stdout
+
+    assert asyncio.run(cancelled()) == ""
 
 
 def test_many_commands_run_at_once(box):
@@ -306,7 +339,6 @@ def test_an_environment_that_raises_fails_its_sample_in_one_line_and_no_other(tm
     assert "suite:Count-v0 (seed" in failed[0].error.message
     assert "failed at turn 2: ValueError: the pipe burst" in failed[0].error.message
     assert means(log)["reward"] == 3.0
-    time.sleep(0.2)
     assert Count.closed - before == 6
 
 
@@ -335,6 +367,26 @@ def test_an_environment_that_hangs_does_not_keep_inspect_or_the_process(tmp_path
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1:] == ["success ['time', 'time'] [1.0, 1.0]"], done.stderr[-2000:]
+
+
+def test_a_slow_step_that_was_given_up_is_over_before_the_episode_is_closed(tmp_path):
+    events = []
+
+    class Slow(Count):
+        def _step(self, action):
+            time.sleep(1.5)
+            events.append("stepped")
+            return super()._step(action)
+
+        def close(self):
+            events.append("closed")
+
+    rollenv.register("suite:Slow-v0", Slow)
+    task = rollenv_task("suite:Slow-v0", episodes=1)
+    events.clear()
+    (log,) = eval(task, model=counting_model(), log_dir=str(tmp_path), time_limit=1)
+    assert log.samples[0].limit.type == "time"
+    assert events == ["stepped", "closed"]
 
 
 def test_another_solver_is_not_scored(tmp_path):

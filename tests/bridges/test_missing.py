@@ -7,13 +7,8 @@ import pytest
 
 from rollenv.errors import MissingExtra
 
-PEERS = {
-    "trl": "trl",
-    "verifiers": "verifiers",
-    "tinker": "tinker_cookbook",
-    "skyrl": "skyrl_gym",
-    "verl": "verl",
-    "nemo_gym": "nemo_gym",
+PEERS = {"tinker": "tinker_cookbook", "skyrl": "skyrl_gym"} | {
+    name: name for name in "deepagents harbor inspect_ai nemo_gym smolagents trl verifiers verl".split()
 }
 
 

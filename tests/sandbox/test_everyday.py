@@ -142,6 +142,14 @@ def test_errors_of_files_are_of_pythons_kinds(box):
     box.files.remove("file")
 
 
+@pytest.mark.parametrize("path", ["cut\0short", "folder/cut\0short"])
+def test_a_zero_byte_in_a_path_is_refused_and_nothing_else_is_written(box, path):
+    for operation in (lambda: box.files.write(path, "x"), lambda: box.files.read(path)):
+        with pytest.raises(SandboxFileError):
+            operation()
+    assert not box.files.exists(path.partition("\0")[0])
+
+
 def test_what_is_no_file_is_not_read_and_nothing_hangs(box):
     box.run_code(
         "import os, socket\nfor n in ('fifo', 'link', 'sock'):\n    if os.path.lexists(n): os.remove(n)\n"
