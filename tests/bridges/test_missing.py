@@ -8,7 +8,7 @@ import pytest
 from rollenv.errors import MissingExtra
 
 PEERS = {"tinker": "tinker_cookbook", "skyrl": "skyrl_gym"} | {
-    name: name for name in "deepagents harbor inspect_ai nemo_gym smolagents trl verifiers verl".split()
+    name: name for name in ["deepagents", "harbor", "inspect_ai", "nemo_gym", "smolagents", "trl", "verifiers", "verl"]
 }
 
 
