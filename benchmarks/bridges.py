@@ -136,7 +136,185 @@ def deepagents_pairs(stack: ExitStack) -> Iterator[Pair]:
         yield Pair(f"writing a file in a {name}", *files, own)
 
 
+#: A game of as many turns as one likes, and a reply that does not end it.
+GUESS, WRONG = "game:GuessTheNumber-v0-hard", r"\boxed{0}"
+
+
+def trl_pairs(stack: ExitStack) -> Iterator[Pair]:
+    from rollenv.bridges.trl import environment
+
+    class Empty:
+        def reset(self, **_: Any) -> str:
+            return "Guess."
+
+        def step(self, action: str) -> str:
+            return "Wrong."
+
+    turns = 20
+
+    def play(env: Any) -> None:
+        env.reset(seed=3)
+        for _ in range(turns):
+            env.step(WRONG)
+
+    ours, own = environment(GUESS, max_turns=turns)(), Empty()
+    yield Pair("a turn of a game, without TRL's loop", lambda: play(ours), lambda: play(own), "an empty class", turns)
+
+
+def skyrl_pairs(stack: ExitStack) -> Iterator[Pair]:
+    import skyrl_gym
+
+    from rollenv.bridges import skyrl
+
+    skyrl.register()
+    turns = 20
+    given = {
+        "rollenv": {"env_id": GUESS, "kwargs": {"max_turns": turns}, "seed": 3},
+        "gsm8k_multi_turn": {"reward_spec": {"ground_truth": "1"}, "max_turns": turns},
+    }
+
+    def play(name: str) -> None:
+        env, over = skyrl_gym.make(name, env_config={}, extras=given[name]), False
+        env.init([{"role": "user", "content": "Play."}])
+        while not over:
+            over = env.step(WRONG)["done"]
+        env.close()
+
+    plays = [lambda name=name: play(name) for name in given]
+    yield Pair("a turn, an episode of 20 with its making", *plays, "its `gsm8k_multi_turn`", turns)
+
+
+def nemo_pairs(stack: ExitStack) -> Iterator[Pair]:
+    from unittest.mock import MagicMock
+
+    from fastapi.testclient import TestClient
+    from nemo_gym.base_resources_server import BaseResourcesServerConfig
+    from nemo_gym.server_utils import ServerClient
+    from resources_servers.blackjack.app import BlackjackEnv
+
+    from rollenv.bridges.nemo_gym import RollenvConfig, RollenvServer
+
+    where: dict[str, Any] = {"host": "", "port": 0, "entrypoint": "", "name": "x"}
+    client = MagicMock(spec=ServerClient)
+    ours = RollenvServer(config=RollenvConfig(**where, env_id=GUESS), server_client=client)
+    own = BlackjackEnv(config=BaseResourcesServerConfig(**where, domain="games"), server_client=client)
+    text = {"type": "output_text", "annotations": []}
+    message = {"id": "m", "type": "message", "role": "assistant", "status": "completed"}
+    told = {"id": "r", "created_at": 1, "model": "stub", "object": "response"}
+    told |= {"parallel_tool_calls": False, "tool_choice": "auto", "tools": []}
+    row = {"responses_create_params": {"input": [{"role": "user", "content": "Play."}]}, "seed": 3}
+
+    def episode(server: Any, reply: str) -> Callable[[], None]:
+        talk = TestClient(server.setup_webserver())
+        said = told | {"output": [message | {"content": [text | {"text": reply}]}]}
+
+        def play() -> None:
+            talk.post("/reset", json=row).raise_for_status()
+            talk.post("/step", json=row | {"response": said}).raise_for_status()
+
+        return play
+
+    plays = (episode(ours, WRONG), episode(own, "<action>stand</action>"))
+    yield Pair("a reset and a turn, over its server", *plays, "its `blackjack` server")
+
+
+def verl_pairs(stack: ExitStack) -> Iterator[Pair]:
+    import asyncio
+
+    import hydra
+    from omegaconf import OmegaConf
+    from transformers import PreTrainedTokenizerFast
+    from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+    from verl.workers.rollout.replica import TokenOutput
+
+    from rollenv.agents.tiny.model import build_tokenizer
+
+    raw = build_tokenizer(["guess the number higher lower than user assistant"] * 3, 400)
+    special = {"eos_token": "<|im_end|>", "extra_special_tokens": ["<|im_start|>"]}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw.backend_tokenizer, **special)
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    answer = tokenizer.encode(WRONG, add_special_tokens=False)
+
+    class Server:
+        async def generate(self, **_: Any) -> TokenOutput:
+            return TokenOutput(token_ids=[*answer, tokenizer.eos_token_id], log_probs=[-1.0] * (len(answer) + 1))
+
+    runner = stack.enter_context(asyncio.Runner())
+    asyncio.set_event_loop(runner.get_loop())  # which a loop of verl's takes when it is made
+
+    def loop(target: str, **settings: Any) -> Callable[[], Any]:
+        multi = {"max_assistant_turns": None}
+        rollout = {"prompt_length": 2000, "response_length": 9000, "multi_turn": multi}
+        config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}})
+        made = hydra.utils.instantiate(
+            config={"_target_": f"{target}AgentLoop", **settings},
+            trainer_config=DictConfigWrap(config=config),
+            server_manager=Server(),
+            tokenizer=tokenizer,
+            processor=None,
+            dataset_cls=RLHFDataset,
+            data_config=DictConfigWrap(config.data),
+            hf_model_type="qwen2",
+        )
+        prompt = [{"role": "user", "content": "Play."}]
+        return lambda: runner.run(made.run({}, raw_prompt=prompt, seed=3))
+
+    ours = loop("rollenv.bridges.verl.Rollenv", env_id=GUESS, env_kwargs={"max_turns": 1})
+    own = loop("verl.experimental.agent_loop.single_turn_agent_loop.SingleTurn")
+    yield Pair("an episode of one turn, the model left out", ours, own, "its `single_turn_agent`, no environment")
+
+
+def tinker_pairs(stack: ExitStack) -> Iterator[Pair]:
+    import asyncio
+
+    from tinker_cookbook.completers import TokenCompleter, TokensWithLogprobs
+    from tinker_cookbook.recipes.multiplayer_rl.guess_number.env import MAX_TURNS, GuessNumberEnv
+    from tinker_cookbook.renderers import get_renderer
+    from tinker_cookbook.rl.message_env import EnvFromMessageEnv
+    from tinker_cookbook.rl.rollouts import do_single_rollout
+    from tinker_cookbook.tokenizer_utils import get_tokenizer
+
+    from rollenv.agents.tiny.model import build_tokenizer
+    from rollenv.bridges.tinker import RollenvMessages
+    from rollenv.rollout.types import Task
+
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    build_tokenizer(["Guess: a number higher or lower than 5", "User: Assistant:"] * 3, 400).save_pretrained(folder)
+    tokenizer = get_tokenizer(folder)
+    renderer = get_renderer("role_colon", tokenizer)
+
+    class Says(TokenCompleter):
+        def __init__(self, text: str):
+            self.text = text
+
+        async def __call__(self, model_input: Any, stop: Any, *, max_tokens: int | None = None) -> TokensWithLogprobs:
+            ids = tokenizer.encode(f" {self.text}{stop[0]}")
+            return TokensWithLogprobs(ids, [-0.5] * len(ids))
+
+    task = Task(GUESS, 3, {"max_turns": MAX_TURNS})
+
+    def ours() -> None:
+        messages = RollenvMessages(task)
+        asyncio.run(do_single_rollout(Says(WRONG), EnvFromMessageEnv(renderer, messages)))
+        messages.close()
+
+    def own() -> None:
+        asyncio.run(do_single_rollout(Says("Guess: 0"), GuessNumberEnv(7, renderer)))
+
+    yield Pair("a turn of guessing, with its making", ours, own, "its `guess_number` recipe", MAX_TURNS)
+
+
 BRIDGES = (
+    Bridge("trl", "trl", "trl.py", trl_pairs),
+    Bridge("verifiers", "verifiers", "verifiers.py"),
+    Bridge("verl", "verl", "verl.py", verl_pairs),
+    Bridge("skyrl", "skyrl-gym", "skyrl.py", skyrl_pairs),
+    Bridge("nemo", "nemo-gym", "nemo_gym.py", nemo_pairs),
+    Bridge("tinker", "tinker-cookbook", "tinker.py", tinker_pairs),
     Bridge("inspect", "inspect_ai", "inspect_ai.py", inspect_pairs),
     Bridge("smolagents", "smolagents", "smolagents.py", smolagents_pairs),
     Bridge("deepagents", "deepagents", "deepagents.py", deepagents_pairs),
@@ -210,7 +388,7 @@ def main() -> None:
         missing += [] if found else [bridge.name]
         for row in found["rows"] if found else ():
             ours, own = row["ours"], row["own"]
-            seconds = (f"{1000 * ours:.2f} ms", f"{1000 * own:.2f} ms", f"{ours / own:.2f}")
+            seconds = (f"{1000 * ours:.3g} ms", f"{1000 * own:.3g} ms", f"{ours / own:.2f}")
             times.append((bridge.package, row["what"], *seconds, row["own_name"]))
     about = f"Medians of {given.rounds} rounds, the two sides in turns; one call before does not count.\n"
     about += f"The cores are shared with other work: load average {os.getloadavg()[0]:.1f} at the end.\n"

@@ -106,6 +106,7 @@ SCRIPTS = (
     Script("ranks", "--size small --groups 4 --rounds 2"),
     Script("step_time", "--steps 2 --prompts 2", peer="trl"),
     Script("trl_bridge", "--warm-up 20 --steps 2 --groups 4 --episodes 40", peer="trl", inside=True),
+    Script("bridges", "--rounds 3"),
     Script("tools_training", "--seeds 1", settings=_SHORT),
     Script("sokoban_training", "--seeds 1", settings=(*_SHORT, "eval.episodes=40", "rollout.groups_per_batch=16")),
     Script("webshop_training", "--seeds 1", settings=(*_SHORT, "eval.episodes=40")),
