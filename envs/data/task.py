@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rollenv.core import Env, ResetResult, StepResult, UsageError
 from rollenv.envs.data.rows import Row, load_rows
+from rollenv.envs.numbered import checked_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +181,7 @@ class RowEnv(AnswerEnv):
         if index is None:
             self.idx = self._next_row()
             return
-        if not isinstance(index, int | np.integer) or isinstance(index, bool) or not 0 <= index < len(self.rows):
-            raise UsageError(f"{self}: there are rows 0 to {len(self.rows) - 1}, not {index!r}")
-        self.idx = int(index)
+        self.idx = checked_index(self, index)
 
     def _next_row(self) -> int:
         if self._epoch is None or self._epoch.place + 1 >= len(self.rows):

@@ -11,11 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rollenv.core import UsageError
 from rollenv.env_spec import EnvSpec
 from rollenv.envs.harbor.read import find_tasks, read_task
+from rollenv.envs.numbered import checked_index
 from rollenv.envs.terminal.base import Graded, Started, TerminalEnv
 from rollenv.envs.terminal.folder import Healthcheck, Step, TaskFolder, TaskFolderError
 from rollenv.envs.terminal.verify import SolutionNotPlayed, VerifierError, lacking, verify
@@ -117,12 +116,8 @@ class HarborEnv(TerminalEnv):
 
     def start(self, options: dict[str, Any]) -> Started:
         index = options.get("index")
-        if index is None:
-            index = self.randint(len(self.folders))
-        whole = isinstance(index, int | np.integer) and not isinstance(index, bool)
-        if not whole or not 0 <= index < len(self.folders):
-            raise UsageError(f"{self}: there are tasks 0 to {len(self.folders) - 1}, not {index!r}")
-        task = read_task(self.folders[int(index)])
+        chosen = self.randint(len(self.folders)) if index is None else checked_index(self, index)
+        task = read_task(self.folders[chosen])
         self._task, self._at = task, 0
         self._rewards: list[float] = []
         self._solution_lacks = ""

@@ -17,6 +17,7 @@ import numpy as np
 
 from rollenv.core import Env, NoSuchAbility, ResetResult, StepResult, UsageError
 from rollenv.env_spec import EnvSpec
+from rollenv.envs.numbered import checked_index
 from rollenv.envs.others import Misbehaved, one_line
 from rollenv.envs.others.verifiers_talk import Talk
 from rollenv.errors import MissingExtra, RollenvError
@@ -122,13 +123,10 @@ class VerifiersEnv(Env):
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         self._end()
-        n, index = self.num_tasks(), options.get("index")
-        if index is None:
-            index = self.randint(n)
-        if not isinstance(index, int | np.integer) or isinstance(index, bool) or not 0 <= index < n:
-            raise UsageError(f"{self}: there are tasks 0 to {n - 1}, not {index!r}")
-        self._take(int(index) + 1)
-        task = self._tasks[int(index)]
+        index = options.get("index")
+        index = self.randint(self.num_tasks()) if index is None else checked_index(self, index)
+        self._take(index + 1)
+        task = self._tasks[index]
         if why := _why_not(task, self.env.taskset):
             raise UsageError(f"{self}: task {index} needs verifiers' own harness: {why}")
         self._turn, self._talk = 0, Talk(self.env, self._agent, task, self.seconds)

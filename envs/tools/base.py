@@ -9,9 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, UsageError
+from rollenv.envs.numbered import checked_index
 from rollenv.envs.splits import check_split, in_split
 from rollenv.envs.tools.problem import Call, Judgement, Problem, counted
 from rollenv.envs.tools.random_calls import random_arguments
@@ -130,7 +129,7 @@ class ToolEnv(Env):
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         index = options.get("index")
         if index is not None:
-            self.key = self._checked(index)
+            self.key = checked_index(self, index)
         elif self.tasks is not None:
             self.key = self.randint(self.tasks)
         self._current = self.problem(self.key) if self.tasks is not None else self._drawn()
@@ -142,13 +141,6 @@ class ToolEnv(Env):
         info: dict[str, Any] = {"tools": copy.deepcopy(schemas), "category": problem.category}
         info |= {"idx": self.key} if self.tasks is not None else {}
         return "\n\n".join(part for part in parts if part), info
-
-    def _checked(self, index: Any) -> int:
-        whole = isinstance(index, int | np.integer) and not isinstance(index, bool)
-        tasks = self.num_tasks()
-        if not whole or not 0 <= index < tasks:
-            raise UsageError(f"{self}: there are tasks 0 to {tasks - 1}, not {index!r}")
-        return int(index)
 
     def _drawn(self) -> Problem:
         for _ in range(1000):

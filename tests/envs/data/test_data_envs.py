@@ -81,7 +81,7 @@ def test_a_row_can_be_asked_for_by_number():
     assert env.reset(5, 2)[0].startswith("Expand.")
     assert env.reset(options={"index": 3})[0].startswith("Even")
     for wrong in (4, -1, "0"):
-        with pytest.raises(UsageError, match="rows 0 to 3"):
+        with pytest.raises(UsageError, match="tasks 0 to 3"):
             env.reset(idx=wrong)
 
 
