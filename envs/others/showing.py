@@ -31,8 +31,8 @@ def show(observation: Any) -> str:
     if isinstance(observation, Mapping):
         if _is_a_page(observation):
             return _page(observation)
-        return "\n".join(f"{name}: {_value(value)}" for name, value in observation.items())
-    return _value(observation)
+        return _cut("\n".join(f"{name}: {_value(value)}" for name, value in observation.items()))
+    return _cut(_value(observation))
 
 
 def plain(value: Any, digits: int | None = None, depth: int = 0) -> Any:
@@ -60,7 +60,7 @@ def plain(value: Any, digits: int | None = None, depth: int = 0) -> Any:
     if isinstance(value, np.ndarray):
         return plain(value.tolist(), digits, depth)
     if isinstance(value, Mapping):
-        return {str(name): plain(each, digits, depth + 1) for name, each in value.items()}
+        return {well_formed(str(name)): plain(each, digits, depth + 1) for name, each in value.items()}
     if isinstance(value, list | tuple):
         if _numbers(value) > MOST_NUMBERS:
             return "(list of more than a thousand values, not shown)"
