@@ -206,7 +206,8 @@ class Endpoint:
         asked = f"; it asks to wait {wait:.0f} s" if wait > self.patience.longest_wait else ""
         raise AgentFailed(
             f"{without_login(self.url)} gave no answer in {attempt + 1} attempts over "
-            f"{time.monotonic() - started:.1f} s. The last: {problem}{asked}. Check that the server is up; if it is overloaded, lower concurrency or set "
+            f"{time.monotonic() - started:.1f} s. The last: {problem}{asked}. "
+            "Check that the server is up; if it is overloaded, lower concurrency or set "
             "requests_per_minute"
         )
 
