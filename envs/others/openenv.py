@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from typing import Any
 
 from rollenv.core import Env, NoSuchAbility, ResetResult, StepResult, UsageError
@@ -81,6 +82,7 @@ class OpenEnv(Env):
         self.wire, self.form, self.max_turns = wire, form, max_turns
         self._given: int | None = None
         self._turn, self._seen = 0, ""
+        weakref.finalize(self, wire.close).atexit = False  # where nobody calls close()
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
         """Begin an episode. The server gets the same seed; without one, the next of the private stream.
