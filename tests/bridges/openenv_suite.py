@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import math
 import socket
@@ -403,6 +404,22 @@ def test_refusals_of_wrong_types_and_texts_that_are_none_are_shown():
     assert observation.encode()
     assert len(observation) < 50_000
     env.close()
+    bare.stop()
+
+
+def test_a_session_that_nobody_closes_leaves_no_thread():
+    bare = Bare({})
+    rollenv.make(f"openenv:{bare.url}", action_field="word")
+    before = threading.active_count()
+    for _ in range(3):
+        env = rollenv.make(f"openenv:{bare.url}", action_field="word")
+        env.reset(0)
+        del env
+    gc.collect()
+    late = time.monotonic() + 10
+    while threading.active_count() > before:
+        assert time.monotonic() < late, [each.name for each in threading.enumerate()]
+        time.sleep(0.05)
     bare.stop()
 
 
