@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 from collections.abc import Mapping, Sequence
@@ -106,7 +107,9 @@ class ChatAgent:
         self.tools_of_env = tools == "env"
         if self.tools_of_env and prompt is not None:
             raise UsageError('tools="env" needs the whole chat, so prompt must be None')
-        self.body: dict[str, Any] = {"model": model}
+        self.body: dict[str, Any] = {"model": well_formed(model)}
+        if wrong := [n for n in (temperature, top_p, min_p) if isinstance(n, float) and not math.isfinite(n)]:
+            raise UsageError(f"a sampling setting is {wrong[0]}, which cannot be sent: it has to be a finite number")
         settings = {
             "temperature": temperature,
             "max_tokens": max_tokens,

@@ -158,8 +158,9 @@ class Endpoint:
         prices: Prices | None = None,
         budget: Budget | None = None,
     ):
-        if not _is_url(base_url):
-            raise UsageError(f"base_url must be a URL such as http://127.0.0.1:8000/v1, not {base_url!r}")
+        checked_url(base_url)
+        if api_key and not (api_key.isascii() and api_key.isprintable()):
+            raise UsageError("the API key has characters that no header can hold")
         for name, limit in (("requests_per_minute", requests_per_minute), ("tokens_per_minute", tokens_per_minute)):
             if limit is not None and limit <= 0:
                 raise UsageError(f"{name} must be above 0, or None for no limit; got {limit}")
@@ -204,8 +205,9 @@ class Endpoint:
         self.totals.failures += 1
         asked = f"; it asks to wait {wait:.0f} s" if wait > self.patience.longest_wait else ""
         raise AgentFailed(
-            f"{self.url} gave no answer in {attempt + 1} attempts over {time.monotonic() - started:.1f} s. "
-            f"The last: {problem}{asked}. Check that the server is up; if it is overloaded, lower concurrency or set "
+            f"{without_login(self.url)} gave no answer in {attempt + 1} attempts over "
+            f"{time.monotonic() - started:.1f} s. The last: {problem}{asked}. "
+            "Check that the server is up; if it is overloaded, lower concurrency or set "
             "requests_per_minute"
         )
 
@@ -253,7 +255,7 @@ class Endpoint:
             message = error_text(data)
         except BadReply:
             message = content[:300].decode("utf-8", "replace")
-        said = self._redact(f"{self.url}: {status} {response.reason_phrase}: {message or 'no text'}")
+        said = self._redact(f"{without_login(self.url)}: {status} {response.reason_phrase}: {message or 'no text'}")
         if status in (401, 403):
             return UsageError(f"{said}. The endpoint refuses the key: pass api_key, or set OPENAI_API_KEY")
         if status == 404:
@@ -327,12 +329,28 @@ async def _lifetime(client: httpx.AsyncClient) -> AsyncGenerator[None]:
         await client.aclose()
 
 
+def checked_url(text: str) -> None:
+    """Refuse a base URL that is none.
+
+    Raises:
+        UsageError: if it is.
+    """
+    if not _is_url(text):
+        raise UsageError(f"base_url must be a URL such as http://127.0.0.1:8000/v1, not {without_login(text)!r}")
+
+
+def without_login(url: str) -> str:
+    """A URL without a name and password in it, for messages."""
+    return re.sub(r"//[^/]*@", "//", url)
+
+
 def _is_url(text: str) -> bool:
     try:
         url = httpx.URL(text)
-    except httpx.InvalidURL:
+        url.host.encode("idna")
+    except (httpx.InvalidURL, UnicodeError):
         return False
-    return bool(re.match(r"https?://[^/]", text)) and bool(url.host) and (url.port or 80) < 1 << 16
+    return " " not in text and bool(re.match(r"https?://[^/]", text)) and bool(url.host) and (url.port or 80) < 1 << 16
 
 
 def _estimate(body: Mapping[str, Any]) -> int:

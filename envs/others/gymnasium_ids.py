@@ -54,9 +54,10 @@ def _spec_of_game(game: str) -> Any:
     try:
         if module:
             importlib.import_module(module)
-        return gymnasium.spec(name)
-    except ImportError as error:
+    except (Exception, SystemExit) as error:  # whatever the module does
         raise MissingExtra(f"gymnasium:{game}: the module {module} cannot be imported: {one_line(error)}") from error
+    try:
+        return gymnasium.spec(name)
     except (gymnasium.error.Error, ValueError) as error:
         near = difflib.get_close_matches(name, list(gymnasium.registry), n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(near)}?" if near else "gymnasium:MODULE:ID imports what registers an id"
@@ -81,20 +82,25 @@ class GymnasiumEnv(Env):
 
     def __init__(self, *, game: str, max_turns: int | None = None, describe: bool = True, **settings: Any):
         found = _spec_of_game(game)
-        self.max_turns = found.max_episode_steps or _TURNS if max_turns is None else max_turns
+        limit = settings.get("max_episode_steps") or found.max_episode_steps
+        self.max_turns = limit or _TURNS if max_turns is None else max_turns
         if self.max_turns < 1:
             raise UsageError(f"max_turns must be at least 1, got {max_turns}")
+        if limit and self.max_turns > limit:
+            settings["max_episode_steps"] = self.max_turns
         self.game = _made(game, found, settings)
         self._arguments = {"game": game, "max_turns": max_turns, "describe": describe, **settings}
-        self._space = copy.deepcopy(self.game.action_space)
         try:
+            self._space = copy.deepcopy(self.game.action_space)
             spaces.check(self._space, f"gymnasium:{game}")
             _check_shown(self.game.observation_space, f"gymnasium:{game}")
-        except UsageError:
-            self.game.close()
-            raise
-        self.names = _names(self.game, self._space)
-        self._about = _about(self.game) if describe else ""
+            self.names = _names(self.game, self._space)
+            self._about = _about(self.game) if describe else ""
+        except Exception as error:
+            self.close()
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(f"gymnasium:{game} has spaces that cannot be read: {one_line(error)}") from error
         self._given: int | None = None
         self._inner: dict[str, Any] = {}
         self._seed_used, self._turn, self._seen = 0, 0, ""
@@ -113,8 +119,11 @@ class GymnasiumEnv(Env):
         return super().reset(seed, options=options)
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
-        self._inner = dict(options.get("inner") or {})
-        self._seed_used = int(self.np_random.integers(2**31)) if self._given is None else self._given
+        inner = options.get("inner") or {}
+        if not isinstance(inner, dict):
+            raise UsageError(f"{self}: the option inner is a dict of the environment's own options, not {inner!r:.40}")
+        self._inner = dict(inner)
+        self._seed_used = int(self.np_random.integers(2**31) if self._given is None else self._given)
         observation, info = self._begin()
         how = "a code block" if spaces.is_text(self._space) else f"a box, as in {self._example()}"
         asked = f"Reply with an action in {how}. Actions are {self._form()}. You have {self.max_turns} turns."
@@ -151,7 +160,7 @@ class GymnasiumEnv(Env):
             told = float(reward), bool(terminated), bool(truncated), plain(info)
             if not math.isfinite(told[0]) or not isinstance(info, dict):
                 raise ValueError(f"the reward {reward!r:.40}, the info {type(info).__name__}")
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             self._over = True
             raise Misbehaved(f"{self}: its step returned no (observation, reward, ...): {one_line(error)}") from error
         self._played.append(text)
@@ -161,7 +170,7 @@ class GymnasiumEnv(Env):
     def _asked(self, name: str, *args: Any, **kwargs: Any) -> Any:
         try:
             return getattr(self.game, name)(*args, **kwargs)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # some environments exit where others raise
             self._over = True
             where = f"{name} with seed {self._seed_used}, turn {self._turn}"
             raise Misbehaved(f"{self} failed in {where}: {one_line(error)}") from error
@@ -231,7 +240,7 @@ def _made(game: str, found: Any, settings: dict[str, Any]) -> Any:
         raise MissingExtra(f"gymnasium:{game}: {one_line(error)}") from error
     except ImportError as error:
         raise MissingExtra(f"gymnasium:{game} needs a package that is not here: {one_line(error)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"gymnasium:{game} cannot be made with {settings}: {one_line(error)}") from error
 
 
@@ -255,7 +264,7 @@ def _names(game: Any, space: Any) -> dict[int, str]:
         named = dict(zip(numbers, map(str, meanings()), strict=False))
     else:
         named = {}
-    return {n: named[n] for n in numbers} if named.keys() >= set(numbers) else {}
+    return {n: named[n] for n in numbers} if named and all(n in named for n in numbers) else {}
 
 
 def _about(game: Any) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import json
+import weakref
 from typing import Any
 
 from rollenv.core import Env, NoSuchAbility, ResetResult, StepResult, UsageError
@@ -15,6 +16,8 @@ from rollenv.errors import RollenvError
 
 #: OpenEnv's own fields, which are not shown.
 _NOT_SHOWN = ("done", "reward", "metadata")
+#: No reward is larger.
+_LARGEST = 1e100
 
 
 def spec_of(env_id: str) -> EnvSpec:
@@ -79,6 +82,7 @@ class OpenEnv(Env):
         self.wire, self.form, self.max_turns = wire, form, max_turns
         self._given: int | None = None
         self._turn, self._seen = 0, ""
+        weakref.finalize(self, wire.close).atexit = False  # where nobody calls close()
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
         """Begin an episode. The server gets the same seed; without one, the next of the private stream.
@@ -91,15 +95,20 @@ class OpenEnv(Env):
         return super().reset(seed, options=options)
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
-        seed = int(self.np_random.integers(2**31)) if self._given is None else self._given
-        self._turn = 0
+        seed = int(self.np_random.integers(2**31) if self._given is None else self._given)
+        self._turn, inner = 0, options.get("inner") or {}
         try:
-            answer = self.wire.ask("reset", {"seed": seed, **(options.get("inner") or {})})
+            asked = {"seed": seed, **inner}
+            json.dumps(asked)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"{self}: the option inner is a dict of JSON data, not {inner!r:.40}") from error
+        try:
+            answer = self.wire.ask("reset", asked)
         except Refused as error:
             raise UsageError(f"{self}: the server refused the reset: {error}") from error
         _, _, _, info = self._taken(answer)
-        asked = "" if _is_rollenvs(answer["observation"]) else self.form.asked
-        return "\n\n".join(filter(None, [self._seen, asked])), info
+        how = "" if _is_rollenvs(answer["observation"]) else self.form.asked
+        return "\n\n".join(filter(None, [self._seen, how])), info
 
     def _step(self, action: str) -> StepResult:
         self._turn += 1
@@ -118,7 +127,7 @@ class OpenEnv(Env):
     def _taken(self, answer: dict[str, Any]) -> tuple[float, bool, bool, dict[str, Any]]:
         observation, reward, done = answer["observation"], answer.get("reward"), answer.get("done", False)
         reward = 0.0 if reward is None else reward
-        if not isinstance(reward, int | float) or not math.isfinite(reward) or not isinstance(done, bool | None):
+        if not isinstance(reward, int | float) or not abs(reward) <= _LARGEST or not isinstance(done, bool | None):
             self._over = True
             self.wire.close()
             raise Misbehaved(f"{self.wire.base} answered with the reward {reward!r:.40} and done {done!r:.40}")

@@ -24,10 +24,22 @@ class Form:
         field: that gets the reply.
 
     Raises:
-        UsageError: there is no such field.
+        UsageError: there is no such field, or the schema is none.
     """
 
     def __init__(self, schema: Mapping[str, Any], field: str | None = None):
+        try:
+            self._take(schema, field)
+            if self.asked and self.can_sample:
+                self.sample(random.Random(0))
+        except UsageError:
+            raise
+        except (TypeError, ValueError, AttributeError, LookupError, OverflowError, RecursionError) as error:
+            raise UsageError(
+                f"the server's form of actions is no JSON schema that can be read: {error!r:.100}"
+            ) from error
+
+    def _take(self, schema: Mapping[str, Any], field: str | None) -> None:
         parts = schema.get("properties") or {}
         known = {n: _resolved(each, schema) for n, each in parts.items() if n != "metadata"}
         required = [name for name in schema.get("required") or () if name in known]
@@ -45,6 +57,9 @@ class Form:
     @property
     def asked(self) -> str:
         """What a reply is, for the agent; empty where any text is one."""
+        return well_formed(self._asked())
+
+    def _asked(self) -> str:
         if self.only is not None:
             told = _words(self._of_the_only)
             if _is_text(self._of_the_only):

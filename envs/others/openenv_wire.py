@@ -37,22 +37,25 @@ def base_of(address: str) -> str:
     Raises:
         UsageError: it is none.
     """
-    text = re.sub(r"^ws(s?)://", r"http\1://", address if "://" in address else f"http://{address}").rstrip("/")
-    text = text.removesuffix("/ws")
+    kind, _, rest = address.rpartition("://")
+    text = re.sub("^ws", "http", kind.lower() or "http") + "://" + rest.rstrip("/").removesuffix("/ws")
     try:
         parts = urlsplit(text)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
+        usable = parts.scheme in ("http", "https") and (parts.port or 1) > 0 and text.isprintable() and " " not in text
+        usable = usable and bool((parts.hostname or "").encode("idna")) and bool(httpx.URL(text).host)
+    except (ValueError, httpx.InvalidURL):  # a UnicodeError is a ValueError
         usable = False
-    if not usable or parts.username or parts.query or parts.fragment:
-        shown = re.sub(r"//[^@/]*@", "//", address)
+    if not usable or "@" in parts.netloc or parts.query or parts.fragment:
+        shown = address.rpartition("@")[2]
         raise UsageError(f"openenv:{shown} is not of the form openenv:http://HOST:PORT (a token goes to OPENENV_TOKEN)")
     return text
 
 
 def _headers() -> dict[str, str]:
     """With the token of the variable OPENENV_TOKEN, so that no address that is stored shows it."""
-    token = os.environ.get("OPENENV_TOKEN", "")
+    token = os.environ.get("OPENENV_TOKEN", "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise UsageError("OPENENV_TOKEN has characters that no token has")
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
@@ -83,7 +86,7 @@ def _got(client: httpx.Client, url: str, base: str) -> Any:
     """JSON from a server; None if it has no such page."""
     try:
         answer = client.get(url)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise ServerLost(f"no OpenEnv server answers at {base} ({one_line(error)}): is it running?") from error
     if answer.status_code in (401, 403):
         raise NotAllowed(f"the server at {base} refuses ({answer.status_code}): put its token into OPENENV_TOKEN")
@@ -91,7 +94,7 @@ def _got(client: httpx.Client, url: str, base: str) -> Any:
         return None
     try:
         return answer.json()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"openenv:{base} is no OpenEnv server: {url} is no JSON") from error
 
 
@@ -196,5 +199,9 @@ class Wire:
 
 
 def _details(errors: Any) -> str:
-    found = [each for each in errors or () if isinstance(each, dict)]
-    return "; ".join(f"{'.'.join(map(str, e.get('loc') or ()))}: {e.get('msg')}" for e in found[:3])[:300]
+    found = [each for each in errors if isinstance(each, dict)] if isinstance(errors, list) else []
+    return "; ".join(f"{_place(each.get('loc'))}: {each.get('msg')}" for each in found[:3])[:300]
+
+
+def _place(loc: Any) -> str:
+    return ".".join(map(str, loc)) if isinstance(loc, list) else ""

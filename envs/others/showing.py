@@ -17,6 +17,8 @@ MOST_NUMBERS = 1000
 LONGEST = 40_000
 #: Deeper than this, data is left out.
 _DEEPEST = 12
+#: Bits of a whole number; Python writes no number of more than some ten thousand.
+_LARGEST = 4096
 
 #: Where BrowserGym's environments have the page, the most telling first.
 _TREES = ("axtree_txt", "axtree_object", "pruned_html", "dom_txt", "dom_object")
@@ -29,8 +31,8 @@ def show(observation: Any) -> str:
     if isinstance(observation, Mapping):
         if _is_a_page(observation):
             return _page(observation)
-        return "\n".join(f"{name}: {_value(value)}" for name, value in observation.items())
-    return _value(observation)
+        return _cut("\n".join(f"{name}: {_value(value)}" for name, value in observation.items()))
+    return _cut(_value(observation))
 
 
 def plain(value: Any, digits: int | None = None, depth: int = 0) -> Any:
@@ -41,6 +43,8 @@ def plain(value: Any, digits: int | None = None, depth: int = 0) -> Any:
         digits: that floats keep; by default all.
         depth: of what it stands in.
     """
+    if isinstance(value, int) and value.bit_length() > _LARGEST:
+        return f"(number of {value.bit_length()} bits, not shown)"
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, str):
@@ -56,7 +60,7 @@ def plain(value: Any, digits: int | None = None, depth: int = 0) -> Any:
     if isinstance(value, np.ndarray):
         return plain(value.tolist(), digits, depth)
     if isinstance(value, Mapping):
-        return {str(name): plain(each, digits, depth + 1) for name, each in value.items()}
+        return {well_formed(str(name)): plain(each, digits, depth + 1) for name, each in value.items()}
     if isinstance(value, list | tuple):
         if _numbers(value) > MOST_NUMBERS:
             return "(list of more than a thousand values, not shown)"
@@ -71,11 +75,11 @@ def _value(value: Any) -> str:
     return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
 
-def _numbers(values: list[Any] | tuple[Any, ...]) -> int:
-    """At least how many values there are, lists in them included."""
+def _numbers(values: list[Any] | tuple[Any, ...], depth: int = 0) -> int:
+    """At least how many values there are, lists in them included, which may hold themselves."""
     n = 0
     for each in values:
-        n += _numbers(each) if isinstance(each, list | tuple) else 1
+        n += _numbers(each, depth + 1) if isinstance(each, list | tuple) and depth < _DEEPEST else 1
         if n > MOST_NUMBERS:
             break
     return n

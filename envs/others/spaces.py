@@ -43,8 +43,12 @@ def check(space: gymnasium.Space[Any], env_id: str) -> None:
     Raises:
         UsageError: if they cannot.
     """
+    if not isinstance(space, gymnasium.Space):
+        raise UsageError(f"{env_id}: its action_space is {space!r:.60}, which is no space of Gymnasium's")
     if isinstance(space, _WITHOUT_TEXT):
         raise UsageError(f"{env_id}: actions of {type(space).__name__} spaces cannot be written as text")
+    if isinstance(space, spaces.Dict) and not all(isinstance(name, str) for name in space.spaces):
+        raise UsageError(f"{env_id}: actions of a Dict space whose names are no texts cannot be written as text")
     for inner in _inner(space):
         check(inner, env_id)
 
@@ -120,7 +124,8 @@ def _member(value: Any, space: gymnasium.Space[Any]) -> Any:
 def _array(value: Any, space: Any) -> Any:
     flat = _flat(value)
     whole = space.dtype.kind not in "f"
-    if not all(isinstance(n, int if whole else int | float) and not isinstance(n, bool) for n in flat):
+    flags = space.dtype.kind == "b"
+    if not all(isinstance(n, int if whole else int | float) and (flags or not isinstance(n, bool)) for n in flat):
         raise ValueError(f"a list of {'whole ' if whole else ''}numbers is wanted")
     if len(flat) != math.prod(space.shape):
         raise ValueError(f"{math.prod(space.shape)} numbers are wanted, not {len(flat)}")
@@ -209,7 +214,7 @@ def form(space: gymnasium.Space[Any], names: Names | None = None) -> str:
     if isinstance(space, spaces.Tuple):
         return "JSON lists of " + "; ".join(map(form, space.spaces))
     if isinstance(space, spaces.Text):
-        return f"texts of {space.min_length} to {space.max_length} characters"
+        return f"texts of {space.min_length} to {space.max_length} of the characters {space.characters!r:.300}"
     return "texts"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,7 +57,7 @@ def _loaders(package: str) -> Any:
         loaders.taskset_class(package)
     except ImportError as error:
         raise MissingExtra(f"verifiers:{package}: install that package first ({one_line(error)})") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # whatever the package does
         raise UsageError(f"verifiers:{package} is no taskset of verifiers 0.4: {one_line(error)}") from error
     return loaders
 
@@ -86,7 +87,7 @@ class VerifiersEnv(Env):
         try:
             config = {"taskset": {**settings, "id": package}, "id": ""}
             self.env = loaders.load_environment(loaders.resolve_env_config(config))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(f"verifiers:{package} cannot be made with {settings}: {one_line(error)}") from error
         self._agent = self._only_agent()
         bounded = self.env.taskset.bounded
@@ -116,7 +117,7 @@ class VerifiersEnv(Env):
         """Read tasks until there are so many."""
         try:
             self._tasks += itertools.islice(self._coming, None if n is None else max(0, n - len(self._tasks)))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise Misbehaved(f"{self}: its tasks could not be loaded: {one_line(error)}") from error
         if not self._tasks or (n is not None and len(self._tasks) < n):
             raise UsageError(f"{self} has {len(self._tasks)} tasks")
@@ -130,6 +131,7 @@ class VerifiersEnv(Env):
         if why := _why_not(task, self.env.taskset):
             raise UsageError(f"{self}: task {index} needs verifiers' own harness: {why}")
         self._turn, self._talk = 0, Talk(self.env, self._agent, task, self.seconds)
+        weakref.finalize(self, self._talk.leave).atexit = False  # where nobody calls close()
         self._answered(self._talk.begin)
         if self._talk.over:
             raise Misbehaved(f"{self}: task {index} ended before the agent's first turn")
@@ -150,6 +152,7 @@ class VerifiersEnv(Env):
         info = {"rewards": rewards, "metrics": {name: each for name, each in trace.metrics.items() if each is not None}}
         reward = float(sum(rewards.values()))
         if not np.isfinite(reward):
+            self.close()
             raise Misbehaved(f"{self}: the reward is {reward}")
         return "The episode is over.", reward, not talk.stopped, talk.stopped, info
 

@@ -73,11 +73,15 @@ class Talk:
     def close(self) -> None:
         """End, whatever the package does."""
         if self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # it has just ended
-                self._loop.call_soon_threadsafe(self._cancel)
+            self.leave()
             self._thread.join(5.0)
         elif not self._loop.is_closed():
             self._loop.close()
+
+    def leave(self) -> None:
+        """Have it end, without waiting for that."""
+        with contextlib.suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self._cancel)
 
     def _next(self) -> str:
         try:

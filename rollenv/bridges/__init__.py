@@ -15,6 +15,7 @@ from typing import Any
 import rollenv
 from rollenv.agents.prompts.session import shown
 from rollenv.errors import MissingExtra, RollenvError
+from rollenv.rollout.workers.base import Seen, checked
 
 #: What is shown to who goes on after the end.
 OVER = "The episode is over."
@@ -98,8 +99,7 @@ class Episode:
         """
         self._seed = seed
         self._begin()
-        observation, self.info = self._call("reset", seed=seed, options=options)
-        return shown(str(observation), dict(self.info))
+        return self._shown(self._call("reset", seed=seed, options=options))
 
     def step(self, reply: str) -> tuple[str, float]:
         """Play a reply.
@@ -115,11 +115,11 @@ class Episode:
         """
         if self.over:
             return OVER, 0.0
-        observation, reward, terminated, truncated, self.info = self._call("step", reply)
+        seen = self._call("step", reply)
         self.turns += 1
-        self.total += float(reward)
-        self.over, self.truncated = bool(terminated or truncated), bool(truncated and not terminated)
-        return shown(str(observation), dict(self.info)), float(reward)
+        self.total += seen.reward
+        self.over, self.truncated = seen.terminated or seen.truncated, seen.truncated and not seen.terminated
+        return self._shown(seen), seen.reward
 
     def close(self) -> None:
         """Free what the environment holds. It may be called again."""
@@ -132,10 +132,19 @@ class Episode:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def _shown(self, seen: Seen) -> str:
+        self.info = seen.info
+        return shown(seen.observation, seen.info)
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Seen:
+        """What a reset or a step returned, if all of it is what it must be."""
         try:
-            return getattr(self._env, name)(*args, **kwargs)
-        except Exception as error:
+            if name == "reset":
+                observation, info = self._env.reset(*args, **kwargs)
+                return checked(observation, 0.0, False, False, info)
+            observation, reward, terminated, truncated, info = self._env.step(*args)
+            return checked(observation, reward, terminated, truncated, info)
+        except (Exception, SystemExit) as error:  # some environments exit where others raise
             self.over = True
             where = f"{self.env_id} (seed {self._seed}) failed at turn {self.turns + 1}" if name == "step" else (
                 f"{self.env_id} could not be reset with seed {self._seed}"

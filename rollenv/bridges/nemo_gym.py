@@ -107,7 +107,7 @@ class RollenvServer(GymnasiumServer):  # type: ignore[misc]
 
 def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
     """JSON that has no infinities, which NeMo Gym cannot send."""
-    found: dict[str, Any] = json.loads(json.dumps(dict(info), default=str), parse_constant=str)
+    found: dict[str, Any] = json.loads(json.dumps(dict(info), default=str, skipkeys=True), parse_constant=str)
     return found
 
 

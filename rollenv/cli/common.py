@@ -35,7 +35,8 @@ for _name, _mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
 
 
 def _console(file: TextIO, **how: Any) -> Console:
-    return Console(highlight=False, width=None if file.isatty() or "COLUMNS" in os.environ else _WIDE, **how)
+    width = None if file.isatty() or "COLUMNS" in os.environ else _WIDE
+    return Console(highlight=False, emoji=False, width=width, **how)  # ids and observations may have :x: in them
 
 
 console = _console(sys.stdout)

@@ -75,9 +75,9 @@ def command(
             patience=Patience(timeout=timeout, retries=retries),
         )
         played = _play(player, task, Limits(step=step_deadline, turns=max_turns), workers)
-    except RollenvError as error:  # which is printed and gives the exit code, as for any command
+    except Exception as error:  # rollenv's own are printed and give the exit code, as for any command
         if json:
-            _print_json(about | {"reward": None, "error": str(error)})
+            _print_json(about | {"reward": None, "error": str(error) or type(error).__name__})
         raise
     if json:
         result = {"reward": played.reward, "success": played.success, "status": played.status}
@@ -107,6 +107,8 @@ def _key(variable: str) -> str | None:
     key = os.environ.get(variable, "").strip()
     if not key and variable != _KEY:
         raise UsageError(f"--api-key-env: there is no key in the environment variable {variable}")
+    if not (key.isascii() and key.isprintable()):
+        raise UsageError(f"the key in the environment variable {variable} has characters that no header can hold")
     return key or None
 
 
@@ -115,28 +117,39 @@ def _only_model(base_url: str, key: str | None, timeout: float) -> str:
 
     Raises:
         RollenvError: the endpoint does not answer.
-        UsageError: it does not say which, or has several.
+        UsageError: it does not say which, or has several, or refuses the key, or the URL is none.
     """
-    url = base_url.rstrip("/") + "/models"
+    from rollenv.agents.chat.endpoint import checked_url, without_login
+
+    checked_url(base_url)
+    url, named = base_url.rstrip("/") + "/models", without_login(base_url)
     try:
         answer = httpx.get(url, headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=timeout)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise RollenvError(
-            f"{url} gave no answer ({type(error).__name__}: {error}). Check --base-url, and that the server is up"
+            f"{named} gave no answer ({type(error).__name__}: {error}). Check --base-url, and that the server is up"
         ) from error
     try:
-        names = [str(each["id"]) for each in answer.json()["data"]]
+        listed = [each["id"] for each in answer.json()["data"]]
+        names = [name for name in listed if isinstance(name, str) and name.strip()]
     except (ValueError, KeyError, TypeError, RecursionError):
         names = []
+    if answer.status_code in (401, 403):
+        raise UsageError(f"{named} refuses the key (status {answer.status_code}): set {_KEY}, or name --api-key-env")
     if answer.status_code != 200 or len(names) != 1:
-        has = f"has {len(names)} models ({', '.join(names[:5])})" if names else "does not list its models"
-        raise UsageError(f"{base_url} {has} (status {answer.status_code}); name one with --model")
+        some = ", ".join(" ".join(name.split()) for name in names[:5])
+        has = f"has {len(names)} models ({some})" if names else "does not list its models"
+        raise UsageError(f"{named} {has} (status {answer.status_code}); name one with --model")
     return names[0]
 
 
 def _print_json(data: dict[str, Any]) -> None:
-    """One line, whatever is in the texts."""
-    console.file.write(json_module.dumps(data) + "\n")
+    """One line, whatever is in the texts. Numbers that JSON has not (NaN, infinite ones) are null."""
+    try:
+        text = json_module.dumps(data, allow_nan=False)
+    except ValueError:
+        text = json_module.dumps(json_module.loads(json_module.dumps(data), parse_constant=lambda _: None))
+    console.file.write(text + "\n")
 
 
 def _print(played: Trajectory) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import math
 import socket
 import threading
 import time
 from typing import Literal
 
+import numpy as np
 import pytest
 import uvicorn
 from openenv.core.env_server.http_server import create_app
@@ -20,6 +23,8 @@ from websockets.asyncio.server import serve as serve_socket
 import rollenv
 from rollenv.checker import run_checks
 from rollenv.envs.others import Misbehaved
+from rollenv.envs.others.openenv_action import Form
+from rollenv.envs.others.openenv_wire import about
 from rollenv.errors import EpisodeOver, NoSuchAbility, UsageError
 from rollenv.remote.protocol import NotAllowed, ServerFull, ServerLost
 
@@ -280,7 +285,9 @@ def test_nobody_there_and_others_there(echo):
         with pytest.raises(ServerLost, match="is it running") as caught:
             rollenv.make(f"openenv:{url}")
         assert "\n" not in str(caught.value)
-    for wrong in ("", "ftp://x", "http://", "http://me:secret@h:1", "http://h:99999", "http://h/?x"):
+    hidden = ("http://me:secret@h:1", "http://:secret@h:1", "me:secret@h:1", "http://me:sec/secret@h")
+    odd = ("http://h h:1", "http://h\n", "http://h\x00", "http://.", "http://a..b", f"http://{'a' * 64}")
+    for wrong in ("", "ftp://x", "http://", "http://h:99999", "http://h/?x", *hidden, *odd):
         with pytest.raises(UsageError, match=r"openenv:http://HOST:PORT") as caught:
             rollenv.make(f"openenv:{wrong}")
         assert "secret" not in str(caught.value)
@@ -353,6 +360,8 @@ ODD = {
     "bare": ('{"type": "observation", "data": {}}', Misbehaved),
     "number": ('{"type": "observation", "data": 5}', Misbehaved),
     "reward": ('{"type": "observation", "data": {"observation": {}, "reward": "high"}}', Misbehaved),
+    "large": ('{"type": "observation", "data": {"observation": {}, "reward": 1%s}}' % ("0" * 400), Misbehaved),
+    "errors": ('{"type": "error", "data": {"code": "CRASHED", "errors": 5}}', Misbehaved),
     "done": ('{"type": "observation", "data": {"observation": {}, "reward": 1, "done": "yes"}}', Misbehaved),
 }
 
@@ -373,6 +382,76 @@ def test_answers_of_wrong_types_are_one_line_and_the_next_episode_plays():
     assert len(observation) < 50_000
     env.close()
     bare.stop()
+
+
+def test_refusals_of_wrong_types_and_texts_that_are_none_are_shown():
+    refusals = {
+        str(i): json.dumps({"type": "error", "data": {"code": "VALIDATION_ERROR", "message": "no", "errors": errors}})
+        for i, errors in enumerate([5, [5], [{"loc": 5}], [{"loc": ["x"], "msg": None}]])
+    }
+    many = {f"\ud800{i}": "\ud800" for i in range(100_000)}
+    told = json.dumps({"type": "observation", "data": {"observation": many, "done": True}})
+    bare = Bare(refusals | {"many": told})
+    env = rollenv.make(f"openenv:{bare.url}", action_field="word")
+    with pytest.raises(UsageError, match="option inner"):
+        env.reset(0, options={"inner": [5]})
+    env.reset(np.int64(3))
+    for refused in refusals:
+        observation, _, terminated, _, info = env.step(refused)
+        assert (info["valid"], terminated) == (False, False)
+        assert ": no " in observation or ": no." in observation
+    observation = env.step("many")[0]
+    assert observation.encode()
+    assert len(observation) < 50_000
+    env.close()
+    bare.stop()
+
+
+def test_a_session_that_nobody_closes_leaves_no_thread():
+    bare = Bare({})
+    rollenv.make(f"openenv:{bare.url}", action_field="word")
+    before = threading.active_count()
+    for _ in range(3):
+        env = rollenv.make(f"openenv:{bare.url}", action_field="word")
+        env.reset(0)
+        del env
+    gc.collect()
+    late = time.monotonic() + 10
+    while threading.active_count() > before:
+        assert time.monotonic() < late, [each.name for each in threading.enumerate()]
+        time.sleep(0.05)
+    bare.stop()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": [1]},
+        {"properties": {"a": {"enum": 5}}},
+        {"properties": {"a": {"anyOf": 5}}},
+        {"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": [1]},
+        {"properties": {"a": {}}, "required": [{}]},
+        {"properties": {"a": {"type": "integer", "minimum": "x", "maximum": None}}},
+        {"properties": {"a": {"type": "integer", "minimum": 5, "maximum": 1}}},
+        {"properties": {"a": {"type": "integer", "minimum": -math.inf, "maximum": math.inf}}},
+    ],
+)
+def test_forms_of_actions_that_are_none_are_one_line(schema):
+    with pytest.raises(UsageError, match="no JSON schema") as caught:
+        Form(schema)
+    assert "\n" not in str(caught.value)
+
+
+def test_tokens_that_cannot_be_sent_are_one_line(echo, monkeypatch):
+    for token in ("s\u00e9same", "ses\name"):
+        about.cache_clear()
+        monkeypatch.setenv("OPENENV_TOKEN", token)
+        with pytest.raises(UsageError, match="OPENENV_TOKEN") as caught:
+            rollenv.make(f"openenv:{echo}")
+        assert token not in str(caught.value)
+    about.cache_clear()
+    monkeypatch.setenv("OPENENV_TOKEN", "sesame\n")
+    rollenv.make(f"openenv:{echo}").reset(0)
 
 
 def test_a_server_that_dies_in_the_middle_is_one_line():

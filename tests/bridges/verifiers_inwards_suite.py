@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
+import time
 
 import pytest
 
@@ -13,7 +15,7 @@ from rollenv.envs.others import Misbehaved
 from rollenv.errors import EpisodeOver, MissingExtra, NoSuchAbility, UsageError
 
 TASKSET = """
-import asyncio, itertools, time
+import asyncio, itertools, sys, time
 import verifiers.v1 as vf
 
 class Data(vf.TaskData):
@@ -45,6 +47,29 @@ class Sums(vf.Taskset[Sum, Config]):
             yield Sum(Data(name=f"sum {i}", prompt=f"{i} + 1?", system_prompt="Add.", answer=i + 1), self.config.task)
 
 __all__ = ["Sums"]
+""",
+    "odd_tasks": """
+class Odd(vf.Task[Data, vf.State, vf.TaskConfig]):
+    @vf.reward
+    async def told(self, trace) -> float:
+        return float(sys.exit("no display") if trace.last_reply == "exit" else trace.last_reply)
+
+class Odds(vf.Taskset[Odd, Config]):
+    def load(self):
+        yield Odd(Data(name="odd", prompt="?"), self.config.task)
+
+__all__ = ["Odds"]
+""",
+    "exiting_tasks": "sys.exit('no display')",
+    "dataless_tasks": """
+class None_(vf.Task[Data, vf.State, vf.TaskConfig]):
+    pass
+
+class Nones(vf.Taskset[None_, Config]):
+    def load(self):
+        sys.exit("no data")
+
+__all__ = ["Nones"]
 """,
     "nim_tasks": """
 class Game(vf.Task[Data, vf.State, vf.TaskConfig]):
@@ -260,3 +285,37 @@ def test_without_verifiers_it_is_one_line(monkeypatch):
     with pytest.raises(MissingExtra, match=r"needs verifiers 0\.4: pip install 'verifiers==0\.4\.\*'") as caught:
         rollenv.make("verifiers:sums-tasks")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("reply", ["nan", "inf", "exit"])
+def test_rewards_that_are_no_numbers_end_the_episode(reply):
+    env = rollenv.make("verifiers:odd_tasks", seconds=5)
+    env.reset(0)
+    with pytest.raises(Misbehaved) as caught:
+        env.step(reply)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(EpisodeOver):
+        env.step("x")
+    env.reset(0)
+    assert env.step("1.5")[1] == 1.5
+    env.close()
+
+
+def test_packages_that_exit_are_one_line():
+    with pytest.raises(UsageError, match="SystemExit: no display"):
+        rollenv.make("verifiers:exiting_tasks")
+    with pytest.raises(Misbehaved, match="SystemExit: no data"):
+        rollenv.make("verifiers:dataless_tasks").reset(0)
+
+
+def test_an_episode_that_nobody_closes_leaves_no_thread():
+    before = threading.active_count()
+    for _ in range(3):
+        env = rollenv.make("verifiers:odd_tasks")
+        env.reset(0)
+        del env
+    gc.collect()
+    late = time.monotonic() + 10
+    while threading.active_count() > before:
+        assert time.monotonic() < late, [each.name for each in threading.enumerate()]
+        time.sleep(0.05)

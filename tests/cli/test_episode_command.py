@@ -1,8 +1,10 @@
 """``rollenv episode``: one episode against a real server on this machine, which may be away, lie or die."""
 
+import http.server
 import json
 import os
 import socket
+import threading
 
 import pytest
 
@@ -181,11 +183,16 @@ def test_a_refusal_says_what_to_change(rollenv_command, serving, status, says, c
         ((ENV, "--base-url", "127.0.0.1:80"), "base_url must be a URL"),
         ((ENV, "--base-url", "http://127.0.0.1:99999999"), "base_url must be a URL"),
         ((ENV, "--workers", "many"), "there are no workers 'many'"),
+        ((ENV, "--temperature", "inf"), "finite number"),
+        (("tb:x:",), "tb:x:: there is no folder x:"),
+        (("gymnasium:games_that_fail:X-v0",), "games_that_fail cannot be imported: RuntimeError: two lines"),
     ],
 )
-def test_what_was_wrongly_asked(rollenv_command, args, says):
+def test_what_was_wrongly_asked(rollenv_command, args, says, tmp_path, monkeypatch):
+    (tmp_path / "games_that_fail.py").write_text("raise RuntimeError('two\\nlines')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     done = rollenv_command("episode", "--base-url", "http://127.0.0.1:9", "--model", "m", *args, "--json")
-    assert says in played(done, 2)["error"]
+    assert says in played(done, 3 if args[0].startswith("gymnasium") else 2)["error"]
     assert says in one_line(done)
 
 
@@ -220,3 +227,83 @@ def test_odd_answers_are_the_environments_to_judge(rollenv_command, serving, ans
     server = serving(lambda exchange: exchange.json(completion(answer)))
     result = played(rollenv_command("episode", ENV, "--base-url", server.url, "--model", "m", "--json"))
     assert (result["success"], result["status"]) == (False, "terminated")
+
+
+#: A game of someone else's, in a file of its own.
+GAME = """
+import gymnasium
+
+class Game(gymnasium.Env):
+    action_space = gymnasium.spaces.Discrete(9)
+    observation_space = gymnasium.spaces.Text(9)
+
+    def reset(self, *, seed=None, options=None):
+        return "say :x: or [b]", {"at": float("nan")}
+
+    def step(self, action):
+        return "[/b] :smile:", 1.0, True, False, {"at": [float("inf")]}
+
+gymnasium.register("Game-v0", Game)
+"""
+
+
+def _listing(status, body):
+    class Models(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    return http.server.ThreadingHTTPServer(("127.0.0.1", 0), Models)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (401, b"{}", "refuses the key"),
+        (404, b"", "does not list its models"),
+        (200, b'{"data": [{"id": null}]}', "does not list its models"),
+        (200, b'{"data": [{"id": ""}]}', "does not list its models"),
+        (200, b'{"data": "ab"}', "does not list its models"),
+        (200, b'{"data": [{"id": "a\\nb"}, {"id": "c"}]}', "has 2 models (a b, c)"),
+        (200, b"[" * 100_000, "does not list its models"),
+    ],
+)
+def test_an_endpoint_that_does_not_say_which_model(rollenv_command, status, body, says):
+    with _listing(status, body) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        done = rollenv_command("episode", ENV, "--base-url", url, "--json")
+        server.shutdown()
+    assert says in played(done, 2)["error"]
+    assert says in one_line(done)
+
+
+@pytest.mark.parametrize("model", [(), ("--model", "m")])
+def test_no_key_and_no_password_is_shown(rollenv_command, monkeypatch, model):
+    done = rollenv_command(
+        "episode", ENV, "--base-url", "http://me:hidden@127.0.0.1:9/v1", *model, "--json", "--retries", "0"
+    )
+    assert "hidden" not in played(done, 1)["error"] + one_line(done)
+    done = rollenv_command("episode", ENV, "--base-url", "http://me:hidden@h h/v1", *model, "--json")
+    assert "hidden" not in played(done, 2)["error"] + one_line(done)
+    monkeypatch.setenv("OPENAI_API_KEY", "hid\nden")
+    done = rollenv_command("episode", ENV, "--base-url", "http://127.0.0.1:9/v1", *model, "--json")
+    assert "no header can hold" in played(done, 2)["error"]
+    assert "den" not in one_line(done)
+
+
+def test_numbers_that_json_has_not_and_texts_that_look_like_markup(rollenv_command, serving, tmp_path, monkeypatch):
+    (tmp_path / "someones.py").write_text(GAME)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    args = ("episode", "gymnasium:someones:Game-v0", "--base-url", serving().url, "--model", "m")
+    done = rollenv_command(*args, "--json")
+    result = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert (result["reward"], result["trajectory"]["final_observation"]) == (1.0, "[/b] :smile:")
+    shown = rollenv_command(*args)
+    assert "say :x: or [b]" in shown.stdout
+    assert "[/b] :smile:" in shown.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import sys
 import time
 
 import gymnasium
@@ -365,6 +366,123 @@ def test_what_is_wrong_is_one_line(env_id, kwargs, error, said):
     with pytest.raises(error, match=said) as caught:
         rollenv.make(env_id, **kwargs)
     assert "\n" not in str(caught.value)
+
+
+class Strange(Odd):
+    """Says and returns what no environment should."""
+
+    def __init__(self, kind="", space=None):
+        super().__init__()
+        self.kind, self.action_space = kind, STRANGE_SPACES.get(space, spaces.Discrete(3))
+
+    def step(self, action):
+        self.meant = action
+        return RETURNED.get(self.kind, lambda: (0, 1.0, False, False, {}))()
+
+
+def _within_itself():
+    ring = [1]
+    ring.append(ring)
+    return ring
+
+
+def _deep(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+STRANGE_SPACES = {
+    "nothing": 5,
+    "numbers as names": spaces.Dict({0: spaces.Discrete(2)}),
+    "flags": spaces.Box(0, 1, (2,), dtype=np.bool_),
+    "huge": spaces.Discrete(2**40),
+    "few letters": spaces.Text(4, charset="ab "),
+    "scalar": spaces.Box(-1, 1, ()),
+    "negative": spaces.Box(-5, -1, (2,), dtype=np.int32),
+    "in one another": spaces.Dict({"a": spaces.Dict({"b": spaces.Tuple([spaces.Discrete(3, start=5)])})}),
+}
+RETURNED = {
+    "four": lambda: (0, 1.0, True, {}),
+    "no reward": lambda: (0, None, False, False, {}),
+    "a large reward": lambda: (0, 10**400, False, False, {}),
+    "no info": lambda: (0, 1.0, False, False, None),
+    "an exit": lambda: sys.exit("no display"),
+    "a ring": lambda: (_within_itself(), 1.0, False, False, {"ring": _within_itself()}),
+    "depth": lambda: (_deep(5000), 1.0, False, False, {}),
+    "a large number": lambda: (10**5000, 1.0, False, False, {"n": 10**5000}),
+}
+gymnasium.register("rollenvtest/Strange-v0", f"{MODULE}:Strange", max_episode_steps=20)
+STRANGE = "gymnasium:rollenvtest/Strange-v0"
+
+
+@pytest.mark.parametrize("kind", RETURNED)
+def test_strange_results_are_one_line_or_shown(kind):
+    env = rollenv.make(STRANGE, kind=kind, space="huge")
+    env.reset(1)
+    if kind in ("a ring", "depth", "a large number"):
+        observation, *_, info = env.step("\\boxed{1}")
+        assert "not shown" in json.dumps([observation, info])
+        return
+    with pytest.raises(Misbehaved) as caught:
+        env.step("\\boxed{1}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("space", STRANGE_SPACES)
+def test_strange_spaces_are_one_line_or_played(space):
+    if space in ("nothing", "numbers as names"):
+        with pytest.raises(UsageError, match=r"no space of|names are no texts"):
+            rollenv.make(STRANGE, space=space)
+        return
+    env = rollenv.make(STRANGE, space=space)
+    env.reset(1)
+    for _ in range(10):
+        assert env.step(env.sample_random_action())[-1]["valid"]
+        assert env.game.unwrapped.meant in STRANGE_SPACES[space]
+
+
+def test_the_characters_of_a_text_are_told():
+    assert "of the characters ' ab'" in rollenv.make(STRANGE, space="few letters").reset(1)[0]
+
+
+def test_an_environment_without_spaces_or_names_is_one_line():
+    class Meant(Odd):
+        actions = None
+
+        def get_action_meanings(self):
+            raise RuntimeError("no ROM\nis here")
+
+    gymnasium.register("rollenvtest/Meant-v0", Meant)
+    with pytest.raises(UsageError, match="RuntimeError: no ROM is here"):
+        rollenv.make("gymnasium:rollenvtest/Meant-v0")
+
+
+@pytest.mark.parametrize("code", ["raise RuntimeError('two\\nlines')", "import sys; sys.exit('no display')", "1 +"])
+def test_a_module_that_fails_is_one_line(tmp_path, monkeypatch, code):
+    (tmp_path / "failing_games.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("failing_games", ".failing_games"):
+        with pytest.raises(MissingExtra, match="cannot be imported") as caught:
+            rollenv.make(f"gymnasium:{module}:X-v0")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_turns": 30}, {"max_turns": 5}, {"max_episode_steps": 7}])
+def test_the_turns_that_it_tells_of_are_those_there_are(limits):
+    env = rollenv.make(STRANGE, **limits)
+    turns = next(iter(limits.values()), 20)
+    assert f"You have {turns} turns." in env.reset(1)[0]
+    ends = [env.step("\\boxed{1}")[2:4] for _ in range(turns)]
+    assert ends == [(False, False)] * (turns - 1) + [(False, True)]
+
+
+def test_seeds_of_numpy_are_seeds_and_wrong_options_are_one_line():
+    env = rollenv.make("gymnasium:CartPole-v1")
+    assert env.reset(np.int64(3)) == env.reset(3)
+    with pytest.raises(UsageError, match="option inner"):
+        env.reset(3, options={"inner": 5})
 
 
 def test_pictures_alone_are_refused():

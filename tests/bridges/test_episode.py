@@ -1,0 +1,83 @@
+"""The episode that bridges play: whatever an environment returns, a bridge gets text and numbers or one clear line."""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+
+import rollenv
+from rollenv.bridges import OVER, Episode, EpisodeFailed
+
+WRONG = {
+    "nothing": None,
+    "four": ("x", 1.0, True, {}),
+    "no text": (None, 1.0, False, False, {}),
+    "half a character": ("\ud800", 1.0, False, False, {}),
+    "no reward": ("x", None, False, False, {}),
+    "a word": ("x", "1.0", False, False, {}),
+    "not a number": ("x", math.nan, False, False, {}),
+    "no end": ("x", math.inf, False, False, {}),
+    "too large": ("x", 10**400, False, False, {}),
+    "perhaps": ("x", 1.0, "no", False, {}),
+    "many": ("x", 1.0, np.array([True, False]), False, {}),
+    "no info": ("x", 1.0, False, False, None),
+    "a list": ("x", 1.0, False, False, [1]),
+}
+
+
+class Wrong(rollenv.Env):
+    def __init__(self, what, where):
+        self.what, self.where = what, where
+
+    def _reset(self, options):
+        return WRONG[self.what] if self.where == "reset" else ("go", {})
+
+    def _step(self, action):
+        return sys.exit(3) if action == "exit" else WRONG[self.what]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _registered():
+    rollenv.register("test:Wrong-v0", Wrong)
+    yield
+    del rollenv.registry.ENV_REGISTRY["test:Wrong-v0"]
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_results_of_a_step_are_one_line_and_the_end(what):
+    with Episode("test:Wrong-v0", what=what, where="step") as episode:
+        assert episode.start(3) == "go"
+        with pytest.raises(EpisodeFailed, match=r"^test:Wrong-v0 \(seed 3\) failed at turn 1: ") as told:
+            episode.step("x")
+        assert "\n" not in str(told.value)
+        assert (episode.over, episode.total, episode.turns) == (True, 0.0, 0)
+        assert episode.step("x") == (OVER, 0.0)
+        assert episode.start(4) == "go"
+
+
+@pytest.mark.parametrize("what", ["nothing", "four", "no info"])
+def test_wrong_results_of_a_reset_are_one_line(what):
+    episode = Episode("test:Wrong-v0", what=what, where="reset")
+    with pytest.raises(EpisodeFailed, match="could not be reset with seed 3") as told:
+        episode.start(3)
+    assert "\n" not in str(told.value)
+    assert episode.over
+    episode.close()
+    episode.close()
+
+
+def test_an_environment_that_exits_does_not_end_the_trainer():
+    with Episode("test:Wrong-v0", what="four", where="step") as episode:
+        episode.start(3)
+        with pytest.raises(EpisodeFailed, match="SystemExit: 3"):
+            episode.step("exit")
+
+
+def test_numbers_of_numpy_are_plain():
+    WRONG["numpy"] = ("x", np.float32(0.5), np.bool_(False), np.bool_(True), {"success": np.bool_(True)})
+    with Episode("test:Wrong-v0", what="numpy", where="step") as episode:
+        episode.start(np.int64(3))
+        assert episode.step("x") == ("x", 0.5)
+        assert (episode.over, episode.truncated, episode.info["success"]) == (True, True, True)
+        assert type(episode.total) is float
