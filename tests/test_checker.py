@@ -17,6 +17,7 @@ from rollenv.checker.digests import TwinProcess
 from rollenv.errors import Broken
 from rollenv.registry import ABILITIES
 
+pytestmark = pytest.mark.early
 COUNTER = [0]
 
 

@@ -6,7 +6,6 @@ import json as json_module
 import os
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import typer
 
 from rollenv.cli import completion
@@ -119,6 +118,8 @@ def _only_model(base_url: str, key: str | None, timeout: float) -> str:
         RollenvError: the endpoint does not answer.
         UsageError: it does not say which, or has several, or refuses the key, or the URL is none.
     """
+    import httpx
+
     from rollenv.agents.chat.endpoint import checked_url, without_login
 
     checked_url(base_url)

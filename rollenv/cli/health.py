@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
 import typer
 from rich.table import Table
 
@@ -46,6 +45,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _fetch(url: str) -> dict[str, Any]:
+    import httpx
+
     address = url.rstrip("/") + "/health"
     try:
         token = os.environ.get("ROLLENV_TOKEN", "")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.early]
 ROOT = Path(__file__).parents[2]
 SUITES = ("agents/vllm_suite.py", "agents/vllm_places_suite.py", "trainers/vllm_lora_suite.py")
 
@@ -38,12 +38,11 @@ def test_the_suite_passes_where_vllm_is(suite, interpreter, link_tree, tmp_path)
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
         "VLLM_NO_USAGE_STATS": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
     alone = ["-p", "no:cacheprovider", "--noconftest", "-c", os.devnull]
     run = subprocess.run(
         [interpreter, "-m", "pytest", "-q", *alone, ROOT / "tests" / suite],
-        env=settings | os.environ | {"PYTHONPATH": str(link_tree)},
+        env=settings | os.environ | {"PYTHONPATH": str(link_tree), "PYTHONDONTWRITEBYTECODE": ""},
         cwd=tmp_path,
         capture_output=True,
         text=True,

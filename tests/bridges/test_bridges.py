@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.early]
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 SUITES = sorted(path.name for path in HERE.glob("*_suite.py"))
 
@@ -24,7 +24,7 @@ def test_the_suite_passes_with_the_real_framework(suite, tmp_path):
     (tree / "rollenv").symlink_to(ROOT / "rollenv")
     run = subprocess.run(
         [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, HERE / suite],
-        env=os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"},
         cwd=tmp_path,
         capture_output=True,
         text=True,
