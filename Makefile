@@ -107,7 +107,7 @@ peers: $(PEERS:%=.bench/%/installed)
 
 .bench/nemo/installed .bench/harbor/installed: INTERPRETER := $(PYTHON312)
 .bench/%/installed: constraints.txt | $(UV)
-	$(or $(INTERPRETER),$(PYTHON)) -m venv $(@D)
+	$(UV) venv --quiet --clear --seed --python $(or $(INTERPRETER),$(PYTHON)) $(@D) || $(or $(INTERPRETER),$(PYTHON)) -m venv $(@D)
 	$(if $(NAKED),$(@D)/bin/python $(PIP) --no-deps $(NAKED))
 	$(call add,$(PACKAGES))
 	$(if $(UNWANTED),$(@D)/bin/python -m pip uninstall --quiet --yes $(UNWANTED))
