@@ -193,8 +193,7 @@ class Native:
     async def _open(self, session: str, env_id: str, settings: dict[str, Any]) -> dict[str, Any]:
         self.client.needs("environments")
         self.core.meter.take(self.client.name)
-        found = await self.core.open(session, self.client.name, env_id, settings)
-        found.lasting = True
+        found = await self.core.open(session, self.client.name, env_id, settings, lasting=True)
         return found.about
 
     async def _resume(self, session: str) -> int:

@@ -214,7 +214,14 @@ class Session:
         """What another server needs to go on with it. From now on, calls wait in vain for their turn.
 
         Cancelling it keeps the session.
+
+        Raises:
+            SessionGone: its environment could not be built.
         """
+        if self._building is not None:
+            await asyncio.wait([self._building])
+            if self._building.cancelled() or self._building.exception() is not None:
+                raise SessionGone("its environment could not be built")
         self.busy += 1  # so no quick step begins meanwhile
         try:
             await self._lock.acquire()

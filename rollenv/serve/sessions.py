@@ -117,7 +117,9 @@ class Sessions:
         self.draining = False
         self._reaper: asyncio.Task[None] | None = None
 
-    async def open(self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> Session:
+    async def open(
+        self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None, *, lasting: bool = False
+    ) -> Session:
         """Open a session, or return the one of this name and owner.
 
         Args:
@@ -125,6 +127,7 @@ class Sessions:
             owner: who may use it.
             env_id: an id of :func:`rollenv.list_envs`.
             settings: "kwargs" (constructor arguments), "wrappers" and "views" (draw after each turn; "board" as data).
+            lasting: whether it outlasts its connection. It is so before it is built, for it may be handed over first.
 
         Raises:
             ServerFull: there is no room.
@@ -139,6 +142,7 @@ class Sessions:
                 self.counts.refused += 1
                 raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
             found = self.add(name, owner, env_id, settings)
+        found.lasting = found.lasting or lasting
         await found.built()
         return found
 

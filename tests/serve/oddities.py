@@ -13,6 +13,9 @@ class Echo(rollenv.Env):
 
     _changed_in_place = ()
 
+    def __init__(self, wait=0.0):
+        time.sleep(wait)
+
     def _reset(self, options):
         self.turns = 0
         return f"start {self.randint(1000)}", {}

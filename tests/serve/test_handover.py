@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import stat
 import threading
@@ -58,6 +59,29 @@ def test_an_episode_goes_on_in_the_next_server(serve, tmp_path, env_id):
     assert counts(server)["opened"] == 0, "it was played in new sessions, by replays"
     for each in (env, twin, fresh):
         each.close()
+
+
+def test_what_is_being_built_goes_on_in_the_next_server(serve, tmp_path):
+    file = tmp_path / "sessions"
+    server = serve("--hand-over", str(file))
+    shown = []
+
+    def play():
+        with contextlib.closing(rollenv.make(f"{server.address}/test:Echo-v0", wait=3.0)) as env:
+            shown.extend([env.reset(seed=3)[0], env.step("hi")[0]])
+
+    threads = [threading.Thread(target=play) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while httpx.get(f"{server.http}/health").json()["sessions"]["open"] < 3:
+        time.sleep(0.05)
+    assert counts(server)["opened"] == 0, "none is built yet"
+    server = restarted(serve, server, "--hand-over", str(file))
+    for thread in threads:
+        thread.join(60)
+    assert len(set(shown)) == 2
+    assert len(shown) == 6
+    assert counts(server)["opened"] == 0, "they were handed over"
 
 
 def test_the_file_is_for_its_user_alone(serve, tmp_path):

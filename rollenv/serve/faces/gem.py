@@ -25,8 +25,7 @@ def routes(server: Server) -> list[BaseRoute]:
         client = server.client(request)
         client.needs("environments")
         body = await body_of(request)
-        session = await server.core.open(session_name(), client.name, _text(body, "env_id"))
-        session.lasting = True
+        session = await server.core.open(session_name(), client.name, _text(body, "env_id"), lasting=True)
         return Json({"sandbox_id": session.name})
 
     async def asked(request: Request) -> tuple[Session, dict[str, Any]]:
