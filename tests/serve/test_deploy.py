@@ -18,6 +18,8 @@ from clients import ROOT
 import rollenv
 from rollenv import RollenvError
 
+pytestmark = pytest.mark.early
+
 DEPLOY = ROOT / "deploy"
 
 

@@ -23,7 +23,7 @@ pytest.importorskip("ray.train", reason="Ray Train is not installed: pip install
 
 from rollenv.trainers.launch import RankFailed, train_on_ranks
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.early]
 RANKS = ["placement.ranks=2", "placement.cpus=1", "checkpoint_every=1", "eval.every=1"]
 
 

@@ -105,9 +105,8 @@ def test_oracle_is_accepted_and_what_is_close_to_it_is_not(kind, bench):
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", TEMPLATES, ids=name)
 def test_every_template(kind, bench):
-    for seed in range(2):
-        played(kind, seed, bench)
-        spoiled_tree(kind, seed, bench)
+    played(kind, 0, bench)
+    spoiled_tree(kind, 0, bench)
 
 
 @pytest.mark.parametrize("kind", [("trees", "gather", 2), ("archives", "extract", 1)], ids=name)
