@@ -21,7 +21,7 @@ test: lint
 
 integration: install vllm gem bfcl peers $(VENV)/documents
 	$(PYTEST) -m integration --ignore tests/rollout
-	$(PYTEST) -m integration tests/rollout
+	$(BIN)/pytest --instafail -m integration tests/rollout
 
 bench: install vllm gem peers .bench/jupyter/installed
 	$(BIN)/python benchmarks/everything.py $(ARGS)

@@ -129,7 +129,9 @@ def actors(left):
 
     here = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent), "LEFT": str(left)}}
     memory = 80 * 2**20
-    ray.init(num_cpus=2, object_store_memory=memory, include_dashboard=False, log_to_driver=False, logging_level=40)
+    ray.init(
+        "local", num_cpus=2, object_store_memory=memory, include_dashboard=False, log_to_driver=False, logging_level=40
+    )
     try:
         options = {"num_cpus": 0.5, "runtime_env": here}
         with RayWorkers(2, envs_per_actor=4, actor_options=options, ping_every=0.2, close_deadline=1.0) as pool:

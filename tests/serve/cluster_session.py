@@ -69,7 +69,7 @@ def finish(pairs):
         served.close()
 
 
-ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
 serve.start(http_options={"host": "127.0.0.1", "port": HTTP})
 serve.run(build(Options(servers=2, cpus=0.1, port=FIRST, options=os.environ["OPTIONS"])))
 wait(lambda: len(servers()) == 2)

@@ -100,7 +100,7 @@ def same(one, other) -> bool:
 @pytest.mark.parametrize(
     ("name", "kills", "overrides"),
     [
-        ("grpo", 20, ["model.sync=copy"]),
+        ("grpo", 10, ["model.sync=copy"]),
         ("ppo", 5, [*PPO, *KL, *MIXTURE]),
         ("gigpo", 5, ["algorithm.name=gigpo", "rollout.refill=2", *MIXTURE]),
     ],
