@@ -218,12 +218,14 @@ class Session:
         Raises:
             SessionGone: its environment could not be built.
         """
-        if self._building is not None:
-            await asyncio.wait([self._building])
-            if self._building.cancelled() or self._building.exception() is not None:
-                raise SessionGone("its environment could not be built")
         self.busy += 1  # so no quick step begins meanwhile
         try:
+            building = self._building
+            if building is not None:
+                if not building.done():
+                    await asyncio.wait([building])
+                if building.cancelled() or building.exception() is not None:
+                    raise SessionGone("its environment could not be built")
             await self._lock.acquire()
         except BaseException:
             self.busy -= 1
