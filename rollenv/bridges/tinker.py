@@ -38,13 +38,16 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
     def __init__(self, task: Task, system: str = "", max_turns: int | None = None):
         self.task, self.max_turns = task, max_turns
         self._episode: Episode | None = None
-        self._said: list[Message] = [{"role": "system", "content": system}] if system else []
+        self._begun: list[Message] = [{"role": "system", "content": system}] if system else []
+        self._said: list[Message] = []
 
     async def initial_observation(self) -> list[Message]:
-        """What the environment shows first."""
+        """What the environment shows first. An episode that was played before is given up."""
+        self._said = [*self._begun]
         return await self._hear(await asyncio.to_thread(self._start))
 
     def _start(self) -> str:
+        self.close()
         self._episode = Episode(self.task.env_id, **self.task.kwargs)
         return self._episode.start(self.task.seed, self.task.options or None)
 

@@ -163,6 +163,18 @@ def test_odd_answers_are_the_environments_to_judge(content):
     assert again.reward == 0.0
 
 
+def test_who_begins_again_gives_up_the_first_episode():
+    async def play():
+        env = RollenvMessages(rollenv.rollout.Task("test:Brittle-v0", 1), system="Be brief.")
+        first = await env.initial_observation()
+        await env.step({"role": "assistant", "content": "something"})
+        assert await env.initial_observation() == first
+        env.close()
+
+    asyncio.run(play())
+    assert not OPEN
+
+
 def test_tool_calls_reach_the_environment():
     call = ToolCall(function=ToolCall.FunctionBody(name="search", arguments='{"q": "x"}'), id="1")
     from rollenv.bridges.tinker import _text
