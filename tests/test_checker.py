@@ -307,6 +307,38 @@ def test_what_is_declared_nondeterministic_may_differ(spec_of):
     assert not [f for f in run_checks("test:Clock-v1") if f.ok is False]
 
 
+class SeldomBeaten(Guess):
+    """Its oracle loses the first episode of each, and every one from ``bad`` on."""
+
+    def __init__(self, bad=10**9):
+        super().__init__()
+        self.bad = bad
+
+    def reset(self, seed=None, *, options=None):
+        self.weak = seed is not None and (seed == 0 or seed >= self.bad)
+        return super().reset(seed, options=options)
+
+    def oracle_action(self):
+        return "none" if self.weak else super().oracle_action()
+
+
+@pytest.mark.parametrize(
+    ("promised", "bad", "kept"),
+    [
+        (1.0, 10**9, False),
+        (0.99, 10**9, True),
+        (0.99, 50, False),
+        (0.95, 10**9, True),
+        (0.95, 9, False),
+        (0.9, 5, False),
+    ],
+)
+def test_one_loss_of_an_oracle_is_judged_by_as_many_episodes_as_its_promise_needs(promised, bad, kept, spec_of, twin):
+    spec = spec_of(SeldomBeaten, oracle_success=promised, bad=bad)
+    found = {f.name: f for f in run_checks(spec, ["oracle"], episodes=5, twin_process=twin)}
+    assert found["oracle"].ok is kept, found
+
+
 def test_a_spec_that_cannot_be_pickled_is_found(spec_of):
     spec_of(Guess)
     rollenv.register("test:Lambda-v0", f"{__name__}:Guess", limit=lambda: 3)
