@@ -29,11 +29,14 @@ def works(url):
         return False
 
 
-def wait(condition, seconds=90):
-    """Wait for a condition."""
+def two_servers(seconds=90):
+    """Wait until the directory tells two that answer; their addresses."""
     end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"it did not come to be in {seconds} s: {servers()}"
+    while True:
+        told = servers()
+        if len(told) == 2 and all(map(works, told)):
+            return told
+        assert time.monotonic() < end, f"there are not two servers after {seconds} s: {told}"
         time.sleep(0.3)
 
 
@@ -72,27 +75,26 @@ def finish(pairs):
 ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
 serve.start(http_options={"host": "127.0.0.1", "port": HTTP})
 serve.run(build(Options(servers=2, cpus=0.1, port=FIRST, options=os.environ["OPTIONS"])))
-wait(lambda: len(servers()) == 2)
-before = servers()
+before = two_servers()
 address = httpx.get(f"http://127.0.0.1:{HTTP}/").text.strip()
 
 pairs = episodes(address, 4)
 process_of(before[0]).kill()
 finish(pairs)
 print("= a server was killed, and every episode ended")
-wait(lambda: len(servers()) == 2 and all(map(works, servers())))
+both = two_servers()
 print("= there are two again")
 
 pairs = episodes(httpx.get(f"http://127.0.0.1:{HTTP}/").text.strip(), 4)
-server = process_of(servers()[1])
+server = process_of(both[1])
 os.kill(server.ppid(), signal.SIGKILL)  # the replica, whose server ends with it
 server.wait(30)
 finish(pairs)
 print("= a replica was killed, and every episode ended")
-wait(lambda: len(servers()) == 2 and all(map(works, servers())))
+both = two_servers()
 print("= there are two again")
 
-left = [process_of(url) for url in servers()]
+left = [process_of(url) for url in both]
 serve.shutdown()
 psutil.wait_procs(left, 60)
 print("= left over:", [process.pid for process in left if process.is_running()])
