@@ -19,9 +19,10 @@ test: lint
 	$(PYTEST) -m "not integration" --ignore tests/rollout
 	$(PYTEST) -m "not integration" tests/rollout  # apart: some environments there change the process that they are in
 
+# Servers, clusters and vLLM on a busy machine: a test that fails has one more go, and the summary names it.
 integration: install vllm gem bfcl peers $(VENV)/documents
-	$(PYTEST) -m integration --ignore tests/rollout
-	$(BIN)/pytest --instafail -m integration tests/rollout
+	$(PYTEST) --reruns 1 -raR -m integration --ignore tests/rollout
+	$(BIN)/pytest --reruns 1 -raR --instafail -m integration tests/rollout
 
 bench: install vllm gem peers .bench/jupyter/installed
 	$(BIN)/python benchmarks/everything.py $(ARGS)

@@ -14,6 +14,9 @@ LARGE = {"code": 3, "eval": 3, "game": 3, "gym": 2, "math": 3, "rg": 10, "ta": 1
 #: A task of these takes seconds to make or to check; another of their kind or a test stands in for them in every run.
 SLOW = {"ta:RushHour-v0", "os:AgentBench-v0", "os:InterCode-Bash-v0"}
 
+#: Of these, ten episodes of every check take a minute or two.
+COSTLY = SLOW | {"shell:Mix-v0", "ta:Sokoban-v0"}
+
 #: The same again with other data, which has tests of its own.
 TWINS = {"os:AgentBench-v0-dev", "os:AgentBench-v0-train"}
 

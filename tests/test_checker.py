@@ -251,7 +251,7 @@ def twin():
 @pytest.mark.integration
 @pytest.mark.parametrize("env_id", available.CHECKED)
 def test_every_registered_environment_keeps_its_promises(env_id, twin):
-    findings = run_checks(env_id, episodes=10, twin_process=twin)
+    findings = run_checks(env_id, episodes=4 if env_id in available.COSTLY else 10, twin_process=twin)
     assert [f"{f.name}: {f.detail}" for f in findings if f.ok is False] == []
     always = {"types", "global rng", "over", "options", "hostile", "leaks", "gymnasium"}
     assert always <= {f.name for f in findings if f.ok}
