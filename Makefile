@@ -43,10 +43,10 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/(torch|transformers)/' $(VE
 $(VENV)/trains: EXTRAS := train
 $(VENV)/installed: EXTRAS := train,dev
 $(VENV)/documents: EXTRAS := envs,webshop,docs
-$(VENV)/trains $(VENV)/installed $(VENV)/documents: pyproject.toml constraints.txt
+$(VENV)/trains $(VENV)/installed $(VENV)/documents: pyproject.toml constraints.txt constraints-dev.txt
 	$(PYTHON) -c 'import sys; sys.exit("rollenv needs Python 3.11 or newer, this is %d.%d; try make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP) --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/python $(PIP) --constraint constraints.txt --constraint constraints-dev.txt --editable '.[$(EXTRAS)]'
 	$(if $(filter train,$(EXTRAS)),,$(COMPILE))
 	touch $@
 

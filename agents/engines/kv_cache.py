@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,12 @@ from rollenv.agents.engines.scoring import pad_left
 
 #: At most so many tokens, padding included, go through the model in one call.
 _CHUNK_TOKENS = 4096
+
+
+def cache_argument(model: PreTrainedModel) -> str | None:
+    """The argument of a model's forward() that takes a cache: ``cache`` from transformers 5.24 on. None without one."""
+    takes = inspect.signature(model.forward).parameters
+    return next((name for name in ("cache", "past_key_values") if name in takes), None)
 
 
 @dataclass(slots=True)
@@ -89,6 +96,7 @@ class BatchCache:
         self.model = model
         self._plan = _Plan()
         self._cache = Cache(layers=[_Layer(self._plan) for _ in range(model.config.num_hidden_layers)])
+        self._given = {cache_argument(model) or "past_key_values": self._cache}
 
     def reserve(self, rows: int, length: int, bound: int) -> None:
         """Make room for sequences; existing content stays.
@@ -145,7 +153,7 @@ class BatchCache:
             input_ids=ids,
             attention_mask=mask,
             position_ids=position,
-            past_key_values=self._cache,
+            **self._given,
             use_cache=True,
             logits_to_keep=1,
         )

@@ -21,7 +21,7 @@ with extra("train", "Running a model"):
     import torch
 
     from rollenv.agents.engines.adapters import Adapter
-    from rollenv.agents.engines.kv_cache import BatchCache, Distributions
+    from rollenv.agents.engines.kv_cache import BatchCache, Distributions, cache_argument
     from rollenv.agents.engines.radix import PrefixCache
     from rollenv.agents.engines.requests import WORTH_WAITING, Joining, Request, similar, waves
     from rollenv.agents.engines.sampling import distributions, draw
@@ -457,7 +457,9 @@ class LocalEngine:
 def check_model(model: PreTrainedModel) -> None:
     """Raise UsageError if the engine cannot run a model of this kind."""
     takes = inspect.signature(model.forward).parameters
-    missing = [name for name in ("attention_mask", "position_ids", "past_key_values") if name not in takes]
+    missing = [name for name in ("attention_mask", "position_ids") if name not in takes]
+    if cache_argument(model) is None:
+        missing.append("cache")
     if missing:
         raise UsageError(
             f"the local engine cannot run {model.config.model_type!r} models: their forward() takes no "

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import rollenv
 from rollenv import UsageError
 from rollenv.agents.engines.base import EngineFailed, Sampling
+from rollenv.agents.engines.kv_cache import cache_argument
 from rollenv.agents.engines.local import LocalEngine
 from rollenv.agents.engines.scoring import score
 from rollenv.agents.local import LocalAgent
@@ -48,6 +49,30 @@ def test_the_sampler_and_the_scorer_agree(agent, temperature, tokens):
     for row, request in enumerate(done):
         assert len(request.ids) == tokens
         assert scores.logprobs[row].tolist() == pytest.approx(request.logprobs, abs=2e-5)
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_models_name_their_cache_in_either_way(agent, name):
+    """Transformers 5.24 calls ``cache`` what was ``past_key_values``."""
+    whole, own = agent.model.forward, cache_argument(agent.model)
+
+    class Renamed(torch.nn.Module):
+        config, device, dtype = agent.model.config, agent.model.device, agent.model.dtype
+        generation_config = agent.model.generation_config
+
+        if name == "cache":
+
+            def forward(self, attention_mask, position_ids, cache, **more):
+                return whole(attention_mask=attention_mask, position_ids=position_ids, **{own: cache}, **more)
+
+        else:
+
+            def forward(self, attention_mask, position_ids, past_key_values, **more):
+                return whole(attention_mask=attention_mask, position_ids=position_ids, **{own: past_key_values}, **more)
+
+    engines = LocalEngine(agent.model, frozenset()), LocalEngine(Renamed(), frozenset())
+    want, got = (generate(engine, PROMPTS, Sampling(1.0, 8), range(5)) for engine in engines)
+    assert [r.ids for r in got] == [r.ids for r in want]
 
 
 def test_a_response_does_not_depend_on_what_else_is_in_the_batch(agent):
