@@ -1,4 +1,4 @@
-"""Servers for the tests: one that all share, and as many more as a test needs."""
+"""Servers for the tests: one for each file, and as many more as a test needs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from serving import Served
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    """A server that stays as it is."""
+    """A server that the tests of a file share; each file has its own, so that none sees sessions that another left."""
     served = Served()
     yield served
     served.stop()
