@@ -17,10 +17,9 @@ from rollenv.agents.engines.scoring import pad_left
 _CHUNK_TOKENS = 4096
 
 
-def cache_argument(model: PreTrainedModel) -> str | None:
-    """The argument of a model's forward() that takes a cache: ``cache`` from transformers 5.24 on. None without one."""
-    takes = inspect.signature(model.forward).parameters
-    return next((name for name in ("cache", "past_key_values") if name in takes), None)
+def cache_argument(model: PreTrainedModel) -> str:
+    """The argument of a model's forward() that takes a cache; transformers 5.24 renamed it."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 @dataclass(slots=True)
@@ -96,7 +95,7 @@ class BatchCache:
         self.model = model
         self._plan = _Plan()
         self._cache = Cache(layers=[_Layer(self._plan) for _ in range(model.config.num_hidden_layers)])
-        self._given = {cache_argument(model) or "past_key_values": self._cache}
+        self._given = {cache_argument(model): self._cache}
 
     def reserve(self, rows: int, length: int, bound: int) -> None:
         """Make room for sequences; existing content stays.

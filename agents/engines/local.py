@@ -457,9 +457,7 @@ class LocalEngine:
 def check_model(model: PreTrainedModel) -> None:
     """Raise UsageError if the engine cannot run a model of this kind."""
     takes = inspect.signature(model.forward).parameters
-    missing = [name for name in ("attention_mask", "position_ids") if name not in takes]
-    if cache_argument(model) is None:
-        missing.append("cache")
+    missing = [name for name in ("attention_mask", "position_ids", cache_argument(model)) if name not in takes]
     if missing:
         raise UsageError(
             f"the local engine cannot run {model.config.model_type!r} models: their forward() takes no "

@@ -17,6 +17,7 @@ import time
 import httpx
 import pytest
 from clients import run
+from waiting import eventually
 
 from rollenv.serve.auth import new_token
 
@@ -47,13 +48,6 @@ def code(ask):
 
 def open_sandboxes(server):
     return httpx.get(f"{server.http}/health").json()["sandboxes"]["open"]
-
-
-def wait_for(condition, seconds=10):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------
@@ -210,7 +204,7 @@ def test_programs_that_attack_their_sandbox(code, server):
         told = code(program, run_timeout=3, fetch_files=["x"])
         assert told["status"] == "Failed"
     assert code("print(1)")["status"] == "Success"
-    wait_for(lambda: open_sandboxes(server) == 0)
+    assert eventually(lambda: open_sandboxes(server) == 0)
 
 
 def test_a_client_that_leaves_ends_its_program(server):
@@ -219,8 +213,8 @@ def test_a_client_that_leaves_ends_its_program(server):
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         head = f"POST /run_code HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
-        wait_for(lambda: open_sandboxes(server) == 1)
-    wait_for(lambda: open_sandboxes(server) == 0, 5)
+        assert eventually(lambda: open_sandboxes(server) == 1)
+    assert eventually(lambda: open_sandboxes(server) == 0, 5)
 
 
 def test_many_at_once(code):

@@ -9,6 +9,7 @@ import time
 
 import httpx
 import pytest
+from waiting import eventually
 
 import rollenv
 from rollenv.agents.prompts.session import shown
@@ -289,7 +290,7 @@ def test_a_call_that_hangs_ends_with_its_session(page):
     thread = threading.Thread(target=lambda: answers.append(page.refused("step", session=session, action="hang 30")))
     began = time.monotonic()
     thread.start()
-    until(lambda: any(row["state"] == "busy" for row in page.ask("sessions")["sessions"]))
+    assert eventually(lambda: any(row["state"] == "busy" for row in page.ask("sessions")["sessions"]), 20)
     page.ask("end", session=session)
     thread.join(25)
     assert answers == [(404, "gone")]
@@ -302,14 +303,6 @@ def test_a_hang_is_told(serve):
     served.ask("open", session=session, env="test:Moody-v0", seed="1")
     assert served.post("step", session=session, action="hang").json()["how"] == "hung"
     assert served.ask("step", session=session, action="hello")["observation"] == "turn 1"
-
-
-def until(true, seconds: float = 20.0) -> None:
-    """Wait for something."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 # -- replays -----------------------------------------------------------------------------------------------------------
@@ -367,9 +360,9 @@ def test_a_replay_that_nobody_reads_ends(page):
     with page.http.stream(
         "POST", "/page/api/replay", json={"env": "test:Moody-v0", "seed": "7", "actions": ["hang 1"] * 1000}
     ):
-        until(lambda: open_keys(page) - before)
-        mine = open_keys(page) - before
-    until(lambda: not mine & open_keys(page))
+        mine = eventually(lambda: open_keys(page) - before, 20)
+        assert mine
+    assert eventually(lambda: not mine & open_keys(page), 20)
 
 
 def open_keys(page) -> set[str]:
@@ -400,7 +393,7 @@ def test_sessions_of_all_faces_are_seen_and_watched(server, page):
     assert (turns[-1]["observation"].startswith(observation), turns[-1]["reward"]) == (True, reward)
     assert page.refused("step", session=row["key"], action="x") == (404, "gone"), "what is seen gives no control"
     env.close()
-    until(lambda: row["key"] not in open_keys(page) and page.refused("watch", key=row["key"])[0] == 404)
+    assert eventually(lambda: row["key"] not in open_keys(page) and page.refused("watch", key=row["key"])[0] == 404, 20)
 
 
 def test_watching_waits_for_a_turn(server, page):
@@ -445,7 +438,7 @@ def test_names_of_sessions_are_told_to_nobody(page):
 def test_health_has_the_last_minutes_and_checks(page):
     session = name()
     page.ask("open", session=session, env="test:Echo-v0", seed="1")
-    until(lambda: len(page.ask("health")["samples"]["time"]) >= 1)
+    assert eventually(lambda: len(page.ask("health")["samples"]["time"]) >= 1, 20)
     health = page.ask("health")
     samples = health["samples"]
     assert {len(samples[each]) for each in ("time", "sessions", "calls", "failures", "p50", "p99", "sandboxes")} == {

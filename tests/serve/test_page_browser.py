@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import tomllib
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from hostile import TEXT
 from playwright.sync_api import expect
 from serving import Served
+from waiting import eventually
 
 from rollenv.serve.auth import new_token
 
@@ -91,14 +91,6 @@ def stat(tab: Any, name: str) -> Any:
 
 def sessions(base: str) -> list[dict[str, Any]]:
     return httpx.post(f"{base}/page/api/sessions", json={}).json()["sessions"]
-
-
-def until(true: Any, seconds: float = 20.0) -> None:
-    """Wait for something outside of the browser."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 # -- what people do ----------------------------------------------------------------------------------------------------
@@ -236,11 +228,11 @@ def test_sessions_are_watched_live_and_end_with_their_tab(tabs, serve):
     watcher.get_by_role("button", name="Link to its replay").click()
     watcher.get_by_role("link", name="Open the replay").click()
     expect(watcher.locator(".place")).to_have_text("turn 0 of 2")
-    until(lambda: len(sessions(served.http)) == 1)
+    assert eventually(lambda: len(sessions(served.http)) == 1, 20)
     watcher.goto(f"{served.http}/#/sessions")
     expect(watcher.locator("tbody tr")).to_have_count(1)
     player.goto("about:blank")
-    until(lambda: not sessions(served.http))
+    assert eventually(lambda: not sessions(served.http), 20)
     expect(watcher.get_by_text("No sessions are open.")).to_be_visible()
     player.goto(served.http)
 
@@ -486,7 +478,7 @@ def test_no_page_can_frame_it(tabs, served):
     asked: list[str] = []
     tab.on("request", lambda request: asked.append(request.url))
     tab.goto(outer)
-    until(lambda: tab.wait_for_timeout(50) or tab.frames[1].url.startswith("chrome-error:"))
+    assert eventually(lambda: tab.wait_for_timeout(50) or tab.frames[1].url.startswith("chrome-error:"), 20)
     assert asked == [outer, f"{served.http}/"]
     tab.close()
 

@@ -8,6 +8,7 @@ import time
 import httpx
 import pytest
 from clients import run
+from waiting import eventually
 
 from rollenv.serve.auth import new_token
 
@@ -70,13 +71,6 @@ def box(api):
     api.told("stop", sandbox_id=name)
 
 
-def wait_for(condition, seconds=10):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 # -- sandboxes ---------------------------------------------------------------------------------------------------------
 
 
@@ -115,7 +109,7 @@ def test_its_lease_is_renewed_by_calls(api):
         api.call("execute", sandbox_id=name, command=["true"])
     api.call("execute", sandbox_id=name, command=["sleep", "2.5"])  # a call that takes longer than the lease
     assert api.status(name)["status"] == "Success"
-    wait_for(lambda: api.status(name)["status"] == "Failed", 5)
+    assert eventually(lambda: api.status(name)["status"] == "Failed", 5)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +256,9 @@ def test_work_in_the_background_goes_on(box):
     number = int(box.sh(command)["output"].removeprefix("PIDSTART").removesuffix("PIDEND"))
     box.sh(f"kill -0 {number}")
     told = box.sh("nohup python3 -c 'while True: pass' < /dev/null > /dev/null 2>&1 & echo $!")
-    wait_for(lambda: box.told("run_in_session", session="a", command=f"kill -0 {number}")["status"] == "Failed")
+    assert eventually(
+        lambda: box.told("run_in_session", session="a", command=f"kill -0 {number}")["status"] == "Failed"
+    )
     assert box.sh("cat /tmp/o")["output"] == "out"
     time.sleep(13)  # more of the processor than the limits give a call
     box.sh(f"kill -0 {told['output']}")
