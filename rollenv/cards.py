@@ -19,7 +19,7 @@ from typing import Any
 from rollenv.core import Env, Unsolvable
 from rollenv.env_spec import EnvSpec, load_entry_point
 from rollenv.needs import Need
-from rollenv.registry import ENTRY_POINT_GROUP
+from rollenv.registry import ELSEWHERE, ENTRY_POINT_GROUP
 from rollenv.typed import Reader, reader
 
 #: Turns of an episode that a card is made from.
@@ -168,7 +168,8 @@ def summary(env_spec: EnvSpec) -> str:
 
 def family(namespace: str) -> str:
     """What the ids of a namespace have in common, in a line; empty where nobody says it."""
-    return (_module_docstring(f"rollenv.envs.{namespace}") or _plugin_docstring(namespace)).partition("\n")[0]
+    module = ELSEWHERE.get(namespace, f"rollenv.envs.{namespace}")
+    return (_module_docstring(module) or _plugin_docstring(namespace)).partition("\n")[0]
 
 
 def needed(needs: Iterable[Need]) -> dict[str, list[str]]:

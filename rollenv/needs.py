@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,3 +149,32 @@ def require_extra(module: str, name: str, what: str) -> ModuleType:
     """
     with extra(name, what):
         return importlib.import_module(module)
+
+
+@contextlib.contextmanager
+def peer(package: str, tested: str, install: str = "", who: str = "this bridge") -> Iterator[None]:
+    """Wrap imports of a framework: a missing one is explained, and a version that was not tested is warned of.
+
+    Args:
+        package: its name as pip knows it.
+        tested: the beginning of the versions that were tested, such as ``"1.16"``.
+        install: what installs it, where that is not ``pip install PACKAGE``.
+        who: needs it, as the beginning of a sentence.
+
+    Raises:
+        MissingExtra: if an import fails; one line says what to install.
+    """
+    wanted = install or f"pip install '{package}=={tested}.*'"
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        raise MissingExtra(f"{who} needs {package}: {wanted}") from None
+    as_tested = f"{version}.".startswith(f"{tested}.")
+    if not as_tested:
+        told = f"{who} was tested with {package} {tested}, and {version} is installed: if it fails, {wanted}"
+        warnings.warn(told, stacklevel=3)
+    try:
+        yield
+    except ImportError as error:
+        hint = "" if as_tested else f"; {who} was tested with {tested}: {wanted}"
+        raise MissingExtra(f"{package} {version} cannot be imported as {who} needs it ({error}){hint}") from error

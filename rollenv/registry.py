@@ -28,8 +28,8 @@ _SERVED = ("rollenv+ws://", "rollenv+wss://")
 ABILITIES = frozenset({"state", "spawn", "random_action", "oracle", "state_key"})
 
 ENTRY_POINT_GROUP = "rollenv.envs"
-#: Namespaces whose ids name what lies elsewhere (a folder, a server, a package), and what makes a spec of it.
-_ELSEWHERE = {
+#: Namespaces whose ids name what lies elsewhere (a folder, a server, a package), each with the module for its specs.
+ELSEWHERE = {
     "harbor": "rollenv.envs.harbor",
     "tb": "rollenv.envs.harbor",
     "gymnasium": "rollenv.envs.others.gymnasium_ids",
@@ -141,7 +141,7 @@ def spec(env_id: str) -> EnvSpec:
     if env_id.startswith(_SERVED):
         return importlib.import_module("rollenv.remote.env").spec_of(env_id)  # type: ignore[no-any-return]
     if is_elsewhere(env_id):
-        return importlib.import_module(_ELSEWHERE[env_id.partition(":")[0]]).spec_of(env_id)  # type: ignore[no-any-return]
+        return importlib.import_module(ELSEWHERE[env_id.partition(":")[0]]).spec_of(env_id)  # type: ignore[no-any-return]
     if env_id not in ENV_REGISTRY:
         _OWN.load()
     if env_id not in ENV_REGISTRY:
@@ -153,7 +153,7 @@ def spec(env_id: str) -> EnvSpec:
 
 def is_elsewhere(env_id: str) -> bool:
     """Whether an id names a folder, a server or a package, and is not registered."""
-    return env_id.partition(":")[0] in _ELSEWHERE and env_id not in ENV_REGISTRY
+    return env_id.partition(":")[0] in ELSEWHERE and env_id not in ENV_REGISTRY
 
 
 def make(env_id: str | EnvSpec, **kwargs: Any) -> Env:

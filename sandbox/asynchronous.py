@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-from collections.abc import AsyncIterator, Generator
-from typing import Any, Self
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Self, TypeVar
 
 from rollenv.sandbox.commands import CommandHandle
 from rollenv.sandbox.contexts import default_name
+from rollenv.sandbox.errors import SandboxDied
 from rollenv.sandbox.ports import Forward
 from rollenv.sandbox.sandbox import Sandbox
 from rollenv.sandbox.terminals import Terminal
-from rollenv.sandbox.types import Execution
+from rollenv.sandbox.types import CommandResult, Execution
 from rollenv.sandbox.watching import WatchHandle
+
+T = TypeVar("T")
 
 
 class AsyncSandbox:
@@ -21,7 +27,7 @@ class AsyncSandbox:
 
     def __init__(self, sandbox: Sandbox):
         self.sync = sandbox
-        self.commands, self.files = _Awaited(sandbox.commands), _Awaited(sandbox.files)
+        self.commands, self.files = AsyncCommands(sandbox.commands), _Awaited(sandbox.files)
         self.terminals, self.ports = _Awaited(sandbox.terminals), _Awaited(sandbox.ports)
 
     @classmethod
@@ -41,15 +47,8 @@ class AsyncSandbox:
             code: a cell.
             kwargs: of :meth:`Sandbox.run_code`.
         """
-        task = asyncio.ensure_future(asyncio.to_thread(self.sync.run_code, code, **kwargs))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits for it any more
-            await asyncio.to_thread(
-                self.sync.interrupt, kwargs.get("context") or default_name(kwargs.get("language") or "python")
-            )
-            raise
+        context = kwargs.get("context") or default_name(kwargs.get("language") or "python")
+        return await _ended(partial(self.sync.run_code, code, **kwargs), partial(self.sync.interrupt, context))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -85,6 +84,35 @@ class _Awaited:
             return _Awaited(done) if isinstance(done, _HANDLES) else done
 
         return call
+
+
+class AsyncCommands(_Awaited):
+    """:class:`~rollenv.sandbox.commands.Commands` for asyncio."""
+
+    async def run(self, command: str | Sequence[str], **kwargs: Any) -> CommandResult:
+        """See :meth:`Commands.run`. Cancelling the task kills the command.
+
+        Args:
+            command: for the shell, or a program with its arguments.
+            kwargs: of :meth:`Commands.run`.
+        """
+        key = self._inner._new_key()
+        return await _ended(partial(self._inner.run, command, _key=key, **kwargs), partial(self._inner._end, key))
+
+
+async def _ended(run: Callable[[], T], end: Callable[[], bool | None]) -> T:
+    """What ``run()`` returns. Where its task is cancelled, ``end()`` ends it; false says that it has not begun yet."""
+    task = asyncio.ensure_future(asyncio.to_thread(run))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits for it any more
+        own = ThreadPoolExecutor(1)  # all threads of asyncio's may wait for what is to be ended here
+        with contextlib.suppress(SandboxDied):
+            while not task.done() and await asyncio.get_running_loop().run_in_executor(own, end) is False:
+                await asyncio.wait((task,), timeout=0.1)
+        own.shutdown(wait=False)
+        raise
 
 
 async def _pieces(pieces: Generator[Any, None, None]) -> AsyncIterator[Any]:

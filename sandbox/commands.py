@@ -89,11 +89,7 @@ class CommandHandle:
 
     def kill(self) -> bool:
         """End it and what it started in its session; return whether it was still running."""
-        try:
-            self._sandbox._worker.request("signal", key=self.key, signal=int(signal.SIGKILL))
-        except NotFound:
-            return False
-        return True
+        return self._sandbox.commands._end(self.key)
 
 
 class Commands:
@@ -115,6 +111,7 @@ class Commands:
         user: str | None = None,
         on_stdout: OnText | None = None,
         on_stderr: OnText | None = None,
+        _key: str | None = None,
     ) -> CommandResult:
         """Run a shell command (a text) or a program with arguments, to its end.
 
@@ -135,7 +132,7 @@ class Commands:
         seconds = self._sandbox._seconds(timeout)
         output = Output(on_stdout, on_stderr)
         data = stdin if isinstance(stdin, bytes) else stdin.encode("utf-8", "surrogateescape")
-        fields = self._fields(command, cwd, env, seconds, user)
+        fields = self._fields(command, cwd, env, seconds, user) | ({"key": _key} if _key else {})
         done = self._sandbox._run("command", seconds, output, data=data, **fields)
         return command_result(done, output, seconds)
 
@@ -162,13 +159,24 @@ class Commands:
             on_stderr: called with each piece of text from standard error.
         """
         seconds = self._sandbox._seconds(timeout)
-        key, output, sandbox = f"background-{next(self._numbers)}", Output(on_stdout, on_stderr), self._sandbox
+        key, output, sandbox = self._new_key(), Output(on_stdout, on_stderr), self._sandbox
         fields = self._fields(command, cwd, env, seconds, user) | {"key": key}
         number, inbox = sandbox._worker.start("command", stream=True, **fields)
         handle = CommandHandle(sandbox, key, lambda: sandbox._follow(number, inbox, seconds, output), output, seconds)
         if handle.running:
             self._running[key] = handle
         return handle
+
+    def _new_key(self) -> str:
+        return f"background-{next(self._numbers)}"
+
+    def _end(self, key: str) -> bool:
+        """End the command of a key and what it started in its session; return whether it was running."""
+        try:
+            self._sandbox._worker.request("signal", key=key, signal=int(signal.SIGKILL))
+        except NotFound:
+            return False
+        return True
 
     def list(self) -> list[Process]:
         """The contexts and commands that run, without what they started themselves."""
@@ -197,9 +205,7 @@ class Commands:
         """End a command and what it started in its session; return whether it was running."""
         for one in self._sandbox._worker.request("processes")["processes"]:
             if one["pid"] == pid and one["words"]:
-                with contextlib.suppress(NotFound):
-                    self._sandbox._worker.request("signal", key=one["key"], signal=int(signal.SIGKILL))
-                    return True
+                return self._end(one["key"])
         return False
 
     def send_stdin(self, pid: int, text: str | bytes, close: bool = False) -> None:

@@ -41,13 +41,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in early)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show why a test that had one more go (`make integration`) failed the first time."""
-    for report in terminalreporter.getreports("rerun"):
-        terminalreporter.section(f"{report.nodeid}, the first time", "_")
-        terminalreporter.line(report.longreprtext)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Nothing is read from, or left in, the cache of whoever runs the tests."""

@@ -106,7 +106,9 @@ class OpenEnv(Env):
             answer = self.wire.ask("reset", asked)
         except Refused as error:
             raise UsageError(f"{self}: the server refused the reset: {error}") from error
-        _, _, _, info = self._taken(answer)
+        _, terminated, truncated, info = self._taken(answer)
+        if terminated or truncated:
+            raise Misbehaved(f"{self}: the episode ended before the first turn")
         how = "" if _is_rollenvs(answer["observation"]) else self.form.asked
         return "\n\n".join(filter(None, [self._seen, how])), info
 

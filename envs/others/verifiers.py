@@ -22,7 +22,7 @@ from rollenv.envs.numbered import checked_index
 from rollenv.envs.others import Misbehaved, one_line
 from rollenv.envs.others.verifiers_talk import Talk
 from rollenv.errors import MissingExtra, RollenvError
-from rollenv.needs import Package
+from rollenv.needs import Package, peer
 
 _NEEDS = (Package("verifiers", command="pip install 'verifiers==0.4.*'"),)
 
@@ -49,10 +49,8 @@ def spec_of(env_id: str) -> EnvSpec:
 
 def _loaders(package: str) -> Any:
     """What verifiers loads packages with, after it has found this one."""
-    try:
+    with peer("verifiers", "0.4", who=f"verifiers:{package}"):
         loaders = importlib.import_module("verifiers.v1.utils.loaders")
-    except ImportError as error:
-        raise MissingExtra(f"verifiers:{package} needs verifiers 0.4: {_NEEDS[0].hint} ({error})") from error
     try:
         loaders.taskset_class(package)
     except ImportError as error:

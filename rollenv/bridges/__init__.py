@@ -1,20 +1,17 @@
 """Adapters to other people's frameworks: a file of a few dozen lines for each.
 
-Each says which versions of the framework it was tested with (:func:`peer`). Those that pass text back and forth play an
-:class:`Episode`.
+Each says which versions of the framework it was tested with (:func:`rollenv.needs.peer`). Those that pass text back and
+forth play an :class:`Episode`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import rollenv
 from rollenv.agents.prompts.session import shown
-from rollenv.errors import MissingExtra, RollenvError
+from rollenv.errors import RollenvError
 from rollenv.rollout.workers.base import Seen, checked
 
 #: What is shown to who goes on after the end.
@@ -33,34 +30,6 @@ def in_a_line(text: object, longest: int = 500) -> str:
         longest: characters; the rest is cut off.
     """
     return f"{' '.join(str(text).split()):.{longest}}"
-
-
-@contextlib.contextmanager
-def peer(package: str, tested: str, install: str = "") -> Iterator[None]:
-    """Wrap imports of a framework: a missing one is explained, and a version that was not tested is warned of.
-
-    Args:
-        package: its name as pip knows it.
-        tested: the beginning of the versions that the bridge was tested with, such as ``"1.16"``.
-        install: what installs it, where that is not ``pip install PACKAGE``.
-
-    Raises:
-        MissingExtra: if an import fails; one line says what to install.
-    """
-    wanted = install or f"pip install '{package}=={tested}.*'"
-    try:
-        version = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        raise MissingExtra(f"this bridge needs {package}: {wanted}") from None
-    as_tested = f"{version}.".startswith(f"{tested}.")
-    if not as_tested:
-        told = f"this bridge was tested with {package} {tested}, and {version} is installed: if it fails, {wanted}"
-        warnings.warn(told, stacklevel=3)
-    try:
-        yield
-    except ImportError as error:
-        hint = "" if as_tested else f"; the bridge was tested with {tested}: {wanted}"
-        raise MissingExtra(f"{package} {version} cannot be imported as this bridge needs it ({error}){hint}") from error
 
 
 class Episode:

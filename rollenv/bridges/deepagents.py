@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Self
 
-from rollenv.bridges import peer
+from rollenv.needs import peer
 from rollenv.sandbox import (
-    CommandHandle,
+    AsyncSandbox,
     CommandResult,
     FileIsDirectory,
     FileRefused,
@@ -74,7 +73,10 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
         Raises:
             SandboxDied: if the sandbox has ended.
         """
-        return self._answer(lambda: self._start(command, timeout).wait())
+        try:
+            return _response(self.sandbox.commands.run(command, timeout=_seconds(timeout)))
+        except SandboxFileError as error:
+            return _could_not_start(error)
 
     async def aexecute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
         """:meth:`execute` for asyncio. Where it is cancelled, the command is killed.
@@ -86,36 +88,10 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
         Raises:
             SandboxDied: if the sandbox has ended.
         """
-        starting = asyncio.ensure_future(asyncio.to_thread(self._start, command, timeout))
         try:
-            handle = await asyncio.shield(starting)
-            return await asyncio.to_thread(self._answer, handle.wait)
+            return _response(await AsyncSandbox(self.sandbox).commands.run(command, timeout=_seconds(timeout)))
         except SandboxFileError as error:
-            return ExecuteResponse(output=f"Error: {error}", exit_code=_CANNOT_RUN)
-        except asyncio.CancelledError:
-            starting.add_done_callback(_kill)
-            raise
-
-    def _start(self, command: str, timeout: int | None) -> CommandHandle:
-        handle = self.sandbox.commands.start(command, timeout=_UNLIMITED if timeout == 0 else timeout)
-        with suppress(NotFound):  # it has ended, or could not begin: wait() says why
-            handle.send_stdin(b"", close=True)
-        return handle
-
-    def _answer(self, run: Callable[[], CommandResult]) -> ExecuteResponse:
-        try:
-            done = run()
-        except SandboxFileError as error:  # the shell could not be started
-            return ExecuteResponse(output=f"Error: {error}", exit_code=_CANNOT_RUN)
-        kind = done.error.name if done.error is not None else ""
-        if kind == "SandboxDied":
-            raise SandboxDied("the sandbox ended while a command ran in it")
-        output = done.stdout + ("\n" if done.stdout and done.stderr and not done.stdout.endswith("\n") else "")
-        output += done.stderr
-        if done.error is not None and kind not in ("", "Exit"):
-            output = f"{output.rstrip()}\nError: {kind}: {done.error.value}".lstrip()
-        code = _TIMED_OUT if kind == "Timeout" else done.exit_code
-        return ExecuteResponse(output=output, exit_code=code, truncated=kind == "OutputLimit")
+            return _could_not_start(error)
 
     def write(self, file_path: str, content: str) -> WriteResult:
         """Write a text file; missing folders are made.
@@ -187,7 +163,21 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
         self.close()
 
 
-def _kill(starting: asyncio.Future[CommandHandle]) -> None:
-    if not starting.cancelled() and starting.exception() is None:
-        with suppress(SandboxDied):
-            starting.result().kill()
+def _seconds(timeout: int | None) -> float | None:
+    return _UNLIMITED if timeout == 0 else timeout
+
+
+def _could_not_start(error: SandboxFileError) -> ExecuteResponse:
+    return ExecuteResponse(output=f"Error: {error}", exit_code=_CANNOT_RUN)
+
+
+def _response(done: CommandResult) -> ExecuteResponse:
+    kind = done.error.name if done.error is not None else ""
+    if kind == "SandboxDied":
+        raise SandboxDied("the sandbox ended while a command ran in it")
+    output = done.stdout + ("\n" if done.stdout and done.stderr and not done.stdout.endswith("\n") else "")
+    output += done.stderr
+    if done.error is not None and kind not in ("", "Exit"):
+        output = f"{output.rstrip()}\nError: {kind}: {done.error.value}".lstrip()
+    code = _TIMED_OUT if kind == "Timeout" else done.exit_code
+    return ExecuteResponse(output=output, exit_code=code, truncated=kind == "OutputLimit")

@@ -13,7 +13,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from rollenv.bridges import peer
+from rollenv.needs import peer
 from rollenv.sandbox import Image, Machine, SandboxError
 from rollenv.sandbox.building import build
 from rollenv.sandbox.machine import LIMITS, PATH

@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from rollenv.bridges import Episode, peer
+from rollenv.bridges import Episode
 from rollenv.core import UsageError
+from rollenv.needs import peer
 from rollenv.sandbox import (
     CommandHandle,
     CommandResult,

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollenv.bridges import Episode, peer
+from rollenv.bridges import Episode
 from rollenv.errors import RollenvError, UsageError
+from rollenv.needs import peer
 
 with peer("nemo-gym", "0.4", "pip install 'nemo-gym==0.4.*' (on Python 3.12)"):
     from fastapi import HTTPException

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollenv.bridges import Episode, EpisodeFailed, peer
+from rollenv.bridges import Episode, EpisodeFailed
 from rollenv.errors import UsageError
+from rollenv.needs import peer
 
 with peer("skyrl-gym", "0.4"):
     from skyrl_gym.envs import registration

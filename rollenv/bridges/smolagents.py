@@ -13,8 +13,8 @@ import io
 from collections.abc import Sequence
 from typing import Any, Self
 
-from rollenv.bridges import peer
 from rollenv.errors import MissingExtra
+from rollenv.needs import peer
 from rollenv.sandbox import Execution, Limits, Result, Sandbox, SandboxDied
 
 with peer("smolagents", "1.26"):

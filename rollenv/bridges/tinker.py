@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollenv.agents.chat.agent import call_text
-from rollenv.bridges import Episode, peer
+from rollenv.bridges import Episode
 from rollenv.errors import UsageError
+from rollenv.needs import peer
 from rollenv.registry import spec
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.types import Task

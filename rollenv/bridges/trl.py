@@ -26,8 +26,9 @@ from rollenv.agents.prompts import ChatPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import TokenSession
-from rollenv.bridges import OVER, Episode, EpisodeFailed, in_a_line, peer
+from rollenv.bridges import OVER, Episode, EpisodeFailed, in_a_line
 from rollenv.errors import UsageError
+from rollenv.needs import peer
 from rollenv.registry import spec
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.evaluate import tasks_of

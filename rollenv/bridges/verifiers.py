@@ -22,8 +22,9 @@ from typing import Any
 
 from rollenv.agents.base import Action, ContextFull, EnvHandle, Session
 from rollenv.agents.prompts.session import shown
-from rollenv.bridges import EpisodeFailed, in_a_line, peer
+from rollenv.bridges import EpisodeFailed, in_a_line
 from rollenv.errors import UsageError
+from rollenv.needs import peer
 from rollenv.registry import spec
 from rollenv.rollout.episode import Episode, Limits
 from rollenv.rollout.evaluate import tasks_of

@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
-from rollenv.bridges import Episode, EpisodeFailed, peer
+from rollenv.bridges import Episode, EpisodeFailed
 from rollenv.errors import UsageError
+from rollenv.needs import peer
 
 with peer("verl", "0.9"):
     from omegaconf import OmegaConf

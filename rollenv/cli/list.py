@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 import typer
@@ -18,7 +18,7 @@ from rollenv.cli.common import console
 from rollenv.core import UsageError
 from rollenv.env_spec import EnvSpec
 from rollenv.needs import DataFiles, Need
-from rollenv.registry import list_envs
+from rollenv.registry import ELSEWHERE, list_envs
 
 
 def command(
@@ -31,14 +31,17 @@ def command(
 ) -> None:
     """List environments: what they are, and what the ones that do not work here need."""
     specs = [s for s in list_envs(pattern) if not (here and s.missing)]
+    open_ended = [name for name in ELSEWHERE if pattern.lower() in f"{name}:"]
     if json:
         console.print_json(json_module.dumps([_row(s) for s in specs], default=str))
         return
-    if not specs:
+    if not specs and not open_ended:
         raise UsageError(
             f"no id contains {pattern!r}{' and works here' if here else ''}; `rollenv list` shows the groups"
         )
-    if pattern or every or here:
+    if not specs:
+        _print_rows(_open_ended(open_ended))
+    elif pattern or every or here:
         _print_ids(specs)
     else:
         _print_groups(specs)
@@ -59,13 +62,18 @@ def _groups(specs: Sequence[EnvSpec]) -> list[tuple[str, list[EnvSpec]]]:
     return [(name, list(group)) for name, group in groupby(specs, key=lambda s: s.namespace)]
 
 
+def _open_ended(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Namespaces whose ids name a folder, a server or a package, so that no list holds them."""
+    return [(f"{name}:", "any", "", _line(cards.family(name))) for name in names]
+
+
 def _print_groups(specs: Sequence[EnvSpec]) -> None:
     rows = [("group", "ids", "here", "what it is")]
     for name, group in _groups(specs):
         works = sum(not s.missing for s in group)
         here = "all" if works == len(group) else str(works)
         rows.append((f"{name}:", str(len(group)), here, _line(cards.family(name))))
-    _print_rows(rows, right=(1, 2))
+    _print_rows(rows + _open_ended(ELSEWHERE), right=(1, 2))
     if any(s.missing for s in specs):
         console.print("\n[bold]what the others need[/]")
         for name, group in _groups(specs):

@@ -322,8 +322,8 @@ def test_a_website_is_not_taken_for_a_server():
 class Bare:
     """A server with a WebSocket and nothing else, that answers with whatever the test says."""
 
-    def __init__(self, answers):
-        self.answers, self.ready = answers, threading.Event()
+    def __init__(self, answers, over=False):
+        self.answers, self.over, self.ready = answers, over, threading.Event()
         self.thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self.thread.start()
         self.ready.wait(10)
@@ -339,7 +339,7 @@ class Bare:
         async for message in connection:
             asked = json.loads(message)
             if asked["type"] == "reset":
-                told = {"observation": {"x": 1}, "reward": None, "done": False}
+                told = {"observation": {"x": 1}, "reward": None, "done": self.over}
                 await connection.send(json.dumps({"type": "observation", "data": told}))
             elif asked["type"] == "step":
                 answer = self.answers[asked["data"]["word"]]
@@ -380,6 +380,15 @@ def test_answers_of_wrong_types_are_one_line_and_the_next_episode_plays():
     observation, _, terminated, *_ = env.step("huge")
     assert terminated
     assert len(observation) < 50_000
+    env.close()
+    bare.stop()
+
+
+def test_an_episode_that_is_over_at_once_is_no_episode():
+    bare = Bare({}, over=True)
+    env = rollenv.make(f"openenv:{bare.url}", action_field="word")
+    with pytest.raises(Misbehaved, match="ended before the first turn"):
+        env.reset(0)
     env.close()
     bare.stop()
 

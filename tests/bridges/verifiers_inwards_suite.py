@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import sys
 import threading
 import time
@@ -282,9 +283,15 @@ def test_what_is_promised():
 
 def test_without_verifiers_it_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "verifiers.v1.utils.loaders", None)
-    with pytest.raises(MissingExtra, match=r"needs verifiers 0\.4: pip install 'verifiers==0\.4\.\*'") as caught:
+    with pytest.raises(MissingExtra, match="cannot be imported as verifiers:sums-tasks needs it") as caught:
         rollenv.make("verifiers:sums-tasks")
     assert "\n" not in str(caught.value)
+
+
+def test_another_version_is_warned_of(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.40.1")
+    with pytest.warns(UserWarning, match=r"verifiers:sums-tasks was tested with verifiers 0.4, and 0.40\.1 is"):
+        rollenv.make("verifiers:sums-tasks")
 
 
 @pytest.mark.parametrize("reply", ["nan", "inf", "exit"])

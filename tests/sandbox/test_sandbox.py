@@ -288,6 +288,24 @@ def test_asyncio(backend):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_commands_of_a_cancelled_task_are_killed(backend, seconds):
+    """Also those that have not begun, and as many as asyncio has threads for."""
+
+    async def play() -> None:
+        async with await AsyncSandbox.create(**backend) as box:
+            many = [asyncio.create_task(box.commands.run(["sleep", "50"], timeout=60)) for _ in range(40)]
+            await asyncio.sleep(seconds)
+            for each in many:
+                each.cancel()
+            ended = await asyncio.wait_for(asyncio.gather(*many, return_exceptions=True), 20)
+            assert all(isinstance(each, asyncio.CancelledError) for each in ended)
+            assert await box.commands.list() == []
+
+    asyncio.run(play())
+
+
+@pytest.mark.slow
 def test_matplotlib_figures_are_results():
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     with Sandbox.create(env={"MPLBACKEND": "agg"}) as box:
