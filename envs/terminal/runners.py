@@ -31,6 +31,7 @@ class Runners:
 
     Attributes:
         modules: whether they run a module with ``python -m``, which looks into the working directory first.
+        inline: whether they run code with ``python -c`` or on standard input, which does so too.
         project: whether they make a project of uv's in the working directory.
         environments: names of the virtual environments that they make.
         programs: names of programs that they install.
@@ -39,6 +40,7 @@ class Runners:
     """
 
     modules: bool = False
+    inline: bool = False
     project: bool = False
     environments: frozenset[str] = frozenset()
     programs: frozenset[str] = frozenset()
@@ -58,6 +60,7 @@ class Runners:
         made = {word.rstrip("/").rpartition("/")[2] for found in _ENVIRONMENT.findall(joined) for word in found.split()}
         return cls(
             bool(re.search(r"\bpython[\d.]*\s+(-\w+\s+)*-m\b", joined)),
+            bool(re.search(r"\bpython[\d.]*\s+(-\w+\s+)*(-\w*c\b|-\s|-$|<<)", joined, re.MULTILINE)),
             bool(re.search(r"\buv\s+init\b", joined)),
             frozenset(made | ({".venv"} if uses_uv else set())),
             frozenset(packages(script)),
@@ -92,12 +95,11 @@ def _imports(source: str) -> set[str]:
     return {word.lower() for word in words - sys.stdlib_module_names}
 
 
-def read_runners(folder: Path, script: str) -> Runners:
-    """What the tests in a folder use.
+def read_runners(sources: Iterable[Path], script: str) -> Runners:
+    """What tests use.
 
     Args:
-        folder: of the tests.
+        sources: of Python.
         script: that runs them.
     """
-    paths = sorted(path for path in folder.rglob("*.py") if path.is_file())
-    return Runners.of(script, (path.read_text(errors="replace") for path in paths))
+    return Runners.of(script, (path.read_text(errors="replace") for path in sources))
