@@ -89,6 +89,40 @@ def test_users_are_those_of_the_image(tmp_path):
         assert played(path, f"{command}; echo 42 > /app/answer.txt")[1] == 1.0
 
 
+@pytest.mark.parametrize("line", ["s/^nobody:x:65534:65534/nobody:x:0:0/", "1inobody:x:0:0::/:/bin/sh"])
+def test_tests_that_run_programs_as_another_user_do_so(line, tmp_path):
+    check = "[ $(su nobody -s /bin/sh -c 'id -u') = 0 ] || grep -q ^ann: /etc/passwd"
+    path = folders.write_task(
+        tmp_path, **{"tests/test.sh": f"{check}; echo $((1 - ($? > 0))) > /logs/verifier/reward.txt\n"}
+    )
+    assert played(path, f"sed -i '{line}' /etc/passwd; id nobody")[1] == 0.0
+    assert played(path, "useradd ann; usermod -aG sudo ann")[1] == 1.0
+
+
+CHECKS = {
+    "a script": "python3 /tests/check.py",
+    "-c": 'python3 -W ignore -c "$(cat /tests/check.py)"',
+    "standard input": "python3 - < /tests/check.py",
+    "standard input of its own": "python3 << END\n$(cat /tests/check.py)\nEND",
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_python_s_own_modules_come_before_the_agent_s(check, tmp_path):
+    dockerfile = "FROM ubuntu:24.04\nENV PYTHONPATH=/app/src\nWORKDIR /home/me/work\n"
+    files = {
+        "environment/Dockerfile": dockerfile,
+        "tests/check.py": "import json, mine\nassert open('answer.txt').read() == '42\\n'\n",
+        "tests/test.sh": f"#!/bin/bash\n{CHECKS[check]}\necho $((1 - ($? > 0))) > /logs/verifier/reward.txt\n",
+    }
+    path = folders.write_task(tmp_path, **files)
+    end = "echo 'import os; os._exit(0)'"
+    work = "mkdir -p /app/src; touch /app/src/mine.py"
+    cheats_ = "; ".join(f"{end} > {place}/{name}.py" for place in ("/app/src", ".") for name in ("json", "contextlib"))
+    assert played(path, f"{work}; {cheats_}")[1] == 0.0
+    assert played(path, f"{work}; {cheats_}; echo 42 > answer.txt")[1] == 1.0
+
+
 @pytest.mark.integration
 def test_programs_of_an_environment_on_the_path_are_the_image_s(tmp_path):
     dockerfile = (
