@@ -39,7 +39,7 @@ _ETC = re.compile(
 )
 _HOME = re.compile(
     r"/(\.bashrc|\.bash_\w+|\.profile|\.zsh\w*|\.zprofile|\.pam_environment|\.inputrc|\.pydistutils\.cfg|\.pip|\.pypirc|"
-    r"\.config/(pip|uv)|\.curlrc|\.wgetrc|\.netrc|\.local/share/uv|\.cache/(uv|pip))(/|$)"
+    r"\.config/(pip|uv)|\.curlrc|\.wgetrc|\.netrc|\.jq|\.sqliterc|\.local/share/uv|\.cache/(uv|pip))(/|$)"
 )
 #: What says which number a name is.
 _ACCOUNTS = frozenset({"/etc/passwd", "/etc/group"})

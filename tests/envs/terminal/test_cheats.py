@@ -59,10 +59,16 @@ def test_each_way_around_is_worth_nothing(cheat, style, tmp_path):
 
 @pytest.mark.parametrize(
     "program",
-    [pytest.param(each, marks=() if each == "a daemon" else pytest.mark.integration) for each in cheats.PROGRAMS],
+    [
+        pytest.param(each, marks=() if each in ("a daemon", "what is checked next") else pytest.mark.integration)
+        for each in cheats.PROGRAMS
+    ],
 )
 def test_a_program_under_test_does_not_say_what_came_of_it(program, tmp_path):
-    path = folders.write_task(tmp_path, "pip")
+    script = folders.SCRIPTS["pip"].replace("\nif", "\n[ $? -eq 0 ] || python3 /tests/next.py\nif")
+    if program != "what is checked next":
+        script = folders.SCRIPTS["pip"]
+    path = folders.write_task(tmp_path, "pip", **{"tests/test.sh": script, "tests/next.py": "1 / 0\n"})
     code = f"cat > /app/solution.py << 'END'\nprint(1, flush=True)\n{cheats.PROGRAMS[program]}\nEND"
     assert played(path, code)[1] == 0.0
 
@@ -78,6 +84,13 @@ def test_a_project_of_the_tests_has_no_dependencies_of_the_agent(tmp_path):
     project = "[project]\nname = 'a'\nversion = '1'\ndependencies = ['evil @ file:///app/evil-1-py3-none-any.whl']\n"
     command = f'python3 -c "{wheel}"; cat > /app/pyproject.toml << END\n{project}END'
     assert played(folders.write_task(tmp_path, "uv"), command)[1] == 0.0
+
+
+def test_uv_installs_no_project_of_the_agent_s_unless_the_tests_speak_of_one(tmp_path):
+    path = folders.write_task(tmp_path / "a", "uv venv")
+    assert played(path, cheats.PROJECT)[1] == 0.0
+    script = "#!/bin/sh\nuv run true; [ -e /app/pyproject.toml ]; echo $((1 - ($? > 0))) > /logs/verifier/reward.txt\n"
+    assert played(folders.write_task(tmp_path / "b", **{"tests/test.sh": script}), cheats.PROJECT)[1] == 1.0
 
 
 def test_users_are_those_of_the_image(tmp_path):
@@ -121,6 +134,12 @@ def test_python_s_own_modules_come_before_the_agent_s(check, tmp_path):
     cheats_ = "; ".join(f"{end} > {place}/{name}.py" for place in ("/app/src", ".") for name in ("json", "contextlib"))
     assert played(path, f"{work}; {cheats_}")[1] == 0.0
     assert played(path, f"{work}; {cheats_}; echo 42 > answer.txt")[1] == 1.0
+
+
+@pytest.mark.parametrize("name", [".jq", ".sqliterc"])
+def test_settings_of_what_tests_ask_are_not_the_agent_s(name, tmp_path):
+    script = f"[ -e ~/{name} ]; echo $((1 - ($? > 0))) > /logs/verifier/reward.txt\n"
+    assert played(folders.write_task(tmp_path, **{"tests/test.sh": script}), f"echo 42 > ~/{name}")[1] == 0.0
 
 
 @pytest.mark.integration
