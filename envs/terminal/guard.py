@@ -14,7 +14,7 @@ import sys
 import tarfile
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,10 +65,12 @@ class Guard:
     Args:
         image: that the agent began with.
         runners: what the tests run and load.
+        tests: names of their files, which they may copy to where the work is.
     """
 
-    def __init__(self, image: Image, runners: Runners | None = None):
+    def __init__(self, image: Image, runners: Runners | None = None, tests: Iterable[str] = ()):
         self.image, self.runners = image, runners or Runners()
+        self.tests = {name for name in tests if "." in name}
         found = [*_PATHS, *filter(None, image.env.get("PATH", "").split(":"))]
         self.paths = dict.fromkeys(os.path.normpath(path) for path in found)
         self.programs = {name for folder in self.paths for name in image.names(folder)}
@@ -111,6 +113,8 @@ class Guard:
         before = self.image.find(path)
         if tells_runners(name) or "__pycache__/sitecustomize" in path:
             return False
+        if name in self.tests and not member.isreg() and not (before is not None and before.is_dir()):
+            return False  # a folder or a link there would keep a copy of the tests away
         if not member.isdir() and (_WAYS.match(path) or name in ("site-packages", "dist-packages")):
             return False
         if before is not None and _is_folder(before) and not member.isdir():

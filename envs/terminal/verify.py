@@ -133,7 +133,8 @@ def verify(
     servers = listening(machine) if separate is None and talk_to_servers(verifier.files()) else []
     if not servers:
         machine.end_processes()
-    guard = Guard(image, read_runners(verifier.files("*.py"), _script(task, step)))
+    runners = read_runners(verifier.files("*.py"), _script(task, step))
+    guard = Guard(image, runners, (path.name for path in verifier.files()))
     grading = _Grading(task, step, separate or image, offline, limits)
     try:
         with temporary() as folder, carried(machine, servers) as tunnels:

@@ -93,6 +93,14 @@ def test_uv_installs_no_project_of_the_agent_s_unless_the_tests_speak_of_one(tmp
     assert played(folders.write_task(tmp_path / "b", **{"tests/test.sh": script}), cheats.PROJECT)[1] == 1.0
 
 
+@pytest.mark.parametrize("cheat", ["mkdir {0}", "ln -s /dev/null {0}", "mkdir d; ln -s d {0}"])
+def test_nothing_keeps_tests_from_being_copied_to_the_work(cheat, tmp_path):
+    script = folders.SCRIPTS["pip"].replace("/tests/test_outputs.py", ".").replace("pip", "cp /tests/*.py .; pip", 1)
+    path = folders.write_task(tmp_path, "pip", **{"tests/test.sh": script})
+    passing = "echo 'def test_nothing(): pass' > test_nothing.py"
+    assert played(path, f"{cheat.format('test_outputs.py')}; {passing}")[1] == 0.0
+
+
 def test_users_are_those_of_the_image(tmp_path):
     check = '#!/bin/sh\n[ "$(id -u) $HOME $USER" = "65534 /nonexistent nobody" ] && [ -s /app/answer.txt ]\n'
     toml, script = '[verifier]\nuser = "nobody"', f"{check}echo $((1 - $?)) > /logs/verifier/reward.txt\n"
