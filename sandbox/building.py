@@ -362,6 +362,10 @@ def _image_of_python() -> Image:
 def image_for(name: str, base: Base | None = None) -> Image:
     """What ``base`` knows by a name of a registry's, else the host's system if it can stand for that.
 
+    Args:
+        name: of the image.
+        base: an image for a name, or None if it knows none.
+
     Raises:
         UsageError: if there is no such image.
     """
