@@ -19,22 +19,27 @@ from rollenv.sandbox.errors import SandboxError
 from rollenv.sandbox.images import Image
 from rollenv.sandbox.layers import made, store
 from rollenv.sandbox.machine import LIMITS, PATH, Machine
-from rollenv.sandbox.offline import Offline
+from rollenv.sandbox.offline import Offline, with_files
 from rollenv.sandbox.offline.wheels import system_python
 from rollenv.sandbox.types import CommandResult, Limits
 from rollenv.sandbox.words import expand, split
 
 #: Images that the host's system can stand for, and what has to be there.
 KNOWN = (
-    (re.compile(r"(docker\.io/)?(library/)?(ubuntu|debian|buildpack-deps)(:[\w.-]+)?$"), "bash"),
-    (re.compile(r"(docker\.io/)?(library/)?python:(?P<python>3(\.\d+)?)(\.\d+)?(-[\w.-]+)?$"), "python3"),
-    (re.compile(r"(docker\.io/)?(library/)?gcc(:[\w.-]+)?$"), "gcc"),
-    (re.compile(r"ghcr\.io/laude-institute/t-bench/(ubuntu|python)[\w.-]*(:[\w.-]+)?$"), "bash"),
+    (re.compile(r"(ubuntu|debian|buildpack-deps)(:[\w.-]+)?"), "bash"),
+    (re.compile(r"python:(?P<python>3(\.\d+)?)(\.\d+)?(-[\w.-]+)?"), "python3"),
+    (re.compile(r"gcc(:[\w.-]+)?"), "gcc"),
+    (re.compile(r"ghcr\.io/laude-institute/t-bench/(ubuntu|python)[\w.-]*(:[\w.-]+)?"), "bash"),
 )
+#: What may stand around a name: where Docker's own images are had, and the digest of one build.
+_AROUND = re.compile(
+    r"^((index\.)?docker\.io/|public\.ecr\.aws/docker/|mirror\.gcr\.io/)?(library/)?|@sha256:[0-9a-f]+$"
+)
+_UV = re.compile(r"(ghcr\.io/astral-sh|(docker\.io/)?astral)/uv([:@][\w.:@-]+)?$")
 #: Names in a context that no image gets: answers that some task folders keep beside their files.
 HIDDEN = (".oracle",)
 #: Instructions that say how a container is run, which a machine is not.
-_NOTED = frozenset({"CMD", "ENTRYPOINT", "EXPOSE", "LABEL", "MAINTAINER", "STOPSIGNAL", "VOLUME", "HEALTHCHECK"})
+_NOTED = frozenset({"CMD", "ENTRYPOINT", "EXPOSE", "LABEL", "MAINTAINER", "STOPSIGNAL", "HEALTHCHECK"})
 #: Flags that can be followed here, by instruction; RUN's mounts are looked at one by one.
 _FLAGS = {
     "FROM": {"platform"}, "RUN": {"mount", "network"}, "COPY": {"from", "chown", "chmod", "link"},
@@ -72,6 +77,7 @@ def build(
     args: Mapping[str, str] | None = None,
     offline: Offline | None = None,
     hidden: Sequence[str] = HIDDEN,
+    ignored: Sequence[str] = (),
     limits: Limits = LIMITS,
     timeout: float = 600.0,
 ) -> Image:
@@ -87,6 +93,7 @@ def build(
         args: build arguments.
         offline: programs and wheels in place of the network.
         hidden: names in the context that are left out.
+        ignored: more lines for ``.dockerignore``.
         limits: of the machine that builds.
         timeout: seconds for each RUN.
 
@@ -100,26 +107,26 @@ def build(
     except (OSError, UsageError) as error:
         raise BuildError(f"{folder / dockerfile}: {error}") from error
     offline = offline or Offline()
-    offline.prepare([text])
-    builder = _Builder(folder, dockerfile, base, dict(args or {}), offline, tuple(hidden), limits, timeout)
+    offline.prepare(with_files(text, [folder]))
+    files = copying.Context(folder, dockerfile, hidden, ignored)
+    builder = _Builder(files, dockerfile, base, dict(args or {}), offline, limits, timeout)
     return builder.run(instructions)
 
 
 class _Builder:
     def __init__(
         self,
-        folder: Path,
+        context: copying.Context,
         name: str,
         base: Base | None,
         args: dict[str, str],
         offline: Offline,
-        hidden: tuple[str, ...],
         limits: Limits,
         timeout: float,
     ):
-        self.folder, self.name, self.base, self.given, self.offline = folder, name, base, args, offline
+        self.context, self.folder, self.name = context, context.folder, name
+        self.base, self.given, self.offline = base, args, offline
         self.limits, self.timeout = limits, timeout
-        self.context = copying.Context(folder, name, hidden)
         self.stages: list[_Stage] = []
         self.named: dict[str, _Stage] = {}
         self.globals: dict[str, str] = _platform()
@@ -177,13 +184,7 @@ class _Builder:
             for trigger in old.triggers:
                 self._do(stage, trigger)
         else:
-            image = (self.base(name) if self.base else None) or _standing_for(name)
-            if image is None:
-                raise UsageError(
-                    f"there is no image {name!r} here, and none can be pulled. The host's system "
-                    "stands for ubuntu, debian, buildpack-deps and python; give others with base= (Image.folder of a "
-                    "root file system, Image.archive of `docker export`)"
-                )
+            image = image_for(name, self.base)
             stage = _Stage(image, _key(_VERSION, name, str(image.mounts), _packages()))
         self.stages.append(stage)
         if alias:
@@ -193,7 +194,11 @@ class _Builder:
     def _do(self, stage: _Stage, step: Instruction) -> None:
         if step.name in _NOTED:
             return
-        if step.name == "RUN":
+        if step.name == "VOLUME":
+            words = step.listed() or split(step.text, step.escape)
+            places = [posixpath.join("/", self._expand(stage, step, word)) for word in words]
+            self._layer(stage, step, lambda machine: _make(machine, places), *places)
+        elif step.name == "RUN":
             self._run(stage, step)
         elif step.name in ("COPY", "ADD"):
             self._copy(stage, step)
@@ -318,13 +323,18 @@ class _Builder:
 
         return key, get, archives
 
+    def _other_image(self, name: str) -> Image | None:
+        if _UV.match(name) and (image := self.offline.uv()):
+            return image
+        return (self.base(name) if self.base else None) or _standing_for(name)
+
     def _from_stage(
         self, stage: _Stage, name: str, names: list[str]
     ) -> tuple[list[str], Callable[[], list[copying.Source]]]:
         """What it depends on, and the sources."""
         number = int(name) if name.isdecimal() else len(self.stages)
         other = self.stages[number] if number < len(self.stages) else self.named.get(name.lower())
-        image = other.image if other else (self.base(name) if self.base else None)
+        image = other.image if other else self._other_image(name)
         if image is None or other is stage:
             raise UsageError(f"there is no stage or image {name!r} before this one")
 
@@ -336,11 +346,44 @@ class _Builder:
         return [other.key if other else f"{name} {image.mounts}", *names], get
 
 
+def _image_of_python() -> Image:
+    """The host's system with a ``python``, which images of Python have."""
+    image = Image.host()
+    number = [place for place, _ in image.mounts].index("/usr")
+    target = store() / "layers" / f"python-{number}"
+    with made(target) as folder:
+        if folder is not None:
+            programs = folder / str(number) / "local/bin"
+            programs.mkdir(parents=True)
+            (programs / "python").symlink_to("/usr/bin/python3")
+    return image.over(target)
+
+
+def image_for(name: str, base: Base | None = None) -> Image:
+    """What ``base`` knows by a name of a registry's, else the host's system if it can stand for that.
+
+    Args:
+        name: of the image.
+        base: an image for a name, or None if it knows none.
+
+    Raises:
+        UsageError: if there is no such image.
+    """
+    image = (base(name) if base else None) or _standing_for(name)
+    if image is None:
+        raise UsageError(
+            f"there is no image {name!r} here, and none can be pulled. The host's system "
+            "stands for ubuntu, debian, buildpack-deps and python; give others with base= (Image.folder of a "
+            "root file system, Image.archive of `docker export`)"
+        )
+    return image
+
+
 def _standing_for(name: str) -> Image | None:
     if name == "scratch":
         raise UsageError("there is no shell in scratch to build with here")
     for pattern, program in KNOWN:
-        if match := pattern.match(name):
+        if match := pattern.fullmatch(_AROUND.sub("", name)):
             _require(name, program)
             wanted = match.groupdict().get("python") or ""
             if wanted and not f"{system_python()}.".startswith(f"{wanted}."):
@@ -348,7 +391,7 @@ def _standing_for(name: str) -> Image | None:
                     f"the host's system cannot stand for {name}: its Python is {system_python()}. Give a root file "
                     "system with base= (Image.folder, or Image.archive of `docker export`)"
                 )
-            return Image.host()
+            return _image_of_python() if "python" in name else Image.host()
     return None
 
 
@@ -356,6 +399,11 @@ def _require(name: str, program: str) -> None:
     """That the host's system has what the image would."""
     if not any(os.access(f"{folder}/{program}", os.X_OK) for folder in ("/usr/bin", "/bin", "/usr/local/bin")):
         raise UsageError(f"the host's system cannot stand for {name}: it has no {program} in /usr/bin")
+
+
+def _make(machine: Machine, places: list[str]) -> None:
+    for place in places:
+        copying.put(machine, [copying.NOTHING], place, True, "", "")
 
 
 def _packages() -> str:

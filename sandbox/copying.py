@@ -44,13 +44,15 @@ class Context:
         folder: on the host.
         dockerfile: its name there; ``NAME.dockerignore`` comes before ``.dockerignore``.
         hidden: names that are left out wherever they are.
+        ignored: lines that come after those of ``.dockerignore``.
     """
 
-    def __init__(self, folder: Path, dockerfile: str, hidden: Sequence[str]):
+    def __init__(self, folder: Path, dockerfile: str, hidden: Sequence[str], ignored: Sequence[str] = ()):
         self.folder, self.root, self.hidden = folder, folder.resolve(), hidden
         files = [folder / f"{dockerfile}.dockerignore", folder / ".dockerignore"]
         text = next((each.read_text("utf-8", "replace") for each in files if each.is_file()), "")
-        lines = [line.strip() for line in text.removeprefix("\ufeff").splitlines() if not line.startswith("#")]
+        given = [*text.removeprefix("\ufeff").splitlines(), *ignored]
+        lines = [line.strip() for line in given if not line.startswith("#")]
         self.rules = [
             (line.startswith("!"), re.compile(pattern(posixpath.normpath(line.lstrip("!").strip()).strip("/"))))
             for line in lines

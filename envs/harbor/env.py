@@ -17,11 +17,11 @@ from rollenv.envs.harbor.read import find_tasks, read_task
 from rollenv.envs.numbered import checked_index
 from rollenv.envs.terminal.base import Graded, Started, TerminalEnv
 from rollenv.envs.terminal.folder import Healthcheck, Step, TaskFolder, TaskFolderError
-from rollenv.envs.terminal.verify import SolutionNotPlayed, VerifierError, lacking, verify
+from rollenv.envs.terminal.verify import SolutionNotPlayed, lacking, verify
 from rollenv.errors import UnknownEnv
 from rollenv.needs import MACHINES
-from rollenv.sandbox import Image, Limits, Machine, SandboxError
-from rollenv.sandbox.building import HIDDEN, Base, BuildError, build
+from rollenv.sandbox import Image, Limits, Machine, NotFound, SandboxError, copying
+from rollenv.sandbox.building import HIDDEN, Base, BuildError, build, image_for
 from rollenv.sandbox.docker_images import docker_image
 from rollenv.sandbox.machine import LIMITS
 from rollenv.sandbox.network import AllowList
@@ -130,13 +130,19 @@ class HarborEnv(TerminalEnv):
         except BaseException:
             machine.kill()
             raise
-        return Started(self.part.instruction, machine, image.workdir, image.user)
+        return Started(self.part.instruction, machine, image.workdir, self._agent)
 
     def _built(self, task: TaskFolder) -> Image:
         """The task's image. Two that are the same are built once."""
         with _building:
             image = self._unconfigured(task)
-        return replace(image, workdir=task.workdir or image.workdir, user=task.user or image.user)
+        return replace(image, workdir=task.workdir or image.workdir)
+
+    @property
+    def _agent(self) -> str:
+        """The user who the agent is."""
+        assert self._image is not None
+        return self.part.user or self._image.user
 
     def _unconfigured(self, task: TaskFolder) -> Image:
         if task.dockerfile:
@@ -145,15 +151,19 @@ class HarborEnv(TerminalEnv):
                 task.dockerfile,
                 base=self.base,
                 offline=self.offline,
+                ignored=task.ignored,
                 limits=self._limits(task),
                 timeout=task.build_seconds,
             )
         if task.image:
-            found = self.base(task.image) if self.base else None
-            if found is None:
-                raise BuildError(f"{task.path}: there is no Dockerfile, and the image {task.image!r} cannot be pulled")
-            return found
+            return self._named(task, task.image)
         return replace(Image.host(), workdir="/app")
+
+    def _named(self, task: TaskFolder, name: str) -> Image:
+        try:
+            return image_for(name, self.base)
+        except UsageError as error:
+            raise BuildError(f"{task.path}: there is no Dockerfile, and {error}") from error
 
     def _limits(self, task: TaskFolder) -> Limits:
         given = self.given_limits or LIMITS
@@ -171,9 +181,8 @@ class HarborEnv(TerminalEnv):
         made = "mkdir -p /logs/agent /logs/verifier /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"
         machine.run(["/bin/sh", "-c", made], user="0", cwd="/")
         if task.kind == "tb" and not task.dockerfile:
-            for path in sorted(task.path.iterdir()):
-                if path.name not in ("task.yaml", "tests", "solution.sh", "run-tests.sh", *HIDDEN):
-                    machine.upload(path, f"/app/{path.name}" if path.is_dir() else "/app")
+            files = copying.Context(task.context, "", HIDDEN, task.ignored)
+            copying.put(machine, [files.source(task.context)], "/app", True, "", "")
         self._prepare_step(machine)
         if task.healthcheck is not None:
             _wait_until_healthy(machine, task.healthcheck, task)
@@ -183,10 +192,14 @@ class HarborEnv(TerminalEnv):
             place = machine.image.workdir
             machine.upload(self.part.setup, place)
             if (self.part.setup / "setup.sh").is_file():
-                done = machine.run(["bash", f"{place}/setup.sh"], timeout=self.task.build_seconds)
+                done = machine.run(["bash", f"{place}/setup.sh"], timeout=self.task.build_seconds, user=self._agent)
                 if done.exit_code != 0:
                     raise BuildError(f"{self.part.setup}/setup.sh failed: {(done.stdout + done.stderr)[-500:]}")
-                machine.run(["rm", "-f", f"{place}/setup.sh"])
+                machine.run(["rm", "-f", f"{place}/setup.sh"], user="0")
+        try:
+            machine.run(["/bin/sh", "-c", ":"], user=self._agent, cwd="/")
+        except NotFound as error:
+            raise BuildError(f"{self.task.name}: the agent is to be {self._agent!r}: {error}") from error
         if self.part.healthcheck is not None:
             _wait_until_healthy(machine, self.part.healthcheck, self.task)
         limit = self.part.agent_seconds if self.agent_timeout else None
@@ -224,17 +237,21 @@ class HarborEnv(TerminalEnv):
         return Graded(reward, reward >= 1.0, metrics, {"verifier": {**details, "left_out": verdict.left_out[:20]}})
 
     def _separate(self, step: Step) -> Image:
-        tests = step.verifier.tests
-        if not (tests / "Dockerfile").is_file():
-            raise VerifierError(f"{self.task.name}: the separate verifier has no {tests / 'Dockerfile'}")
+        dockerfile = step.verifier.find("Dockerfile")
         with _building:
-            return build(tests, base=self.base, offline=self.offline, limits=self._limits(self.task))
+            if dockerfile is not None:
+                return build(dockerfile.parent, base=self.base, offline=self.offline, limits=self._limits(self.task))
+            if step.verifier.image:
+                return self._named(self.task, step.verifier.image)
+        assert self._image is not None
+        return self._image
 
     def go_on(self, graded: Graded) -> bool:
         """To the next step, unless this one did not reach what it has to."""
         if self._at + 1 >= len(self.task.steps) or not self._passed:
             return False
         self._at += 1
+        self._shell.user = self._agent
         self._prepare_step(self.machine)
         graded.says = self.part.instruction
         return True
@@ -267,7 +284,9 @@ class HarborEnv(TerminalEnv):
 
     def _run_solution(self, command: str, seconds: float) -> str:
         """With the time that the task gives an agent."""
-        done = self.machine.run(["bash", "-c", command], timeout=max(seconds, self.part.agent_seconds or 0.0))
+        done = self.machine.run(
+            ["bash", "-c", command], timeout=max(seconds, self.part.agent_seconds or 0.0), user=self._agent
+        )
         self.spent += done.seconds
         self._solution_lacks = lacking(done.stdout + done.stderr)
         return done.stdout + done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +21,8 @@ from rollenv.envs.terminal.folder import (
 )
 from rollenv.needs import extra
 
+#: What a folder of Terminal-Bench's has beside the files of its image; a Dockerfile may still name some of it.
+_ANSWERS = ("solution.sh", "solution.yaml", "tests", "run-tests.sh", "task.yaml")
 #: The versions of task.toml that are known.
 VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4")
 
@@ -73,10 +76,10 @@ def read_harbor(path: Path) -> TaskFolder:
     environment, agent = fields.table("environment"), fields.table("agent")
     if (system := environment.text("os", "linux")) != "linux":
         raise TaskFolderError(f"{file}: environment.os is {system!r}; only linux can be run here")
-    context = path / "environment"
+    context, service = path / "environment", dict[str, Any]()
     compose = next((n for n in ("docker-compose.yaml", "docker-compose.yml") if (context / n).is_file()), "")
     if compose:
-        _require_one_service(context / compose)
+        service = _only_service(context / compose)
     strategy = fields.text("multi_step_reward_strategy", "mean")
     if strategy not in ("mean", "final"):
         fields.wrong("multi_step_reward_strategy", "mean or final")
@@ -87,13 +90,12 @@ def read_harbor(path: Path) -> TaskFolder:
         steps=tuple(_steps(path, fields)),
         context=context,
         dockerfile="Dockerfile" if (context / "Dockerfile").is_file() else "",
-        image=environment.text("docker_image"),
-        env=environment.variables("env"),
+        image=environment.text("docker_image") or service.get("image", ""),
+        env=service.get("env", {}) | environment.variables("env"),
         build_seconds=environment.some_seconds("build_timeout_sec", 600.0),
         memory_mb=environment.megabytes("memory_mb", "memory"),
         storage_mb=environment.megabytes("storage_mb", "storage"),
-        workdir=_workdir(environment),
-        user=_user(agent),
+        workdir=_workdir(environment) or service.get("workdir", ""),
         healthcheck=_healthcheck(environment),
         solution_env=fields.table("solution").variables("env"),
         **_network(environment, agent),
@@ -127,43 +129,54 @@ def _steps(path: Path, fields: Fields) -> Iterable[Step]:
 
 
 def _step(folder: Path, task: Fields, own: Fields, name: str) -> Step:
-    solution, setup = folder / "solution", folder / "workdir"
-    shared = task.table("verifier").data if own is not task else {}
+    solutions, setup = (folder / "solution", task.file.parent / "solution"), folder / "workdir"
     return Step(
         name=name,
         instruction=read_text(folder / "instruction.md"),
-        verifier=_verifier(folder, Fields(own.file, {**shared, **own.table("verifier").data}, "verifier"), task),
-        solution=solution if (solution / "solve.sh").is_file() else None,
+        verifier=_verifier(folder, task, own),
+        solution=next((each for each in solutions if (each / "solve.sh").is_file()), None),
+        user=_user(own.table("agent")) or _user(task.table("agent")),
         agent_seconds=own.table("agent").seconds("timeout_sec", task.table("agent").seconds("timeout_sec", None)),
         setup=setup if setup.is_dir() else None,
         min_reward=own.numbers("min_reward"),
         healthcheck=_healthcheck(own) if own is not task else None,
-        artifacts=tuple(_artifacts(own)) or tuple(_artifacts(task)),
+        artifacts=tuple(each for table in _levels(task, own) for each in _artifacts(table)),
     )
 
 
-def _verifier(folder: Path, fields: Fields, task: Fields) -> Verifier:
-    tests = folder / "tests"
-    if not tests.is_dir() and (task.file.parent / "tests").is_dir():
-        tests = task.file.parent / "tests"
-    if not (tests / "test.sh").is_file():
-        raise TaskFolderError(f"there is no {tests / 'test.sh'}, which grades the task")
-    mode = fields.text("environment_mode") or ("separate" if "environment" in fields.data else "shared")
-    if mode not in ("shared", "separate"):
-        fields.wrong("environment_mode", "shared or separate")
-    collect = (
-        Collect(_command(each), each.some_seconds("timeout_sec", 60.0), _user(each))
-        for each in fields.tables("collect")
-        if each.text("service", "main") == "main"
-    )
-    return Verifier(
-        tests=tests,
-        seconds=fields.some_seconds("timeout_sec", 600.0),
-        env=fields.variables("env"),
-        user=_user(fields),
+def _levels(task: Fields, step: Fields) -> tuple[Fields, ...]:
+    """The task's table, and a step's where it is another one."""
+    return (task,) if step is task else (task, step)
+
+
+def _verifier(folder: Path, task: Fields, own: Fields) -> Verifier:
+    """A step's says more than the task's, or something else."""
+    tables = [each.table("verifier") for each in _levels(task, own)]
+    mode, image, env, collect = "shared", "", dict[str, str](), list[Collect]()
+    for table in tables:
+        mode = table.text("environment_mode") or ("separate" if "environment" in table.data else mode)
+        if mode not in ("shared", "separate"):
+            table.wrong("environment_mode", "shared or separate")
+        env |= table.variables("env")
+        image = table.table("environment").text("docker_image") or image
+        collect += [
+            Collect(_command(each), each.some_seconds("timeout_sec", 60.0), _user(each))
+            for each in table.tables("collect")
+            if each.text("service", "main") == "main"
+        ]
+    merged = Fields(task.file, {key: value for table in tables for key, value in table.data.items()}, "verifier")
+    verifier = Verifier(
+        tests=tuple(each for each in dict.fromkeys((task.file.parent / "tests", folder / "tests")) if each.is_dir()),
+        seconds=merged.some_seconds("timeout_sec", 600.0),
+        env=merged.table("environment").variables("env") | env if mode == "separate" else env,
+        user=_user(merged),
         separate=mode == "separate",
+        image=image,
         collect=tuple(collect),
     )
+    if verifier.find("test.sh") is None:
+        raise TaskFolderError(f"there is no {folder / 'tests/test.sh'}, which grades the task")
+    return verifier
 
 
 def _user(fields: Fields) -> str:
@@ -207,13 +220,14 @@ def _artifacts(fields: Fields) -> Iterable[Artifact]:
     if not isinstance(listed, list):
         fields.wrong("artifacts", "a list of paths, or of tables with a source")
     for each in listed:
-        if isinstance(each, str):
-            yield Artifact(each, each)
-        elif isinstance(each, dict) and isinstance(each.get("source"), str):
-            if each.get("service", "main") == "main":
-                yield Artifact(each["source"], str(each.get("destination") or each["source"]))
-        else:
+        given = {"source": each} if isinstance(each, str) else each
+        if not isinstance(given, dict) or not isinstance(given.get("source"), str):
             fields.wrong("artifacts", "a list of paths, or of tables with a source")
+        elif given.get("service", "main") == "main":
+            source = f"/{given['source'].lstrip('/')}"
+            target = str(given.get("destination") or "")  # a relative one is of the results' folder, not of a machine
+            excluded = tuple(map(str, given.get("exclude") or ()))
+            yield Artifact(source, target if target.startswith("/") else source, excluded)
 
 
 # -- Terminal-Bench 1 ------------------------------------------------------------------------------------------------
@@ -235,15 +249,18 @@ def read_terminal_bench(path: Path) -> TaskFolder:
     tests, script = path / "tests", path / "run-tests.sh"
     if not tests.is_dir():
         raise TaskFolderError(f"there is no {tests}, which grades the task")
-    env: dict[str, str] = {}
+    service: dict[str, Any] = {}
     for name in ("docker-compose.yaml", "docker-compose.yml"):
         if (path / name).is_file():
-            env = _require_one_service(path / name)
+            service = _only_service(path / name)
+    env = service.get("env", {}) | {"TEST_DIR": "/tests"}
+    dockerfile = path / "Dockerfile"
+    said = read_text(dockerfile) if dockerfile.is_file() else ""
     verifier = Verifier(
-        tests=tests,
+        tests=(tests,),
         script="run-tests.sh" if script.is_file() else "",
         seconds=fields.some_seconds("max_test_timeout_sec", 60.0),
-        env={**env, "TEST_DIR": "/tests"},
+        env=env,
         writes_reward=False,
     )
     solution = path / "solution.sh"
@@ -261,8 +278,11 @@ def read_terminal_bench(path: Path) -> TaskFolder:
         kind="tb",
         steps=(step,),
         context=path,
-        dockerfile="Dockerfile" if (path / "Dockerfile").is_file() else "",
-        env={**env, "TEST_DIR": "/tests"},
+        ignored=tuple(each for each in _ANSWERS if not re.search(rf"^(COPY|ADD)\b.* (\./)?{each}\b", said, re.M)),
+        dockerfile=dockerfile.name if dockerfile.is_file() else "",
+        image=service.get("image", ""),
+        env=env,
+        workdir=service.get("workdir", ""),
         metadata={key: value for key, value in fields.data.items() if key not in known},
     )
 
@@ -276,8 +296,8 @@ def _yaml(file: Path) -> Any:
         raise TaskFolderError(f"{file} is no YAML: {error}") from error
 
 
-def _require_one_service(file: Path) -> dict[str, str]:
-    """The variables of the only service, without those that a runner of containers fills in.
+def _only_service(file: Path) -> dict[str, Any]:
+    """The ``env``, ``image`` and ``workdir`` of the only service, without what a runner of containers fills in.
 
     Raises:
         TaskFolderError: if there are several.
@@ -286,12 +306,15 @@ def _require_one_service(file: Path) -> dict[str, str]:
     if len(services.data) > 1:
         names = ", ".join(map(str, services.data))
         raise TaskFolderError(f"{file}: it has the services {names}; a machine here is one service")
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
     for each in services.data:
         service = services.table(each)
         given = service.data.get("environment") or {}
         if not isinstance(given, dict | list):
             service.wrong("environment", "a table or a list of variables")
         pairs = given.items() if isinstance(given, dict) else (str(item).partition("=")[::2] for item in given)
-        found |= {str(key): str(value) for key, value in pairs if "${" not in str(value)}
+        found["env"] = {str(key): str(value) for key, value in pairs if "${" not in str(value)}
+        image = "" if "build" in service.data else service.text("image")
+        texts = {"image": image, "workdir": service.text("working_dir")}
+        found |= {name: text for name, text in texts.items() if "${" not in text}
     return found

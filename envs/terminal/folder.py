@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,24 +47,36 @@ class Verifier:
     """How a task, or a step of one, is graded.
 
     Attributes:
-        tests: uploaded to /tests.
+        tests: folders that are uploaded to /tests, in order: the task's, and a step's over them.
         script: what runs there; "" for pytest on ``test_outputs.py``.
         seconds: until it is stopped.
         env: of the script.
         user: who runs it; "" for the image's.
-        separate: whether it has a machine of its own, built from the Dockerfile in ``tests``.
+        separate: whether it has a machine of its own, built from the Dockerfile in ``tests`` if there is one, else
+            from ``image`` or as the agent's.
+        image: of a registry; "" where none is named.
         collect: commands that gather what is graded.
         writes_reward: whether the script writes the reward; else its exit code is it.
     """
 
-    tests: Path
+    tests: tuple[Path, ...]
     script: str = "test.sh"
     seconds: float = 600.0
     env: Mapping[str, str] = field(default_factory=dict)
     user: str = ""
     separate: bool = False
+    image: str = ""
     collect: tuple[Collect, ...] = ()
     writes_reward: bool = True
+
+    def find(self, name: str) -> Path | None:
+        """A file of the tests by its name: a step's own comes before the task's."""
+        return next((tests / name for tests in reversed(self.tests) if (tests / name).is_file()), None)
+
+    def files(self, pattern: str = "*") -> Iterator[Path]:
+        """The tests' files whose names fit."""
+        for tests in self.tests:
+            yield from sorted(path for path in tests.rglob(pattern) if path.is_file())
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,8 @@ class Artifact:
 
     source: str
     destination: str
+    exclude: tuple[str, ...] = ()
+    """Patterns of names that are not given."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +97,8 @@ class Step:
     instruction: str
     verifier: Verifier
     solution: Path | None
+    user: str = ""
+    """The agent's; "" for the image's."""
     agent_seconds: float | None = None
     setup: Path | None = None
     min_reward: Mapping[str, float] = field(default_factory=dict)
@@ -100,13 +116,13 @@ class TaskFolder:
         kind: ``harbor`` or ``tb``.
         steps: one, or several that share a machine.
         context: what the Dockerfile copies from.
+        ignored: what no image is to have of it.
         dockerfile: its name there; "" where there is none.
         image: of a registry; "" where none is named.
         env: of everything that runs.
         build_seconds: for each instruction of the Dockerfile.
         memory_mb, storage_mb: that the task asks for.
         workdir: where commands start; "" for the image's.
-        user: the agent's; "" for the image's.
         solution_env: of the solution.
         network_mode: ``public``, ``no-network`` or ``allowlist``.
         allowed_hosts: the list.
@@ -120,13 +136,13 @@ class TaskFolder:
     steps: tuple[Step, ...]
     context: Path
     dockerfile: str
+    ignored: tuple[str, ...] = ()
     image: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     build_seconds: float = 600.0
     memory_mb: int | None = None
     storage_mb: int | None = None
     workdir: str = ""
-    user: str = ""
     healthcheck: Healthcheck | None = None
     solution_env: Mapping[str, str] = field(default_factory=dict)
     network_mode: str = "public"

@@ -14,7 +14,7 @@ import sys
 import tarfile
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,7 +23,7 @@ from rollenv.sandbox import Image, Machine
 from rollenv.sandbox.offline import OURS
 
 #: Where a grader puts its own.
-_OURS = ("/tests", "/solution", "/logs", *OURS)
+_OURS = ("/tests", "/solution", "/logs/verifier", *OURS)
 #: Folders of the system: what the image has there stays as it is.
 _SYSTEM = re.compile(r"^/(usr|bin|sbin|lib\w*)(/|$)")
 _PATHS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -35,15 +35,19 @@ _STANDARD = re.compile(r"/lib(64)?/python[\d.]*(\.zip)?(/|$)")
 _ETC = re.compile(
     r"^/etc/(ld\.so\.(preload|cache|conf)(\.d)?|profile(\.d)?|bash\.bashrc|bash_completion\.d|environment|zsh\w*|"
     r"inputrc|pip\.conf|xdg|uv|apt|dpkg|alternatives|wgetrc|curlrc|gitconfig|python[\d.]*|pam\.d|security|"
-    r"nsswitch\.conf|ssl/openssl\.cnf|gss|npmrc|perl)(/|$)"
+    r"nsswitch\.conf|ssl/openssl\.cnf|gss|npmrc|perl|login\.defs|default/su|sudo\.conf)(/|$)"
 )
 _HOME = re.compile(
     r"/(\.bashrc|\.bash_\w+|\.profile|\.zsh\w*|\.zprofile|\.pam_environment|\.inputrc|\.pydistutils\.cfg|\.pip|\.pypirc|"
-    r"\.config/(pip|uv)|\.curlrc|\.wgetrc|\.netrc|\.local/share/uv|\.cache/(uv|pip))(/|$)"
+    r"\.config/(pip|uv)|\.curlrc|\.wgetrc|\.netrc|\.jq|\.sqliterc|\.local/share/uv|\.cache/(uv|pip))(/|$)"
 )
-#: Folders of a home on the way to programs, packages and settings: links there would lead around what is said here.
+#: What says which number a name is.
+_ACCOUNTS = frozenset({"/etc/passwd", "/etc/group"})
+#: Folders on the way to programs, packages and settings of a home, and to the reward: links there would lead around
+#: what is said here.
 _WAYS = re.compile(
-    r"^/(root|home/[^/]+)/\.(local(/(bin|lib(/python[\d.]*)?|share(/uv)?))?|config(/(pip|uv))?|cache(/(pip|uv))?)$"
+    r"^/(root|home/[^/]+)/\.(local(/(bin|lib(/python[\d.]*)?|share(/uv)?))?|config(/(pip|uv))?|cache(/(pip|uv))?)$|"
+    r"^/logs(/agent|/artifacts)?$"
 )
 _COMPILED = re.compile(r"/__pycache__(/|$)|\.pyc$")
 _LIBRARY = re.compile(r"\.so(\.[\d.]+)?$")
@@ -61,15 +65,18 @@ class Guard:
     Args:
         image: that the agent began with.
         runners: what the tests run and load.
+        tests: names of their files, which they may copy to where the work is.
     """
 
-    def __init__(self, image: Image, runners: Runners | None = None):
+    def __init__(self, image: Image, runners: Runners | None = None, tests: Iterable[str] = ()):
         self.image, self.runners = image, runners or Runners()
+        self.tests = {name for name in tests if "." in name}
         found = [*_PATHS, *filter(None, image.env.get("PATH", "").split(":"))]
         self.paths = dict.fromkeys(os.path.normpath(path) for path in found)
         self.programs = {name for folder in self.paths for name in image.names(folder)}
         self.prefixes = self._prefixes()
         self.packages = {top_level(name) for folder in self._sites() for name in image.names(folder)}
+        self.searched = {os.path.normpath(path) for path in image.env.get("PYTHONPATH", "").split(":") if path}
         self.left_out: list[str] = []
         """Paths that were not kept."""
         self._closed: set[str] = set()  # folders that were not
@@ -106,6 +113,8 @@ class Guard:
         before = self.image.find(path)
         if tells_runners(name) or "__pycache__/sitecustomize" in path:
             return False
+        if name in self.tests and not member.isreg() and not (before is not None and before.is_dir()):
+            return False  # a folder or a link there would keep a copy of the tests away
         if not member.isdir() and (_WAYS.match(path) or name in ("site-packages", "dist-packages")):
             return False
         if before is not None and _is_folder(before) and not member.isdir():
@@ -114,6 +123,8 @@ class Guard:
             return False
         if self._is_system(path):
             return self._of_system(path, name, member, before is not None)
+        if path in _ACCOUNTS and _renumbered(_read(contents), before):
+            return False
         if _ETC.match(path) or (_HOME.search(path) and path.startswith(("/root/", "/home/"))):
             return False
         if "/.local/bin/" in path or path.rpartition("/")[0] in self.paths:
@@ -164,10 +175,14 @@ class Guard:
         made = self.runners.environments | (_PROJECT if self.runners.project else frozenset())
         if name in made and f"{self.image.workdir.rstrip('/')}/".startswith(f"{folder}/"):
             return True
-        module = self.runners.modules and (member.isdir() or name.endswith((".py", ".pyc", ".so")))
-        if not module or path.count("/") != 2:
+        if not member.isdir() and not name.endswith((".py", ".pyc", ".so")):
             return False
-        return stem in sys.stdlib_module_names or self.runners.loads(stem, stem.lower() in self.packages)
+        working = path.count("/") == 2 or folder == self.image.workdir
+        if self.runners.modules and working and stem in sys.stdlib_module_names:
+            return True
+        if folder not in self.searched and not (working and (self.runners.modules or self.runners.inline)):
+            return False
+        return self.runners.loads(stem, stem.lower() in self.packages)
 
 
 def _read(contents: IO[bytes] | None) -> bytes | None:
@@ -183,6 +198,25 @@ def _settings(text: bytes | None) -> Any:
         return object() if text is None else tool.get("pytest")
     except (ValueError, AttributeError, RecursionError):
         return object()
+
+
+def _renumbered(text: bytes | None, before: Path | None) -> bool:
+    """Whether the system's users or groups have other numbers than before: tests may run programs as them."""
+    if text is None:
+        return True
+    old = before.read_bytes() if before and before.is_file() and not before.is_symlink() else b""
+    new = _numbers(text)
+    return any(
+        new.get(name, numbers) != numbers
+        for name, numbers in _numbers(old).items()
+        if not (numbers[0].isdigit() and 1000 <= int(numbers[0]) < 60000)  # people's may be changed
+    )
+
+
+def _numbers(text: bytes) -> dict[bytes, list[bytes]]:
+    """The numbers of accounts by name; of several lines with a name the first counts."""
+    lines = [line.split(b":") for line in reversed(text.splitlines()) if line.count(b":") >= 3]
+    return {fields[0]: fields[2 : 4 if len(fields) > 4 else 3] for fields in lines}
 
 
 def tells_runners(name: str) -> bool:

@@ -22,6 +22,9 @@ _PROGRAMS = re.compile(
     r"(node|perl|pip|py\.test|pypy|pytest|python|uv|uvx)[\d.]*)$"
 )
 _IMPORT = re.compile(r"^\s*(?:from\s+(\w+)[\w.]*\s+import\b|import\s+([\w., ]+))", re.MULTILINE)
+_OF_PROJECT = re.compile(
+    r"pyproject|\buv\s+sync\b|\binstall\b[^\n;&|]*\s['\"]?\.{1,2}(/|\[|['\"]?(\s|$))", re.MULTILINE
+)
 _ENVIRONMENT = re.compile(r"\b(?:uv\s+venv|-m\s+venv|virtualenv)((?:\s+[\w./$~=-]+)*)")
 
 
@@ -31,7 +34,9 @@ class Runners:
 
     Attributes:
         modules: whether they run a module with ``python -m``, which looks into the working directory first.
-        project: whether they make a project of uv's in the working directory.
+        inline: whether they run code with ``python -c`` or on standard input, which does so too.
+        project: whether they make a project of uv's in the working directory, or uv runs them there, which installs a
+            project that it finds, and they do not speak of one.
         environments: names of the virtual environments that they make.
         programs: names of programs that they install.
         installed: names of Python packages that they install.
@@ -39,6 +44,7 @@ class Runners:
     """
 
     modules: bool = False
+    inline: bool = False
     project: bool = False
     environments: frozenset[str] = frozenset()
     programs: frozenset[str] = frozenset()
@@ -53,12 +59,14 @@ class Runners:
             script: of the shell, that runs them.
             sources: of Python.
         """
-        joined = script.replace("\\\n", " ")
+        joined, sources = script.replace("\\\n", " "), list(sources)
+        spoken_of = any(_OF_PROJECT.search(each) for each in (joined, *sources))
         uses_uv = bool(re.search(r"\buvx?\b", joined))
         made = {word.rstrip("/").rpartition("/")[2] for found in _ENVIRONMENT.findall(joined) for word in found.split()}
         return cls(
             bool(re.search(r"\bpython[\d.]*\s+(-\w+\s+)*-m\b", joined)),
-            bool(re.search(r"\buv\s+init\b", joined)),
+            bool(re.search(r"\bpython[\d.]*\s+(-\w+\s+)*(-\w*c\b|-\s|-$|<<)", joined, re.MULTILINE)),
+            bool(re.search(r"\buv\s+init\b" if spoken_of else r"\buv\s+(init|run)\b", joined)),
             frozenset(made | ({".venv"} if uses_uv else set())),
             frozenset(packages(script)),
             frozenset(top_level(re.split(r"[\[=<>!~]", each)[0]) for each in requirements(script)),
@@ -92,12 +100,11 @@ def _imports(source: str) -> set[str]:
     return {word.lower() for word in words - sys.stdlib_module_names}
 
 
-def read_runners(folder: Path, script: str) -> Runners:
-    """What the tests in a folder use.
+def read_runners(sources: Iterable[Path], script: str) -> Runners:
+    """What tests use.
 
     Args:
-        folder: of the tests.
+        sources: of Python.
         script: that runs them.
     """
-    paths = sorted(path for path in folder.rglob("*.py") if path.is_file())
-    return Runners.of(script, (path.read_text(errors="replace") for path in paths))
+    return Runners.of(script, (path.read_text(errors="replace") for path in sources))

@@ -6,21 +6,25 @@ import contextlib
 import json
 import math
 import re
+import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 
-from rollenv.envs.terminal.folder import Step, TaskFolder
+from rollenv.envs.terminal.folder import Artifact, Step, TaskFolder, Verifier
 from rollenv.envs.terminal.guard import Guard, tells_runners
 from rollenv.envs.terminal.runners import read_runners
 from rollenv.envs.terminal.services import carried, listening, talk_to_servers
 from rollenv.sandbox import CommandResult, Image, Limits, Machine, NotFound, SandboxDied, SandboxError
 from rollenv.sandbox.layers import temporary
 from rollenv.sandbox.machine import LIMITS, PATH
-from rollenv.sandbox.offline import FIRST_MODULES, NOTES, Offline
+from rollenv.sandbox.offline import FIRST_MODULES, NOTES, Offline, with_files
 
 _LOGS = "/logs/verifier"
+#: Where agents may put what is to be looked at; a separate verifier always gets it.
+_PUBLISHED = Artifact("/logs/artifacts", "/logs/artifacts")
 _MOST = 1 << 20
 _SHOWN = 4000
 #: What tests and solutions print that could not be set up without a network.
@@ -121,14 +125,16 @@ def verify(
     """
     offline = offline or Offline()
     verifier = step.verifier
-    offline.prepare(path.read_text(errors="replace") for path in sorted(verifier.tests.glob("*.sh")))
+    scripts = [path.read_text(errors="replace") for path in verifier.files("*.sh")]
+    offline.prepare(text for script in scripts for text in with_files(script, verifier.tests))
     for hook in verifier.collect:
         with contextlib.suppress(NotFound):  # an agent that removes the shell leaves nothing to gather
             machine.run(hook.command, user=hook.user or None, timeout=hook.timeout, env=dict(task.env))
-    servers = listening(machine) if separate is None and talk_to_servers(verifier.tests) else []
+    servers = listening(machine) if separate is None and talk_to_servers(verifier.files()) else []
     if not servers:
         machine.end_processes()
-    guard = Guard(image, read_runners(verifier.tests, _script(task, step)))
+    runners = read_runners(verifier.files("*.py"), _script(task, step))
+    guard = Guard(image, runners, (path.name for path in verifier.files()))
     grading = _Grading(task, step, separate or image, offline, limits)
     try:
         with temporary() as folder, carried(machine, servers) as tunnels:
@@ -167,8 +173,7 @@ class _Grading:
     ) -> Verdict:
         with Machine.create(start, limits=self.limits, shown=self.offline.shown(), tunnels=tunnels) as grader:
             artifacts(grader)
-            user, about = _account(self.image, self.step.verifier.user or start.user)
-            return _run(self.task, self.step, grader, self.offline, user, about)
+            return _run(self.task, self.step, grader, self.image, self.offline)
 
     def comes_to_a_result(self) -> bool:
         """Whether tests can be run where no agent has been: then it is the agent's work that keeps them from it."""
@@ -181,7 +186,7 @@ class _Grading:
 
 def _hand_over(machine: Machine, grader: Machine, step: Step, folder: Path) -> None:
     """Give a separate verifier what it is to look at. A link in its place may lead anywhere, so it is not given."""
-    for i, artifact in enumerate(step.artifacts):
+    for i, artifact in enumerate((_PUBLISHED, *step.artifacts)):
         source, target = artifact.source.rstrip("/"), artifact.destination.rstrip("/") or "/"
         place = folder / str(i)
         try:
@@ -190,18 +195,29 @@ def _hand_over(machine: Machine, grader: Machine, step: Step, folder: Path) -> N
                 machine.download(source, place)
         except NotFound:
             continue
+        except SandboxError as error:
+            raise VerifierError(f"{source} could not be handed over: {error}") from error
         if kind == "dir":
-            for path in place.rglob("*"):
-                if tells_runners(path.name) and not path.is_dir():
-                    path.unlink()
+            for path in list(place.rglob("*")):
+                if _fits(path.relative_to(place), artifact.exclude):
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+                elif tells_runners(path.name) and not path.is_dir():
+                    path.unlink(missing_ok=True)
             grader.upload(place, target)
         elif (found := place / source.rpartition("/")[2]).is_file():
             parent, _, name = target.rpartition("/")
             grader.upload(found.rename(place / name), parent or "/")
 
 
+def _fits(name: Path, patterns: Sequence[str]) -> bool:
+    """Whether a name below a folder, or the end of it, fits a pattern, as tar's ``--exclude`` has it."""
+    ends = ["/".join(name.parts[i:]) for i in range(len(name.parts))]
+    return any(fnmatch(end, pattern) for pattern in patterns for end in ends)
+
+
 def _script_file(task: TaskFolder, step: Step) -> Path:
-    return (step.verifier.tests if task.kind == "harbor" else task.path) / step.verifier.script
+    name = step.verifier.script
+    return (step.verifier.find(name) if task.kind == "harbor" and name else None) or task.path / name
 
 
 def _script(task: TaskFolder, step: Step) -> str:
@@ -222,17 +238,20 @@ def _account(image: Image, user: str) -> tuple[str, dict[str, str]]:
     return user, {}
 
 
-def _run(
-    task: TaskFolder, step: Step, grader: Machine, offline: Offline, user: str, about: Mapping[str, str]
-) -> Verdict:
+def _run(task: TaskFolder, step: Step, grader: Machine, image: Image, offline: Offline) -> Verdict:
     verifier = step.verifier
+    user, about = _account(image, verifier.user or grader.image.user)
     root = {"user": "0", "cwd": "/"}
-    made = f"rm -rf {_LOGS} /tests && mkdir -p {_LOGS} /logs/agent /logs/artifacts /tests && mkdir -m 1777 -p {NOTES}"
+    baked = image.find(f"/tests/{verifier.script}") if verifier.separate else None
+    script = baked or _script_file(task, step)
+    made = f"rm -rf {_LOGS} {'' if baked else '/tests'} && mkdir -p {_LOGS} /logs/agent /logs/artifacts /tests"
+    made += f" && chown 0:0 /logs && chmod 755 /logs && mkdir -m 1777 -p {NOTES}"
     done = grader.run(["/bin/sh", "-c", f"{made} && chmod 777 {_LOGS}"], **root)
     if done.exit_code != 0:
         raise VerifierError(f"{task.name}: the grading machine could not be prepared: {done.stderr.strip()[-500:]}")
-    grader.upload(verifier.tests, "/tests")
-    command = _command(task, verifier.script, grader)
+    for tests in verifier.tests if baked is None else ():
+        grader.upload(tests, "/tests")
+    command = _command(task, script, grader)
     env = {**task.env, **verifier.env, **offline.env(task.env.get("PATH") or grader.image.env.get("PATH", PATH))}
     given = env.get("PYTHONPATH") or grader.image.env.get("PYTHONPATH")
     env |= {**about, "PYTHONPATH": ":".join(filter(None, (FIRST_MODULES, given)))}
@@ -241,10 +260,12 @@ def _run(
         grader.end_processes()
         output = (done.stdout + done.stderr)[-_SHOWN:]
         rewards = _rewards(task, step, grader, done) if verifier.writes_reward else _by_exit_code(done)
-        early = _ended_early(grader) or _was_changed(grader, _script_file(task, step))
+        early = _ended_early(grader) or _was_changed(grader, script)
         failed = _note(grader, "failed")
     except SandboxDied as error:
         raise VerifierError(f"{task.name}: the grading machine ended while the tests ran: {error}") from error
+    except NotFound as error:
+        raise VerifierError(f"{task.name}: the tests could not be started: {error}") from error
     timed_out = done.error is not None and done.error.name == "Timeout"
     why = failed.strip().rpartition("\n")[2] or lacking(done.stdout + done.stderr)
     if why and not timed_out and all(value <= 0 for value in rewards.values()):
@@ -254,20 +275,16 @@ def _run(
     return Verdict(rewards, output, timed_out, ended_early=early)
 
 
-def _command(task: TaskFolder, script: str, grader: Machine) -> list[str]:
+def _command(task: TaskFolder, script: Path, grader: Machine) -> list[str]:
     """What runs the tests."""
-    if not script:
+    if not script.is_file():
         install = "python3 -m pytest --version > /dev/null 2>&1 || pip install --quiet pytest || exit 1"
         return ["bash", "-c", f"{install}; exec python3 -m pytest /tests/test_outputs.py -rA"]
     if task.kind == "tb":
-        grader.upload(task.path / script, "/tests")
+        grader.upload(script, "/tests")
     grader.run(["/bin/sh", "-c", "chmod +x /tests/*.sh"], user="0", cwd="/")
-    return ["bash", "-c", f'exec "/tests/{script}"' if _has_shebang(task, script) else f'exec bash "/tests/{script}"']
-
-
-def _has_shebang(task: TaskFolder, script: str) -> bool:
-    paths = [step.verifier.tests / script for step in task.steps] + [task.path / script]
-    return any(path.is_file() and path.read_bytes()[:2] == b"#!" for path in paths)
+    has_shebang = script.read_bytes()[:2] == b"#!"
+    return ["bash", "-c", f'exec {"" if has_shebang else "bash "}"/tests/{script.name}"']
 
 
 # -- what they said --------------------------------------------------------------------------------------------------
@@ -282,7 +299,7 @@ def _by_exit_code(done: CommandResult) -> dict[str, float]:
 
 def _rewards(task: TaskFolder, step: Step, grader: Machine, done: CommandResult) -> dict[str, float]:
     """reward.json, else reward.txt, as Harbor reads them; before them the one that the tests speak of."""
-    for name in sorted(("reward.json", "reward.txt"), key=lambda name: not _mention(step.verifier.tests, name)):
+    for name in sorted(("reward.json", "reward.txt"), key=lambda name: not _mention(step.verifier, name)):
         path = f"{_LOGS}/{name}"
         try:
             text = grader.files._perform("read", path, max_bytes=_MOST).decode("utf-8", "replace")
@@ -296,9 +313,9 @@ def _rewards(task: TaskFolder, step: Step, grader: Machine, done: CommandResult)
     raise RewardMissing(f"{task.name}: the tests wrote no {_LOGS}/reward.txt or reward.json. They said: {_end(done)}")
 
 
-def _mention(tests: Path, name: str) -> bool:
+def _mention(tests: Verifier, name: str) -> bool:
     """Whether tests name a file. If not, code that they run may have written it."""
-    files = (path for path in tests.rglob("*") if path.is_file() and path.stat().st_size <= _MOST)
+    files = (path for path in tests.files() if path.stat().st_size <= _MOST)
     return any(name.encode() in path.read_bytes() for path in files)
 
 

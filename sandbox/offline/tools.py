@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from rollenv.sandbox.images import Image
 from rollenv.sandbox.layers import made, store
 from rollenv.sandbox.offline.debs import Debs, packages
 from rollenv.sandbox.offline.wheels import ALWAYS, Wheels, requirements
@@ -51,6 +52,15 @@ class Offline:
         """Folders to show in the machine."""
         programs = _programs(self.wheels.find("uv"))
         return {PLACE: str(programs), WHEELS: str(self.wheels.folder), DEBS: str(self.debs.folder)}
+
+    def uv(self) -> Image | None:
+        """An image with uv in its root, as its makers publish one; None where there is no wheel of it."""
+        real = _programs(self.wheels.find("uv")) / "real"
+        target = store() / "layers" / f"uv-{real.parent.name}"
+        with made(target) as folder:
+            if folder is not None and real.is_dir():
+                shutil.copytree(real, folder / "0")
+        return Image.host().over(target) if real.is_dir() else None
 
     def env(self, path: str) -> dict[str, str]:
         """The environment in which the programs come first, on top of the machine's PATH."""

@@ -10,8 +10,9 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rollenv.sandbox.layers import store
@@ -31,6 +32,11 @@ _VALUES_TOO = frozenset(
     {"--extra-index-url", "-f", "--find-links", "-t", "--target", "--prefix", "--root", "-d", "--group"}
 )
 _WITH = frozenset({"--with", "-w", "--from"})
+#: A list of requirements, and an installation of a folder.
+_LISTS = re.compile(r"\s(?:-r|--requirements?)[\s=]*([^\s;&|]+)")
+_PROJECTS = re.compile(
+    r"\bpip[\d.]* install\b[^\n;&|]*\s['\"]?\.{1,2}/?[\w./]*(\[|['\"]?(\s|$))|\buv sync\b", re.MULTILINE
+)
 _SECONDS = 300.0
 
 
@@ -112,6 +118,27 @@ def system_python() -> str:
 def requirements(script: str) -> list[str]:
     """The packages that a shell script or Dockerfile installs with pip, uv or uvx."""
     return list(dict.fromkeys(name for words in commands(script) for name in _of_command(words)))
+
+
+def with_files(script: str, folders: Iterable[Path]) -> Iterator[str]:
+    """A script, and what the files say that it installs from: lists of requirements, and projects.
+
+    Args:
+        script: of the shell, or a Dockerfile.
+        folders: where such files may be.
+    """
+    yield script
+    names = {Path(name.strip("\"'")).name for name in _LISTS.findall(script)}
+    names |= {"pyproject.toml"} if _PROJECTS.search(script) else set()
+    for path in sorted(path for folder in folders for path in folder.rglob("*") if path.name in names):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            text = path.read_text()
+            if path.name == "pyproject.toml":
+                project = tomllib.loads(text)
+                needed = project.get("build-system", {}).get("requires", [])
+                text = "\n".join([*needed, *project.get("project", {}).get("dependencies", [])])
+            for line in text.splitlines():
+                yield "pip install " + re.sub(r"\s*([=<>!~,]+)\s*", r"\1", line.partition(";")[0])
 
 
 def commands(script: str) -> Iterator[list[str]]:

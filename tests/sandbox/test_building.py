@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from pathlib import Path
 from unittest import mock
 
@@ -14,7 +15,8 @@ import pytest
 from rollenv.sandbox import Image, Limits, Machine, layers
 from rollenv.sandbox.building import BuildError, build
 from rollenv.sandbox.dockerfile import parse
-from rollenv.sandbox.offline import Debs, Offline, Wheels, packages, requirements
+from rollenv.sandbox.offline import Debs, Offline, Wheels, packages, requirements, with_files
+from rollenv.sandbox.offline.wheels import system_python
 from rollenv.sandbox.words import expand
 
 SMALL = Limits(seconds=60, memory_mb=512, processes=64, disk_mb=64, files=5000)
@@ -156,6 +158,45 @@ def test_what_cannot_be_built_says_why_and_where(dockerfile, says, built):
     with pytest.raises(BuildError) as caught:
         built(dockerfile, timeout=2.0)
     assert says in str(caught.value)
+
+
+def test_what_images_of_python_and_volumes_have(built):
+    dockerfile = (
+        f"FROM docker.io/library/python:{system_python()}-slim@sha256:{'a' * 64}\nRUN python -c 'print(1)' > /x\n"
+    )
+    assert built(f"{dockerfile}VOLUME /data /more\n", "cat /x; python -c 'print(2)'; ls -d /data /more") == (
+        "1\n2\n/data\n/more\n"
+    )
+
+
+@pytest.fixture
+def with_uv(tmp_path):
+    """In place of the network, with something for uv."""
+    (tmp_path / "wheels").mkdir()
+    with zipfile.ZipFile(tmp_path / "wheels/uv-1-py3-none-any.whl", "w") as archive:
+        for name in ("uv", "uvx"):
+            archive.writestr(f"uv-1.data/scripts/{name}", f"#!/bin/sh\necho {name} $*\n")
+    return Offline(Wheels(tmp_path / "wheels", fetch=False))
+
+
+def test_uv_is_had_from_its_image_and_its_installer(built, with_uv):
+    copied = "FROM ubuntu\nCOPY --from=ghcr.io/astral-sh/uv:0.7 /uv /uvx /bin/\n"
+    installed = "RUN curl -LsSf https://astral.sh/uv/install.sh | sh\n"
+    said = built(copied + installed, "uv a; uvx b; ~/.local/bin/uv c", offline=with_uv)
+    assert said == "uv a\nuvx b\nuv c\n"
+
+
+def test_uv_takes_the_python_that_is_here_and_environments_by_their_path(built, with_uv):
+    lines = (
+        "pip install -p 3.13 x",
+        "pip install --python=3.13 x",
+        "pip install --python /tmp x",
+        "run -p 3.13 python -p 3",
+    )
+    runs = "".join(f"RUN uv {line} >> /said\n" for line in lines)
+    assert built(f"FROM ubuntu\n{runs}", "cat /said", offline=with_uv).splitlines() == [
+        "uv pip install x", "uv pip install x", "uv pip install --python /tmp x", "uv run python -p 3",
+    ]  # fmt: skip
 
 
 def test_layers_are_cached_by_what_they_depend_on(built):
@@ -319,6 +360,27 @@ def test_parsing_keeps_line_numbers_and_expands_variables():
 )
 def test_what_scripts_install(script, wanted):
     assert requirements(script) == wanted
+
+
+LISTED = "# needed\na==1  # why\nb >= 2, < 3 ; python_version > '3'\n-r more.txt\n"
+PROJECT = "[build-system]\nrequires = ['hatchling']\n[project]\ndependencies = ['c>=1']\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "wanted"),
+    [
+        ("RUN pip install --no-cache-dir -r /tmp/needs.txt", ["a==1", "b>=2,<3"]),
+        ("uv pip install --requirement='needs.txt' d", ["d", "a==1", "b>=2,<3"]),
+        ("pip install -e '.[dev]' && true", ["hatchling", "c>=1"]),
+        ("cd /app; uv sync --frozen", ["hatchling", "c>=1"]),
+        ("pip install d", ["d"]),
+    ],
+)
+def test_what_files_that_scripts_install_from_list(script, wanted, tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/needs.txt").write_text(LISTED)
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    assert [name for text in with_files(script, [tmp_path]) for name in requirements(text)] == wanted
 
 
 @pytest.fixture(scope="module")

@@ -59,10 +59,16 @@ def test_each_way_around_is_worth_nothing(cheat, style, tmp_path):
 
 @pytest.mark.parametrize(
     "program",
-    [pytest.param(each, marks=() if each == "a daemon" else pytest.mark.integration) for each in cheats.PROGRAMS],
+    [
+        pytest.param(each, marks=() if each in ("a daemon", "what is checked next") else pytest.mark.integration)
+        for each in cheats.PROGRAMS
+    ],
 )
 def test_a_program_under_test_does_not_say_what_came_of_it(program, tmp_path):
-    path = folders.write_task(tmp_path, "pip")
+    script = folders.SCRIPTS["pip"].replace("\nif", "\n[ $? -eq 0 ] || python3 /tests/next.py\nif")
+    if program != "what is checked next":
+        script = folders.SCRIPTS["pip"]
+    path = folders.write_task(tmp_path, "pip", **{"tests/test.sh": script, "tests/next.py": "1 / 0\n"})
     code = f"cat > /app/solution.py << 'END'\nprint(1, flush=True)\n{cheats.PROGRAMS[program]}\nEND"
     assert played(path, code)[1] == 0.0
 
@@ -80,6 +86,21 @@ def test_a_project_of_the_tests_has_no_dependencies_of_the_agent(tmp_path):
     assert played(folders.write_task(tmp_path, "uv"), command)[1] == 0.0
 
 
+def test_uv_installs_no_project_of_the_agent_s_unless_the_tests_speak_of_one(tmp_path):
+    path = folders.write_task(tmp_path / "a", "uv venv")
+    assert played(path, cheats.PROJECT)[1] == 0.0
+    script = "#!/bin/sh\nuv run true; [ -e /app/pyproject.toml ]; echo $((1 - ($? > 0))) > /logs/verifier/reward.txt\n"
+    assert played(folders.write_task(tmp_path / "b", **{"tests/test.sh": script}), cheats.PROJECT)[1] == 1.0
+
+
+@pytest.mark.parametrize("cheat", ["mkdir {0}", "ln -s /dev/null {0}", "mkdir d; ln -s d {0}"])
+def test_nothing_keeps_tests_from_being_copied_to_the_work(cheat, tmp_path):
+    script = folders.SCRIPTS["pip"].replace("/tests/test_outputs.py", ".").replace("pip", "cp /tests/*.py .; pip", 1)
+    path = folders.write_task(tmp_path, "pip", **{"tests/test.sh": script})
+    passing = "echo 'def test_nothing(): pass' > test_nothing.py"
+    assert played(path, f"{cheat.format('test_outputs.py')}; {passing}")[1] == 0.0
+
+
 def test_users_are_those_of_the_image(tmp_path):
     check = '#!/bin/sh\n[ "$(id -u) $HOME $USER" = "65534 /nonexistent nobody" ] && [ -s /app/answer.txt ]\n'
     toml, script = '[verifier]\nuser = "nobody"', f"{check}echo $((1 - $?)) > /logs/verifier/reward.txt\n"
@@ -87,6 +108,46 @@ def test_users_are_those_of_the_image(tmp_path):
     accounts = "echo 65534:x:0:0::/app/home:/bin/sh > /etc/passwd; echo nobody:x:0:0::/app/home:/bin/sh >> /etc/passwd"
     for command in ("true", accounts, "rm /etc/passwd"):
         assert played(path, f"{command}; echo 42 > /app/answer.txt")[1] == 1.0
+
+
+@pytest.mark.parametrize("line", ["s/^nobody:x:65534:65534/nobody:x:0:0/", "1inobody:x:0:0::/:/bin/sh"])
+def test_tests_that_run_programs_as_another_user_do_so(line, tmp_path):
+    check = "[ $(su nobody -s /bin/sh -c 'id -u') = 0 ] || grep -q ^ann: /etc/passwd"
+    path = folders.write_task(
+        tmp_path, **{"tests/test.sh": f"{check}; echo $((1 - ($? > 0))) > /logs/verifier/reward.txt\n"}
+    )
+    assert played(path, f"sed -i '{line}' /etc/passwd; id nobody")[1] == 0.0
+    assert played(path, "useradd ann; usermod -aG sudo ann")[1] == 1.0
+
+
+CHECKS = {
+    "a script": "python3 /tests/check.py",
+    "-c": 'python3 -W ignore -c "$(cat /tests/check.py)"',
+    "standard input": "python3 - < /tests/check.py",
+    "standard input of its own": "python3 << END\n$(cat /tests/check.py)\nEND",
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_python_s_own_modules_come_before_the_agent_s(check, tmp_path):
+    dockerfile = "FROM ubuntu:24.04\nENV PYTHONPATH=/app/src\nWORKDIR /home/me/work\n"
+    files = {
+        "environment/Dockerfile": dockerfile,
+        "tests/check.py": "import json, mine\nassert open('answer.txt').read() == '42\\n'\n",
+        "tests/test.sh": f"#!/bin/bash\n{CHECKS[check]}\necho $((1 - ($? > 0))) > /logs/verifier/reward.txt\n",
+    }
+    path = folders.write_task(tmp_path, **files)
+    end = "echo 'import os; os._exit(0)'"
+    work = "mkdir -p /app/src; touch /app/src/mine.py"
+    cheats_ = "; ".join(f"{end} > {place}/{name}.py" for place in ("/app/src", ".") for name in ("json", "contextlib"))
+    assert played(path, f"{work}; {cheats_}")[1] == 0.0
+    assert played(path, f"{work}; {cheats_}; echo 42 > answer.txt")[1] == 1.0
+
+
+@pytest.mark.parametrize("name", [".jq", ".sqliterc"])
+def test_settings_of_what_tests_ask_are_not_the_agent_s(name, tmp_path):
+    script = f"[ -e ~/{name} ]; echo $((1 - ($? > 0))) > /logs/verifier/reward.txt\n"
+    assert played(folders.write_task(tmp_path, **{"tests/test.sh": script}), f"echo 42 > ~/{name}")[1] == 0.0
 
 
 @pytest.mark.integration

@@ -8,7 +8,14 @@ import task_folders as folders
 import rollenv
 from rollenv.envs.harbor.read import find_tasks, read_task
 from rollenv.envs.terminal.folder import TaskFolderError
-from rollenv.envs.terminal.verify import RewardEmpty, RewardMissing, RewardUnreadable, SolutionNotPlayed, TestsNotSetUp
+from rollenv.envs.terminal.verify import (
+    RewardEmpty,
+    RewardMissing,
+    RewardUnreadable,
+    SolutionNotPlayed,
+    TestsNotSetUp,
+    VerifierError,
+)
 from rollenv.errors import UnknownEnv
 from rollenv.sandbox import Limits
 from rollenv.sandbox.building import BuildError
@@ -214,6 +221,74 @@ def test_steps(strategy, rewards, tmp_path):
     assert play(path, "true")[1] == rewards[2]
 
 
+GRADES = "echo $((1 - ($? > 0))) > /logs/verifier/reward.txt\n"
+
+
+def test_steps_have_what_the_task_has_and_more(tmp_path):
+    toml = (
+        '[verifier]\nenv = {A = "1", B = "1"}\n[[verifier.collect]]\ncommand = "touch /app/by-task"\n'
+        '[[steps]]\nname = "one"\nagent = {user = "nobody"}\nverifier = {env = {B = "2"}, collect = '
+        '[{command = "touch /app/by-step"}]}\n[[steps]]\nname = "two"\n'
+    )
+    files = {
+        "environment/Dockerfile": "FROM ubuntu:24.04\nWORKDIR /app\nRUN chmod 777 .\n",
+        "tests/helper.sh": 'done_by() { [ "$(cat /app/who)" = $1 ] && [ -e /app/by-task ]; }\n',
+        "tests/test.sh": ". /tests/helper.sh; done_by nobody && [ -e /tests/extra -a -e /app/by-step -a $A$B = 12 ]; "
+        + GRADES,
+        "steps/one/instruction.md": "one",
+        "steps/one/tests/extra": "",
+        "steps/two/instruction.md": "two",
+        "steps/two/tests/test.sh": f". /tests/helper.sh; done_by root && [ $A$B = 11 ]; {GRADES}",
+        "solution/solve.sh": "rm -f /app/who; id -un > /app/who\n",
+    }
+    assert play(folders.write_task(tmp_path, toml=toml, **files))[1] == 1.0
+
+
+@pytest.mark.parametrize("by", ["docker_image", "compose"])
+def test_an_image_that_the_host_can_stand_for_needs_no_dockerfile(by, tmp_path):
+    toml = '[environment]\ndocker_image = "ubuntu:24.04"' if by == "docker_image" else ""
+    solve = "[ $PWD$A = /srvb ] && mkdir /app; echo 42 > /app/answer.txt\n"
+    compose = "services:\n  main:\n    image: debian:12\n    working_dir: /srv\n    environment: {A: b}\n"
+    files = {"environment/docker-compose.yaml": compose, "solution/solve.sh": solve} if by == "compose" else {}
+    path = folders.write_task(tmp_path, toml=toml, **files)
+    (path / "environment/Dockerfile").unlink()
+    assert play(path)[1] == 1.0
+
+
+@pytest.mark.parametrize("who", ["agent", "image", "verifier"])
+def test_a_user_who_is_not_there_is_an_error(who, tmp_path):
+    toml = f'[{who}]\nuser = "ghost"' if who != "image" else ""
+    dockerfile = "FROM ubuntu:24.04\nWORKDIR /app\n" + ("USER ghost\n" if who == "image" else "")
+    with pytest.raises(VerifierError if who == "verifier" else BuildError, match="ghost"):
+        play(folders.write_task(tmp_path, toml=toml, **{"environment/Dockerfile": dockerfile}), "true")
+
+
+@pytest.mark.parametrize("mode", ["shared", "separate"])
+def test_what_an_agent_publishes_is_there_for_the_tests(mode, tmp_path):
+    toml = f'[verifier]\nenvironment_mode = "{mode}"\n[[verifier.collect]]\ncommand = "cp answer.txt /logs/artifacts"'
+    path = folders.write_task(tmp_path, toml=toml, **{"tests/test.sh": f"grep 42 /logs/artifacts/answer.txt; {GRADES}"})
+    assert play(path)[1] == 1.0
+    cheat = "mkdir -p /app/l/verifier; echo 1 > /app/l/verifier/reward.txt; rm -rf /logs; ln -s /app/l /logs"
+    assert play(path, cheat)[1] == 0.0
+    assert play(path, "chmod 777 /logs; chown nobody /logs /logs/artifacts; echo 41 > answer.txt")[1] == 0.0
+
+
+def test_a_separate_verifier_s_image_may_hold_the_tests_and_artifacts_come_where_they_were(tmp_path):
+    path = folders.write_task(
+        tmp_path,
+        toml='artifacts = [{source = "/app", destination = "work", exclude = ["*.log", "deep/x"]}]\n'
+        '[verifier.environment]\nenv = {A = "1"}',
+        **{
+            "tests/Dockerfile": "FROM ubuntu:24.04\nCOPY . /tests\n"
+            "RUN echo 42 > /tests/made && sed -i s/DIFF/cmp/ /tests/test.sh\n",
+            "tests/test.sh": "DIFF /tests/made /app/answer.txt && [ $A = 1 -a ! -e /app/a.log -a ! -e /app/deep/x ]; "
+            + GRADES,
+        },
+    )
+    assert play(path, "mkdir deep; touch a.log deep/x; echo 42 > answer.txt")[1] == 1.0
+    assert play(path, "echo 41 > answer.txt")[1] == 0.0
+
+
 def test_a_verifier_with_a_machine_of_its_own(tmp_path):
     path = folders.write_task(
         tmp_path,
@@ -363,6 +438,16 @@ def test_terminal_bench_with_a_script_and_an_answer_in_its_folder(tmp_path):
     env = opened(path, "tb")
     env.reset()
     assert env.step("find / -name '*oracle*' -not -path '/usr/*' 2> /dev/null; ls -a")[0].split() == [".", ".."]
+    env.close()
+
+
+@pytest.mark.parametrize("dockerfile", ["FROM ubuntu:24.04\nWORKDIR /app\nCOPY . .\nRUN mkdir /tests\n", ""])
+def test_no_answer_of_terminal_bench_comes_with_the_folder(dockerfile, tmp_path):
+    files = {"deep/.oracle/answer": "42", "deep/data.txt": "here", "run-tests.sh": "true\n"}
+    env = opened(terminal_bench(tmp_path, **files, **({"Dockerfile": dockerfile} if dockerfile else {})), "tb")
+    env.reset()
+    names = env.step("find . -type f | sort")[0].split()
+    assert [name for name in names if name != "./Dockerfile"] == ["./deep/data.txt"]
     env.close()
 
 

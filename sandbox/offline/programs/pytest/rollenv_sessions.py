@@ -1,7 +1,7 @@
 """A plugin of pytest's: notes that a session has begun, and that it came to its end. Sessions in sessions do not count.
 
 At its end it kills what was started meanwhile, so that no program under test outlives the tests and changes what is
-said of them.
+said of them. A session in which files of the tests were changed does not come to its end.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ from typing import Any
 _NOTES = "/run/rollenv/sessions"
 _MARK = "ROLLENV_SESSION"
 _there: "set[int]" = set()
+_tests: "dict[str, bytes]" = {}
 
 
 def _note(word: str, what: str) -> None:
@@ -49,11 +50,22 @@ def _running() -> "set[int]":
     return found
 
 
+def _sources() -> "dict[str, bytes]":
+    """Programs among the tests."""
+    found = {}
+    for folder, _, names in os.walk("/tests"):
+        for path in (os.path.join(folder, name) for name in names if name.endswith((".py", ".sh"))):
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                found[path] = file.read(1 << 20)
+    return found
+
+
 def pytest_configure(config: Any) -> None:
     """A session begins; workers of pytest-xdist are not counted."""
     if not hasattr(config, "workerinput"):
         begin("")
         _there.update(_running())
+        _tests.update(_sources())
 
 
 def pytest_unconfigure(config: Any) -> None:
@@ -67,4 +79,6 @@ def pytest_unconfigure(config: Any) -> None:
         for number in new:
             with contextlib.suppress(OSError):
                 os.kill(number, signal.SIGKILL)
-    end("")
+    now = _sources()
+    if all(now.get(path, text) == text for path, text in _tests.items()):
+        end("")

@@ -1,14 +1,40 @@
 """Python runs this at its start: what runs tests is loaded before the folders that an agent may have filled."""
 
-import contextlib
 import os
 import site
 import sys
-from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _STANDARD = os.path.dirname(os.__file__)
 _ZIPPED = os.path.join(os.path.dirname(_STANDARD), f"python{sys.version_info[0]}{sys.version_info[1]}.zip")
+_OWN = [_ZIPPED, _STANDARD, os.path.join(_STANDARD, "lib-dynload")]
+sys.path.sort(key=lambda path: (path != _HERE, path not in _OWN))  # before anything else is imported
+
+import contextlib  # noqa: E402
+from typing import Any  # noqa: E402
+
+
+class _OwnFirst:
+    """Finds Python's own modules where they are, whatever lies in the folder that a test's script starts in."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        if path is None and name in getattr(sys, "stdlib_module_names", ()):
+            return sys.meta_path[-1].find_spec(name, _OWN, target)
+        return None
+
+
+def _is_of_tests() -> bool:
+    """Whether a test's script runs: a file of theirs, or what is given with ``-c``, ``-m`` or on standard input."""
+    words = iter(getattr(sys, "orig_argv", [])[1:])
+    for word in words:
+        if not word.startswith("-"):
+            return bool(os.path.realpath(word).startswith("/tests/"))
+        if word in ("-W", "-X"):
+            next(words, None)
+        elif word[1:2] not in ("W", "X", "-") and ("c" in word or "m" in word):
+            return True
+    return True
 
 
 def _installed() -> list[str]:
@@ -56,4 +82,6 @@ _added = [path for path in sys.path if not _is_trusted(path)]
 sys.path[:] = [path for path in sys.path if _is_trusted(path)]
 if _runs_pytest():
     _load_runner()
+elif _is_of_tests():
+    sys.meta_path.insert(-1, _OwnFirst)
 sys.path += _added  # folders that a .pth names come last
