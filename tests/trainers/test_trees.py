@@ -11,12 +11,14 @@ import pytest
 import torch
 import transformers as hf
 from test_policies import TASK, gradients, trajectory
+from torch.utils.checkpoint import checkpoint
 
 from rollenv.rollout.types import Group
 from rollenv.trainers import losses
 from rollenv.trainers.config import load_config
 from rollenv.trainers.experience import Experience, experience, micro_batches
 from rollenv.trainers.objective import Objective
+from rollenv.trainers.policies import attention
 from rollenv.trainers.policies.attention import Row, bounds, by_shape
 from rollenv.trainers.policies.base import Outputs
 from rollenv.trainers.policies.critic import Critic
@@ -210,6 +212,44 @@ def test_a_kernel_for_many_lengths_is_told_where_segments_and_their_paths_are():
         weights = (q @ k.transpose(1, 2) / 2).masked_fill(~visible, -torch.inf).softmax(-1)
         parts.append((weights @ v).transpose(0, 1))
     torch.testing.assert_close(by_shape(runs, query, key, value, None), torch.cat(parts))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_attention_gets_the_type_of_the_products(name, monkeypatch):
+    """Kernels for many lengths take nothing else, and rotated queries and keys would be float32."""
+    kinds = set()
+
+    def attend(runs, query, key, value, scaling):
+        kinds.update((query.dtype, key.dtype, value.dtype))
+        return by_shape(runs, query, key, value, scaling)
+
+    policy = LocalPolicy(MODELS[name](True), precision=torch.bfloat16)
+    assert policy.packs
+    monkeypatch.setattr(attention, "by_shape", attend)
+    policy.backward(policy.logprobs(pack(batch("turn"), range(4), share=True)).logprobs.sum())
+    assert kinds == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_kernel_can_be_tried_inside_a_checkpointed_layer(grouped, monkeypatch):
+    """What is saved for the trial's gradients is none of the layer's."""
+    monkeypatch.setattr(attention, "by_one_kernel", by_shape)
+    attention.varlen_works.cache_clear()
+    weight, works = torch.randn(4, 4, requires_grad=True), []
+
+    def layer(states):
+        states = (states @ weight).tanh()
+        works.append(attention.varlen_works(torch.device("cpu"), torch.bfloat16, 16, grouped))
+        return (states @ weight).sum()
+
+    with torch.autocast("cpu", torch.bfloat16):
+        out = checkpoint(layer, torch.randn(4, 4, requires_grad=True), use_reentrant=False)
+    out.backward()
+    assert works == [True, True]
+    attention.varlen_works.cache_clear()
+    with torch.inference_mode():
+        assert attention.varlen_works(torch.device("cpu"), torch.bfloat16, 16, grouped)
+    attention.varlen_works.cache_clear()
 
 
 @pytest.mark.parametrize(
