@@ -23,6 +23,7 @@ from rollenv.trainers.policies.attention import Row, bounds, by_shape
 from rollenv.trainers.policies.base import Outputs
 from rollenv.trainers.policies.critic import Critic
 from rollenv.trainers.policies.local import LocalPolicy
+from rollenv.trainers.policies.lora import Lora
 from rollenv.trainers.policies.packed import pack
 
 WORDS = 40
@@ -228,6 +229,19 @@ def test_attention_gets_the_type_of_the_products(name, monkeypatch):
     monkeypatch.setattr(attention, "by_shape", attend)
     policy.backward(policy.logprobs(pack(batch("turn"), range(4), share=True)).logprobs.sum())
     assert kinds == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_another_rounding_is_no_other_attention(wrong, monkeypatch):
+    """Adapters train beside weights of few digits, and kernels of GPUs do not round alike."""
+
+    def attend(runs, query, key, value, scaling):
+        out = by_shape(runs, query.float(), key.float(), value.float(), scaling).to(query.dtype)
+        return out.roll(1, 0) if wrong else out
+
+    monkeypatch.setattr(attention, "by_shape", attend)
+    model = model_of("qwen3").bfloat16()
+    assert LocalPolicy(model, lora=Lora(2), precision=torch.bfloat16).packs is not wrong
 
 
 @pytest.mark.parametrize("grouped", [False, True])
