@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import random
 
@@ -242,6 +243,28 @@ def test_another_rounding_is_no_other_attention(wrong, monkeypatch):
     monkeypatch.setattr(attention, "by_shape", attend)
     model = model_of("qwen3").bfloat16()
     assert LocalPolicy(model, lora=Lora(2), precision=torch.bfloat16).packs is not wrong
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("size", [64, 128, 192, 256])
+def test_a_kernel_is_used_that_rounds_otherwise_but_none_that_is_wrong(size, grouped, monkeypatch):
+    def kernel(late, runs, query, key, value, scaling):
+        """Probabilities are rounded before they are summed, as FlashAttention does."""
+        out, ends = [], bounds(runs)
+        key, value = (t.repeat_interleave(len(query) // len(t), 0) for t in (key, value))
+        for i in range(len(ends[0]) - 1):
+            own, path = (slice(end[i], end[i + 1]) for end in ends)
+            q, k, v = query[:, own].float(), key[:, path].float(), value[:, path].float()
+            hidden = ~torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(k.shape[1] - q.shape[1] - late)
+            weights = (q @ k.transpose(1, 2) * size**-0.5).masked_fill(hidden, -1e9).softmax(-1).bfloat16()
+            out.append((weights.float() @ v).bfloat16())
+        return torch.cat(out, 1).transpose(0, 1)
+
+    for late, works in ((0, True), (1, False)):
+        monkeypatch.setattr(attention, "by_one_kernel", functools.partial(kernel, late))
+        attention.varlen_works.cache_clear()
+        assert attention.varlen_works(torch.device("cpu"), torch.bfloat16, size, grouped) is works
+    attention.varlen_works.cache_clear()
 
 
 @pytest.mark.parametrize("grouped", [False, True])
