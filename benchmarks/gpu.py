@@ -41,8 +41,17 @@ from rollenv.trainers.policies.packed import pack
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
 
-#: Dense bfloat16 FLOP/s of devices, by a part of their names.
-PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
+#: Dense bfloat16 FLOP/s of devices, by a part of their names, the first that fits.
+PEAKS = {
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H200 NVL": 835e12,
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "4090": 165e12,
+}
 
 SIZES: dict[str, PreTrainedConfig] = {
     "0.1B": Qwen2Config(
