@@ -41,8 +41,17 @@ from rollenv.trainers.policies.packed import pack
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
 
-#: Dense bfloat16 FLOP/s of devices, by a part of their names.
-PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
+#: Dense bfloat16 FLOP/s of devices, by a part of their names, the first that fits.
+PEAKS = {
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H200 NVL": 835e12,
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "4090": 165e12,
+}
 
 SIZES: dict[str, PreTrainedConfig] = {
     "0.1B": Qwen2Config(
@@ -206,14 +215,21 @@ def flops(config: PreTrainedConfig, data: Experience) -> float:
 
 def padded(policy: LocalPolicy, data: Experience, most: int) -> None:
     """A step as trainers do it that pad: rows of equal length, a mask, logits of the response tokens."""
+    before = policy.model.config._attn_implementation
+    policy.model.set_attn_implementation("sdpa")
+    try:
+        padded_step(policy, data, most)
+    finally:  # also where there is not enough memory: other rows are measured after this one
+        policy.model.set_attn_implementation(before)
+
+
+def padded_step(policy: LocalPolicy, data: Experience, most: int) -> None:
     order = sorted(range(len(data.inputs)), key=lambda i: len(data.inputs[i]))
     rows: list[list[int]] = [[]]
     for i in order:
         if rows[-1] and (len(rows[-1]) + 1) * len(data.inputs[i]) > most:
             rows.append([])
         rows[-1].append(i)
-    before = policy.model.config._attn_implementation
-    policy.model.set_attn_implementation("sdpa")
     for row in rows:
         longest = max(len(data.inputs[i]) for i in row)
         ids = torch.zeros(len(row), longest, dtype=torch.int64)
@@ -231,7 +247,6 @@ def padded(policy: LocalPolicy, data: Experience, most: int) -> None:
             loss = score(policy, states, torch.cat([torch.from_numpy(t) for t in targets]).to(policy.device), len(data))
         policy.backward(loss)
     policy.step(1e-6)
-    policy.model.set_attn_implementation(before)
 
 
 def score(policy: LocalPolicy, states: torch.Tensor, targets: torch.Tensor, n: int) -> torch.Tensor:
@@ -278,6 +293,7 @@ def updates(name: str, scale: Scale, device: Device) -> list[list[object]]:
                 shown = f"{shape[0]}/{shape[1]}"
                 recompute = "yes" if checkpointing else "no"
                 body.append([name, recompute, shown, kind, f"{raw / unique if kind == 'tree' else 1:.2f}", *told])
+        del policy, steps, step  # before the next one is made
     return body
 
 
@@ -335,7 +351,8 @@ def playing(name: str, scale: Scale, device: Device, folder: Path) -> list[objec
     model = build(config, device)
     tokenizer = build_tokenizer(["a few words\n" * 9], 300, chat=True)
     LocalAgent(model, tokenizer, StepPrompt("{state}")).save(folder)
-    vllm = vllm_per_second(folder, scale)
+    with device.clean():  # vLLM wants most of the memory that this process does not hold
+        vllm = vllm_per_second(folder, scale)
     with device.clean():
         local = drawn_per_second(LocalEngine(model, frozenset()), scale, device)
     policy = LocalPolicy(model, precision=device.dtype)

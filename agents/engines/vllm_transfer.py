@@ -68,14 +68,17 @@ class Transfer:
         Raises:
             UsageError: the engine refused the transfer.
         """
-        self._source.weights = [(name, tensor.detach().cuda()) for name, tensor in weights]
+        device = next((tensor.device for _, tensor in weights if tensor.is_cuda), torch.device("cuda"))
         try:
-            if self._engine is None:
-                self._engine = WeightTransferTrainerFactory.trainer_init(
-                    self._about(), client=self.client, source=self._source
-                )
-            self._engine.send_weights()
+            with torch.cuda.device(device):  # a thread of its own begins with the first GPU, whichever is trained on
+                self._source.weights = [(name, tensor.detach().to(device)) for name, tensor in weights]
+                if self._engine is None:
+                    self._engine = WeightTransferTrainerFactory.trainer_init(
+                        self._about(), client=self.client, source=self._source
+                    )
+                self._engine.send_weights()
         except Exception as error:
+            self._engine = None  # the next one begins anew, also where vLLM was started again
             raise UsageError(
                 f"vLLM did not take weights by {self.kind}: {type(error).__name__}: {error}; without "
                 "weight_transfer_config they go through Ray's object store or a folder"

@@ -1,7 +1,12 @@
 """The local engine: sessions share a batch, caches and new weights, and none of it changes what they are told."""
 
 import asyncio
+import contextlib
+import importlib
 import random
+import sys
+import types
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -407,3 +412,57 @@ def test_one_batch_can_fail_while_others_go_on(model):
         return await good
 
     assert asyncio.run(one_bad()).ids == alone(model, prompt(5), Sampling(1.0, 20), 0, frozenset()).ids
+
+
+@pytest.fixture
+def transfers(monkeypatch):
+    """The module that sends weights to vLLM, with vLLM and GPUs left out; and what becomes of the engines it starts."""
+    base = "vllm.distributed.weight_transfer"
+    sent, devices = [], []
+
+    class Engine:
+        def send_weights(self):
+            sent.append(self)
+            if len(sent) == 2:
+                raise RuntimeError("the other side has ended")
+
+    def device(where):
+        devices.append(where)
+        return contextlib.nullcontext()
+
+    anything = SimpleNamespace(trainer_init=lambda *_, **__: Engine())
+    names = {
+        "vllm": (),
+        "vllm.distributed": (),
+        base: ("HTTPVLLMWeightSyncClient", "WeightTransferTrainerFactory"),
+        f"{base}.base": ("ParamMeta",),
+        f"{base}.ipc_engine": ("IPCTrainerInitInfo",),
+        f"{base}.nccl_engine": ("NCCLTrainerInitInfo",),
+        "vllm.utils": (),
+        "vllm.utils.network_utils": ("get_ip", "get_open_port"),
+    }
+    for name, members in names.items():
+        module = types.ModuleType(name)
+        vars(module).update(dict.fromkeys(members, anything))
+        monkeypatch.setitem(sys.modules, name, module)
+    sys.modules[f"{base}.base"].WeightSource = object
+    sys.modules[f"{base}.ipc_engine"].IPCTrainerInitInfo = SimpleNamespace
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device", device)
+    yield importlib.import_module("rollenv.agents.engines.vllm_transfer"), sent, devices
+    sys.modules.pop("rollenv.agents.engines.vllm_transfer")
+
+
+def test_weights_go_to_vllm_from_the_gpu_that_they_are_on_and_anew_after_a_failure(transfers):
+    """A thread begins with the first GPU, whichever the process trains on."""
+    module, sent, devices = transfers
+    where = torch.device("cuda", 3)
+    weight = SimpleNamespace(is_cuda=True, device=where, detach=lambda: weight, to=lambda device: (weight, device))
+    transfer = module.Transfer("ipc", SimpleNamespace())
+    transfer.send([("a", weight)])
+    with pytest.raises(UsageError, match="the other side has ended"):
+        transfer.send([("a", weight)])
+    transfer.send([("a", weight)])
+    assert devices == [where] * 3
+    assert sent[0] is sent[1]
+    assert sent[2] is not sent[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import random
 
@@ -11,16 +12,19 @@ import pytest
 import torch
 import transformers as hf
 from test_policies import TASK, gradients, trajectory
+from torch.utils.checkpoint import checkpoint
 
 from rollenv.rollout.types import Group
 from rollenv.trainers import losses
 from rollenv.trainers.config import load_config
 from rollenv.trainers.experience import Experience, experience, micro_batches
 from rollenv.trainers.objective import Objective
+from rollenv.trainers.policies import attention
 from rollenv.trainers.policies.attention import Row, bounds, by_shape
 from rollenv.trainers.policies.base import Outputs
 from rollenv.trainers.policies.critic import Critic
 from rollenv.trainers.policies.local import LocalPolicy
+from rollenv.trainers.policies.lora import Lora
 from rollenv.trainers.policies.packed import pack
 
 WORDS = 40
@@ -210,6 +214,79 @@ def test_a_kernel_for_many_lengths_is_told_where_segments_and_their_paths_are():
         weights = (q @ k.transpose(1, 2) / 2).masked_fill(~visible, -torch.inf).softmax(-1)
         parts.append((weights @ v).transpose(0, 1))
     torch.testing.assert_close(by_shape(runs, query, key, value, None), torch.cat(parts))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_attention_gets_the_type_of_the_products(name, monkeypatch):
+    """Kernels for many lengths take nothing else, and rotated queries and keys would be float32."""
+    kinds = set()
+
+    def attend(runs, query, key, value, scaling):
+        kinds.update((query.dtype, key.dtype, value.dtype))
+        return by_shape(runs, query, key, value, scaling)
+
+    policy = LocalPolicy(MODELS[name](True), precision=torch.bfloat16)
+    assert policy.packs
+    monkeypatch.setattr(attention, "by_shape", attend)
+    policy.backward(policy.logprobs(pack(batch("turn"), range(4), share=True)).logprobs.sum())
+    assert kinds == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_another_rounding_is_no_other_attention(wrong, monkeypatch):
+    """Adapters train beside weights of few digits, and kernels of GPUs do not round alike."""
+
+    def attend(runs, query, key, value, scaling):
+        out = by_shape(runs, query.float(), key.float(), value.float(), scaling).to(query.dtype)
+        return out.roll(1, 0) if wrong else out
+
+    monkeypatch.setattr(attention, "by_shape", attend)
+    model = model_of("qwen3").bfloat16()
+    assert LocalPolicy(model, lora=Lora(2), precision=torch.bfloat16).packs is not wrong
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("size", [64, 128, 192, 256])
+def test_a_kernel_is_used_that_rounds_otherwise_but_none_that_is_wrong(size, grouped, monkeypatch):
+    def kernel(late, runs, query, key, value, scaling):
+        """Probabilities are rounded before they are summed, as FlashAttention does."""
+        out, ends = [], bounds(runs)
+        key, value = (t.repeat_interleave(len(query) // len(t), 0) for t in (key, value))
+        for i in range(len(ends[0]) - 1):
+            own, path = (slice(end[i], end[i + 1]) for end in ends)
+            q, k, v = query[:, own].float(), key[:, path].float(), value[:, path].float()
+            hidden = ~torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(k.shape[1] - q.shape[1] - late)
+            weights = (q @ k.transpose(1, 2) * size**-0.5).masked_fill(hidden, -1e9).softmax(-1).bfloat16()
+            out.append((weights.float() @ v).bfloat16())
+        return torch.cat(out, 1).transpose(0, 1)
+
+    for late, works in ((0, True), (1, False)):
+        monkeypatch.setattr(attention, "by_one_kernel", functools.partial(kernel, late))
+        attention.varlen_works.cache_clear()
+        assert attention.varlen_works(torch.device("cpu"), torch.bfloat16, size, grouped) is works
+    attention.varlen_works.cache_clear()
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_kernel_can_be_tried_inside_a_checkpointed_layer(grouped, monkeypatch):
+    """What is saved for the trial's gradients is none of the layer's."""
+    monkeypatch.setattr(attention, "by_one_kernel", by_shape)
+    attention.varlen_works.cache_clear()
+    weight, works = torch.randn(4, 4, requires_grad=True), []
+
+    def layer(states):
+        states = (states @ weight).tanh()
+        works.append(attention.varlen_works(torch.device("cpu"), torch.bfloat16, 16, grouped))
+        return (states @ weight).sum()
+
+    with torch.autocast("cpu", torch.bfloat16):
+        out = checkpoint(layer, torch.randn(4, 4, requires_grad=True), use_reentrant=False)
+    out.backward()
+    assert works == [True, True]
+    attention.varlen_works.cache_clear()
+    with torch.inference_mode():
+        assert attention.varlen_works(torch.device("cpu"), torch.bfloat16, 16, grouped)
+    attention.varlen_works.cache_clear()
 
 
 @pytest.mark.parametrize(

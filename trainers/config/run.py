@@ -161,6 +161,13 @@ class LoraConfig(Section):
     """Ends of the names of layers that get one, such as ["q_proj", "v_proj"]; "all-linear" for all but the output
     layer."""
 
+    @field_validator("targets")
+    @classmethod
+    def _some(cls, targets: str | list[str]) -> str | list[str]:
+        if not targets or "" in [*targets]:
+            raise ValueError('no layer is named; take "all-linear", or names such as ["q_proj", "v_proj"]')
+        return targets
+
 
 class ModelConfig(Section):
     """What to train."""
