@@ -5,6 +5,7 @@ import json
 import random
 
 import pytest
+from available import variants
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ def ids_with_levels():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env_id", list(ids_with_levels()))
+@pytest.mark.parametrize("env_id", variants(list(ids_with_levels())))
 def test_every_bundled_level_can_be_made_and_played(env_id):
     curriculum = Curriculum.for_env(env_id)
     seen = set()

@@ -61,6 +61,7 @@ def test_an_episode_goes_on_in_the_next_server(serve, tmp_path, env_id):
         each.close()
 
 
+@pytest.mark.integration
 def test_what_is_being_built_goes_on_in_the_next_server(serve, tmp_path):
     file = tmp_path / "sessions"
     server = serve("--hand-over", str(file))
@@ -96,6 +97,7 @@ def test_the_file_is_for_its_user_alone(serve, tmp_path):
         type(env)._connection(env).ask_once("hello", protocol.VERSION)
 
 
+@pytest.mark.integration
 def test_a_session_goes_on_in_another_server(serve):
     new = serve()
     old = serve("--hand-over", new.http)
