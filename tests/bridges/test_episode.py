@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import rollenv
-from rollenv.bridges import OVER, Episode, EpisodeFailed
+from rollenv.bridges import OVER, Episode, EpisodeFailed, fields_of, text_of, whole_of
+from rollenv.errors import UsageError
 
 WRONG = {
     "nothing": None,
@@ -81,3 +82,17 @@ def test_numbers_of_numpy_are_plain():
         assert episode.step("x") == ("x", 0.5)
         assert (episode.over, episode.truncated, episode.info["success"]) == (True, True, True)
         assert type(episode.total) is float
+
+
+@pytest.mark.parametrize("missing", [{}, {"x": None}, {"x": math.nan}, {"x": np.float32("nan")}])
+def test_what_a_tables_row_lacks_is_missing(missing):
+    assert (text_of(missing, "x"), whole_of(missing, "x"), fields_of(missing, "x")) == (None, None, {})
+
+
+def test_structs_and_numbers_of_a_tables_row():
+    assert fields_of({"x": {"index": 3, "of another row": None}}, "x") == {"index": 3}
+    assert [whole_of({"x": value}, "x") for value in (3, 3.0, np.int64(3))] == [3, 3, 3]
+    for read, value in ((whole_of, 3.5), (whole_of, "3 "), (whole_of, True), (fields_of, '{"a": 1}'), (fields_of, 3.0)):
+        with pytest.raises(UsageError, match=r"^x of a row is a") as told:
+            read({"x": value}, "x")
+        assert "\n" not in str(told.value)
