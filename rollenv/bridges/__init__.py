@@ -14,6 +14,7 @@ import numpy as np
 import rollenv
 from rollenv.agents.prompts.session import shown
 from rollenv.errors import RollenvError, UsageError
+from rollenv.parsing import well_formed
 from rollenv.rollout.workers.base import Seen, checked
 
 #: What is shown to who goes on after the end.
@@ -41,7 +42,7 @@ def text_of(row: Mapping[str, Any], name: str) -> str | None:
 
 
 def whole_of(row: Mapping[str, Any], name: str) -> int | None:
-    """A whole number of a table's row, which may have it as 3.0; None where it is missing.
+    """A whole number of a table's row, which may have it as 3.0 or "3"; None where it is missing.
 
     Args:
         row: by the names of columns.
@@ -57,7 +58,7 @@ def whole_of(row: Mapping[str, Any], name: str) -> int | None:
         whole = int(value)
     except (TypeError, ValueError, OverflowError):
         whole = None
-    if whole is None or whole != value or isinstance(value, bool):
+    if whole is None or value not in (whole, str(whole)) or isinstance(value, bool):
         raise UsageError(f"{name} of a row is a whole number, not {value!r:.40}")
     return whole
 
@@ -138,7 +139,7 @@ class Episode:
         """
         if self.over:
             return OVER, 0.0
-        seen = self._call("step", reply)
+        seen = self._call("step", well_formed(reply))  # JSON can bring halves of characters
         self.turns += 1
         self.total += seen.reward
         self.over, self.truncated = seen.terminated or seen.truncated, seen.truncated and not seen.terminated

@@ -35,6 +35,8 @@ class Wrong(rollenv.Env):
         return WRONG[self.what] if self.where == "reset" else ("go", {})
 
     def _step(self, action):
+        if self.what == "an echo":
+            return action, 1.0, False, False, {}
         return sys.exit(3) if action == "exit" else WRONG[self.what]
 
 
@@ -75,6 +77,12 @@ def test_an_environment_that_exits_does_not_end_the_trainer():
             episode.step("exit")
 
 
+def test_half_a_character_of_a_model_is_not_the_environments_failure():
+    with Episode("test:Wrong-v0", what="an echo", where="step") as episode:
+        episode.start(3)
+        assert episode.step("up\ud800") == ("up\ufffd", 1.0)
+
+
 def test_numbers_of_numpy_are_plain():
     WRONG["numpy"] = ("x", np.float32(0.5), np.bool_(False), np.bool_(True), {"success": np.bool_(True)})
     with Episode("test:Wrong-v0", what="numpy", where="step") as episode:
@@ -91,7 +99,7 @@ def test_what_a_tables_row_lacks_is_missing(missing):
 
 def test_structs_and_numbers_of_a_tables_row():
     assert fields_of({"x": {"index": 3, "of another row": None}}, "x") == {"index": 3}
-    assert [whole_of({"x": value}, "x") for value in (3, 3.0, np.int64(3))] == [3, 3, 3]
+    assert [whole_of({"x": value}, "x") for value in (3, 3.0, np.int64(3), "3")] == [3] * 4
     for read, value in ((whole_of, 3.5), (whole_of, "3 "), (whole_of, True), (fields_of, '{"a": 1}'), (fields_of, 3.0)):
         with pytest.raises(UsageError, match=r"^x of a row is a") as told:
             read({"x": value}, "x")
