@@ -6,6 +6,7 @@ forth play an :class:`Episode`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from rollenv.agents.prompts.session import shown
 from rollenv.errors import RollenvError, UsageError
 from rollenv.parsing import well_formed
 from rollenv.rollout.workers.base import Seen, checked
+
+logger = logging.getLogger(__name__)
 
 #: What is shown to who goes on after the end.
 OVER = "The episode is over."
@@ -146,9 +149,12 @@ class Episode:
         return self._shown(seen), seen.reward
 
     def close(self) -> None:
-        """Free what the environment holds. It may be called again."""
+        """Free what the environment holds. It may be called again, and raises nothing: that is logged."""
         self.over = True
-        self._env.close()
+        try:
+            self._env.close()
+        except (Exception, SystemExit) as error:  # what was played counts, and others have to be closed
+            logger.warning("%s could not be closed: %s: %s", self.env_id, type(error).__name__, in_a_line(error))
 
     def __enter__(self) -> Episode:
         return self

@@ -77,6 +77,19 @@ def test_an_environment_that_exits_does_not_end_the_trainer():
             episode.step("exit")
 
 
+@pytest.mark.parametrize("failure", [OSError("the disk\nis full"), SystemExit(3)])
+def test_what_closing_raises_is_logged_in_one_line(failure, monkeypatch, caplog):
+    def close(self):
+        raise failure
+
+    monkeypatch.setattr(Wrong, "close", close)
+    with Episode("test:Wrong-v0", what="four", where="step") as episode:
+        episode.start(3)
+    episode.close()
+    assert [each.message.count("\n") for each in caplog.records] == [0, 0]
+    assert f"test:Wrong-v0 could not be closed: {type(failure).__name__}: " in caplog.text
+
+
 def test_half_a_character_of_a_model_is_not_the_environments_failure():
     with Episode("test:Wrong-v0", what="an echo", where="step") as episode:
         episode.start(3)
