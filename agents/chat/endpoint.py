@@ -19,6 +19,8 @@ from rollenv.agents.chat.limits import Gate, Window
 from rollenv.agents.chat.replies import BadReply, Reply, error_text, parse_json, read_events, read_reply
 from rollenv.core import RollenvError, UsageError
 
+#: Statuses below 500 of failures that may pass.
+MAY_PASS = (408, 409, 425, 429)
 #: The most bytes of an answer; a longer one is an error.
 _LARGEST = 1 << 26
 
@@ -254,7 +256,7 @@ class Endpoint:
             code = str(error.get("code") or error.get("type") or "") if isinstance(error, dict) else ""
             message = error_text(data)
         except BadReply:
-            message = content[:300].decode("utf-8", "replace")
+            message = " ".join(content[:300].decode("utf-8", "replace").split())
         said = self._redact(f"{without_login(self.url)}: {status} {response.reason_phrase}: {message or 'no text'}")
         if status in (401, 403):
             return UsageError(f"{said}. The endpoint refuses the key: pass api_key, or set OPENAI_API_KEY")
@@ -265,7 +267,7 @@ class Endpoint:
             return UsageError(f"{said}. The endpoint redirects to {where}; set base_url to where it is")
         if status in (400, 413, 422) and (_CONTEXT.search(message) or "context" in code):
             return ContextFull(f"{said}. Play shorter episodes, or a bounded prompt (StepPrompt)")
-        if (status >= 500 or status in (408, 409, 425, 429)) and code != "insufficient_quota":
+        if (status >= 500 or status in MAY_PASS) and code != "insufficient_quota":
             kind = "rate_limit" if status == 429 else "server_error"
             return _Transient(kind, said, _retry_after(response.headers))
         return AgentFailed(said)

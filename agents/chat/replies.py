@@ -80,10 +80,11 @@ def read_reply(data: Any) -> Reply:
     message = choice.get("message")
     if not isinstance(message, dict):
         raise BadReply("the answer's choice has no message")
-    calls, content = _calls(message.get("tool_calls")), message.get("content")
+    calls, content = _calls(message.get("tool_calls")), _text(message.get("content"))
     finish = str(choice.get("finish_reason") or "stop")
-    if not isinstance(content, str):
-        if not calls and finish != "length":  # a model may use all its tokens for its thoughts
+    thoughts = next((message[key] for key in _THOUGHTS if isinstance(message.get(key), str)), "")
+    if content is None:
+        if not (calls or thoughts) and finish != "length":  # a model may use all its tokens for its thoughts
             why = message.get("refusal") or f"its finish_reason is {finish!r}"
             raise BadReply(f"the answer has no content ({str(why)[:200]})")
         content = ""
@@ -100,17 +101,17 @@ def read_reply(data: Any) -> Reply:
         prompt_tokens,
         _count(usage.get("completion_tokens")),
         min(cached, prompt_tokens),
-        well_formed(next((message[key] for key in _THOUGHTS if isinstance(message.get(key), str)), "")),
+        well_formed(thoughts),
     )
 
 
 def error_text(data: Any) -> str:
-    """The message in an error's data, in any of the usual forms; at most 300 characters."""
+    """The message in an error's data, in any of the usual forms; one line of at most 300 characters."""
     found = data
     for key in ("error", "message", "detail"):
         if isinstance(found, dict) and found.get(key):
             found = found[key]
-    return (found if isinstance(found, str) else json.dumps(found))[:300]
+    return " ".join((found if isinstance(found, str) else json.dumps(found)).split())[:300]
 
 
 async def read_events(lines: AsyncIterator[str]) -> Any:
@@ -153,8 +154,8 @@ def _add_event(whole: dict[str, Any], event: dict[str, Any]) -> None:
     choice, part = whole["choices"][0], choices[0]
     message, delta = choice["message"], _mapping(part.get("delta"))
     for key in ("content", *_THOUGHTS):
-        if isinstance(delta.get(key), str):
-            message[key] = (message.get(key) or "") + delta[key]
+        if (text := _text(delta.get(key))) is not None:
+            message[key] = (message.get(key) or "") + text
     for call in delta.get("tool_calls") or ():
         _add_call(message.setdefault("tool_calls", []), _mapping(call))
     choice["token_ids"] += part.get("token_ids") or ()
@@ -171,6 +172,15 @@ def _add_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
     call["id"] = part.get("id") or call["id"]
     call["function"]["name"] += function.get("name") or ""
     call["function"]["arguments"] += _json_text(function.get("arguments") or "")
+
+
+def _text(content: Any) -> str | None:
+    """The text of a message; some servers give it in parts."""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else None
+    parts = [_mapping(part).get("text") for part in content]
+    texts = [text for text in parts if isinstance(text, str)]
+    return "".join(texts) if texts else None
 
 
 def _calls(data: Any) -> list[ToolCall]:

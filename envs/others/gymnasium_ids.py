@@ -13,7 +13,6 @@ import re
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from rollenv.core import Env, NoSuchAbility, ResetResult, StepResult, UsageError
 from rollenv.env_spec import EnvSpec
@@ -83,9 +82,10 @@ class GymnasiumEnv(Env):
     def __init__(self, *, game: str, max_turns: int | None = None, describe: bool = True, **settings: Any):
         found = _spec_of_game(game)
         limit = settings.get("max_episode_steps") or found.max_episode_steps
+        limit = None if limit == -1 else limit  # Gymnasium's word for no limit
         self.max_turns = limit or _TURNS if max_turns is None else max_turns
-        if self.max_turns < 1:
-            raise UsageError(f"max_turns must be at least 1, got {max_turns}")
+        if self.max_turns < 1 or self.max_turns != int(self.max_turns):
+            raise UsageError(f"max_turns must be a whole number of at least 1, got {max_turns}")
         if limit and self.max_turns > limit:
             settings["max_episode_steps"] = self.max_turns
         self.game = _made(game, found, settings)
@@ -134,8 +134,7 @@ class GymnasiumEnv(Env):
         result = self._asked("reset", seed=self._seed_used, options=self._inner or None)
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
             raise Misbehaved(f"{self}: its reset returned no (observation, info)")
-        self._seen = show(result[0])
-        return self._seen, plain(result[1])
+        return self._shown(*result)
 
     def _step(self, action: str) -> StepResult:
         text = spaces.found(action, self._space)
@@ -157,15 +156,24 @@ class GymnasiumEnv(Env):
         result = self._asked("step", meant)
         try:
             observation, reward, terminated, truncated, info = result
-            told = float(reward), bool(terminated), bool(truncated), plain(info)
-            if not math.isfinite(told[0]) or not isinstance(info, dict):
-                raise ValueError(f"the reward {reward!r:.40}, the info {type(info).__name__}")
-        except (TypeError, ValueError, OverflowError) as error:
+            told = float(reward), bool(terminated), bool(truncated)
+            words = any(isinstance(each, str | bytes) for each in (reward, terminated, truncated))
+            if words or not math.isfinite(told[0]) or not isinstance(info, dict):
+                ends = f"terminated {terminated!r:.40}, truncated {truncated!r:.40}"
+                raise ValueError(f"the reward {reward!r:.40}, {ends}, the info {type(info).__name__}")
+        except Exception as error:  # whatever these are
             self._over = True
             raise Misbehaved(f"{self}: its step returned no (observation, reward, ...): {one_line(error)}") from error
         self._played.append(text)
-        self._seen = show(observation)
-        return told
+        return *told, self._shown(observation, info)[1]
+
+    def _shown(self, observation: Any, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        try:
+            self._seen, told = show(observation), plain(info)
+        except Exception as error:  # names and texts can be objects that fail
+            self._over = True
+            raise Misbehaved(f"{self}: what it returned cannot be shown: {one_line(error)}") from error
+        return self._seen, told
 
     def _asked(self, name: str, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -241,7 +249,8 @@ def _made(game: str, found: Any, settings: dict[str, Any]) -> Any:
     except ImportError as error:
         raise MissingExtra(f"gymnasium:{game} needs a package that is not here: {one_line(error)}") from error
     except (Exception, SystemExit) as error:
-        raise UsageError(f"gymnasium:{game} cannot be made with {settings}: {one_line(error)}") from error
+        given = " ".join(str(settings).split())
+        raise UsageError(f"gymnasium:{game} cannot be made with {given:.300}: {one_line(error)}") from error
 
 
 def _check_shown(space: Any, env_id: str) -> None:
@@ -292,4 +301,4 @@ def _with_success(info: dict[str, Any]) -> dict[str, Any]:
     """``success`` is a bool, or is not told."""
     told = info.get("success", info.get("is_success"))
     rest = {name: value for name, value in info.items() if name != "success"}
-    return rest | ({"success": bool(told)} if isinstance(told, bool | int | float | np.number) else {})
+    return rest | ({"success": bool(told)} if isinstance(told, bool | int | float) and told == told else {})

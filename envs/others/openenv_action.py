@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,9 @@ from rollenv.errors import UsageError
 from rollenv.parsing import last_boxed, last_code_block, well_formed
 
 _TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,)}
+_BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+#: Characters of choices that an agent is shown.
+_LONGEST = 4000
 
 
 class Form:
@@ -120,29 +124,34 @@ def _resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(ref := schema.get("$ref"), str):
         named = (whole.get("$defs") or {}).get(ref.rpartition("/")[2]) or {}
         return {**named, **{key: value for key, value in schema.items() if key != "$ref"}}
-    if options := schema.get("anyOf"):
+    for several in ("anyOf", "oneOf", "allOf"):
+        options = schema.get(several) or ()
         some = [_resolved(each, whole) for each in options if isinstance(each, Mapping) and each.get("type") != "null"]
         if len(some) == 1:
-            return {**some[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
+            return {**some[0], **{key: value for key, value in schema.items() if key != several}}
+    if isinstance(schema.get("type"), list):
+        kinds = [kind for kind in schema["type"] if kind != "null"]
+        return {**schema, "type": kinds[0] if len(kinds) == 1 else kinds}
     if "const" in schema:
         return {**schema, "enum": [schema["const"]]}
     return schema
 
 
 def _is_text(told: Mapping[str, Any]) -> bool:
-    return told.get("type", "string") == "string" and not told.get("enum") and "anyOf" not in told
+    several = any(name in told for name in ("anyOf", "oneOf", "allOf"))
+    return told.get("type", "string") == "string" and not told.get("enum") and not several
 
 
 def _words(told: Mapping[str, Any]) -> str:
     if told.get("enum"):
-        kind = "one of " + ", ".join(map(str, told["enum"]))
+        kind = f"one of {', '.join(map(str, told['enum'])):.{_LONGEST}}"
     elif _is_text(told):
         kind = "text"
     else:
         kind = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}.get(
             str(told.get("type")), "a JSON value"
         )
-        bounds = [f"{word} {told[key]}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in told]
+        bounds = [f"{word} {told[key]}" for key, word in _BOUNDS.items() if key in told]
         kind = " ".join([kind, *bounds])
     description = " ".join(str(told.get("description") or "").split())
     return kind if kind == "text" and not description else f"{kind} ({description})" if description else kind
@@ -167,7 +176,7 @@ def _drawn(told: Mapping[str, Any], rng: random.Random) -> Any:
         return rng.choice(list(told["enum"]))
     if told.get("type") == "boolean":
         return rng.random() < 0.5
-    return rng.randint(int(told["minimum"]), int(told["maximum"]))
+    return rng.randint(math.ceil(told["minimum"]), math.floor(told["maximum"]))
 
 
 def _boxed(reply: str) -> str:

@@ -70,7 +70,8 @@ def about(base: str) -> dict[str, Any]:
         ServerLost: it does not answer.
         UsageError: it is not an OpenEnv server.
     """
-    with httpx.Client(headers=_headers(), timeout=_CONNECT, verify=base.startswith("https")) as client:
+    alone = httpx.Limits(max_keepalive_connections=0)  # some servers close connections without a word
+    with httpx.Client(headers=_headers(), timeout=_CONNECT, verify=base.startswith("https"), limits=alone) as client:
         schema, described = _got(client, f"{base}/schema", base), _got(client, f"{base}/metadata", base)
     action = schema.get("action") if isinstance(schema, dict) else None
     if schema is not None and not isinstance(action, dict):

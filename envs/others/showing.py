@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from rollenv.parsing import well_formed
 
 #: Arrays of more numbers are images, mostly; they are left out.
 MOST_NUMBERS = 1000
+#: Dictionaries of more values would be cut off anyway.
+MOST_NAMED = 10_000
 #: Characters of one text.
 LONGEST = 40_000
 #: Deeper than this, data is left out.
@@ -52,17 +54,20 @@ def plain(value: Any, digits: int | None = None, depth: int = 0) -> Any:
     if isinstance(value, float | np.floating):
         return float(value) if digits is None or not math.isfinite(value) else float(f"{value:.{digits}g}")
     if isinstance(value, np.generic):
-        return plain(value.item(), digits, depth)
+        item = value.item()  # of some numbers that Python has not, itself
+        return f"({type(value).__name__})" if isinstance(item, np.generic) else plain(item, digits, depth)
     if isinstance(value, np.ndarray) and value.size > MOST_NUMBERS:
         return f"({value.dtype} array of {' x '.join(map(str, value.shape))}, not shown)"
     if depth > _DEEPEST:
         return "(not shown)"
     if isinstance(value, np.ndarray):
-        return plain(value.tolist(), digits, depth)
+        return plain(value.tolist(), digits, depth + value.dtype.hasobject)  # which may hold itself
     if isinstance(value, Mapping):
+        if depth and _numbers(value, MOST_NAMED) > MOST_NAMED:
+            return "(dictionary of more than ten thousand values, not shown)"
         return {well_formed(str(name)): plain(each, digits, depth + 1) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        if _numbers(value) > MOST_NUMBERS:
+        if _numbers(value, MOST_NUMBERS) > MOST_NUMBERS:
             return "(list of more than a thousand values, not shown)"
         return [plain(each, digits, depth + 1) for each in value]
     if isinstance(value, set | frozenset):
@@ -75,14 +80,26 @@ def _value(value: Any) -> str:
     return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
 
-def _numbers(values: list[Any] | tuple[Any, ...], depth: int = 0) -> int:
-    """At least how many values there are, lists in them included, which may hold themselves."""
+def _numbers(value: Any, most: int, depth: int = 0) -> int:
+    """At least how many values there are, those in them included, which may hold themselves."""
+    inside = _inside(value)
+    if inside is None or depth > _DEEPEST:
+        return 1
     n = 0
-    for each in values:
-        n += _numbers(each, depth + 1) if isinstance(each, list | tuple) and depth < _DEEPEST else 1
-        if n > MOST_NUMBERS:
+    for each in inside:
+        n += _numbers(each, most, depth + 1)
+        if n > most:
             break
     return n
+
+
+def _inside(value: Any) -> Iterable[Any] | None:
+    """The values that a value holds; None if it holds none."""
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return value.ravel().tolist() if value.ndim else [value.item()]
+    return value if isinstance(value, list | tuple) else None
 
 
 def _cut(text: str) -> str:

@@ -105,7 +105,8 @@ def _member(value: Any, space: gymnasium.Space[Any]) -> Any:
     if isinstance(space, spaces.Discrete):
         if not isinstance(value, int) or isinstance(value, bool):
             raise ValueError(f"{value!r:.60} is not a whole number")
-        return space.dtype.type(value) if abs(value) < 2**62 else value
+        least, most = np.iinfo(space.dtype).min, np.iinfo(space.dtype).max
+        return space.dtype.type(value) if least <= value <= most else value
     if isinstance(space, spaces.Dict):
         if not isinstance(value, dict) or set(value) != set(space.spaces):
             raise ValueError(f"a JSON object with {', '.join(space.spaces)} is wanted")
@@ -135,8 +136,9 @@ def _array(value: Any, space: Any) -> Any:
         raise ValueError("a number is too large") from None
     if not np.isfinite(array).all():
         raise ValueError("a number is not finite")
-    cast = array.astype(space.dtype)
-    if whole and (cast != array).any():
+    with np.errstate(over="ignore"):
+        cast = array.astype(space.dtype)
+    if (cast != array if whole else np.isinf(cast)).any():
         raise ValueError("a number is out of its range")
     return cast.reshape(space.shape)
 

@@ -37,6 +37,8 @@ class Talk:
         self._reply: asyncio.Future[str | None] | None = None
         self._running: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="verifiers", daemon=True)
+        self._one_at_a_time = asyncio.Lock()
+        self._ended = False  # the package was told of it
         self.over, self.stopped = False, False
         self.trace: Any = None
 
@@ -107,9 +109,7 @@ class Talk:
             self._running = self._loop.create_task(self._env.run(self._task, agents))
             self._loop.run_until_complete(self._running)
             self._said.put(("over", ""))
-        except asyncio.CancelledError:
-            pass
-        except BaseException as error:
+        except BaseException as error:  # that it was cancelled, too: the package can do that itself
             self._said.put(("failed", error))
         finally:
             self._loop.close()
@@ -151,11 +151,20 @@ class Talk:
 
     async def turn(self, message: Any = None) -> Any:
         """See ``Interaction.turn`` of verifiers: what the user says to the agent, and what it replies."""
+        async with self._one_at_a_time:
+            return await self._turn(message)
+
+    async def _turn(self, message: Any) -> Any:
         types = importlib.import_module("verifiers.v1.types")
         segment = importlib.import_module("verifiers.v1.agent").Segment
+        if self._ended:
+            raise RuntimeError("the exchange is over (the run ended); read interaction.trace")
         if self.stopped:
+            self._ended = True
             return segment(messages=[], terminated=True)
         new = [types.UserMessage(content=message)] if isinstance(message, str) else list(message or [])
+        parse = importlib.import_module("verifiers.v1.dialects").parse_message
+        new = [parse(each) if isinstance(each, dict) else each for each in new]
         for each in new:
             self._add(each)
         shown = "\n\n".join(filter(None, [*self._first, *(types.content_text(each.content) for each in new)]))
@@ -164,6 +173,7 @@ class Talk:
         self._said.put(("shown", show(shown)))
         text = await self._reply
         if text is None:
+            self._ended = True
             return segment(messages=[], terminated=True)
         answer = types.AssistantMessage(content=text)
         self._add(answer, sampled=True)

@@ -6,13 +6,19 @@ forth play an :class:`Episode`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 import rollenv
 from rollenv.agents.prompts.session import shown
-from rollenv.errors import RollenvError
+from rollenv.errors import RollenvError, UsageError
+from rollenv.parsing import well_formed
 from rollenv.rollout.workers.base import Seen, checked
+
+logger = logging.getLogger(__name__)
 
 #: What is shown to who goes on after the end.
 OVER = "The episode is over."
@@ -30,6 +36,58 @@ def in_a_line(text: object, longest: int = 500) -> str:
         longest: characters; the rest is cut off.
     """
     return f"{' '.join(str(text).split()):.{longest}}"
+
+
+def text_of(row: Mapping[str, Any], name: str) -> str | None:
+    """A text of a table's row; None where it is missing, for which tables have None or NaN."""
+    value = row.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def whole_of(row: Mapping[str, Any], name: str) -> int | None:
+    """A whole number of a table's row, which may have it as 3.0 or "3"; None where it is missing.
+
+    Args:
+        row: by the names of columns.
+        name: of the column.
+
+    Raises:
+        UsageError: it is no whole number.
+    """
+    value: Any = row.get(name)
+    if value is None or _is_nan(value):
+        return None
+    try:
+        whole = int(value)
+    except (TypeError, ValueError, OverflowError):
+        whole = None
+    if whole is None or value not in (whole, str(whole)) or isinstance(value, bool):
+        raise UsageError(f"{name} of a row is a whole number, not {value!r:.40}")
+    return whole
+
+
+def fields_of(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The fields of a struct in a table's row; empty where it is missing.
+
+    Tables have the fields of all rows in each of them; those that are None are left out.
+
+    Args:
+        row: by the names of columns.
+        name: of the column.
+
+    Raises:
+        UsageError: it is no struct.
+    """
+    value: Any = row.get(name)
+    if value is None or _is_nan(value):
+        return {}
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} of a row is a dictionary, not {value!r:.40}")
+    return {str(field): each for field, each in value.items() if each is not None}
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float | np.floating) and bool(value != value)
 
 
 class Episode:
@@ -84,16 +142,19 @@ class Episode:
         """
         if self.over:
             return OVER, 0.0
-        seen = self._call("step", reply)
+        seen = self._call("step", well_formed(reply))  # JSON can bring halves of characters
         self.turns += 1
         self.total += seen.reward
         self.over, self.truncated = seen.terminated or seen.truncated, seen.truncated and not seen.terminated
         return self._shown(seen), seen.reward
 
     def close(self) -> None:
-        """Free what the environment holds. It may be called again."""
+        """Free what the environment holds. It may be called again, and raises nothing: that is logged."""
         self.over = True
-        self._env.close()
+        try:
+            self._env.close()
+        except (Exception, SystemExit) as error:  # what was played counts, and others have to be closed
+            logger.warning("%s could not be closed: %s: %s", self.env_id, type(error).__name__, in_a_line(error))
 
     def __enter__(self) -> Episode:
         return self

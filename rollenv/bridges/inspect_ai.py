@@ -335,7 +335,10 @@ def rollenv_task(
 
     Raises:
         RollenvError: if the environment cannot be made.
+        UsageError: if there is no turn.
     """
+    if max_turns < 1:
+        raise UsageError(f"max_turns must be at least 1, got {max_turns}")
     Episode(env_id, **(env or {})).close()
     samples = [
         Sample(id=f"seed-{number}", input=f"{env_id}, seed {number}", metadata={"env_id": env_id, "seed": number})

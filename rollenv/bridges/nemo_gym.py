@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollenv.bridges import Episode
+from rollenv.bridges import Episode, fields_of, text_of, whole_of
 from rollenv.errors import RollenvError, UsageError
 from rollenv.needs import peer
 
@@ -52,14 +52,15 @@ class RollenvServer(GymnasiumServer):  # type: ignore[misc]
         """
         await self._close_idle()
         await self.close_session(session_id)
-        env_id = metadata.get("env_id") or self.config.env_id
-        kwargs = {**self.config.env_kwargs, **(metadata.get("env_kwargs") or {})}
-        if not isinstance(env_id, str) or not env_id:
+        env_id = text_of(metadata, "env_id") or self.config.env_id
+        if not env_id:
             raise HTTPException(400, "the row, or the server's configuration, has to have env_id")
         try:
+            kwargs = {**self.config.env_kwargs, **fields_of(metadata, "env_kwargs")}
+            seed, options = whole_of(metadata, "seed"), fields_of(metadata, "options") or None
             episode = await asyncio.to_thread(Episode, env_id, **kwargs)
             self.session_state[session_id] = [episode, time.monotonic()]
-            shown = await asyncio.to_thread(episode.start, metadata.get("seed"), metadata.get("options"))
+            shown = await asyncio.to_thread(episode.start, seed, options)
         except RollenvError as error:
             raise await self._failed(session_id, error) from error
         return shown, _plain(episode.info)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollenv.bridges import Episode, EpisodeFailed
+from rollenv.bridges import Episode, EpisodeFailed, fields_of, text_of, whole_of
 from rollenv.errors import UsageError
 from rollenv.needs import peer
 
@@ -48,11 +48,12 @@ class TextEnv(BaseTextEnv):  # type: ignore[misc]  # SkyRL's package is not amon
     def __init__(self, env_config: Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None):
         super().__init__()
         row = {**(env_config or {}), **(extras or {})}
-        if not isinstance(row.get("env_id"), str):
+        env_id = text_of(row, "env_id") or text_of(env_config or {}, "env_id")
+        if env_id is None:
             raise UsageError("rollenv's environment of SkyRL-Gym needs env_id, in env_config or in the row")
-        self.seed, self.options = _whole(row, "seed"), row.get("options")
-        self.max_turns = _whole(row, "max_turns")
-        self.episode = Episode(row["env_id"], **(row.get("kwargs") or {}))
+        self.seed, self.options = whole_of(row, "seed"), fields_of(row, "options") or None
+        self.max_turns = whole_of(row, "max_turns")
+        self.episode = Episode(env_id, **(fields_of(extras or {}, "kwargs") or fields_of(env_config or {}, "kwargs")))
 
     def init(self, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], dict[str, Any]]:
         """Begin the episode.
@@ -104,17 +105,3 @@ class TextEnv(BaseTextEnv):  # type: ignore[misc]  # SkyRL's package is not amon
     def close(self) -> None:
         """Free what the environment holds."""
         self.episode.close()
-
-
-def _whole(row: Mapping[str, Any], name: str) -> int | None:
-    """A whole number of a row; tables may have it as 3.0, and NaN where it is missing."""
-    value: Any = row.get(name)
-    if value is None or value != value:
-        return None
-    try:
-        whole = int(value)
-    except (TypeError, ValueError, OverflowError):
-        whole = None
-    if whole is None or whole != value or isinstance(value, bool):
-        raise UsageError(f"{name} of a row is a whole number, not {value!r:.40}")
-    return whole

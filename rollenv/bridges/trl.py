@@ -26,7 +26,7 @@ from rollenv.agents.prompts import ChatPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import TokenSession
-from rollenv.bridges import OVER, Episode, EpisodeFailed, in_a_line
+from rollenv.bridges import OVER, Episode, EpisodeFailed, in_a_line, whole_of
 from rollenv.errors import UsageError
 from rollenv.needs import peer
 from rollenv.registry import spec
@@ -314,14 +314,16 @@ class Environment:
             row: other columns, which are of no matter.
 
         Raises:
-            UsageError: the training set does not say which task.
+            UsageError: the training set does not say which task, or not by a whole number.
             EpisodeFailed: two resets in a row failed.
         """
+        told = {"seed": seed, "index": index}
+        seed, index = whole_of(told, "seed"), whole_of(told, "index")
         if seed is None and index is None:
             raise UsageError("the training set needs a column 'seed' (or 'index'): a group has to play the same task")
         lost, self._failed, self._lost = self._lost, False, False
         try:
-            return self._episode.start(int(seed or 0), None if index is None else {"index": int(index)})
+            return self._episode.start(seed or 0, None if index is None else {"index": index})
         except EpisodeFailed as error:
             self._failed = self._lost = True
             if lost:

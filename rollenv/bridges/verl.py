@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
-from rollenv.bridges import Episode, EpisodeFailed
+from rollenv.bridges import Episode, EpisodeFailed, fields_of, text_of, whole_of
 from rollenv.errors import UsageError
 from rollenv.needs import peer
 
@@ -78,14 +78,15 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
         """
         extra = kwargs.get("extra_info")
         told = {**(extra if isinstance(extra, Mapping) else {}), **kwargs}
-        row = self.given | {name: told[name] for name in _FIELDS if told.get(name) is not None}
-        if not isinstance(row["env_id"], str):
+        row = {name: _plain(told[name]) for name in _FIELDS if told.get(name) is not None}
+        env_id = text_of(row, "env_id") or self.given["env_id"]
+        if not isinstance(env_id, str):
             raise UsageError("the agent loop rollenv needs env_id: in its file, or in a row or its extra_info")
-        seed = row.get("seed")
-        episode = await self._within("made", Episode, row["env_id"], **(row["env_kwargs"] or {}))
+        seed, options = whole_of(row, "seed"), fields_of(row, "options") or None
+        settings = fields_of(row, "env_kwargs") or self.given["env_kwargs"] or {}
+        episode = await self._within("made", Episode, env_id, **settings)
         try:
-            seed = None if seed is None else int(seed)
-            shown = await self._within("reset", episode.start, seed, _plain(row.get("options")))
+            shown = await self._within("reset", episode.start, seed, options)
             repeats = getattr(self.rollout_config, "full_determinism", False)
             request = f"det-{int(priority)}" if repeats else uuid4().hex
             return await self._play(episode, _with(list(kwargs["raw_prompt"]), shown), sampling_params, request)

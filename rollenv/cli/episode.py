@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json as json_module
 import os
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ from rollenv.rollout.workers.places import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
     from rollenv.agents.chat import ChatAgent
+    from rollenv.agents.chat.endpoint import Patience
     from rollenv.rollout.episode import Limits
     from rollenv.rollout.types import Task, Trajectory
 
@@ -62,7 +65,8 @@ def command(
             raise UsageError(f"{env} draws its tasks from the seed and has none to choose by --index")
         task = Task(spec(env).id, seed, key_values(settings or ()), named_wrappers(wrappers), options)
         key = _key(api_key_env)
-        about["model"] = model = model or _only_model(base_url, key, timeout)
+        patience = Patience(timeout=timeout, retries=retries)
+        about["model"] = model = model or _only_model(base_url, key, patience)
         player = ChatAgent(
             model,
             base_url,
@@ -71,7 +75,7 @@ def command(
             tools="env" if native else None,
             temperature=temperature,
             max_tokens=max_tokens,
-            patience=Patience(timeout=timeout, retries=retries),
+            patience=patience,
         )
         played = _play(player, task, Limits(step=step_deadline, turns=max_turns), workers)
     except Exception as error:  # rollenv's own are printed and give the exit code, as for any command
@@ -111,37 +115,55 @@ def _key(variable: str) -> str | None:
     return key or None
 
 
-def _only_model(base_url: str, key: str | None, timeout: float) -> str:
+def _only_model(base_url: str, key: str | None, patience: Patience) -> str:
     """The model of an endpoint that has one.
 
     Raises:
-        RollenvError: the endpoint does not answer.
+        RollenvError: the endpoint does not answer, in any attempt.
         UsageError: it does not say which, or has several, or refuses the key, or the URL is none.
     """
-    import httpx
-
     from rollenv.agents.chat.endpoint import checked_url, without_login
 
     checked_url(base_url)
-    url, named = base_url.rstrip("/") + "/models", without_login(base_url)
-    try:
-        answer = httpx.get(url, headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=timeout)
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise RollenvError(
-            f"{named} gave no answer ({type(error).__name__}: {error}). Check --base-url, and that the server is up"
-        ) from error
-    try:
-        listed = [each["id"] for each in answer.json()["data"]]
-        names = [name for name in listed if isinstance(name, str) and name.strip()]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        names = []
-    if answer.status_code in (401, 403):
-        raise UsageError(f"{named} refuses the key (status {answer.status_code}): set {_KEY}, or name --api-key-env")
-    if answer.status_code != 200 or len(names) != 1:
+    named = without_login(base_url)
+    status, names, problem = asyncio.run(_listed(base_url.rstrip("/") + "/models", key, patience))
+    if problem:
+        raise RollenvError(f"{named} gave no answer ({problem}). Check --base-url, and that the server is up")
+    if status in (401, 403):
+        raise UsageError(f"{named} refuses the key (status {status}): set {_KEY}, or name --api-key-env")
+    if status != 200 or len(names) != 1:
         some = ", ".join(" ".join(name.split()) for name in names[:5])
         has = f"has {len(names)} models ({some})" if names else "does not list its models"
-        raise UsageError(f"{named} {has} (status {answer.status_code}); name one with --model")
+        raise UsageError(f"{named} {has} (status {status}); name one with --model")
     return names[0]
+
+
+async def _listed(url: str, key: str | None, patience: Patience) -> tuple[int, list[str], str]:
+    """The status of an endpoint's list, the names in it, and what was wrong in the last attempt."""
+    import httpx
+
+    from rollenv.agents.chat.endpoint import MAY_PASS
+
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    status, names, problem = 0, [], ""
+    for attempt in range(patience.retries + 1):
+        await asyncio.sleep(min(patience.longest_wait, patience.first_wait * 2.0 ** (attempt - 1)) if attempt else 0.0)
+        try:
+            async with asyncio.timeout(patience.timeout), httpx.AsyncClient(timeout=patience.timeout) as client:
+                answer = await client.get(url, headers=headers)
+        except TimeoutError:
+            problem = f"within {patience.timeout:g} s"
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        else:
+            status = answer.status_code
+            problem = f"status {status}" if status >= 500 or status in MAY_PASS else ""
+            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+                told = [each["id"] for each in answer.json()["data"]]
+                names = list(dict.fromkeys(name for name in told if isinstance(name, str) and name.strip()))
+        if not problem:
+            break
+    return status, names, problem
 
 
 def _print_json(data: dict[str, Any]) -> None:

@@ -615,6 +615,39 @@ def test_a_streamed_reply_keeps_its_thoughts():
         assert one(server, stream=True).raw == "<think>hm</think>\nup"
 
 
+PARTS = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+    {"type": "text", "text": "u"},
+    {"text": "p"},
+]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_text_in_parts_is_read(streaming):
+    async def behave(exchange):
+        choice = {"delta": {"content": PARTS}, "finish_reason": "stop"}
+        event = f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n".encode()
+        whole = completion(None, message={"content": PARTS})
+        await (exchange.send(event, kind="text/event-stream") if streaming else exchange.json(whole))
+
+    with ChatServer(behave) as server:
+        assert one(server, stream=streaming).text == "up"
+
+
+def test_thoughts_without_an_answer_are_an_empty_answer():
+    reply = read_reply(completion(None, message={"content": None, "reasoning_content": "hm"}))
+    assert (reply.text, reply.thoughts) == ("", "hm")
+
+
+def test_what_an_endpoint_says_of_an_error_is_one_line():
+    with ChatServer(
+        lambda exchange: exchange.json({"error": {"message": "no\nsuch\r\nmodel"}}, "404 Not Found")
+    ) as server:
+        with pytest.raises(UsageError, match="no such model") as told:
+            one(server)
+        assert "\n" not in str(told.value)
+
+
 def _call(**function):
     return {"id": "a", "type": "function", "function": {"name": "find", "arguments": "{}"} | function}
 

@@ -148,6 +148,10 @@ def test_rows_and_the_configuration_choose_the_environment():
     for name, fields in {"1": {"seed": 1}, "2": {"seed": 2}, "index": {"seed": 1, "options": {"index": 3}}}.items():
         told[name] = client.post("/reset", json=row(**fields)).json()["observation"]
     assert len(set(told.values())) == 3
+    filled = row(seed=1, env_id=None, env_kwargs={"a": None}, options={"index": 3, "b": None})
+    assert client.post("/reset", json=filled).json()["observation"] == told["index"]
+    for wrong in ({"seed": "x"}, {"env_kwargs": "{}"}):
+        assert client.post("/reset", json=row(**wrong)).status_code == 400
     assert client.post("/reset", json=row(env_id="game:Sokoban-v0-tiny", seed=1)).json()["observation"]
     info = client.post("/reset", json=row(seed=1)).json()["info"]
     assert info == {"odd": "Infinity", "kind": "{1, 2}"}

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import math
+import random
 import socket
 import threading
 import time
@@ -449,6 +450,48 @@ def test_forms_of_actions_that_are_none_are_one_line(schema):
     with pytest.raises(UsageError, match="no JSON schema") as caught:
         Form(schema)
     assert "\n" not in str(caught.value)
+
+
+UP = {"enum": ["up", "down"], "type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("told", "reply", "meant", "asked"),
+    [
+        ({"type": ["string", "null"]}, "go up", "go up", ""),
+        ({"type": ["null", "integer"], "minimum": 0, "maximum": 3}, "\\boxed{2}", 2, "from 0 to 3"),
+        ({"allOf": [{"$ref": "#/$defs/Up"}], "description": "where"}, "\\boxed{up}", "up", "one of up, down (where)"),
+        ({"oneOf": [{"$ref": "#/$defs/Up"}, {"type": "null"}]}, "\\boxed{up}", "up", "one of up, down"),
+        ({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 3}, "\\boxed{1}", 1, "above 0 below 3"),
+    ],
+)
+def test_other_ways_of_writing_a_form_are_read(told, reply, meant, asked):
+    form = Form({"properties": {"a": told}, "required": ["a"], "$defs": {"Up": UP}})
+    assert form.read(reply) == {"a": meant}
+    assert asked in form.asked
+    assert bool(asked) == bool(form.asked)
+
+
+def test_many_choices_are_cut_and_drawn_numbers_are_within_bounds():
+    assert len(Form({"properties": {"a": {"enum": list(range(100_000))}}}).asked) < 5000
+    form = Form({"properties": {"a": {"type": "integer", "minimum": 0.5, "maximum": 1.5}}})
+    assert {form.sample(random.Random(seed)) for seed in range(9)} == {"\\boxed{1}"}
+
+
+def test_a_server_that_closes_after_each_answer_is_one():
+    """One that does not say so: the next request on that connection would have no answer."""
+
+    def serve(listening):
+        for body in (b'{"action": {}}', b'{"name": "short"}'):
+            with listening.accept()[0] as client:
+                client.recv(10_000)
+                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,), daemon=True)
+        thread.start()
+        assert about(f"http://127.0.0.1:{listening.getsockname()[1]}")["name"] == "short"
+        thread.join(10)
 
 
 def test_tokens_that_cannot_be_sent_are_one_line(echo, monkeypatch):

@@ -89,7 +89,9 @@ def test_an_episode_is_the_same_as_ours(env_id):
 def test_rows_choose_seed_task_and_turns():
     config = {"env_id": "peers:Moody-v0", "kwargs": {}}
     seen = set()
-    for row in ({"seed": 1}, {"seed": 2}, {"seed": 1.0}, {"seed": 1, "options": {"index": 4}}, {"seed": math.nan}):
+    filled = {"env_id": None, "seed": 1, "kwargs": {"a": None}, "options": {"index": 4, "b": None}}
+    index = {"seed": 1, "options": {"index": 4}}
+    for row in ({"seed": 1}, {"seed": 2}, {"seed": 1.0}, index, filled, {"seed": math.nan}):
         env = skyrl_gym.make("rollenv", env_config=config, extras=row)
         seen.add(env.init([])[0][0]["content"])
         env.close()

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import rollenv
-from rollenv.bridges import OVER, Episode, EpisodeFailed
+from rollenv.bridges import OVER, Episode, EpisodeFailed, fields_of, text_of, whole_of
+from rollenv.errors import UsageError
 
 WRONG = {
     "nothing": None,
@@ -34,6 +35,8 @@ class Wrong(rollenv.Env):
         return WRONG[self.what] if self.where == "reset" else ("go", {})
 
     def _step(self, action):
+        if self.what == "an echo":
+            return action, 1.0, False, False, {}
         return sys.exit(3) if action == "exit" else WRONG[self.what]
 
 
@@ -74,6 +77,25 @@ def test_an_environment_that_exits_does_not_end_the_trainer():
             episode.step("exit")
 
 
+@pytest.mark.parametrize("failure", [OSError("the disk\nis full"), SystemExit(3)])
+def test_what_closing_raises_is_logged_in_one_line(failure, monkeypatch, caplog):
+    def close(self):
+        raise failure
+
+    monkeypatch.setattr(Wrong, "close", close)
+    with Episode("test:Wrong-v0", what="four", where="step") as episode:
+        episode.start(3)
+    episode.close()
+    assert [each.message.count("\n") for each in caplog.records] == [0, 0]
+    assert f"test:Wrong-v0 could not be closed: {type(failure).__name__}: " in caplog.text
+
+
+def test_half_a_character_of_a_model_is_not_the_environments_failure():
+    with Episode("test:Wrong-v0", what="an echo", where="step") as episode:
+        episode.start(3)
+        assert episode.step("up\ud800") == ("up\ufffd", 1.0)
+
+
 def test_numbers_of_numpy_are_plain():
     WRONG["numpy"] = ("x", np.float32(0.5), np.bool_(False), np.bool_(True), {"success": np.bool_(True)})
     with Episode("test:Wrong-v0", what="numpy", where="step") as episode:
@@ -81,3 +103,17 @@ def test_numbers_of_numpy_are_plain():
         assert episode.step("x") == ("x", 0.5)
         assert (episode.over, episode.truncated, episode.info["success"]) == (True, True, True)
         assert type(episode.total) is float
+
+
+@pytest.mark.parametrize("missing", [{}, {"x": None}, {"x": math.nan}, {"x": np.float32("nan")}])
+def test_what_a_tables_row_lacks_is_missing(missing):
+    assert (text_of(missing, "x"), whole_of(missing, "x"), fields_of(missing, "x")) == (None, None, {})
+
+
+def test_structs_and_numbers_of_a_tables_row():
+    assert fields_of({"x": {"index": 3, "of another row": None}}, "x") == {"index": 3}
+    assert [whole_of({"x": value}, "x") for value in (3, 3.0, np.int64(3), "3")] == [3] * 4
+    for read, value in ((whole_of, 3.5), (whole_of, "3 "), (whole_of, True), (fields_of, '{"a": 1}'), (fields_of, 3.0)):
+        with pytest.raises(UsageError, match=r"^x of a row is a") as told:
+            read({"x": value}, "x")
+        assert "\n" not in str(told.value)

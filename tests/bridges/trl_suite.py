@@ -357,8 +357,11 @@ def test_a_tool_never_raises_and_says_nothing_of_failures_to_the_model(caplog):
     assert env.step("on") == OVER
     assert env.get_reward() is None
     assert "failed at turn 2: OSError: the disk is full" in caplog.text
-    with pytest.raises(UsageError, match="needs a column 'seed'"):
-        env.reset()
+    for missing in ({}, {"seed": float("nan")}, {"seed": None, "index": float("nan")}):
+        with pytest.raises(UsageError, match="needs a column 'seed'"):
+            env.reset(**missing)
+    with pytest.raises(UsageError, match="seed of a row is a whole number"):
+        env.reset(seed="x")
     with pytest.raises(UnknownEnv):
         environment("game:Nothing-v0")
 

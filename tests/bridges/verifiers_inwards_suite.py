@@ -153,6 +153,28 @@ class Never(vf.Taskset[vf.Task, Config]):
 
 __all__ = ["Never"]
 """,
+    "talk_tasks": """
+class Alone(vf.Taskset[vf.Task, Config]):
+    def load(self):
+        return [vf.Task(vf.TaskData(), self.config.task)]
+
+class TalkConfig(vf.EnvConfig):
+    player: vf.AgentConfig = vf.AgentConfig()
+
+class Talk(vf.Env[TalkConfig]):
+    async def run(self, task, agents):
+        async with agents.player.interaction(task) as talk:
+            segment = await talk.turn([{"role": "user", "content": "as data"}])
+            if segment.last_reply == "both":
+                await asyncio.gather(talk.turn("first"), talk.turn("second"))
+            elif segment.last_reply == "cancel":
+                raise asyncio.CancelledError
+            else:
+                while True:
+                    await talk.turn("again")
+
+__all__ = ["Alone", "Talk"]
+""",
     "other_tasks": "__all__ = ['Config']\n",
 }
 
@@ -203,6 +225,17 @@ def test_a_limit_of_turns_ends_it_and_it_is_scored():
     *_, reward, terminated, truncated, info = env.step("1")
     assert (reward, terminated, truncated) == (0.25, False, True)
     assert info["rewards"]["won"] == 0.0
+    env.close()
+
+
+def test_a_package_talks_as_it_does_with_verifiers():
+    env = rollenv.make("verifiers:talk-tasks", max_turns=3, seconds=5.0)
+    assert env.reset(0)[0] == "as data"
+    assert [env.step("both")[0], env.step("x")[0], env.step("y")[2]] == ["first", "second", True]
+    for reply, said in (("cancel", "CancelledError"), ("on", "the exchange is over")):
+        env.reset(0)
+        with pytest.raises(Misbehaved, match=said):
+            [env.step(reply) for _ in range(3)]
     env.close()
 
 

@@ -164,10 +164,15 @@ def test_an_episode_is_ours_and_its_tokens_are_those_that_were_sampled(tokenizer
 def test_rows_and_the_file_choose_the_environment(tokenizer):
     agent = "env_id: peers:Moody-v0\nenv_kwargs: {}"
     prompts = set()
-    for row in ({"seed": 1}, {"extra_info": {"seed": 2}}, {"seed": 1, "options": {"index": 4}}, {"seed": 1}):
+    filled = {"seed": 1.0, "env_id": float("nan"), "env_kwargs": {"a": None}, "options": {"index": 4, "b": None}}
+    for row in ({"seed": 1}, {"extra_info": {"seed": 2}}, {"seed": 1, "options": {"index": 4}}, {"seed": 1}, filled):
         output, _ = run(tokenizer, ["end"], row, agent=agent)
         prompts.add(tokenizer.decode(output.prompt_ids))
     assert len(prompts) == 3
+    assert run(tokenizer, ["end"], {"seed": float("nan"), "options": float("nan")}, agent=agent)[0].reward_score == 0.5
+    for wrong in ({"seed": "x"}, {"env_kwargs": "{}"}):
+        with pytest.raises(UsageError, match="of a row is a"):
+            run(tokenizer, [], wrong, agent=agent)
     output, _ = run(tokenizer, ["end"], {"raw_prompt": [{"role": "user", "content": "Well?"}], "seed": 1}, agent=agent)
     assert tokenizer.decode(output.prompt_ids).startswith("<|im_start|>user\nWell?\n\ntask ")
     with pytest.raises(UsageError, match="env_id"):

@@ -1,10 +1,12 @@
 """``rollenv episode``: one episode against a real server on this machine, which may be away, lie or die."""
 
+import contextlib
 import http.server
 import json
 import os
 import socket
 import threading
+import time
 
 import pytest
 
@@ -247,18 +249,27 @@ gymnasium.register("Game-v0", Game)
 """
 
 
-def _listing(status, body):
+def _listing(*always):
+    """A server of lists of models: a status, a body, and seconds between its bytes."""
+
     class Models(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
+            self.server.asked += 1
+            status, body, slow = (self.server.answers or [always]).pop(0)
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            with contextlib.suppress(OSError):  # the client went away
+                for part in [body[i : i + 1] for i in range(len(body))] if slow else [body]:
+                    self.wfile.write(part)
+                    time.sleep(slow)
 
         def log_message(self, *_):
             pass
 
-    return http.server.ThreadingHTTPServer(("127.0.0.1", 0), Models)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Models)
+    server.daemon_threads, server.asked, server.answers = True, 0, []
+    return server
 
 
 @pytest.mark.parametrize(
@@ -274,13 +285,32 @@ def _listing(status, body):
     ],
 )
 def test_an_endpoint_that_does_not_say_which_model(rollenv_command, status, body, says):
-    with _listing(status, body) as server:
+    with _listing(status, body, 0.0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/v1"
         done = rollenv_command("episode", ENV, "--base-url", url, "--json")
         server.shutdown()
     assert says in played(done, 2)["error"]
     assert says in one_line(done)
+
+
+@pytest.mark.parametrize(("status", "slow"), [(503, 0.0), (429, 0.0), (200, 0.1)])
+def test_a_list_of_models_that_is_late_or_refused_is_asked_for_again(status, slow):
+    from rollenv.agents.chat.endpoint import Patience
+    from rollenv.cli.episode import _only_model
+    from rollenv.errors import RollenvError
+
+    bodies = [b" " * 50, b'{"data": [{"id": "m"}, {"id": "m"}]}']
+    with _listing(status, bodies[0], slow) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        with pytest.raises(RollenvError, match=r"gave no answer \(") as told:
+            _only_model(url, None, Patience(timeout=0.3, retries=1, first_wait=0.01))
+        assert type(told.value) is RollenvError
+        assert server.asked == 2
+        server.answers = [(status, bodies[0], slow), (200, bodies[1], 0.0)]
+        assert _only_model(url, None, Patience(timeout=0.3, retries=1, first_wait=0.01)) == "m"
+        server.shutdown()
 
 
 @pytest.mark.parametrize("model", [(), ("--model", "m")])

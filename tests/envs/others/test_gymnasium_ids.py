@@ -358,6 +358,8 @@ def test_an_environment_that_fails_is_one_line(action):
         ("gymnasium:json:X-v0", {}, UnknownEnv, "'X-v0'"),
         ("gymnasium:CartPole-v1", {"size": 3}, UsageError, "cannot be made"),
         ("gymnasium:CartPole-v1", {"max_turns": 0}, UsageError, "at least 1"),
+        ("gymnasium:CartPole-v1", {"max_turns": 2.5}, UsageError, "whole number"),
+        ("gymnasium:CartPole-v1", {"array": np.zeros((3, 3))}, UsageError, "cannot be made"),
         ("gymnasium:rollenvtest/Odd-v0", {"kind": "graph"}, UsageError, "Graph"),
         ("gymnasium:rollenvtest/Odd-v0", {"kind": "none"}, UsageError, "cannot be made"),
     ],
@@ -386,6 +388,23 @@ def _within_itself():
     return ring
 
 
+def _named_within_itself():
+    ring = {}
+    ring |= dict.fromkeys("abcdef", ring)
+    return ring
+
+
+def _array_within_itself():
+    ring = np.empty(20, object)
+    ring.fill(ring)
+    return ring
+
+
+class Unnamed:
+    def __str__(self):
+        raise RuntimeError("no\nname")
+
+
 def _deep(depth):
     value = []
     for _ in range(depth):
@@ -401,6 +420,9 @@ STRANGE_SPACES = {
     "few letters": spaces.Text(4, charset="ab "),
     "scalar": spaces.Box(-1, 1, ()),
     "negative": spaces.Box(-5, -1, (2,), dtype=np.int32),
+    "small": spaces.Discrete(5, dtype=np.int8),
+    "not signed": spaces.Discrete(5, dtype=np.uint8),
+    "half": spaces.Box(-np.inf, np.inf, (2,), dtype=np.float16),
     "in one another": spaces.Dict({"a": spaces.Dict({"b": spaces.Tuple([spaces.Discrete(3, start=5)])})}),
 }
 RETURNED = {
@@ -411,6 +433,13 @@ RETURNED = {
     "an exit": lambda: sys.exit("no display"),
     "a ring": lambda: (_within_itself(), 1.0, False, False, {"ring": _within_itself()}),
     "depth": lambda: (_deep(5000), 1.0, False, False, {}),
+    "a word": lambda: (0, "1.5", False, False, {}),
+    "an end in words": lambda: (0, 1.0, "False", False, {}),
+    "names that fail": lambda: ({Unnamed(): 1}, 1.0, False, False, {}),
+    "names that fail in info": lambda: (0, 1.0, False, False, {Unnamed(): 1}),
+    "a ring of names": lambda: (_named_within_itself(), 1.0, False, False, {"ring": _named_within_itself()}),
+    "a ring of an array": lambda: (_array_within_itself(), 1.0, False, False, {"ring": _array_within_itself()}),
+    "a long complex number": lambda: (np.clongdouble(1), 1.0, False, False, {"not shown": np.clongdouble(1)}),
     "a large number": lambda: (10**5000, 1.0, False, False, {"n": 10**5000}),
 }
 gymnasium.register("rollenvtest/Strange-v0", f"{MODULE}:Strange", max_episode_steps=20)
@@ -421,7 +450,7 @@ STRANGE = "gymnasium:rollenvtest/Strange-v0"
 def test_strange_results_are_one_line_or_shown(kind):
     env = rollenv.make(STRANGE, kind=kind, space="huge")
     env.reset(1)
-    if kind in ("a ring", "depth", "a large number"):
+    if kind.startswith("a ring") or kind in ("depth", "a large number", "a long complex number"):
         observation, *_, info = env.step("\\boxed{1}")
         assert "not shown" in json.dumps([observation, info])
         return
@@ -441,6 +470,21 @@ def test_strange_spaces_are_one_line_or_played(space):
     for _ in range(10):
         assert env.step(env.sample_random_action())[-1]["valid"]
         assert env.game.unwrapped.meant in STRANGE_SPACES[space]
+
+
+@pytest.mark.parametrize("space", ["small", "not signed", "half"])
+def test_numbers_that_a_small_type_cannot_hold_pass_the_turn(space):
+    env = rollenv.make(STRANGE, space=space)
+    env.reset(1)
+    for reply in ("300", "-300", "1e39 1", "[70000, 0]"):
+        assert env.step(reply)[-1] == {"valid": False}
+
+
+def test_what_is_no_number_is_no_success():
+    RETURNED["unknown"] = lambda: (0, 1.0, False, False, {"success": np.float64("nan")})
+    env = rollenv.make(STRANGE, kind="unknown")
+    env.reset(1)
+    assert env.step("1")[-1] == {"valid": True}
 
 
 def test_the_characters_of_a_text_are_told():
@@ -467,6 +511,10 @@ def test_a_module_that_fails_is_one_line(tmp_path, monkeypatch, code):
         with pytest.raises(MissingExtra, match="cannot be imported") as caught:
             rollenv.make(f"gymnasium:{module}:X-v0")
         assert "\n" not in str(caught.value)
+
+
+def test_no_limit_of_gymnasiums_is_ours():
+    assert rollenv.make(STRANGE, max_episode_steps=-1).max_turns == 200
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_turns": 30}, {"max_turns": 5}, {"max_episode_steps": 7}])
