@@ -49,13 +49,24 @@ class Connection:
     Args:
         address: of the server.
         patience: seconds to go on trying when the server does not answer or has no room.
+        alone: whether no other server can stand in. If one can, a server that was not back in time is asked only once
+            for a while: many environments would wait in vain one after the other.
         answer: seconds to wait for an answer.
         silence: seconds to hear nothing at all, twice, from a server that has an answer to give.
     """
 
-    def __init__(self, address: Address, *, patience: float = 30.0, answer: float = ANSWER, silence: float = SILENCE):
+    def __init__(
+        self,
+        address: Address,
+        *,
+        patience: float = 30.0,
+        answer: float = ANSWER,
+        silence: float = SILENCE,
+        alone: bool = True,
+    ):
         self.address, self.patience, self.answer, self.silence = address, patience, answer, silence
-        self._lost_at = -math.inf
+        self.alone = alone
+        self._lost_at = self._given_up_at = -math.inf
         self._numbers = itertools.count(1)
         self._socket: socket.socket | None = None
         self._protocol: ClientProtocol | None = None
@@ -79,7 +90,8 @@ class Connection:
             RollenvError: the one that the server tells of.
             ServerLost: there was no answer, for as long as the patience lasted.
         """
-        end, problem = time.monotonic() + self.patience, RollenvError()
+        began, problem = time.monotonic(), RollenvError()
+        end = began + (self.patience if self.alone or began - self._given_up_at > _SHUNNED else 0.0)
         for attempt in itertools.count():
             try:
                 return self.ask_once(operation, *args)
@@ -89,6 +101,8 @@ class Connection:
                 wait, problem = min(5.0, 0.05 * 2.0**attempt), error
             wait *= random.uniform(0.5, 1.5)  # so that many clients do not come back together
             if time.monotonic() + wait > end:
+                if isinstance(problem, ServerLost):
+                    self._given_up_at = time.monotonic()
                 raise problem
             time.sleep(wait)
         raise AssertionError
@@ -195,7 +209,7 @@ class Connection:
                     if found[0] in self._ahead:
                         self._ahead[found[0]] = found
         del self._ahead[number]
-        self._lost_at = -math.inf
+        self._lost_at = self._given_up_at = -math.inf
         if len(answer) == 5:
             raise protocol.error_of(*answer[2:])
         return answer[1]

@@ -99,8 +99,8 @@ class Servers:
         return servers[addresses]
 
     def __init__(self, addresses: tuple[Address, ...]):
-        patience = 30.0 if len(addresses) == 1 else 3.0
-        self.connections = [Connection(address, patience=patience) for address in addresses]
+        alone = len(addresses) == 1
+        self.connections = [Connection(a, patience=30.0 if alone else 3.0, alone=alone) for a in addresses]
         self._turn = itertools.count(threading.get_ident() // 4096)  # threads begin at different servers
 
     def in_turn(self) -> list[Connection]:
