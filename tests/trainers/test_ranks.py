@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -178,6 +179,18 @@ def test_a_machine_takes_so_many_ranks_only(tmp_path):
     config = settings("placement.ranks=5000", "placement.address=local")
     with pytest.raises(UsageError, match="too many for this machine"):
         train_on_ranks(config, RunDir(tmp_path), lambda *_: None)
+
+
+@pytest.mark.parametrize("address", ["nowhere.invalid:1", "127.0.0.1:9", "127.0.0.1:99999", "[::1]:9", "http://x", "?"])
+def test_a_cluster_that_is_nowhere_is_one_line_at_once(address):
+    pytest.importorskip("ray")
+    from rollenv.ray_calls import connected
+
+    began = time.monotonic()
+    with pytest.raises(UsageError, match="there is no Ray cluster at") as said, connected(address):
+        pass
+    assert "\n" not in str(said.value)
+    assert time.monotonic() - began < 30
 
 
 def test_without_ray_train_the_command_says_what_to_install(monkeypatch):
