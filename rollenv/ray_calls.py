@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +21,9 @@ with extra("ray", "Running in Ray"):
 
 #: So many processes share a core at most, and so many can share all of them, however few these are.
 _FOR_A_CORE, _MOST_HERE = 4, 16
+
+#: Seconds in which the head of a cluster takes a connection.
+_REACHED_WITHIN = 10.0
 
 
 @contextlib.contextmanager
@@ -45,16 +49,29 @@ def connected(address: str = "", *, cpus: float = 0) -> Iterator[None]:
             f"{cpus:g} CPUs are too many for this machine, which takes {most}: start fewer ranks, shards or actors, or "
             "name a cluster with placement.address or RAY_ADDRESS"
         )
+    _check_reachable(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints what happens to its nodes
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, num_cpus=cores)
-        except (ConnectionError, ValueError) as error:
-            raise UsageError(f"there is no Ray cluster at {address!r}: {error}") from error
+        except (OSError, RuntimeError, ValueError) as error:
+            why = first_line(error).partition(" To fix this")[0]
+            raise UsageError(f"there is no Ray cluster at {address!r}: {why}") from error
         try:
             yield
         finally:
             ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Raise UsageError where nobody listens at HOST:PORT; Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "://" in address:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _REACHED_WITHIN).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise UsageError(f"there is no Ray cluster at {address!r}: {error}") from error
 
 
 def check_room(count: int, options: dict[str, Any], who: str) -> None:

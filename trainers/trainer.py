@@ -132,7 +132,7 @@ class Trainer:
 
         stack.enter_context(connected(cpus=self.config.rollout.shard_cpus))
         self.parts.player = fleet = TrainedShards(self.config, self.parts.home, self.run.path / "player")
-        manager = stack.enter_context(ShardedManager(fleet, thread=True))
+        manager = stack.enter_context(ShardedManager(fleet, thread=True, run_dir=self.run.path))
         with timed("shards", self.begun):
             manager.run(fleet.ready())
         return manager

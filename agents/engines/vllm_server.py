@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import random
 import secrets
 import shutil
@@ -50,6 +51,9 @@ START = (
     "--generation-config vllm"
 )
 
+
+#: What is raised where a server does not answer, or gives something that no vLLM gives.
+_NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError, AttributeError)
 
 #: Seconds in which a server that answers at all has said what it is, and loaded a model.
 _SLOW = 600.0
@@ -296,19 +300,18 @@ class ServerEngine:
             async for choice in self._choices(self._body(request)):
                 if self._take(request, choice, sent):
                     return True
-        except (httpx.HTTPError, ValueError) as error:
+        except _NO_ANSWER as error:
             self._failure = f"{type(error).__name__}: {error}".rstrip(": ")
         why = self._failure or "it ended a response before its end"
         raise EngineFailed(f"the vLLM server at {self.url} failed: {why}", request.response)
 
     def _take(self, request: _Request, choice: dict[str, Any], sent: int) -> bool:
         """Add what was drawn; whether the response is complete."""
-        response, ids = request.response, choice["token_ids"] or []
+        response, (ids, logprobs) = request.response, _drawn(choice)
         self.stats.prompted += 0 if response.ids else len(request.prompt)
         self.stats.drawn += len(ids)
         response.ids += ids
-        if ids:
-            response.logprobs += [drawn["logprob"] for drawn in choice["logprobs"]["content"]]
+        response.logprobs += logprobs
         response.versions += [self.version] * len(ids)
         spans = choice.get("weight_versions")  # with the last tokens, and of all that the request drew
         if spans and all(span["version"].isdecimal() for span in spans):
@@ -386,7 +389,7 @@ class ServerEngine:
                     client.post(f"{self.url}/reset_prefix_cache?reset_running_requests=true")
                 client.post(f"{self.url}/resume")
                 return about
-        except (httpx.HTTPError, ValueError, KeyError) as error:
+        except _NO_ANSWER as error:
             raise UsageError(
                 f"no vLLM server answers at {self.url} ({type(error).__name__}: {error}): start it as {START!r}"
             ) from error
@@ -421,7 +424,7 @@ class ServerEngine:
                 answer = await self._client().get(f"{self.url}/weight_info", timeout=self.patience)
                 answer.raise_for_status()
                 return str(answer.json()["weight_version"])
-            except (httpx.HTTPError, ValueError, KeyError):
+            except _NO_ANSWER:
                 if asyncio.get_running_loop().time() >= end:
                     raise self._lost(self._failure) from None
                 await asyncio.sleep(0.5)
@@ -463,6 +466,19 @@ class ServerEngine:
 
 def _reload_from(folder: Path) -> dict[str, Any]:
     return {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+
+
+def _drawn(choice: dict[str, Any]) -> tuple[list[int], list[float]]:
+    """The tokens of a piece of an answer, and their log-probabilities.
+
+    Raises:
+        ValueError: they do not belong together.
+    """
+    ids = list(choice["token_ids"] or ())
+    logprobs = [float(drawn["logprob"]) for drawn in choice["logprobs"]["content"]] if ids else []
+    if len(ids) != len(logprobs) or {*map(type, ids)} - {int} or not all(map(math.isfinite, logprobs)):
+        raise ValueError(f"the tokens {ids!r:.60} came with the log-probabilities {logprobs!r:.60}")
+    return ids, logprobs
 
 
 def _told(text: str) -> str:

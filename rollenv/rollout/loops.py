@@ -97,8 +97,16 @@ class ThreadLoop:
 
     def __init__(self, clock: Clock):
         self.loop = clock.new_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, name="rollout", daemon=True)
+        self.thread = threading.Thread(target=self._go_on, name="rollout", daemon=True)
         self.thread.start()
+
+    def _go_on(self) -> None:
+        """Run the loop until it is stopped. What ends a program ends its task alone: whoever awaits that gets it."""
+        while True:
+            try:
+                return self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                logger.debug("a task of the rollout raised %r", error)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there and wait for it. If the waiting is interrupted, as by Ctrl-C, it is cancelled."""

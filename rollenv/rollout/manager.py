@@ -392,12 +392,17 @@ class RolloutManager:
             self.save_health()
             await asyncio.sleep(HEALTH_EVERY)
 
+    def condition(self) -> tuple[Health, list[dict[str, Any]]]:
+        """The health of what is played, and the report on its workers."""
+        return self.health, self.workers.report()
+
     def save_health(self) -> None:
         """Write ``health.json`` now."""
         assert self.run_dir is not None
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
-            self.health.save(self.run_dir / "health.json", self.workers.report())
+            health, workers = self.condition()
+            health.save(self.run_dir / "health.json", workers)
         except OSError as error:  # a full disk must not end the rollout
             logger.warning("health.json cannot be written: %s", error)
 

@@ -12,7 +12,7 @@ from rollenv.agents.engines.base import Sampling, on_host
 from rollenv.core import UsageError
 from rollenv.needs import extra
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.shard import Host, Played, ShardLost
+from rollenv.rollout.shard import Condition, Host, Played, ShardLost
 from rollenv.rollout.shards import Fleet
 from rollenv.rollout.types import Task, Trajectory
 
@@ -110,9 +110,12 @@ class _Actor:
     async def resume(self) -> None:
         await self._host().resume()
 
-    async def ping(self) -> str:
+    async def node(self) -> str:
         self._host()
         return str(ray.get_runtime_context().get_node_id())
+
+    async def ping(self) -> Condition:
+        return await self._host().ping()
 
     async def end(self) -> None:
         if self.host is not None:
@@ -138,7 +141,7 @@ class ActorShard:
         Args:
             patience: seconds after which a warning says that it waits.
         """
-        asked = asyncio.ensure_future(self.ping())
+        asked: asyncio.Future[str] = asyncio.ensure_future(self._said(self.actor.node.remote()))
         try:
             await asyncio.wait({asked}, timeout=patience)
             if not asked.done():
@@ -192,15 +195,18 @@ class ActorShard:
         """See :class:`~rollenv.rollout.shard.Shard`."""
         await self._said(self.actor.resume.remote())
 
-    async def ping(self) -> str:
-        """See :class:`~rollenv.rollout.shard.Shard`; the id of its node."""
-        return str(await self._said(self.actor.ping.remote()))
+    async def ping(self) -> Condition:
+        """See :class:`~rollenv.rollout.shard.Shard`."""
+        condition: Condition = await self._said(self.actor.ping.remote())
+        return condition
 
     async def close(self) -> None:
         """See :class:`~rollenv.rollout.shard.Shard`."""
-        with contextlib.suppress(ShardLost, TimeoutError, Exception):
-            await asyncio.wait_for(self._said(self.actor.end.remote()), 15.0)
-        kill_actor(self.actor)
+        try:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self._said(self.actor.end.remote()), 15.0)
+        finally:
+            kill_actor(self.actor)
 
     async def _said(self, reference: Any) -> Any:
         """What the actor said; its own exceptions as they were raised there.

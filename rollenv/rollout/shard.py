@@ -12,7 +12,11 @@ from typing import Any, Protocol
 from rollenv.agents.engines.base import Sampling
 from rollenv.core import RollenvError
 from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.records.health import Health
 from rollenv.rollout.types import Group, Task, Trajectory
+
+#: The health of what a shard has played, and the report on its workers.
+Condition = tuple[Health, list[dict[str, Any]]]
 
 
 class ShardLost(RollenvError):
@@ -73,8 +77,8 @@ class Shard(Protocol):
 
     async def resume(self) -> None: ...
 
-    async def ping(self) -> object:
-        """Answer."""
+    async def ping(self) -> Condition:
+        """Answer; see :meth:`RolloutManager.condition`."""
         ...
 
     async def close(self) -> None:
@@ -160,8 +164,9 @@ class Host:
         if self._updatable:
             await self._agent.resume()
 
-    async def ping(self) -> None:
+    async def ping(self) -> Condition:
         """See :class:`Shard`."""
+        return self.manager.condition()
 
     async def end(self) -> None:
         """Give up what is played, and free the workers."""
@@ -236,9 +241,10 @@ class LocalShard(Host):
         self._check()
         await super().resume()
 
-    async def ping(self) -> None:
+    async def ping(self) -> Condition:
         """See :class:`Shard`."""
         self._check()
+        return await super().ping()
 
     async def close(self) -> None:
         """See :class:`Shard`."""

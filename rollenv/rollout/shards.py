@@ -13,18 +13,22 @@ import contextlib
 import copy
 import itertools
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from rollenv.agents.base import Agent, EnvHandle
 from rollenv.agents.engines.base import Sampling
 from rollenv.core import UsageError
 from rollenv.rollout.clock import Clock
+from rollenv.rollout.ending import GRACE
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.race import RolloutBroken
+from rollenv.rollout.records.health import Health
 from rollenv.rollout.records.stats import RolloutStats
-from rollenv.rollout.shard import Shard, ShardLost
+from rollenv.rollout.shard import Condition, Shard, ShardLost
 from rollenv.rollout.types import Group, Trajectory
 
 T = TypeVar("T")
@@ -33,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 #: Episodes of an evaluation that a shard gets at a time.
 _CHUNK = 32
+
+#: Seconds at most before a lost shard is started again, unless ``backoff`` alone is more.
+_LONGEST_REST = 60.0
 
 
 #: Starts the shard of a name.
@@ -54,6 +61,8 @@ class Seat:
     """Of the last loss."""
     groups: int = 0
     """That were played there."""
+    told: list[Condition] = field(default_factory=list)
+    """The last that each of its shards said of its health."""
 
 
 class Fleet:
@@ -64,7 +73,7 @@ class Fleet:
         start: starts the shard of a name.
         capacity: groups that a shard plays at the same time.
         max_losses: how often a shard may be lost and started again; after that it stays away.
-        backoff: seconds before a lost shard is started again, doubled with every loss.
+        backoff: seconds before a lost shard is started again, doubled with every loss, up to a minute.
         ping_every: seconds between two pings; 0 for none.
         lost_after: seconds after which a shard that does not answer a ping is lost.
         version: of the weights that shards are built with.
@@ -87,14 +96,14 @@ class Fleet:
         self.seats = [Seat(name) for name in names]
         self.capacity, self.max_losses, self.backoff = capacity, max_losses, backoff
         self.ping_every, self.lost_after = ping_every, lost_after
-        self.version = self._built = version
+        self.version = version
         #: That were computed or drawn for what came back.
         self.tokens = 0
         #: Groups that were begun again because their shard was lost.
         self.begun_again = 0
         self._start = start
         self._weights: Any = None
-        self._suspended = False
+        self._updated = self._suspended = False
         self._failure: Exception | None = None
         self._ages: dict[int, int | None] = {}
         self._changed = asyncio.Event()
@@ -139,7 +148,11 @@ class Fleet:
         await asyncio.sleep(delay)
         try:
             shard = await self._start(seat.name)
-            await self._seat(seat, shard)
+            try:
+                await self._seat(seat, shard)
+            except BaseException:
+                await shard.close()  # nobody else knows it
+                raise
         except ShardLost as lost:
             self._away(seat, lost)
         except Exception as error:
@@ -153,11 +166,12 @@ class Fleet:
         """Let a new shard play, as the others do."""
         async with self._lock():
             await shard.suspend()
-            if self.version != self._built:
+            if self._updated:
                 await shard.update(self._weights, self.version)
             if not self._suspended:
                 await shard.resume()
             seat.shard, seat.placed = shard, True
+            seat.told.append((Health(), []))
 
     def lost(self, seat: Seat, shard: Shard, why: ShardLost) -> None:
         """A shard is gone: start it again, if that may help. Said by each of its groups; only the first counts.
@@ -179,13 +193,30 @@ class Fleet:
         seat.losses, seat.why = seat.losses + 1, str(why)
         logger.warning("%s is lost (%d): %s", seat.name, seat.losses, why)
         if seat.losses <= self.max_losses:
-            self._keep(self._bring(seat, self.backoff * 2 ** (seat.losses - 1)))
+            doubled = self.backoff * 2.0 ** min(seat.losses - 1, 64)
+            self._keep(self._bring(seat, min(doubled, max(self.backoff, _LONGEST_REST))))
         self._changed.set()
 
     async def _ping(self) -> None:
         while True:
             await asyncio.sleep(self.ping_every)
-            await asyncio.gather(*(self._ping_one(seat, seat.shard) for seat in self.seats if seat.shard))
+            await self.look()
+
+    async def look(self) -> None:
+        """Ask all shards how they are."""
+        await asyncio.gather(*(self._ping_one(seat, seat.shard) for seat in self.seats if seat.shard))
+
+    def condition(self) -> Condition:
+        """The health of all shards together, as far as they said; names of workers begin with those of their shards."""
+        whole, reports = Health(), []
+        for seat in self.seats:
+            place = f"{seat.name}/"
+            for health, _ in seat.told:
+                whole.absorb(health, place)
+            if seat.shard:
+                reports += [{**row, "worker": place + row["worker"]} for row in seat.told[-1][1]]
+        whole.events = deque(sorted(whole.events), whole.events.maxlen)
+        return whole, reports
 
     async def _ping_one(self, seat: Seat, shard: Shard) -> None:
         asked = asyncio.ensure_future(shard.ping())
@@ -194,9 +225,13 @@ class Fleet:
                 await asyncio.wait({asked}, timeout=self.lost_after / 2)
             if not asked.done():
                 raise ShardLost(f"{seat.name} did not answer within {self.lost_after:g} s")
-            asked.result()
+            condition = asked.result()
+            if seat.shard is shard:
+                seat.told[-1] = condition
         except ShardLost as lost:
             self.lost(seat, shard, lost)
+        except Exception as error:
+            self.lost(seat, shard, ShardLost(f"{seat.name} cannot answer: {type(error).__name__}: {error}"))
         finally:
             asked.cancel()
 
@@ -281,7 +316,7 @@ class Fleet:
     async def update_weights(self, weights: Iterable[tuple[str, Any]] | None = None) -> None:
         """Give all shards new weights; those that start later get them too."""
         async with self._lock():
-            self._weights = self.packed(weights)
+            self._weights, self._updated = self.packed(weights), True
             self.version += 1
             ages = await self._all(lambda shard: shard.update(self._weights, self.version))
         self._ages = {key: oldest for each in ages for key, oldest in each.items()}
@@ -313,7 +348,11 @@ class Fleet:
                 return []
 
         there = [(seat, seat.shard) for seat in self.seats if seat.shard is not None]
-        return [said for each in await asyncio.gather(*(one(*pair) for pair in there)) for said in each]
+        answers = await asyncio.gather(*(one(*pair) for pair in there), return_exceptions=True)  # none is left at it
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [said for each in answers if isinstance(each, list) for said in each]
 
 
 def _cancelling() -> bool:
@@ -329,10 +368,13 @@ class ShardedManager(RolloutManager):
         fleet: of shards. The manager ends them when it is closed.
         clock: real or virtual time.
         thread: as of :class:`RolloutManager`.
+        run_dir: as of :class:`RolloutManager`; its ``health.json`` is of all shards.
     """
 
-    def __init__(self, fleet: Fleet, *, clock: Clock = Clock.REAL, thread: bool = False):
-        super().__init__(fleet, clock=clock, thread=thread)
+    def __init__(
+        self, fleet: Fleet, *, clock: Clock = Clock.REAL, thread: bool = False, run_dir: str | Path | None = None
+    ):
+        super().__init__(fleet, clock=clock, thread=thread, run_dir=run_dir)
         self.fleet = fleet
         self.sampling: Sampling | None = None
         self._keys = itertools.count()
@@ -405,7 +447,16 @@ class ShardedManager(RolloutManager):
         """Hold the shards while something is played."""
         await self.fleet.open()
         async with super().watching():
-            yield
+            try:
+                yield
+            finally:
+                if self.run_dir:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self.fleet.look(), GRACE)
+
+    def condition(self) -> Condition:
+        """See :meth:`RolloutManager.condition`."""
+        return self.fleet.condition()
 
     def close(self) -> None:
         """End the shards, then as :meth:`RolloutManager.close`."""

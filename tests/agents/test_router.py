@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import json
 import random
 from collections import Counter
 
+import httpx
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from rollenv.agents.base import ContextFull
 from rollenv.agents.engines.base import EngineFailed, Sampling
 from rollenv.agents.engines.local import LocalEngine
 from rollenv.agents.engines.router import Router
+from rollenv.agents.engines.vllm_server import ServerEngine
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 
@@ -240,3 +243,66 @@ def test_a_replica_that_never_finishes_an_update_is_left_out():
         assert (await ask(router, 0, prompt(9))).ids
 
     asyncio.run(play())
+
+
+class Answering(ServerEngine):
+    """An engine over a server that answers every request with given pieces."""
+
+    def __init__(self, pieces):
+        self.pieces = pieces
+        super().__init__("http://server", frozenset({2}), patience=0.1)
+
+    def _first_look(self):
+        return {"model_config": {"max_model_len": 64}}
+
+    def _client(self):
+        def answer(request):
+            if request.url.path == "/inference/v1/generate":
+                return httpx.Response(200, text="".join(f"data: {json.dumps(piece)}\n\n" for piece in self.pieces))
+            return httpx.Response(200, json={"weight_version": str(self._told)})
+
+        return httpx.AsyncClient(transport=httpx.MockTransport(answer))
+
+
+def piece(ids=(5,), logprobs=(-1.0,), finish=None, **more):
+    content = {"content": [{"logprob": number} for number in logprobs]}
+    return {"choices": [{"token_ids": list(ids), "logprobs": content, "finish_reason": finish, **more}]}
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        [],
+        3,
+        None,
+        {},
+        {"choices": []},
+        {"choices": [{}]},
+        {"error": "no"},
+        piece(logprobs=()),
+        piece(logprobs=(-1.0, -1.0)),
+        piece(logprobs=(None,)),
+        piece(logprobs=(float("nan"),)),
+        piece(ids=("5",)),
+        {"choices": None},
+        piece(weight_versions=3),
+        piece(weight_versions=[{"version": 7, "start": 0, "end": 1}]),
+        piece(weight_versions=[{"version": "7", "start": 0, "end": 1}]),
+        piece(finish=[]),
+    ],
+    ids=str,
+)
+def test_a_server_that_answers_nonsense_has_failed(nonsense):
+    async def main():
+        bad, good = Answering([piece(), nonsense]), Answering([piece((6, 2), (-0.5, -0.5), "stop")])
+        with pytest.raises(EngineFailed, match="the vLLM server at http://server failed") as failed:
+            await bad.generate((1,), Sampling(1.0, 8), random.Random(0))
+        response = await Router([bad, good]).generate((1,), Sampling(1.0, 8), random.Random(0))
+        return failed.value.response, response
+
+    before, after = asyncio.run(main())
+    assert len(before.ids) == len(before.logprobs) == len(before.versions) in (1, 2)
+    assert before.ids == [5] * len(before.ids)
+    assert after.ids == [*before.ids, 6, 2]
+    assert after.logprobs == [-1.0] * len(before.ids) + [-0.5, -0.5]
+    assert set(after.versions) == {0}

@@ -1,6 +1,7 @@
 """A rollout over several managers: equal to one, whichever of them are lost. In virtual time, and in Ray."""
 
 import asyncio
+import json
 import random
 
 import pytest
@@ -16,7 +17,7 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.race import RolloutBroken
 from rollenv.rollout.shard import LocalShard
 from rollenv.rollout.shards import Fleet, ShardedManager
-from rollenv.rollout.stream import RolloutStream
+from rollenv.rollout.stream import RolloutStream, renew
 from rollenv.rollout.types import Task, Trajectory
 
 
@@ -166,3 +167,89 @@ def test_a_shard_that_does_not_answer_is_lost():
     assert [len(group.complete) for group in groups] == [1, 1]
     assert "did not answer within 5 s" in fleet.seats[0].why
     assert fleet.begun_again == 2
+
+
+class Slow(LocalShard):
+    """Its updates take long, and some fail."""
+
+    updating = 0
+
+    def __init__(self, name, build, fails=False):
+        super().__init__(name, build)
+        self.fails, self.closed = fails, False
+
+    async def update(self, weights, version):
+        if self.fails:
+            raise ValueError("out of memory")
+        Slow.updating += 1
+        try:
+            await asyncio.sleep(10.0)
+            return await super().update(weights, version)
+        finally:
+            Slow.updating -= 1
+
+    async def close(self):
+        self.closed = True
+        await super().close()
+
+
+def test_an_update_that_fails_in_one_shard_has_ended_in_the_others():
+    async def start(name):
+        return Slow(name, lambda: RolloutManager(Policy()), fails=name == "b")
+
+    async def main():
+        await fleet.ready()
+        await fleet.suspend()
+        with pytest.raises(ValueError, match="out of memory"):
+            await fleet.update_weights()
+        return Slow.updating
+
+    fleet = Fleet(["a", "b", "c"], start, ping_every=0)
+    with ShardedManager(fleet, clock=Clock.VIRTUAL) as manager:
+        assert manager.run(main()) == 0
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_shard_that_never_plays_is_closed(fails):
+    """Because it does not take the newest weights, or because the fleet ends meanwhile."""
+    shards = []
+
+    async def start(name):
+        shards.append(Slow(name, lambda: RolloutManager(Policy()), fails=fails and len(shards) == 1))
+        return shards[-1]
+
+    async def main():
+        await fleet.ready()
+        await renew(fleet)
+        shards[0].kill()
+        await fleet.suspend()  # which notices
+        await asyncio.sleep(3.0)
+
+    fleet = Fleet(["only"], start, ping_every=0)
+    with ShardedManager(fleet, clock=Clock.VIRTUAL) as manager:
+        manager.run(main())
+    assert [shard.closed for shard in shards] == [True] * len(shards)
+    assert len(shards) >= 2
+
+
+def test_a_shard_that_is_lost_often_comes_back_within_a_minute():
+    local = Local(1, lambda: Policy(lambda seed: 30.0), max_losses=2000)
+    local.fleet.seats[0].losses = 1500
+    groups, _ = train(local, 1, kills=[5.0], groups=1)
+    assert len(groups[0]) == 1
+    assert local.started == 2
+
+
+def test_the_run_directory_has_the_health_of_all_shards(tmp_path):
+    local = Local(2, Echo, capacity=1)
+    troubles = [Task(ID, n, {"trouble": "raise"} if n == 1 else {}) for n in range(6)]
+    with ShardedManager(local.fleet, clock=Clock.VIRTUAL, run_dir=tmp_path) as manager:
+        manager.collect(troubles, 2)
+        told = json.loads((tmp_path / "health.json").read_text())
+        expected = [shard.manager.health.env(ID).counts for shard in local.alive.values()]
+    assert told["envs"][0]["counts"] == dict(expected[0] + expected[1])
+    assert told["envs"][0]["counts"]["completed"] == 10
+    assert [(row["name"], row["state"]) for row in told["workers"]] == [
+        ("shard-0/inline", "up"), ("shard-1/inline", "up"),
+    ]  # fmt: skip
+    assert {event[2].partition("/")[0] for event in told["events"]} <= {"shard-0", "shard-1"}

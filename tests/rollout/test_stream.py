@@ -166,6 +166,28 @@ def test_an_error_in_the_rollout_reaches_the_trainer():
         train(Policy(), 2, groups=2, source=tasks(nonsense=1))
 
 
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, ValueError])
+@pytest.mark.parametrize("where", ["source", "keep", "on_trajectory"])
+def test_what_callbacks_raise_in_the_thread_of_a_rollout_reaches_the_trainer(kind, where):
+    def fail(*_):
+        raise kind("as it is")
+
+    def source():
+        yield Task(ID, 0)
+        fail()
+
+    async def main():
+        keep = fail if where == "keep" else None
+        async with RolloutStream(manager, source() if where == "source" else tasks(), 2, keep=keep) as stream:
+            await asyncio.wait_for(stream.next_batch(), 5.0)
+
+    callback = fail if where == "on_trajectory" else None
+    with RolloutManager(Echo(), thread=True, on_trajectory=callback) as manager:
+        with pytest.raises(kind, match="as it is"):
+            asyncio.run_coroutine_threadsafe(main(), manager._loop.loop).result(10.0)
+        assert manager.reacts()
+
+
 def test_long_tasks_are_put_by_and_played_together():
     slow = Policy(lambda seed: 50.0 if (seed // 1_000_003) % 4 == 0 else 2.0)
     manager = RolloutManager(slow, clock=Clock.VIRTUAL)

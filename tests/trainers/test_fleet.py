@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -108,6 +109,8 @@ def test_a_run_whose_shards_are_killed_plays_what_one_process_plays(tmp_path, pl
     killings.update(groups=0, updates=0)
     train(tmp_path / "run", *SHARDS, *kind, "iterations=2", "checkpoint_every=2")
     rows = train(tmp_path / "run", *SHARDS, *kind, "iterations=4", "checkpoint_every=2", resume=True)
+    health = json.loads((tmp_path / "run" / "health.json").read_text())
+    assert {row["name"] for row in health["workers"]} & {"shard-0/inline", "shard-1/inline"}
     assert sum(" is lost (" in record.message for record in caplog.records) == 2
     assert [row["iteration"] for row in rows] == [0, 1, 2, 3, 4]
     assert seeds(played) == seeds(expected)

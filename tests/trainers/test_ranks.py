@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -160,6 +161,24 @@ def test_shares_are_even_and_whole_and_equal_inputs_stay_together():
         (["rollout.shards=-1"], "rollout.shards"),
         (["rollout.shard_losses=1"], "rollout.shard_losses does nothing here"),
         (["rollout.shard_options={num_cpus=2}"], "rollout.shard_options does nothing here"),
+        *(
+            ([*whose, f"{key}={{{option}}}"], said)
+            for whose, key in (
+                (["rollout.shards=2"], "rollout.shard_options"),
+                (["player.kind=vllm", "player.actors=2"], "player.actor_options"),
+            )
+            for option, said in (
+                ("num_cpus=nan", "num_cpus is a finite number of at least 0, not nan"),
+                ("num_gpus=inf", "num_gpus is a finite number"),
+                ("num_gpus='all'", "num_gpus is a finite number"),
+                ("memory=-1", "memory is a finite number"),
+                ("num_cpus=true", "num_cpus is a finite number"),
+                ("resources=3", "resources are numbers by name"),
+                ("resources={ fast='yes' }", "fast is a finite number"),
+                ("name='mine'", "name cannot be given"),
+                ("max_restarts=3", "max_restarts cannot be given"),
+            )
+        ),
         (["rollout.shards=2", "rollout.processes=2"], "rollout.processes does nothing here"),
         (["rollout.shards=2", "rollout.workers=ray:2"], "rollout.workers cannot be actors of their own"),
         (["rollout.shards=2", "player.kind=vllm", "player.actors=2"], "leave out player.url"),
@@ -178,6 +197,18 @@ def test_a_machine_takes_so_many_ranks_only(tmp_path):
     config = settings("placement.ranks=5000", "placement.address=local")
     with pytest.raises(UsageError, match="too many for this machine"):
         train_on_ranks(config, RunDir(tmp_path), lambda *_: None)
+
+
+@pytest.mark.parametrize("address", ["nowhere.invalid:1", "127.0.0.1:9", "127.0.0.1:99999", "[::1]:9", "http://x", "?"])
+def test_a_cluster_that_is_nowhere_is_one_line_at_once(address):
+    pytest.importorskip("ray")
+    from rollenv.ray_calls import connected
+
+    began = time.monotonic()
+    with pytest.raises(UsageError, match="there is no Ray cluster at") as said, connected(address):
+        pass
+    assert "\n" not in str(said.value)
+    assert time.monotonic() - began < 30
 
 
 def test_without_ray_train_the_command_says_what_to_install(monkeypatch):

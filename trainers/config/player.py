@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rollenv.trainers.config.section import Positive, Section, union
+from rollenv.trainers.config.section import ActorOptions, Positive, Section, union
 
 #: The most that vLLM takes as the rank of an adapter.
 MAX_LORA_RANK = 512
@@ -27,7 +27,7 @@ class VllmPlayer(Section):
     """Of ``vllm.EngineArgs``, such as ``{ gpu_memory_utilization = 0.4, max_model_len = 4096 }``."""
     actors: int = Field(0, ge=0)
     """How many Ray actors have an engine each; 0 for one engine in this process."""
-    actor_options: dict[str, Any] = Field(default_factory=dict)
+    actor_options: ActorOptions = Field(default_factory=dict)
     """For ``ray.remote``, such as ``{ num_gpus = 1 }``, which is the default where the cluster has GPUs."""
     url: str = ""
     """Of a vLLM server, or of several with commas between; each sees the run's folder."""

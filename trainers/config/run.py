@@ -25,7 +25,7 @@ from rollenv.trainers.config.losses import (
 )
 from rollenv.trainers.config.player import AnyPlayer, LocalPlayer
 from rollenv.trainers.config.rewards import RewardsConfig
-from rollenv.trainers.config.section import Positive, Section, union
+from rollenv.trainers.config.section import ActorOptions, Positive, Section, union
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -253,7 +253,7 @@ class RolloutConfig(Section):
     shards: int = Field(0, ge=0)
     """Managers in Ray actors that play whole groups, each with an engine and workers of its own; 0 for one manager, in
     this process. For several machines, which all have to see ``run_dir``, or more turns than one process can carry."""
-    shard_options: dict[str, Any] = Field(default_factory=dict)
+    shard_options: ActorOptions = Field(default_factory=dict)
     """For ``ray.remote``, such as ``{ num_cpus = 4, num_gpus = 1 }``. The default is 1 CPU, and 1 GPU where the cluster
     has GPUs."""
     shard_losses: int = Field(3, ge=0)
@@ -273,8 +273,7 @@ class RolloutConfig(Section):
     @property
     def shard_cpus(self) -> float:
         """CPUs that Ray keeps for all shards."""
-        each = self.shard_options.get("num_cpus", 1)
-        return self.shards * (each if isinstance(each, int | float) else 1)
+        return self.shards * float(self.shard_options.get("num_cpus", 1))
 
     @field_validator("workers", mode="before")
     @classmethod

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Discount = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Weight = Annotated[float, Field(ge=0)]
 Scope = Literal["none", "group", "batch"]
+
+#: Options of ``ray.remote`` that are given already, or are for one actor alone.
+_NOT_OF_ALL = {"max_restarts", "max_concurrency", "name", "namespace", "lifetime", "get_if_exists"}
+
+
+def _for_actors(options: dict[str, Any]) -> dict[str, Any]:
+    """Options for all actors of a kind; that their names are Ray's is seen by Ray."""
+    if taken := sorted(_NOT_OF_ALL & options.keys()):
+        raise ValueError(f"{taken[0]} cannot be given for actors that rollenv makes and ends")
+    resources = options.get("resources") or {}
+    if not isinstance(resources, dict):
+        raise ValueError("resources are numbers by name")
+    needs = {name: options[name] for name in ("num_cpus", "num_gpus", "memory") if name in options}
+    for name, value in {**needs, **resources}.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise ValueError(f"{name} is a finite number of at least 0, not {value!r}")
+    return options
+
+
+#: For ``ray.remote``.
+ActorOptions = Annotated[dict[str, Any], AfterValidator(_for_actors)]
 
 
 class Section(BaseModel):

@@ -216,15 +216,21 @@ class Health:
         if self.reward.failed_episodes >= _AGENT_PATIENCE:
             raise RewardUnhealthy(f"the reward function is unhealthy: its last {self._row(self.reward)}")
 
-    def absorb(self, other: Health) -> None:
-        """Add what another process recorded."""
+    def absorb(self, other: Health, place: str = "") -> None:
+        """Add what another process recorded.
+
+        Args:
+            other: its records.
+            place: what the names of its workers begin with here.
+        """
         for record in other.envs.values():
             self.env(record.name).absorb(record)
         for record in other.workers.values():
-            self.worker(record.name).absorb(record)
+            self.worker(place + record.name).absorb(record)
         self.agent.absorb(other.agent)
         self.reward.absorb(other.reward)
-        self.events.extend(other.events)
+        for when, env_id, worker, kind, text in other.events:
+            self.events.append((when, env_id, worker and place + worker, kind, text))
 
     @staticmethod
     def _row(record: Record) -> str:
