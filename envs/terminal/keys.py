@@ -174,7 +174,10 @@ class _Screen:
             self.terminal.send(text)
             return
         for at in range(0, len(text), 4000):
-            self._tmux("send-keys", "-t", "main", "-l", "--", text[at : at + 4000])
+            piece = text[at : at + 4000]
+            if piece.endswith(";"):  # which tmux would take for the end of its own command
+                piece = f"{piece[:-1]}\\;"
+            self._tmux("send-keys", "-t", "main", "-l", "--", piece)
 
     def current(self) -> str:
         """What is on the screen."""
