@@ -175,9 +175,10 @@ def test_entries_allow_what_they_say(entry, monkeypatch):
 
 @pytest.mark.parametrize(
     "address",
-    ["127.0.0.1", "10.0.0.7", "169.254.169.254", "::1", "::ffff:127.0.0.1", "fe80::1%eth0", "0.0.0.0", "224.0.0.1"]
-    + ["64:ff9b::169.254.169.254", "64:ff9b:1::10.0.0.7", "2002:7f00:1::1", "::127.0.0.1", "::ffff:0:127.0.0.1"]
-    + ["fec0::1"],
+    """
+    127.0.0.1 10.0.0.7 169.254.169.254 ::1 ::ffff:127.0.0.1 fe80::1%eth0 0.0.0.0 224.0.0.1 64:ff9b::169.254.169.254
+    64:ff9b:1::10.0.0.7 2002:7f00:1::1 ::127.0.0.1 ::ffff:0:127.0.0.1 fec0::1
+    """.split(),  # noqa: SIM905
 )
 def test_a_name_does_not_lead_to_this_host_or_its_neighbours(address, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, **_: [(0, 0, 0, "", (address, port))])

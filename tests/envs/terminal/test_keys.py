@@ -75,7 +75,9 @@ def test_what_cannot_be_typed_and_endless_waits(env):
 
 def test_semicolons_at_the_end_of_keystrokes_are_typed(env):
     env.reset(seed=0)
-    seen = env.step(typed("echo a;", " echo b", ";", "find solution.py -exec echo {} \\;", "echo \\\\;", "\n", wait=0.1))[0]
+    seen = env.step(
+        typed("echo a;", " echo b", ";", "find solution.py -exec echo {} \\;", "echo \\\\;", "\n", wait=0.1)
+    )[0]
     assert "echo a; echo b;find solution.py -exec echo {} \\;echo \\\\;" in seen.replace("\n", "")
 
 
