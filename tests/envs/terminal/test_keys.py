@@ -87,7 +87,7 @@ def test_a_shell_that_has_ended_is_followed_by_a_new_one(env):
     assert "\n42" in env.step(typed("echo $((6 * 7))\n"))[0]
     assert "this is a new one" in env.step(typed("C-d", "echo $((6 * 8))\n"))[0]
     assert "this is a new one" not in env.step(typed("cat\n", "C-\\", "echo $((7 * 9))\n"))[0]
-    assert "this is a new one" in env.step(typed("cd /; rm -r /app; exit\n"))[0]
+    assert "this is a new one" in env.step(typed("cd /; rm -r /app; touch /app; exit\n"))[0]
     assert "\n/\n" in env.step(typed("pwd\n"))[0]
     env.step(typed("rm -f /usr/bin/tmux; echo gone\n"))
     assert "\n42" in env.step(typed("echo $((6 * 7))\n"))[0]
