@@ -28,6 +28,17 @@ PORTS = (80, 443)
 #: Bytes of a request's head; seconds until it is there and until a host answers; seconds of silence in a connection.
 _HEAD, _PATIENCE, _SILENCE = 1 << 16, 30.0, 600.0
 _NAME = re.compile(r"(?=.{1,253}$)(\*|(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*)")
+#: A request's first line, and a header line. What a host might read in another way than is done here is not let out.
+_REQUEST = re.compile(rb"([!-~]+) ([!-~]+) (HTTP/1\.[01])")
+_HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\0\r\n]*")
+#: IPv6 addresses that lead on to the IPv4 address in them, and where in them it begins (RFC 4291, 3056, 6052, 8215).
+_LEADING = {
+    ipaddress.IPv6Network("::/96"): 96,
+    ipaddress.IPv6Network("::ffff:0:0:0/96"): 96,
+    ipaddress.IPv6Network("2002::/16"): 16,
+    ipaddress.IPv6Network("64:ff9b::/96"): 96,
+    ipaddress.IPv6Network("64:ff9b:1::/48"): 96,
+}
 #: Header lines that are between a client and its proxy.
 _OWN = (b"proxy-", b"connection:", b"keep-alive:", b"host:")
 
@@ -106,7 +117,7 @@ class AllowList:
         if where is None:
             return False
         covering = [own for network, own in self.ranges if where in network]
-        if named and (covering or (where.is_global and not where.is_multicast)):
+        if named and (covering or _is_public(where)):
             return True
         return any(port == own if own else port in PORTS for own in covering)
 
@@ -129,6 +140,16 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     except ValueError:
         return None
     return (isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped) or found
+
+
+def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether an address, and the one that it leads on to, is of the public internet."""
+    if not address.is_global or address.is_multicast or (address.version == 6 and address.is_site_local):
+        return False
+    if address.version == 4:
+        return True
+    inner = (address.packed[at // 8 : at // 8 + 4] for network, at in _LEADING.items() if address in network)
+    return all(_is_public(ipaddress.IPv4Address(each)) for each in inner)
 
 
 def _resolved(host: str, port: int) -> list[str]:
@@ -239,8 +260,13 @@ def _head(client: socket.socket) -> tuple[bytes, bytes]:
 def _asked(head: bytes) -> tuple[str, int, bytes]:
     """Host and port of a request, and the head that the host gets; nothing of it for CONNECT."""
     first, *lines = head.split(b"\r\n")
+    words = _REQUEST.fullmatch(first)
+    if words is None:
+        raise Refused("400 Bad Request", f"{first[:200]!r} is no request")
+    if odd := [line for line in lines if not _HEADER.fullmatch(line)]:
+        raise Refused("400 Bad Request", f"{odd[0][:200]!r} is no header line")
+    method, target, version = (word.decode("ascii") for word in words.groups())
     try:
-        method, target, version = first.decode("ascii").split(" ")
         split = urlsplit(f"//{target}" if method == "CONNECT" else target)
         host, port = split.hostname, split.port
     except ValueError as error:

@@ -30,7 +30,17 @@ _TEST_FOLDERS = {"test", "tests", "testing"}
 _NO_LIBRARY = {"benchmark", "benchmarks", "bin", "example", "examples", "scripts", "tools", "tasks", *_TEST_FOLDERS}
 _NO_MODULE = {"conftest.py", "fabfile.py", "noxfile.py", "setup.py", "tasks.py", "versioneer.py"}
 #: Endings of files that are, or hold, another copy of a module.
-_COPIES = {".bak", ".egg", ".orig", ".pyc", ".rej", ".swp", ".whl"}
+_COPIES = {".bak", ".diff", ".egg", ".old", ".orig", ".patch", ".pyc", ".pyo", ".rej", ".save", ".swp", ".whl"}
+#: What pip and setuptools bring along as copies; they are on every machine with Python, and so would be the answer.
+_BUNDLED = frozenset(
+    """
+    autocommand backportstarfile cachecontrol certifi chardet colorama dependencygroups distlib distro idna
+    importlibmetadata importlibresources inflect jaracocollections jaracocontext jaracofunctools jaracotext
+    moreitertools msgpack orderedset packaging pep517 pip pkgresources platformdirs pygments pyparsing pyprojecthooks
+    requests resolvelib rich setuptools six tenacity tomli tomliw truststore typeguard typingextensions urllib3
+    webencodings wheel zipp
+    """.split()  # noqa: SIM905
+)
 #: Files that an archive may have.
 _MOST_FILES = 20_000
 #: Bytes that a project, and a file in it, may have.
@@ -146,8 +156,11 @@ def _check_size(archive: Path, sizes: Iterable[int]) -> None:
 def _read(root: Path) -> Package:
     files = dict(_files(root))
     name, version, licence, requires = _metadata(root, files)
-    base = "src/" if any(path.startswith("src/") and path.endswith(".py") for path in files) else ""
-    libraries = _libraries(files, base, name)
+    if _plain(name) in _BUNDLED:
+        raise BadPackage(f"{name} {version}: pip or setuptools have a copy of it, so that the answer would be there")
+    both = [(base, found) for base in ("src/", "") if (found := _libraries(files, base, name))]
+    own = [(base, found) for base, found in both if any(_plain(_stem(one)) == _plain(name) for one in found)]
+    base, libraries = next(iter(own + both), ("", ()))
     if not libraries:
         raise BadPackage(f"{name} {version}: no library found in {root.name}, neither at its root nor in src/")
     tests = tuple(path for path in files if is_test(path) and _is_test_file(path))
@@ -178,9 +191,10 @@ def _files(root: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def is_test(path: str) -> bool:
-    """Whether a file belongs to the tests: it lies in their folder, or is a test file beside the library."""
+    """Whether a file is of the tests: in their folder, or a test file beside the library, or a conftest anywhere."""
     parts = PurePosixPath(path).parts
-    return bool(_TEST_FOLDERS & set(parts[:-1])) or (len(parts) == 1 and _is_test_file(path))
+    alone = parts[-1] == "conftest.py" or (len(parts) == 1 and _is_test_file(path))
+    return alone or bool(_TEST_FOLDERS & set(parts[:-1]))
 
 
 def _is_test_file(path: str) -> bool:
@@ -195,12 +209,24 @@ def _libraries(files: dict[str, bytes], base: str, name: str) -> tuple[str, ...]
     modules = {p for p in inside if "/" not in p and p.endswith(".py")} - _NO_MODULE
     modules = {p for p in modules if not _is_test_file(p)}
     own = {p for p in modules if _plain(p.removesuffix(".py")) == _plain(name)}
-    chosen = folders | own or modules
+    chosen = folders | own or modules or _in_namespaces(inside)
     return tuple(base + one for one in sorted(chosen))
 
 
+def _in_namespaces(paths: list[str]) -> set[str]:
+    """Packages in a folder that is none itself: its name is that of many projects, as in ``zope/interface``."""
+    found = {
+        path.removesuffix("/__init__.py") for path in paths if path.count("/") == 2 and path.endswith("/__init__.py")
+    }
+    return {path for path in found if not {*path.split("/")} & _NO_LIBRARY and path.split("/")[0] not in ("src", "lib")}
+
+
+def _stem(library: str) -> str:
+    return library.removeprefix("src/").removesuffix(".py")
+
+
 def _plain(name: str) -> str:
-    return re.sub(r"[-_.]+", "", name).lower()
+    return re.sub(r"[-_./]+", "", name).lower()
 
 
 def _metadata(root: Path, files: dict[str, bytes]) -> tuple[str, str, str, tuple[str, ...]]:

@@ -84,7 +84,7 @@ def import_swebench(
             name = _checked(row)
             if name in seen:
                 raise _BadRow(f"a row before it has the instance_id {name}")
-            files = _files(row, _image(image, row), workdir)
+            files = _encoded(_files(row, _image(image, row), workdir))
         except _BadRow as error:
             done.errors[place] = str(error)
             continue
@@ -98,7 +98,7 @@ def import_swebench(
 def _places(rows: Path | Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any] | str]]:
     """Where each row is, and the row; a text says why there is none."""
     if not isinstance(rows, Path):
-        yield from ((f"row {number}", row) for number, row in enumerate(rows, 1))
+        yield from ((f"row {number}", _object(row)) for number, row in enumerate(rows, 1))
         return
     if not rows.is_file():
         raise UsageError(f"there is no file {rows}; SWE-bench rows come as .jsonl, .json or .parquet")
@@ -132,7 +132,7 @@ def _parsed(line: str) -> Mapping[str, Any] | str:
 
 
 def _object(row: Any) -> Mapping[str, Any] | str:
-    return row if isinstance(row, dict) else f"a row is an object of columns, not {str(row)[:60]}"
+    return row if isinstance(row, Mapping) else f"a row is an object of columns, not {str(row)[:60]}"
 
 
 def _checked(row: Mapping[str, Any]) -> str:
@@ -143,7 +143,7 @@ def _checked(row: Mapping[str, Any]) -> str:
     for name in _TEXTS:
         if not isinstance(row[name], str) or not row[name].strip():
             raise _BadRow(f"{name} must be a text that is not empty, not {row[name]!r:.60}")
-    if not re.fullmatch(r"\w[\w.-]*", row["instance_id"]):
+    if not re.fullmatch(r"\w[\w.-]*", row["instance_id"]) or len(row["instance_id"].encode("utf-8", "replace")) > 200:
         raise _BadRow(f"the instance_id {row['instance_id']!r:.60} cannot name a folder")
     for name in ("patch", "test_patch"):
         if not re.search(r"^diff --git |^--- ", row[name], re.MULTILINE):
@@ -158,7 +158,7 @@ def _tests(row: Mapping[str, Any], name: str) -> list[str]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _BadRow(f"{name} is neither a list nor one in JSON: {value!r:.60}") from None
     if not isinstance(value, list | tuple) or not all(isinstance(test, str) for test in value):
         raise _BadRow(f"{name} must be a list of texts, not {value!r:.60}")
@@ -204,6 +204,13 @@ def _files(row: Mapping[str, Any], image: str, workdir: str) -> dict[str, bytes 
         path = Path(str(module.__file__))
         files[f"tests/{path.name}"] = path.read_bytes()
     return files
+
+
+def _encoded(files: Mapping[str, bytes | str]) -> dict[str, bytes | str]:
+    try:
+        return {path: data.encode() if isinstance(data, str) else data for path, data in files.items()}
+    except UnicodeEncodeError as error:
+        raise _BadRow(f"a column holds half of a character: {error.object[error.start :][:20]!r}") from None
 
 
 def _ended(patch: str) -> str:

@@ -86,11 +86,21 @@ def _members(data: bytes, kind: str) -> dict[str, bytes]:
     if kind == "zip":
         return _zip_members(data)
     if kind != "tar":
-        machine = zlib.decompressobj(31)
-        data = machine.decompress(data, _MOST_BYTES)
-        if not machine.eof:
-            raise ValueError("the archive is cut short or too large")
+        data = _unzipped(data)
     return {"": data} if kind == "gz" else _tar_members(data)
+
+
+def _unzipped(data: bytes) -> bytes:
+    """What a gzip file holds, in one part or in several."""
+    found = b""
+    while True:
+        machine = zlib.decompressobj(31)
+        found += machine.decompress(data, _MOST_BYTES - len(found) + 1)
+        if not machine.eof or len(found) > _MOST_BYTES:
+            raise ValueError("the archive is cut short or too large")
+        data = machine.unused_data.lstrip(b"\0")
+        if not data:
+            return found
 
 
 def _tar_members(data: bytes) -> dict[str, bytes]:

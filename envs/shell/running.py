@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from rollenv.envs.shell.checks import lines_of
 from rollenv.envs.shell.place import Place
 
-#: Writes a line for each process but the probe's own: its number, state and words, in base64.
+#: Writes a line for each process but the probe's own: its number, state, program and words, both in base64.
 _PROCESSES = r"""
 for one in /proc/[0-9]*; do
     [ "${one#/proc/}" = "$$" ] && continue
     { IFS= read -r -d '' state < "$one/stat"; } 2>/dev/null
     words=$( { head -c 4096 "$one/cmdline" | base64 -w0; } 2>/dev/null)
+    program=$( { readlink -n "$one/exe" | base64 -w0; } 2>/dev/null)
     state=${state##*) }
-    [ -n "$words" ] && printf '%s %s %s\n' "${one#/proc/}" "${state%% *}" "$words"
+    [ -n "$words" ] && printf '%s %s %s %s\n' "${one#/proc/}" "${state%% *}" "${program:--}" "$words"
 done; true
 """
 #: Sends bytes to a port, on a connection for each piece, and writes what comes back on each, in base64. It waits some
@@ -61,7 +62,9 @@ def _decoded(text: str) -> str:
 
 
 def processes(place: Place) -> list[tuple[str, ...]]:
-    """The words of the commands that run (not of those that have ended and are still listed).
+    """The words of the Python programs that run (not of those that have ended and are still listed).
+
+    A program that starts another, such as timeout or tmux, has the words of that one too.
 
     Args:
         place: where to look.
@@ -69,14 +72,14 @@ def processes(place: Place) -> list[tuple[str, ...]]:
     found = []
     for line in place.run(_PROCESSES).stdout.splitlines():
         parts = line.split(" ")
-        if len(parts) == 3 and parts[1] not in ("Z", "X"):
-            found.append(tuple(_decoded(parts[2]).rstrip("\0").split("\0")))
+        if len(parts) == 4 and parts[1] not in ("Z", "X") and "/python" in _decoded(parts[2]):
+            found.append(tuple(_decoded(parts[3]).rstrip("\0").split("\0")))
     return found
 
 
 @dataclass(frozen=True)
 class Running:
-    """So many processes have these words one after another in their command."""
+    """So many processes of Python have these words one after another in their command."""
 
     words: tuple[str, ...]
     count: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -10,7 +11,9 @@ from typing import Any
 from rollenv.core import ResetResult, StepResult, UsageError, Wrapper
 from rollenv.envs.terminal.base import TerminalEnv, cut_middle
 from rollenv.envs.terminal.shell import sendable
-from rollenv.sandbox import SandboxDied
+from rollenv.sandbox import NotFound, SandboxDied
+from rollenv.sandbox.errors import SandboxFileError
+from rollenv.sandbox.types import CommandResult
 
 _HELP = """You are at a terminal of {columns} columns and {rows} rows. Answer with JSON, and nothing else:
 {{"analysis": "what you see", "plan": "what you do next",
@@ -26,7 +29,10 @@ _CONFIRM = (
 _KEYS = {
     "Enter": "\r", "Escape": "\x1b", "Tab": "\t", "BSpace": "\x7f", "Space": " ", "Up": "\x1b[A", "Down": "\x1b[B",
     "Right": "\x1b[C", "Left": "\x1b[D", "Home": "\x1b[H", "End": "\x1b[F", "DC": "\x1b[3~", "PageUp": "\x1b[5~",
-    "PageDown": "\x1b[6~", **{f"C-{letter}": chr(ord(letter) - 96) for letter in "abcdefghijklmnopqrstuvwxyz"},
+    "PageDown": "\x1b[6~", "PgUp": "\x1b[5~", "PPage": "\x1b[5~", "PgDn": "\x1b[6~", "NPage": "\x1b[6~",
+    "IC": "\x1b[2~", "BTab": "\x1b[Z", "C-Space": "\0", "C-@": "\0",
+    **{f"C-{letter}": chr(ord(letter) - 96) for letter in "abcdefghijklmnopqrstuvwxyz"},
+    **{f"C-{sign}": chr(27 + n) for n, sign in enumerate("[\\]^_")},
 }  # fmt: skip
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][0-9A-Za-z]|\x1b[=>78cDEHM]")
 
@@ -146,35 +152,66 @@ class Keystrokes(Wrapper):
 
 
 class _Screen:
-    """A login shell at a terminal of a machine."""
+    """A login shell at a terminal of a machine. Where it has ended, a new one takes its place."""
 
     def __init__(self, env: TerminalEnv, rows: int, columns: int):
-        self.machine, self.user = env.machine, env.user
+        self.machine, self.user, self.cwd, self.rows, self.columns = env.machine, env.user, env.cwd, rows, columns
         self.tmux = self.machine.run("command -v tmux", user=self.user, cwd="/").exit_code == 0
-        self.before, self.text = "", bytearray()
+        self.before, self.text, self.ended = "", bytearray(), False
+        self._start(self.cwd)
+
+    def _start(self, cwd: str) -> None:
         shell = ["bash", "--login"]
-        size = ["-x", str(columns), "-y", str(rows)]
+        size = ["-x", str(self.columns), "-y", str(self.rows)]
         if self.tmux:
-            made = self._tmux("new-session", "-d", "-s", "main", *size, *shell, cwd=env.cwd)
+            made = self._tmux("new-session", "-d", "-s", "main", *size, *shell, cwd=cwd)
             self.tmux = made.exit_code == 0
         if not self.tmux:
             self.terminal = self.machine.terminals.start(
-                shell, rows=rows, columns=columns, cwd=env.cwd, user=self.user, timeout=1e6, on_data=self.text.extend
+                shell,
+                rows=self.rows,
+                columns=self.columns,
+                cwd=cwd,
+                user=self.user,
+                timeout=1e6,
+                on_data=self.text.extend,
             )
         time.sleep(0.2)
 
-    def _tmux(self, *words: str, cwd: str | None = None) -> Any:
+    def _renew(self) -> None:
+        """Start a new shell if the last one has ended."""
+        if not (self._tmux("has-session", "-t", "main").exit_code == 0 if self.tmux else self.terminal.running):
+            self.ended, self.before = True, ""
+            there = None
+            with contextlib.suppress(SandboxFileError):
+                there = self.machine.files.info(self.cwd)
+            self._start(self.cwd if there and there.type == "dir" else "/")
+
+    def _tmux(self, *words: str, cwd: str = "/") -> CommandResult:
         socket = ["tmux", "-L", "rollenv", "-f", "/dev/null"]
-        return self.machine.run([*socket, *words], user=self.user, cwd=cwd, env={"TERM": "xterm-256color"}, timeout=10)
+        try:
+            return self.machine.run(
+                [*socket, *words], user=self.user, cwd=cwd, env={"TERM": "xterm-256color"}, timeout=10
+            )
+        except NotFound:  # an agent may remove it
+            return CommandResult("", "tmux is gone", 127, None, 0.0)
 
     def type(self, keys: str) -> None:
         """Type keys."""
         text = _KEYS.get(keys, keys.replace("\n", "\r"))
+        self._renew()
         if not self.tmux:
-            self.terminal.send(text)
+            with contextlib.suppress(NotFound):  # it ends at this moment
+                self.terminal.send(text)
+            return
+        if text == "\0":
+            self._tmux("send-keys", "-t", "main", "C-Space")
             return
         for at in range(0, len(text), 4000):
-            self._tmux("send-keys", "-t", "main", "-l", "--", text[at : at + 4000])
+            piece = text[at : at + 4000]
+            if piece.endswith(";"):  # which tmux would take for the end of its own command
+                piece = f"{piece[:-1]}\\;"
+            self._tmux("send-keys", "-t", "main", "-l", "--", piece)
 
     def current(self) -> str:
         """What is on the screen."""
@@ -183,6 +220,10 @@ class _Screen:
 
     def new(self) -> str:
         """What came since the last look, or the screen where a program has changed all of it."""
+        self._renew()
+        if self.ended:
+            self.ended = False
+            return f"The shell has ended; this is a new one.\n{self.current()}"
         now = self._history()
         before, self.before = self.before.rstrip(), now
         if before and now.startswith(before):
@@ -190,14 +231,12 @@ class _Screen:
         return f"Current Terminal Screen:\n{self._visible()}"
 
     def _visible(self) -> str:
-        return (
-            str(self._tmux("capture-pane", "-p", "-t", "main").stdout).rstrip() if self.tmux else self._plain()[-4000:]
-        )
+        return self._tmux("capture-pane", "-p", "-t", "main").stdout.rstrip() if self.tmux else self._plain()[-4000:]
 
     def _history(self) -> str:
         if not self.tmux:
             return self._plain()
-        return str(self._tmux("capture-pane", "-p", "-S", "-", "-t", "main").stdout).rstrip()
+        return self._tmux("capture-pane", "-p", "-S", "-", "-t", "main").stdout.rstrip()
 
     def _plain(self) -> str:
         text = _CONTROL.sub("", bytes(self.text).decode("utf-8", "replace"))

@@ -87,6 +87,7 @@ def test_a_document_of_another_agent():
     data = {
         "schema_version": "ATIF-v1.6",
         "agent": {"name": "other", "version": "1"},
+        "extra": {"task": "tidy-up", "status": "done", "error": {"code": 3}, "metrics": [1], "success": "yes"},
         "steps": [
             {"step_id": 1, "source": "system", "message": "Rules."},
             {"step_id": 2, "source": "user", "message": [{"type": "text", "text": "Do it."}]},
@@ -96,7 +97,7 @@ def test_a_document_of_another_agent():
                 "observation": {"results": [{"source_call_id": "a", "content": "x y"}, {"content": None}]},
                 "metrics": {"completion_token_ids": [7, 8]},
             },
-            {"step_id": 4, "source": "agent", "message": "Done."},
+            {"step_id": 4, "source": "agent", "message": "Done.", "extra": {"reward": "high", "text": None, "raw": 1}},
         ],
     }  # fmt: skip
     one = from_atif(data)
@@ -104,6 +105,13 @@ def test_a_document_of_another_agent():
     assert '"ls"' in one.turns[0].text
     assert one.turns[0].response_ids == (7, 8)
     assert one.turns[1].text == "Done."
+
+
+def test_log_probabilities_that_do_not_fit_the_tokens_are_told():
+    step = {"step_id": 1, "source": "agent", "message": "a", "metrics": {"completion_token_ids": [7, 8]}}
+    step["metrics"]["logprobs"] = [-0.5]
+    with pytest.raises(UsageError, match="2 tokens and 1 logprobs"):
+        from_atif({"schema_version": "ATIF-v1.6", "steps": [step]})
 
 
 @pytest.mark.parametrize("data", [None, [], {}, {"schema_version": "2"}, {"schema_version": "ATIF-v1.8", "steps": 3}])

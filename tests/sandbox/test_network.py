@@ -102,6 +102,10 @@ def test_tunnels_carry_bytes_both_ways(machine, servers):
         "GET http://[::1/ HTTP/1.1\\r\\n\\r\\n",
         "CONNECT x:99999 HTTP/1.1\\r\\n\\r\\n",
         "\\xff\\xfe \\x00 z\\r\\n\\r\\n",
+        "GET http://pypi.org/ HTTP/1.1\\nHost:evil.com\\r\\n\\r\\n",
+        "GET http://pypi.org/ HTTP/1.1\\r\\nA: b\\nHost: evil.com\\r\\n\\r\\n",
+        "GET http://pypi.org/ HTTP/1.1\\r\\nHost : evil.com\\r\\n\\r\\n",
+        "GET http://pypi.org/ HTTP/1.1\\r\\nA: b\\r\\n Host: evil.com\\r\\n\\r\\n",
     ],
 )
 def test_what_is_no_request_is_refused(machine, asked):
@@ -171,7 +175,10 @@ def test_entries_allow_what_they_say(entry, monkeypatch):
 
 @pytest.mark.parametrize(
     "address",
-    ["127.0.0.1", "10.0.0.7", "169.254.169.254", "::1", "::ffff:127.0.0.1", "fe80::1%eth0", "0.0.0.0", "224.0.0.1"],
+    """
+    127.0.0.1 10.0.0.7 169.254.169.254 ::1 ::ffff:127.0.0.1 fe80::1%eth0 0.0.0.0 224.0.0.1 64:ff9b::169.254.169.254
+    64:ff9b:1::10.0.0.7 2002:7f00:1::1 ::127.0.0.1 ::ffff:0:127.0.0.1 fec0::1
+    """.split(),  # noqa: SIM905
 )
 def test_a_name_does_not_lead_to_this_host_or_its_neighbours(address, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, **_: [(0, 0, 0, "", (address, port))])
@@ -179,6 +186,12 @@ def test_a_name_does_not_lead_to_this_host_or_its_neighbours(address, monkeypatc
         AllowList(["evil.com", "*"]).addresses("evil.com", 80)
     if address == "10.0.0.7":
         assert AllowList(["evil.com", "10.0.0.0/8"]).addresses("evil.com", 80) == [address]
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "64:ff9b::8.8.8.8"])
+def test_a_name_leads_to_the_public_internet(address, monkeypatch):
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, **_: [(0, 0, 0, "", (address, port))])
+    assert AllowList(["*"]).addresses("good.com", 443) == [address]
 
 
 @pytest.mark.parametrize(

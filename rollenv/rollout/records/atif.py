@@ -1,7 +1,8 @@
 """Trajectories in the Agent Trajectory Interchange Format (ATIF 1.8), which Harbor and its agents write.
 
 The first observation is a step of the user, each turn a step of the agent with what the environment answered. What ATIF
-has no field for goes into ``extra``, so that a trajectory comes back as it was.
+has no field for goes into ``rollenv`` in ``extra``, so that a trajectory comes back as it was. What others have in
+``extra`` means whatever they like.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from rollenv.tools.calls import find_calls
 VERSION = "ATIF-v1.8"
 Json = dict[str, Any]
 
+#: What is ours in ``extra``.
+_OURS = "rollenv"
 #: Fields of a turn that are kept as they are, and those of a trajectory.
 _OF_TURN = ("reward", "text", "raw", "state_key", "policy_version", "versions", "finish", "view", "messages", "valid")
 _OF_TRAJECTORY = (
@@ -57,7 +60,7 @@ def to_atif(trajectory: Trajectory, *, agent: str = "rollenv", model: str = "", 
             "total_steps": len(steps),
             "extra": {"reward": trajectory.reward, "success": trajectory.success},
         },
-        "extra": {"task": plain["task"], **{name: plain[name] for name in _OF_TRAJECTORY}},
+        "extra": {_OURS: {"task": plain["task"], **{name: plain[name] for name in _OF_TRAJECTORY}}},
     }
 
 
@@ -81,7 +84,7 @@ def _step(turn: Turn, number: int, after: str) -> Json:
             "completion_token_ids": list(turn.response_ids),
             "logprobs": list(turn.logprobs),
         }
-    step["extra"] = {name: plain[name] for name in _OF_TURN}
+    step["extra"] = {_OURS: {name: plain[name] for name in _OF_TURN}}
     return step
 
 
@@ -99,7 +102,7 @@ def from_atif(data: Json) -> Trajectory:
     steps = data.get("steps")
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise UsageError("this ATIF document has no list of steps")
-    extra = _table(data, "extra")
+    extra = _table(_table(data, "extra"), _OURS)
     task = from_plain(Task, extra["task"]) if "task" in extra else Task("atif:unknown", 0)
     known = {name: extra[name] for name in _OF_TRAJECTORY if name in extra}
     plain = to_plain(Trajectory(task, status="terminated")) | known
@@ -117,13 +120,16 @@ def from_atif(data: Json) -> Trajectory:
 
 
 def _turn(step: Json, observation: str) -> Json:
-    metrics, extra = _table(step, "metrics"), _table(step, "extra")
+    metrics, extra = _table(step, "metrics"), _table(_table(step, "extra"), _OURS)
     text = _text(step.get("message")) or json.dumps(step.get("tool_calls") or "")
     ids = metrics.get("completion_token_ids") or []
+    logprobs = metrics.get("logprobs") or [0.0] * _length(ids)
+    if not extra and _length(logprobs) != _length(ids):
+        raise UsageError(f"this ATIF document has a step with {_length(ids)} tokens and {_length(logprobs)} logprobs")
     turn: Json = {
         "prompt_ids": metrics.get("prompt_token_ids") or [],
         "response_ids": ids,
-        "logprobs": metrics.get("logprobs") or [0.0] * len(ids),
+        "logprobs": logprobs,
         "reward": 0.0,
         "text": text,
         "observation": observation,
@@ -143,6 +149,10 @@ def _results(step: Json) -> list[Json]:
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise UsageError("this ATIF document has an observation whose results are no list of objects")
     return found
+
+
+def _length(several: Any) -> int:
+    return len(several) if isinstance(several, list) else 0
 
 
 def _text(message: Any) -> str:

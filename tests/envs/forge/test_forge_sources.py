@@ -42,6 +42,9 @@ def test_an_archive_and_its_folder_are_the_same(tmp_path):
     [
         ({"one.py": "", "setup.py": "", "test_one.py": ""}, "one.py", "test_one.py"),
         ({"one/__init__.py": "", "one/tests/test_x.py": "", "examples/test_y.py": ""}, "one", "one/tests/test_x.py"),
+        ({"big/one/__init__.py": "", "tests/test_x.py": "", "tests/a/__init__.py": ""}, "big/one", "tests/test_x.py"),
+        ({"src/big/one/__init__.py": "", "tests/test_x.py": ""}, "src/big/one", "tests/test_x.py"),
+        ({"src/helper.py": "", "one/__init__.py": "", "tests/test_x.py": ""}, "one", "tests/test_x.py"),
         ({"one/__init__.py": "", "tests/__init__.py": "", "tests/x_test.py": ""}, "one", "tests/x_test.py"),
     ],
 )
@@ -49,6 +52,11 @@ def test_layouts(tmp_path, members, library, tests):
     package = load(str(sdist(tmp_path, members, "one-0.1")))
     assert (package.libraries, package.tests) == ((library,), (tests,))
     assert (package.name, package.version) == ("one", "0.1")
+
+
+def test_settings_of_tests_in_a_library_are_no_source(tmp_path):
+    members = {"one/__init__.py": "", "one/conftest.py": "", "one/tests/test_x.py": ""}
+    assert list(load(str(sdist(tmp_path, members, "one-0.1"))).sources) == ["one/__init__.py"]
 
 
 @pytest.mark.parametrize(
@@ -127,10 +135,17 @@ def test_a_missing_file_is_told(tmp_path):
 
 def test_copies_beside_a_module_and_archives_of_too_many_files(tmp_path):
     copies = [f"src/tinylib/{name}" for name in ("__init__.py.orig", "__init__.py~", "__init__.py.bak", "old.egg")]
+    copies += ["src/tinylib/__init__.pyo", "fix.patch", "src/tinylib/__init__.py.save"]
     package = load(str(sdist(tmp_path, {**files(), **dict.fromkeys(copies, LIBRARY)})))
     assert not set(copies) & set(package.files)
     with pytest.raises(BadPackage, match="more than 20000 files"):
         load(str(sdist(tmp_path, {f"{i}": "" for i in range(20_001)})))
+
+
+@pytest.mark.parametrize("name", ["pyparsing", "more-itertools", "Typing_Extensions"])
+def test_a_package_that_pip_or_setuptools_bring_along_is_refused(tmp_path, name):
+    with pytest.raises(BadPackage, match="the answer would be there"):
+        load(str(sdist(tmp_path, {**files(), "PKG-INFO": PKG_INFO.replace("tinylib", name)})))
 
 
 def test_a_package_that_the_tests_bring_along_is_refused(tmp_path):

@@ -129,6 +129,10 @@ def test_names_that_logs_have_cut_are_matched_by_their_beginning():
         ({"FAIL_TO_PASS": ["test_a (app.tests.Case)"]}, "no node id of pytest"),
         ({"PASS_TO_PASS": ["/tests/a.py::b"]}, "no node id of pytest"),
         ({"PASS_TO_PASS": [1]}, "must be a list of texts"),
+        ({"PASS_TO_PASS": "[" * 100_000}, "neither a list nor one in JSON"),
+        ({"problem_statement": "x\ud800"}, "half of a character"),
+        ({"version": "\udc80"}, "half of a character"),
+        ({"instance_id": "a" * 300}, "cannot name a folder"),
         ({"PASS_TO_PASS": {"a": 1}}, "must be a list of texts"),
     ],
 )
@@ -165,6 +169,13 @@ def test_folders_that_are_there_are_kept(row, tmp_path):
     (tmp_path / "tiny__lib-1/instruction.md").write_text("edited")
     assert import_swebench([row], tmp_path, IMAGE).tasks == ["tiny__lib-1"]
     assert (tmp_path / "tiny__lib-1/instruction.md").read_text() == "edited"
+
+
+@pytest.mark.parametrize("odd", [None, "x", 3])
+def test_what_is_no_row_is_told_and_the_others_are_kept(row, tmp_path, odd):
+    done = import_swebench([odd, row], tmp_path, IMAGE)
+    assert done.tasks == ["tiny__lib-1"]
+    assert "a row is an object of columns" in done.errors["row 1"]
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path):

@@ -241,6 +241,15 @@ def test_a_setup_that_fails_is_no_failure_of_the_agent(bench):
         bench.place.prepare({}, "exit 3")
 
 
+def test_a_compressed_file_may_have_parts_and_is_read_to_its_end(bench):
+    task = made(("archives", "pack_file", 1))
+    bench.begin(task).act("f=$(ls); { head -c 9 $f | gzip; tail -c +10 $f | gzip; } > $f.gz")
+    assert task.judge(bench.place).success
+    for more in ("printf x | gzip", "gzip < /dev/zero | head -c 99999", "printf garbage", "head -c 9 *.gz"):
+        bench.begin(task).act(f"f=$(ls); {{ gzip < $f; {more}; }} > $f.gz")
+        assert not task.judge(bench.place).success, more
+
+
 def test_gits_own_files_are_read_in_any_form_and_its_settings_are_not_obeyed(bench):
     task = made(("git", "merge", 4))
     bench.solve(task).act(
@@ -283,7 +292,7 @@ def test_a_history_that_is_nearly_right_is_wrong(kind, wrong, bench):
 
 def test_what_an_agent_leaves_in_its_environment_does_not_reach_the_checks(bench):
     task = made(("processes", "start_one", 1))
-    fake = "#!/bin/sh\necho '9 S cHl0aG9uMwB3b3JrZXIucHkAeA=='\nexit 0\n"
+    fake = "#!/bin/sh\necho '9 S L3Vzci9iaW4vcHl0aG9uMw== cHl0aG9uMwB3b3JrZXIucHkAeA=='\nexit 0\n"
     bench.begin(task)
     bench.machine.files.write_many({f"/app/{tool}": fake for tool in ("bash", "head", "base64", "python3", ".bashrc")})
     bench.act("chmod 755 *; cp * /usr/local/bin/; cp .bashrc ~/; echo 'export PATH=/app' >> /etc/profile")
@@ -292,7 +301,9 @@ def test_what_an_agent_leaves_in_its_environment_does_not_reach_the_checks(bench
     assert task.judge(bench.place).success
 
 
-@pytest.mark.parametrize("right", ["python3 $PWD/worker.py {n}", "nice python3 -u ./worker.py {n}"])
+@pytest.mark.parametrize(
+    "right", ["python3 $PWD/worker.py {n}", "nice python3 -u ./worker.py {n}", "timeout 99 python3 worker.py {n}"]
+)
 def test_a_process_may_be_started_in_other_ways(right, bench):
     task = made(("processes", "start_one", 1))
     (words,) = (check.words for check in task.checks)
@@ -307,6 +318,7 @@ def test_a_process_may_be_started_in_other_ways(right, bench):
         "for i in 1 2; do nohup python3 worker.py {n} > /dev/null 2>&1 & done",
         "python3 worker.py {n} & kill $!",
         "echo python3 worker.py {n} > answer.txt",
+        "nohup tail -f /dev/null worker.py {n} > /dev/null 2>&1 &",
     ],
 )
 def test_another_process_than_the_wanted_one_is_wrong(wrong, bench):

@@ -73,6 +73,28 @@ def test_what_cannot_be_typed_and_endless_waits(env):
         env.step(None)
 
 
+def test_semicolons_at_the_end_of_keystrokes_are_typed(env):
+    env.reset(seed=0)
+    seen = env.step(
+        typed("echo a;", " echo b", ";", "find solution.py -exec echo {} \\;", "echo \\\\;", "\n", wait=0.1)
+    )[0]
+    assert "echo a; echo b;find solution.py -exec echo {} \\;echo \\\\;" in seen.replace("\n", "")
+
+
+def test_a_shell_that_has_ended_is_followed_by_a_new_one(env):
+    env.reset(seed=0)
+    assert "The shell has ended; this is a new one." in env.step(typed("exit\n"))[0]
+    assert "\n42" in env.step(typed("echo $((6 * 7))\n"))[0]
+    assert "this is a new one" in env.step(typed("C-d", "echo $((6 * 8))\n"))[0]
+    assert "this is a new one" not in env.step(typed("cat\n", "C-\\", "echo $((7 * 9))\n"))[0]
+    assert "this is a new one" in env.step(typed("cd /; rm -r /app; touch /app; exit\n"))[0]
+    assert "\n/\n" in env.step(typed("pwd\n"))[0]
+    env.step(typed("rm -f /usr/bin/tmux; echo gone\n"))
+    assert "\n42" in env.step(typed("echo $((6 * 7))\n"))[0]
+    env.step(typed("rm -f /bin/bash; exit\n"))
+    assert env.step(typed("echo $((6 * 7))\n"))[2] is False
+
+
 def test_the_oracle_and_the_limit_of_turns(env):
     env.reset(seed=0)
     for _ in range(5):
