@@ -14,7 +14,7 @@ from rollenv.envs.forge.folders import write_task
 from rollenv.envs.forge.judge import judge
 from rollenv.envs.forge.manifest import Manifest, Tried
 from rollenv.envs.forge.mutants import Mutant, diff_digest, mutants_of, normal_form
-from rollenv.envs.forge.sources import BadPackage, Package, load
+from rollenv.envs.forge.sources import BadPackage, Package, is_bundled, load
 from rollenv.envs.forge.suite import Suite
 
 #: Tasks that the faults of one function may make, so that tasks are about many functions.
@@ -52,6 +52,7 @@ def forge(
     seed: int = 0,
     per_package: int | None = None,
     timeout: float = 300.0,
+    bundled: bool = False,
     watch: Watch = lambda _: None,
 ) -> list[Forged]:
     """Make tasks from packages, and go on with what is in the folder. The same seed makes the same tasks.
@@ -65,6 +66,7 @@ def forge(
         seed: decides which faults are tried, and when.
         per_package: most tasks of one package; by default each has its share.
         timeout: most seconds of a run of a package's tests.
+        bundled: take packages of which pip or setuptools have a copy, where agents can read the answer.
         watch: called as it goes on.
 
     Raises:
@@ -79,6 +81,11 @@ def forge(
         wanted = min(share, per_package or share, count - done)
         try:
             package = load(what)
+            if is_bundled(package.name) and not bundled:
+                raise BadPackage(
+                    f"{package.title}: pip or setuptools have a copy of it, where agents could read the answer; "
+                    "--bundled (bundled=True) takes it all the same"
+                )
             if package.title in seen:
                 raise BadPackage(f"{what} is {package.title}, which was given before")
             seen.add(package.title)

@@ -156,8 +156,6 @@ def _check_size(archive: Path, sizes: Iterable[int]) -> None:
 def _read(root: Path) -> Package:
     files = dict(_files(root))
     name, version, licence, requires = _metadata(root, files)
-    if _plain(name) in _BUNDLED:
-        raise BadPackage(f"{name} {version}: pip or setuptools have a copy of it, so that the answer would be there")
     both = [(base, found) for base in ("src/", "") if (found := _libraries(files, base, name))]
     own = [(base, found) for base, found in both if any(_plain(_stem(one)) == _plain(name) for one in found)]
     base, libraries = next(iter(own + both), ("", ()))
@@ -188,6 +186,11 @@ def _files(root: Path) -> Iterator[tuple[str, bytes]]:
                 if total > _MOST:
                     raise BadPackage(f"{root} holds more than {_MOST >> 20} MiB")
                 yield path.relative_to(root).as_posix(), data
+
+
+def is_bundled(name: str) -> bool:
+    """Whether pip or setuptools bring a copy of a package along: every machine with Python has it."""
+    return _plain(name) in _BUNDLED
 
 
 def is_test(path: str) -> bool:

@@ -29,6 +29,11 @@ def command(
     seed: int = typer.Option(0, "--seed", "-s", min=0, help="Decides which faults are tried, and in which order."),
     per_package: int | None = typer.Option(None, min=1, help="Most tasks of one package. Default: an equal share."),
     timeout: float = typer.Option(300.0, min=1, help="Most seconds of a run of a package's tests."),
+    bundled: bool = typer.Option(
+        False,
+        "--bundled",
+        help="Take packages that pip or setuptools have a copy of, where agents can read the answer.",
+    ),
     image: str = typer.Option(
         "",
         help="With swebench: docker image of a row, such as sweb.eval.x86_64.{instance_id}; any column may be named.",
@@ -50,7 +55,16 @@ def command(
     from rollenv.envs.forge.forge import forge
 
     with _progress(min(count, (per_package or count) * len(what))) as watch:
-        results = forge(what, out, count=count, seed=seed, per_package=per_package, timeout=timeout, watch=watch)
+        results = forge(
+            what,
+            out,
+            count=count,
+            seed=seed,
+            per_package=per_package,
+            timeout=timeout,
+            bundled=bundled,
+            watch=watch,
+        )
     _print(results, out)
     if any(result.error for result in results):
         raise typer.Exit(1)
