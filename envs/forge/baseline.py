@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollenv.envs.forge.sources import BadPackage, Package
-from rollenv.envs.forge.suite import Run, Suite
+from rollenv.envs.forge.suite import Run, Suite, python_of_machines
 
 #: Share of the tests that must be green for tasks to make sense.
 _GREEN = 0.5
@@ -18,7 +18,7 @@ class Baseline:
 
     Args:
         green: node ids that passed in every run; the order of sets was different in each.
-        left_out: node ids that did not: flaky ones, and those that need what is not here.
+        left_out: node ids that did not: flaky ones, and those that need what is not here or where tasks are graded.
         calls: function, as module and first line, to the node ids of the green tests that call it.
         seconds: of the slowest plain run.
     """
@@ -42,10 +42,12 @@ def files_of(tests: frozenset[str] | set[str]) -> tuple[str, ...]:
 def measure(suite: Suite) -> Baseline:
     """Run a package's tests twice, and once more to see what each one calls.
 
+    The second time the host's own Python runs them: it grades the tasks, and may lack what this one has (tkinter, say).
+
     Raises:
         BadPackage: the tests do not end, or most of them fail.
     """
-    runs = [suite.run(hash_seed=0), suite.run(hash_seed=1)]
+    runs = [suite.run(hash_seed=0), suite.run(hash_seed=1, python=python_of_machines())]
     for run in runs:
         _check(suite.package, run)
     green = runs[0].passed & runs[1].passed

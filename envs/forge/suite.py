@@ -18,6 +18,7 @@ from rollenv.envs.forge.sources import BadPackage, Package
 from rollenv.needs import extra
 from rollenv.sandbox import Limits, Sandbox
 from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxFileError
+from rollenv.sandbox.offline.wheels import system_python
 
 with extra("forge", "Forging tasks"):
     from packaging.requirements import Requirement
@@ -100,6 +101,7 @@ class Suite:
         hash_seed: int = 0,
         seconds: float | None = None,
         trace: bool = False,
+        python: str = "",
     ) -> Run:
         """Run tests.
 
@@ -110,6 +112,7 @@ class Suite:
             hash_seed: decides the order of sets of strings.
             seconds: limit; by default that of the suite.
             trace: whether to note calls, see :meth:`calls`.
+            python: that runs them; by default this one.
         """
         settings: dict[str, Any] = {"root": f"{self._home}/{_RUN}", "paths": self.package.paths}
         settings |= {"libraries": [f"{self._home}/{_SITE}"], "files": list(files or self.package.tests)}
@@ -117,19 +120,21 @@ class Suite:
         settings["trace"] = f"{self._home}/{_TOOLS}/calls.json" if trace else None
         limit = min(seconds or self.seconds, self.seconds)
         try:
-            return self._run(settings, changed or {}, hash_seed, limit)
+            return self._run(settings, changed or {}, hash_seed, limit, python or os.path.realpath(sys.executable))
         except (SandboxDied, SandboxFileError) as error:  # the tests took it with them
             self._sandbox.kill()
             self._sandbox = self._start()
             return Run({}, limit, said=str(error))
 
-    def _run(self, settings: dict[str, Any], changed: Mapping[str, str], hash_seed: int, limit: float) -> Run:
+    def _run(
+        self, settings: dict[str, Any], changed: Mapping[str, str], hash_seed: int, limit: float, python: str
+    ) -> Run:
         box, clean = self._sandbox, f"rm -rf {_RUN} {_TOOLS}/junit.xml /tmp/* && cp -r {_TREE} {_RUN}"
         box.commands.run(f"chmod -R u+rwX {_RUN} 2>/dev/null; {clean}", timeout=60)
         files: dict[str, bytes | str] = {f"{_RUN}/{path}": text for path, text in changed.items()}
         box.files.write_many({**files, f"{_TOOLS}/settings.json": json.dumps(settings)})
         words = [
-            os.path.realpath(sys.executable),
+            python,
             *grade.PYTHON_FLAGS,
             f"{_TOOLS}/run_tests.py",
             f"{_TOOLS}/settings.json",
@@ -159,6 +164,13 @@ class Suite:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def python_of_machines() -> str:
+    """The host's own Python, with which machines grade, where it is of this one's version; else this one."""
+    same = system_python() == f"{sys.version_info[0]}.{sys.version_info[1]}"
+    own = "/usr/bin/python3"
+    return own if same and os.path.exists(own) else os.path.realpath(sys.executable)
 
 
 def _libraries(package: Package) -> list[str]:

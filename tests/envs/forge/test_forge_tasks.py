@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import sys
 import tomllib
 
 import pytest
-from tiny_package import LIBRARY, TESTS, sdist
+from tiny_package import LIBRARY, TESTS, files, sdist
 
 from rollenv.core import RollenvError, UsageError
+from rollenv.envs.forge.baseline import measure
 from rollenv.envs.forge.check import check
 from rollenv.envs.forge.forge import forge
 from rollenv.envs.forge.instruction import tidy
 from rollenv.envs.forge.manifest import Manifest
 from rollenv.envs.forge.operators import OPERATORS
+from rollenv.envs.forge.sources import load
+from rollenv.envs.forge.suite import Suite, python_of_machines
 
 BAD_TESTS = {
     "test_tinylib.py::test_that_fails_before_any_change",
@@ -43,6 +48,18 @@ def test_a_task_says_what_is_wrong_and_not_why(task):
     assert metadata["operator"] not in text + task.name
     assert (metadata["package"], metadata["version"], metadata["licence"]) == ("tinylib", "1.2", "MIT")
     assert "/box" not in text
+
+
+def test_what_only_this_python_has_is_left_out(tmp_path):
+    """Tasks are graded by the host's own."""
+    if os.path.realpath(python_of_machines()) == os.path.realpath(sys.executable):
+        pytest.skip("this Python is the host's own, or the only one of its version")
+    test = f"import sys\n\ndef test_here():\n    assert sys.prefix == {sys.base_prefix!r}\n"
+    members = files() | {"tests/test_here.py": test}
+    with Suite(load(str(sdist(tmp_path, members))), 60) as suite:
+        baseline = measure(suite)
+    assert "tests/test_here.py::test_here" in baseline.left_out
+    assert baseline.green
 
 
 @pytest.mark.parametrize(
