@@ -53,12 +53,7 @@ class EnvHandle(Protocol):
     def env_id(self) -> str: ...
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the environment, such as ``oracle_action``; its exceptions are raised here.
-
-        Args:
-            method: name of the method.
-            args: its arguments.
-        """
+        """Call a method of the environment, such as ``oracle_action``; its exceptions are raised here."""
         ...
 
 
@@ -186,7 +181,6 @@ def noisy_expert(env: Env, noise: float, rng: random.Random) -> str | None:
     Args:
         env: with ``oracle_action`` and ``sample_random_action``.
         noise: probability of a random action, 0 to 1.
-        rng: source of the draws.
     """
     if noise and rng.random() < noise:
         return env.sample_random_action()

@@ -33,7 +33,6 @@ def load_engine(path: str | Path, *, chat: bool = True, **options: Any) -> tuple
     Args:
         path: model folder, or name on the hub.
         chat: whether the end of a message ends a response.
-        options: arguments of the engine.
 
     Returns:
         The engine, and the model's tokenizer.
@@ -71,7 +70,6 @@ class VLLMAgent(EngineAgent):
             prompt: format of the prompt; by default the saved one.
             sampling: by default the saved one.
             chat: arguments of :class:`TokenAgent` for a chat.
-            options: arguments of the engine.
 
         Raises:
             UsageError: the model does not exist, or vLLM cannot run it.

@@ -14,7 +14,6 @@ def checked_index(env: Env, index: Any) -> int:
 
     Args:
         env: whose ``num_tasks()`` says how many there are.
-        index: a whole number.
 
     Raises:
         UsageError: there is no such task.

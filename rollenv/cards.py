@@ -63,7 +63,6 @@ def card(env_spec: EnvSpec, kwargs: dict[str, Any] | None = None) -> Card:
     """Find out what there is to tell of an environment. Plays two short episodes if all that it needs is here.
 
     Args:
-        env_spec: of the environment.
         kwargs: constructor arguments on top of the spec's.
 
     Raises:
@@ -89,8 +88,6 @@ def card_of(env: Env, env_spec: EnvSpec, kwargs: dict[str, Any]) -> Card:
     Unlike :func:`card` it hides nothing that libraries print: other threads may print, too.
 
     Args:
-        env: the environment.
-        env_spec: of it.
         kwargs: constructor arguments on top of the spec's.
     """
     found = Card(env_spec, about=_about(env_spec))

@@ -28,7 +28,6 @@ class Curriculum:
     """The levels of one environment, easy ones first.
 
     Args:
-        env_id: a registered id.
         levels: constructor arguments for each level, or for each argument its values along the levels (a list that is
             shorter than the longest stays at its last value).
 
@@ -83,12 +82,10 @@ class Schedule:
     happens there, or arrives late from a level just left, counts in :meth:`rates` but does not move the level.
 
     Args:
-        levels: how many there are.
         seed: of the draws of :meth:`choose`.
         window: episodes that a decision looks back on.
         up, down: success rates, ``0 <= down < up <= 1``.
         review: the share of episodes at earlier levels, from 0 to less than 1.
-        start: the first level.
 
     Raises:
         UsageError: for arguments outside these ranges.
@@ -129,7 +126,6 @@ class Schedule:
 
         Args:
             level: at which the episode was played.
-            success: whether it was solved.
 
         Raises:
             UsageError: there is no such level.

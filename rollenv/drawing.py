@@ -127,7 +127,6 @@ class Drawing:
 
     Args:
         rows: they need not be equally long.
-        notes: lines below.
         block: a thick line after so many rows and columns, counted from ``origin``; 0 for none.
         origin: rows and columns before the first block, such as those of labels.
         across: the width of a column, in heights of a row.

@@ -104,7 +104,6 @@ def wrap(env: Env, wrappers: Wrappers) -> Env:
     """Apply wrappers to an environment; it is closed if one of them fails.
 
     Args:
-        env: the environment.
         wrappers: by name, with their arguments; the first is the innermost.
     """
     try:
@@ -117,12 +116,7 @@ def wrap(env: Env, wrappers: Wrappers) -> Env:
 
 
 def takes(factory: Callable[..., Any], name: str) -> bool:
-    """Whether a constructor has a parameter of a given name.
-
-    Args:
-        factory: class or function.
-        name: of the parameter.
-    """
+    """Whether a constructor has a parameter of a given name."""
     try:
         return name in (_arguments(factory) if isinstance(factory, type) else inspect.signature(factory).parameters)
     except (TypeError, ValueError):  # some builtins have no signature
@@ -140,7 +134,6 @@ def load_entry_point(entry_point: str | Callable[..., Env], env_id: str) -> Call
 
     Args:
         entry_point: ``module:name``, or a callable, which is returned as it is.
-        env_id: for error messages.
 
     Raises:
         BadEntryPoint: it cannot be imported.
@@ -185,7 +178,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """The end of an error message about an unknown name: similar known names, or all of them.
 
     Args:
-        name: the unknown name.
         known: the names to choose from.
     """
     known = list(known)

@@ -57,9 +57,7 @@ class DataFiles:
     """Files below ``$ROLLENV_DATA``.
 
     Args:
-        folder: the folder in it.
         files: patterns of file names; one that matches is enough.
-        source: where to get them.
     """
 
     folder: str
@@ -86,7 +84,6 @@ class Ability:
     """Something that the host has to allow.
 
     Args:
-        name: what it is.
         why_not: ``"module:function"`` that says why it is not there, and what to do; None where it is there. The
             function remembers what it found.
     """
@@ -143,7 +140,6 @@ def require_extra(module: str, name: str, what: str) -> ModuleType:
     """Import a module of an optional package; see :func:`extra`.
 
     Args:
-        module: the module to import.
         name: the extra that installs it.
         what: needs it, as the beginning of a sentence ("Reading Parquet").
     """

@@ -71,7 +71,6 @@ def last_tagged(text: str, tag: str = "answer") -> str | None:
     """The stripped text between the last ``</tag>`` and the ``<tag>`` before it, or None.
 
     Args:
-        text: a model's reply.
         tag: name of the tag, without brackets.
     """
     end = text.rfind(f"</{tag}>")
@@ -83,7 +82,6 @@ def first_tagged(text: str, tag: str) -> Element | None:
     """The first ``<tag>`` and the unchanged text up to the next ``</tag>``, or None.
 
     Args:
-        text: a model's reply.
         tag: name of the tag, without brackets.
     """
     start = text.find(f"<{tag}>")
@@ -126,7 +124,6 @@ def last_code_block(text: str, languages: tuple[str, ...] | None = ("python", "p
     """The last fenced code block in one of the given languages, or None.
 
     Args:
-        text: a model's reply.
         languages: names after the opening fence; ``""`` matches a fence without a language, None matches any.
     """
     found = None

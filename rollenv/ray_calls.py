@@ -78,7 +78,6 @@ def check_room(count: int, options: dict[str, Any], who: str) -> None:
     """See whether a cluster can hold actors, which would wait without end.
 
     Args:
-        count: of the actors.
         options: of each, for ``ray.remote``.
         who: they are, and what to set.
 
@@ -111,7 +110,6 @@ async def said(reference: Any, lost: Callable[[str], Exception]) -> Any:
     """What an actor's method returned; its own exceptions as they were raised there.
 
     Args:
-        reference: of the call.
         lost: makes the exception that tells that the actor is gone, from why.
     """
     try:

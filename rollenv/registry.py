@@ -74,7 +74,6 @@ def register(
             lists (a list that is shorter than the longest stays at its last value).
         options: reset options of every episode, where the caller gives no others.
         summary: what it is, in a line; by default the first line of the class's docstring.
-        kwargs: arguments for the constructor.
 
     Raises:
         UsageError: for an id that is taken or malformed, or an unknown ability.
@@ -113,7 +112,6 @@ def levels_of(
 
     Args:
         levels: a list of dictionaries, or lists of values by argument; shorter lists repeat their last value.
-        env_id: for error messages.
 
     Returns:
         One dictionary per level, the easiest first.

@@ -21,12 +21,7 @@ class TextSpace(gymnasium.spaces.Space[str]):
         super().__init__(shape=None, dtype=None, seed=seed)
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """Sample up to 20 printable ASCII characters.
-
-        Args:
-            mask: not supported.
-            probability: not supported.
-        """
+        """Sample up to 20 printable ASCII characters."""
         return "".join(map(chr, self.np_random.integers(32, 127, size=int(self.np_random.integers(0, 21)))))
 
     def contains(self, x: Any) -> bool:

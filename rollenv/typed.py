@@ -54,7 +54,6 @@ def reader(env: Env, prompt: str) -> Reader:
 
     Args:
         env: in an episode; its episode stays as it is.
-        prompt: the first observation.
     """
     samples = list(_samples(env))
     template = _template(env, prompt, samples)

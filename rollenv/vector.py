@@ -24,7 +24,6 @@ class VectorEnv:
 
     Args:
         env_ids: a name for each, shown in errors.
-        env_fns: build them.
         autoreset_mode: what happens when an episode ends: ``SameStep`` resets it at once (the step returns the new
             observation, and the last one in ``info["final_obs"]``), ``NextStep`` with the next step, whatever the
             action, and ``Disabled`` leaves it to the caller. Gymnasium's ``AutoresetMode`` or its value.
@@ -203,10 +202,8 @@ def make_vec(
         env_ids: an id, or one for each environment.
         wrappers: applied to each in this order, the first innermost.
         vec_kwargs: constructor arguments of each; they win over ``kwargs``.
-        async_mode: step them in threads.
         seed: starts the private stream of the first environment, the others count up. None leaves them to chance.
         autoreset_mode: see :class:`VectorEnv`.
-        kwargs: constructor arguments of all.
 
     Raises:
         UsageError: ``vec_kwargs`` has another length than ``env_ids``.

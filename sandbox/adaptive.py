@@ -36,7 +36,6 @@ class AdaptiveTimeout:
 
         Args:
             case: key of the test case.
-            seconds: that the program took.
             correct: whether its answer was right; others are ignored.
         """
         if correct:

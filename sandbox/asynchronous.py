@@ -44,7 +44,6 @@ class AsyncSandbox:
         """See :meth:`Sandbox.run_code`. Cancelling the task interrupts the code.
 
         Args:
-            code: a cell.
             kwargs: of :meth:`Sandbox.run_code`.
         """
         context = kwargs.get("context") or default_name(kwargs.get("language") or "python")

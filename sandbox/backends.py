@@ -25,10 +25,8 @@ def start(
 
     Args:
         backend: one of :data:`BACKENDS`.
-        limits: of the sandbox.
         packages: Python packages that must be importable inside.
         require: isolation properties that must hold; by default those that the backend promises.
-        settings: of the backend.
 
     Raises:
         IsolationError: a promised or required property does not hold; nothing is left running.

@@ -88,9 +88,7 @@ def build(
 
     Args:
         context: the folder that files are copied from.
-        dockerfile: its name there.
         base: an image for a name, or None if it knows none.
-        args: build arguments.
         offline: programs and wheels in place of the network.
         hidden: names in the context that are left out.
         ignored: more lines for ``.dockerignore``.
@@ -363,7 +361,6 @@ def image_for(name: str, base: Base | None = None) -> Image:
     """What ``base`` knows by a name of a registry's, else the host's system if it can stand for that.
 
     Args:
-        name: of the image.
         base: an image for a name, or None if it knows none.
 
     Raises:

@@ -81,7 +81,6 @@ class CommandHandle:
         """Write to the command's standard input; blocks while it has 1 MiB unread.
 
         Args:
-            text: to write.
             close: whether to close standard input afterwards.
         """
         data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
@@ -117,7 +116,6 @@ class Commands:
 
         Args:
             command: for ``sh -c``, or the words of a program.
-            stdin: its standard input.
             cwd: where it starts; a relative path starts in the scratch folder.
             env: environment variables on top of the sandbox's own.
             timeout: seconds; by default what the limits say.
@@ -151,8 +149,6 @@ class Commands:
 
         Args:
             command: for the shell, or a program with its arguments.
-            cwd: working directory.
-            env: additional environment variables.
             timeout: seconds; by default from the limits.
             user: who runs it, in a :class:`Machine`.
             on_stdout: called with each piece of text from standard output.
@@ -187,7 +183,6 @@ class Commands:
         """Attach to a command that :meth:`start` started; later output goes to these callbacks as well.
 
         Args:
-            pid: number of the command.
             on_stdout: called with each piece of text from standard output.
             on_stderr: called with each piece of text from standard error.
 
@@ -212,8 +207,6 @@ class Commands:
         """Write to the standard input of a background command. See :meth:`CommandHandle.send_stdin`.
 
         Args:
-            pid: number of the command.
-            text: to write.
             close: whether to close standard input afterwards.
         """
         self.connect(pid).send_stdin(text, close)

@@ -122,6 +122,5 @@ class Contexts:
 
         Args:
             context: in which the cell runs.
-            seconds: time limit.
         """
         return self._worker.run_fields(seconds) | {"key": f"context-{context.name}"}

@@ -41,7 +41,6 @@ class Context:
     """A folder that images are built from, without what ``.dockerignore`` and ``hidden`` leave out.
 
     Args:
-        folder: on the host.
         dockerfile: its name there; ``NAME.dockerignore`` comes before ``.dockerignore``.
         hidden: names that are left out wherever they are.
         ignored: lines that come after those of ``.dockerignore``.
@@ -111,12 +110,7 @@ NOTHING = Source("", True, bytes(tarfile.RECORDSIZE))
 
 
 def text_source(name: str, text: str) -> Source:
-    """A file of its own, for ``COPY <<NAME``.
-
-    Args:
-        name: of the file.
-        text: in it.
-    """
+    """A file of its own, for ``COPY <<NAME``."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
         member = tarfile.TarInfo(name)
@@ -129,8 +123,6 @@ def machine_sources(machine: Machine, name: str, most: int) -> list[Source]:
     """What a name or pattern stands for in a machine.
 
     Args:
-        machine: of another image.
-        name: relative to its root.
         most: bytes of each.
 
     Raises:
@@ -158,9 +150,6 @@ def put(machine: Machine, sources: Iterable[Source], place: str, into: bool, own
     """Put files at a place, as Docker does: into a folder that is there, else under the place's name.
 
     Args:
-        machine: that gets them.
-        sources: in order.
-        place: an absolute path.
         into: whether the place is a folder, there or not.
         owner: ``user:group``; by default root.
         mode: permissions in octal; by default their own.
@@ -227,7 +216,6 @@ def matches(name: str, listed: Callable[[str], Iterable[str]]) -> list[str]:
     """Paths that a name stands for, from the root and without ``..``; wildcards stop at slashes.
 
     Args:
-        name: or a pattern.
         listed: the names in a folder, given by its path from the root.
     """
     found = [""]

@@ -76,7 +76,6 @@ def operation_error(number: int, message: str) -> SandboxError:
 
     Args:
         number: ``errno``.
-        message: for people.
     """
     if number == numbers.EBUSY:
         return ContextBusy(message)

@@ -92,18 +92,12 @@ class Files:
         """Write a file; missing parent folders are created.
 
         Args:
-            path: inside the sandbox.
             data: content; text is encoded as UTF-8.
         """
         self._perform("write", path, data.encode() if isinstance(data, str) else bytes(data))
 
     def write_stream(self, path: str, pieces: Iterable[bytes]) -> None:
-        """Write a file from a stream, without holding all of it in memory.
-
-        Args:
-            path: inside the sandbox.
-            pieces: content, in order.
-        """
+        """Write a file from a stream, without holding all of it in memory."""
         stream = Stream(
             self._sandbox._worker, "file", last=False, **self._terms("write", path, _MAX_LISTING, seconds=0)
         )
@@ -143,7 +137,6 @@ class Files:
         """Watch a folder from now on.
 
         Args:
-            path: of the folder.
             recursive: whether also what is below it.
             on_event: called with each event, in a thread; or fetch them with :meth:`WatchHandle.events`.
 
@@ -170,12 +163,7 @@ class Files:
         self._perform("remove", path)
 
     def rename(self, path: str, to: str) -> None:
-        """Move a file or folder.
-
-        Args:
-            path: present path.
-            to: new path.
-        """
+        """Move a file or folder."""
         self._perform("rename", path, to=to)
 
 

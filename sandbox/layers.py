@@ -112,7 +112,6 @@ def layer_of(archive: IO[bytes], folder: Path, places: Sequence[str], keep: Keep
 
     Args:
         archive: what :meth:`Machine.pack` wrote.
-        folder: a new, empty folder.
         places: where the machine's overlays are mounted, the root's ("") first.
         keep: decides what is kept; by default everything.
     """
@@ -139,10 +138,6 @@ def unpack(entries: Iterator[Entry], folder: Path) -> None:
     """Unpack files, folders, links and removals below a folder, whatever the names in the archive say.
 
     Owners are kept where this process may give files away, and set-user-id bits with them.
-
-    Args:
-        entries: what to unpack.
-        folder: where to.
     """
     times: list[tuple[Path, float]] = []
     parent: Path | None = None  # that was looked at for the entry before

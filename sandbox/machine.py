@@ -169,7 +169,6 @@ class Machine(Sandbox):
 
         Args:
             archive: the bytes of a .tar.
-            target: an absolute path.
 
         Raises:
             SandboxError: if the machine could not take them.
@@ -180,7 +179,6 @@ class Machine(Sandbox):
         """Copy a file or the contents of a folder out of the machine. Only files, folders and links inside are copied.
 
         Args:
-            source: an absolute path.
             target: where it goes; a folder is made if it has to be.
             most: bytes of all files together.
 

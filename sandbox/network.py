@@ -96,10 +96,6 @@ class AllowList:
     def addresses(self, host: str, port: int) -> list[str]:
         """Where a host may be reached.
 
-        Args:
-            host: its name or address.
-            port: the port.
-
         Raises:
             Refused: it is not on the list, or has no address that may be reached.
         """
@@ -203,7 +199,6 @@ class Gateway(_WayOut):
 
     Args:
         listening: a socket that listens in the machine; it is closed at the end.
-        allowed: what may be reached.
     """
 
     def __init__(self, listening: socket.socket, allowed: AllowList):

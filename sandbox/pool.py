@@ -50,7 +50,6 @@ class Pool:
     Args:
         size: sandboxes; by default one for each processor core.
         backend, packages, require, settings: as in :meth:`rollenv.sandbox.Sandbox.create`.
-        limits: of every run.
         max_waiting: runs that may wait; one more raises :class:`PoolFull`.
     """
 
@@ -85,8 +84,6 @@ class Pool:
         A program that ends its sandbox twice is reported as killed by a signal.
 
         Args:
-            code: the program.
-            stdin: its standard input.
             timeout: seconds; by default from the limits.
 
         Raises:
@@ -101,8 +98,6 @@ class Pool:
         """Like :meth:`run`, but return all fields of the kernel's answer.
 
         Args:
-            code: the program.
-            stdin: its standard input.
             timeout: seconds; by default from the limits.
 
         Raises:

@@ -48,7 +48,6 @@ class Output:
         """Decode the next bytes of a stream.
 
         Args:
-            name: "stdout" or "stderr".
             data: the bytes.
             final: whether the stream ends here.
         """
@@ -88,8 +87,6 @@ def execution(done: Json, output: Output, seconds: float) -> Execution:
     """Build the result of a cell.
 
     Args:
-        done: the kernel's answer.
-        output: of the cell.
         seconds: time limit of the cell.
     """
     output.end()
@@ -103,8 +100,6 @@ def command_result(done: Json, output: Output, seconds: float) -> CommandResult:
     """Build the result of a command.
 
     Args:
-        done: the kernel's answer.
-        output: of the command.
         seconds: time limit of the command.
     """
     output.end()

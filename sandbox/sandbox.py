@@ -65,7 +65,6 @@ class Sandbox:
 
         Args:
             backend: ``local`` (namespaces on this machine) or ``docker``.
-            limits: of every run.
             packages: modules to import in advance, so that code finds them loaded.
             files: written before anything runs: path to contents.
             snapshot: files of another one, see :meth:`snapshot`.
@@ -208,7 +207,6 @@ class Sandbox:
         Args:
             name: by default one that is free.
             language: ``python``, ``bash`` or ``javascript``.
-            cwd: where it starts.
 
         Raises:
             FileThere: if there is a context of that name.

@@ -19,7 +19,6 @@ class Stream:
     """A process and its two directions.
 
     Args:
-        worker: of the sandbox.
         op: the kernel's operation.
         last: whether the process gets no input.
         fields: the operation's arguments.
@@ -66,7 +65,6 @@ class Stream:
         """Write to standard input; blocks while 1 MiB is unread.
 
         Args:
-            data: to write.
             last: whether to close standard input afterwards.
         """
         self._worker.request("stdin", data=data, wait=None, key=self.key, last=last)

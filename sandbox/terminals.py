@@ -56,12 +56,7 @@ class Terminal:
         self._stream.send(data.encode() if isinstance(data, str) else data)
 
     def resize(self, rows: int, columns: int) -> None:
-        """Change the size; the program gets a signal.
-
-        Args:
-            rows: height, in characters.
-            columns: width, in characters.
-        """
+        """Change the size; the program gets a signal."""
         self._sandbox._worker.request("resize", key=self._stream.key, size=[rows, columns])
 
     def kill(self) -> None:
@@ -105,9 +100,6 @@ class Terminals:
         """Run a program in its own terminal.
 
         Args:
-            command: its words.
-            rows: height, in characters.
-            columns: width, in characters.
             cwd: where it starts; a relative path starts in the scratch folder.
             env: environment variables on top of the sandbox's own.
             timeout: seconds; by default what the limits say.

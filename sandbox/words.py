@@ -17,12 +17,7 @@ _BRACED = re.compile(r"\{([^\W\d]\w*|\d+)(:?[-+?]|[#%/}])")
 
 
 def split(text: str, escape: str = "\\") -> list[str]:
-    """Words at spaces outside of quotes; their quotes and escapes stay.
-
-    Args:
-        text: of an instruction.
-        escape: the escape character.
-    """
+    """Words at spaces outside of quotes; their quotes and escapes stay."""
     return _word(escape).findall(text)
 
 
@@ -36,9 +31,7 @@ def expand(text: str, variables: Mapping[str, str], escape: str = "\\", *, quote
     """Put variables in, and take quotes and escapes away: ``$NAME``, ``${NAME:-default}``, ``${NAME%pattern}`` ...
 
     Args:
-        text: of an instruction.
         variables: by name; unknown ones are empty.
-        escape: the escape character.
         quotes: whether quotes mean something; in a heredoc they do not.
 
     Raises:

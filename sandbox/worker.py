@@ -47,7 +47,6 @@ class Worker:
 
     Args:
         channel: to a kernel that has not spoken yet.
-        limits: of every run.
         start_timeout: seconds for the kernel to say that it is ready.
 
     Raises:
@@ -141,7 +140,6 @@ class Worker:
 
         Args:
             op: operation.
-            data: binary payload.
             fields: JSON fields of the operation.
 
         Returns:
@@ -176,7 +174,6 @@ class Worker:
             inbox: from :meth:`start`.
             wait: seconds to wait for each answer; None waits without limit.
             on_bytes: called with the name of a stream and its next bytes.
-            on_result: called with each result.
 
         Raises:
             SandboxDied: the sandbox ended, or did not answer in time.
@@ -208,7 +205,6 @@ class Worker:
 
         Args:
             timeout: seconds; by default from the limits.
-            env: additional environment variables.
         """
         limits, seconds = self.limits, self.limits.seconds if timeout is None else timeout
         return {

@@ -56,7 +56,6 @@ def alarms(metrics: Row, history: Rows, limits: Limits | None = None) -> list[Al
     Args:
         metrics: of this iteration.
         history: rows of all iterations before it, oldest first.
-        limits: when to report.
     """
     limits = limits or Limits()
     rows = [*history, metrics]

@@ -25,9 +25,7 @@ class Batches(ABC):
     """Gives batches of groups, and gives new weights to who plays them.
 
     Args:
-        manager: plays.
         source: of the tasks. It is used on the manager's event loop only, which may be in another thread.
-        config: of the run.
         again: tasks that were begun before a checkpoint, and come first.
     """
 
@@ -168,8 +166,6 @@ class Streamed(Batches):
 
     Args:
         manager: whose loop has a thread of its own.
-        source: of the tasks.
-        config: of the run.
         again: tasks that were begun before a checkpoint.
         batches: how many are needed, so that no more is begun at the end.
     """
@@ -224,9 +220,6 @@ def batches_of(
     """The batches that the settings ask for.
 
     Args:
-        config: of the run.
-        manager: plays.
-        source: of the tasks.
         again: tasks that were begun before a checkpoint.
         left: how many batches the run still needs.
     """

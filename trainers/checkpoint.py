@@ -62,7 +62,6 @@ def save(
     Older checkpoints beyond the last ``keep`` are deleted.
 
     Args:
-        root: folder of the checkpoints.
         iteration: number of the iteration, part of the name.
         agent: model, tokenizer and prompt format.
         states: whose states are saved, by name.
@@ -175,7 +174,6 @@ def damaged(folder: Path, why: str) -> CheckpointError:
     """The error for a checkpoint that training cannot resume from.
 
     Args:
-        folder: of the checkpoint.
         why: what is wrong with it.
     """
     return CheckpointError(_damaged(folder, why))

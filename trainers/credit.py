@@ -40,9 +40,6 @@ class Shaper:
     def __call__(self, data: Experience) -> Shaped:
         """Shape the rewards of a batch.
 
-        Args:
-            data: the batch.
-
         Raises:
             UsageError: a reward is not finite. Nothing has changed then.
         """
@@ -96,8 +93,6 @@ def assign(data: Experience, shaped: Shaped, algorithm: AnyAlgorithm) -> None:
 
     Args:
         data: the batch; for PPO with the column "values", for EMPG with "entropy".
-        shaped: its rewards.
-        algorithm: how advantages are computed.
     """
     if isinstance(algorithm, Ppo):
         _of_critic(data, shaped, algorithm)
@@ -256,8 +251,6 @@ def with_trajectory_weights(data: Experience, settings: RewardsConfig, weights: 
     """Weights of tokens with those of their trajectories.
 
     Args:
-        data: the batch.
-        settings: which weights trajectories have.
         weights: (R,) of tokens, by the aggregation.
 
     Returns:

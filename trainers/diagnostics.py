@@ -31,7 +31,6 @@ def mismatch(policy: Any, behavior: Any) -> dict[str, float]:
 
     Args:
         policy: (n,) log-probabilities under the trainer.
-        behavior: (n,) as drawn.
     """
     d = floats(policy) - floats(behavior)
     if not len(d):
@@ -71,10 +70,6 @@ def explained_variance(values: Any, returns: Any) -> float:
     """1 - Var(R - V) / Var(R): 1 for a perfect critic, 0 for a constant one, less for a harmful one.
 
     0 where the returns do not vary.
-
-    Args:
-        values: (n,) of the critic.
-        returns: (n,)
     """
     v, r = floats(values), floats(returns)
     if not len(r) or r.var() <= 1e-12 * (r**2).mean():  # equal numbers may vary by rounding
@@ -87,7 +82,6 @@ def by_bucket(name: str, values: Any, places: Any, ends: Sequence[int]) -> dict[
 
     Args:
         name: of the metrics: ``name/0-15``, ``name/16-63`` ... ``name/16384+``. Empty buckets are left out.
-        values: (n,)
         places: (n,) integers from 0, such as :data:`TURNS` of a trajectory or :data:`POSITIONS` in a response.
         ends: ascending; a bucket ends before each of them.
     """

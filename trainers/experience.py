@@ -120,37 +120,22 @@ class Experience:
         return sum(len(self.between(i)) for i in range(len(self.samples)))
 
     def rows(self, numbers: Sequence[int]) -> Ints:
-        """The places of some samples' response tokens in the columns.
-
-        Args:
-            numbers: of the samples.
-        """
+        """The places of some samples' response tokens in the columns."""
         return np.concatenate([np.arange(self.starts[i], self.starts[i + 1]) for i in numbers])
 
     def between(self, number: int) -> Ints:
-        """The places in a sample's input of what was said between its responses.
-
-        Args:
-            number: of the sample.
-        """
+        """The places in a sample's input of what was said between its responses."""
         mask = self.samples[number].mask[: len(self.inputs[number])]
         places: Ints = np.flatnonzero(~mask)
         return places[places > mask.argmax()] if mask.any() else places[:0]
 
     def by_trajectory(self, values: Floats) -> list[list[float]]:
-        """A number for each response token, as one list for each trajectory.
-
-        Args:
-            values: (R,)
-        """
+        """A number for each response token, as one list for each trajectory."""
         counts = np.bincount(self.trajectory, minlength=len(self.trajectories))
         return [part.tolist() for part in np.split(values, np.cumsum(counts)[:-1])]
 
     def of_turns(self, values: Floats) -> Floats:
         """Spread a number for each turn over the turn's response tokens.
-
-        Args:
-            values: (T,)
 
         Returns:
             (R,)
@@ -165,7 +150,6 @@ def experience(groups: Sequence[Group], samples: Literal["turn", "trajectory"]) 
     """What the trajectories that did not fail teach.
 
     Args:
-        groups: of a rollout.
         samples: one sample of every turn, or of all turns of a trajectory as far as each prompt continues the last.
 
     Raises:
@@ -206,7 +190,6 @@ def minibatches(
     since they cost one forward pass, unless they are more than a step.
 
     Args:
-        data: the whole batch.
         sequences: different inputs to a step.
         rng: decides which samples share a step.
         useful: (M,) the samples that change something; the others are left out, but count as tokens.
@@ -251,8 +234,6 @@ def micro_batches(data: Experience, step: Sequence[int], max_tokens: int, *, sha
     more, as its own tree may leave shorter ones apart (:data:`~rollenv.trainers.prefixes.LEAST_SHARED`).
 
     Args:
-        data: the whole batch.
-        step: numbers of the samples.
         max_tokens: that go through the model at once.
         share: whether what inputs have in common at their beginning costs one, too.
 
@@ -284,9 +265,6 @@ def shares(data: Experience, step: Sequence[int], count: int, *, share: bool = F
     What is read once for several samples stays together where that leaves the shares even.
 
     Args:
-        data: the whole batch.
-        step: numbers of the samples.
-        count: of the ranks.
         share: see :func:`micro_batches`.
 
     Returns:

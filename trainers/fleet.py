@@ -25,9 +25,7 @@ class Build:
     """Makes a shard's manager, in its actor.
 
     Args:
-        config: of the run.
         folder: of the model that it begins with; every machine has to see it.
-        version: of that model's weights.
         environments: that do not come with rollenv.
     """
 
@@ -52,9 +50,7 @@ class TrainedShards(RayShards):
     """The shards of a run, as its player, on the cluster that this process is connected to.
 
     Args:
-        config: of the run.
         home: the model at its beginning.
-        folder: where that is saved.
 
     Raises:
         UsageError: the cluster is too small.

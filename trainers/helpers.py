@@ -72,7 +72,6 @@ class Helpers:
     Args:
         player: its weights move to shared memory: trained in place, they are new in all processes.
         processes: that play, with this one; 0 for as many as :meth:`sharing` is told, up to the number of cores.
-        limits: of the episodes.
     """
 
     def __init__(self, player: LocalAgent, processes: int, limits: Limits):
@@ -106,23 +105,12 @@ class Helpers:
             torch.set_num_threads(threads)
 
     async def play(self, manager: RolloutManager, group: Group, size: int) -> bool:
-        """Have a group played elsewhere; false if it is to be played here.
-
-        Args:
-            manager: whose group it is.
-            group: to be filled.
-            size: its trajectories.
-        """
+        """Have a group played elsewhere; false if it is to be played here."""
         share = group.number % (self.active + 1)
         return bool(share) and await self._helpers[share - 1].play(self, manager, group, size)
 
     def take(self, manager: RolloutManager, played: Played) -> None:
-        """Take over a process's records.
-
-        Args:
-            manager: whose groups it played.
-            played: what it sent.
-        """
+        """Take over a process's records."""
         stats = self.player.engine.stats
         stats.computed, stats.drawn = stats.computed + played.tokens[0], stats.drawn + played.tokens[1]
         self.seconds += played.seconds
@@ -254,8 +242,6 @@ def helpers_of(processes: int, player: Any, limits: Limits) -> Helpers | None:
 
     Args:
         processes: ``rollout.processes``.
-        player: of the run.
-        limits: of its episodes.
     """
     if processes == 1 or (not processes and len(cores()) == 1):
         return None

@@ -54,9 +54,7 @@ def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> Result:
     """Train a run on ``config.placement.ranks`` devices, each with a process of its own.
 
     Args:
-        config: the run's settings.
         run: its folder, which all machines of a cluster have to see under the same path.
-        watch: receives the progress, here.
 
     Raises:
         UsageError: there is no such cluster, or it has too few devices.
@@ -150,7 +148,6 @@ def _on_gpus(placement: PlacementConfig, others: float) -> bool:
     """Whether ranks get GPUs.
 
     Args:
-        placement: of the ranks.
         others: CPUs that playing needs besides.
 
     Raises:

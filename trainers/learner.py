@@ -69,7 +69,6 @@ class Totals:
         """Add to a sum.
 
         Args:
-            name: of the metric.
             value: over some tokens.
         """
         self.sums[name] = self.sums.get(name, 0.0) + value
@@ -99,8 +98,6 @@ class Learner:
     """Changes the weights of a run's policy, and of its critic if it has one.
 
     Args:
-        config: the run's settings.
-        parts: what learns.
         run: where checkpoints are, for error messages.
     """
 
@@ -114,7 +111,6 @@ class Learner:
         """What a batch teaches: an advantage and a weight for each response token.
 
         Args:
-            groups: of a rollout.
             metrics: where numbers for the log go.
 
         Raises:
@@ -376,7 +372,6 @@ class Learner:
         """Add a micro-batch's part of the gradients.
 
         Args:
-            batch: to learn from.
             observed: tokens between responses that a step has in the mean.
             targets: of the critic that this step has.
 
@@ -450,7 +445,6 @@ def apart(policy: Floats, behavior: Floats, staleness: Floats) -> dict[str, floa
 
     Args:
         policy: (R,) log-probabilities at the start of an update.
-        behavior: (R,) as drawn.
         staleness: (R,) updates since each token was drawn.
     """
     fresh = staleness == 0
@@ -463,7 +457,6 @@ def entropies(data: Experience, found: Sequence[tuple[Ints, Floats]]) -> dict[st
     """Mean entropy by turn and by position in the response.
 
     Args:
-        data: the batch.
         found: places of response tokens, and the entropy at each.
     """
     if not found:

@@ -59,12 +59,7 @@ class Update:
 
 
 def update_memory(shape: Shape, update: Update) -> dict[str, int]:
-    """Bytes by what they are for, which add up to the peak of an update.
-
-    Args:
-        shape: of the model.
-        update: how it is updated.
-    """
+    """Bytes by what they are for, which add up to the peak of an update."""
     weights = _FULL * shape.parameters
     trained = _FULL * adapter_parameters(shape, update.lora) if update.lora else weights
     cast = update.product * shape.parameters
@@ -86,12 +81,7 @@ def update_memory(shape: Shape, update: Update) -> dict[str, int]:
 
 
 def adapter_parameters(shape: Shape, rank: int) -> int:
-    """Of adapters beside all products of a layer: two factors each.
-
-    Args:
-        shape: of the model.
-        rank: of the factors.
-    """
+    """Of adapters beside all products of a layer: two factors each."""
     ends = 2 * (shape.width + shape.queries) + 2 * (shape.width + shape.keys) + 3 * (shape.width + shape.intermediate)
     return shape.layers * rank * ends
 
@@ -103,7 +93,6 @@ def layer_bytes(shape: Shape, product: int) -> int:
     product casts an own one), queries, keys, values, what attention gives twice, and four of the intermediate width.
 
     Args:
-        shape: of the model.
         product: bytes of a number in products.
     """
     states = 2 * 2 * _FULL + (2 * _FULL if product == _FULL else (3 + 2) * product)
@@ -128,7 +117,6 @@ def update_of(config: TrainConfig, longest: int, *, player: int, teacher: int = 
     """How a run updates its model.
 
     Args:
-        config: of the run.
         longest: the most tokens of a sample, which goes through the model whole even beyond
             ``optimizer.micro_batch_tokens``.
         player: bytes of a number in the player's weights.

@@ -77,7 +77,6 @@ class Objective:
 
         Args:
             batch: with the columns "behavior", "advantages" and "weights", and those that the settings ask for.
-            out: of the policy.
             entropy: coefficient of the bonus in this iteration.
             observed: observation tokens that an optimizer step has in the mean.
 

@@ -81,7 +81,6 @@ class Parts:
         """Write a checkpoint.
 
         Args:
-            run: where.
             keep: number of checkpoints to keep.
             batches: the state of what gives batches.
 
@@ -105,9 +104,7 @@ class Parts:
         """Take over what a checkpoint has besides the player.
 
         Args:
-            folder: of the checkpoint.
             states: tensors, if one process wrote it.
-            about: plain data.
 
         Raises:
             ValueError, KeyError, TypeError, AttributeError, UsageError: it is of another run.
@@ -131,14 +128,7 @@ class Parts:
 
 
 def begin(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Ranks = ALONE) -> Parts:
-    """The parts of a new run.
-
-    Args:
-        config: its settings.
-        wrappers: around environments.
-        report: told about the warm-up.
-        ranks: that train.
-    """
+    """The parts of a new run."""
     teacher = _teacher(config) if ranks.first else None  # first, since it may not be there
     player = first_player(config, wrappers, report) if ranks.first else None
     return _around(config, wrappers, player, teacher, report, ranks)
@@ -148,11 +138,7 @@ def restore(config: TrainConfig, run: RunDir, wrappers: Wrappers, report: Report
     """The parts as the last checkpoint has them; None if there is no checkpoint.
 
     Args:
-        config: settings of the run.
-        run: where its checkpoints are.
-        wrappers: around environments.
         report: told about the warm-up of a reference.
-        ranks: that train.
 
     Raises:
         CheckpointError: it is damaged, or of another run.
@@ -182,11 +168,6 @@ def restore(config: TrainConfig, run: RunDir, wrappers: Wrappers, report: Report
 
 def first_player(config: TrainConfig, wrappers: Wrappers, report: Report) -> LocalAgent:
     """Who plays before anything was trained.
-
-    Args:
-        config: of the run.
-        wrappers: around environments.
-        report: told about the warm-up.
 
     Raises:
         UsageError: the named model cannot be loaded, or the tiny model's warm-up finds nothing that it can imitate.

@@ -35,7 +35,6 @@ class Player(Updatable, Protocol):
 
         Args:
             env: the environment of the episode.
-            seed: of every draw.
         """
         ...
 
@@ -44,7 +43,6 @@ def player_of(settings: AnyPlayer, home: LocalAgent, folder: Path, rank: int = 0
     """The player that the settings ask for.
 
     Args:
-        settings: who plays.
         home: the model at its beginning, with its tokenizer, prompts and sampling.
         folder: where that is saved for another engine.
         rank: of the adapters that another engine is to play.
@@ -71,9 +69,7 @@ def engine_of(settings: VllmPlayer, home: LocalAgent, folder: Path, rank: int = 
     """The engine of a vLLM player.
 
     Args:
-        settings: where it runs.
         home: the model at its beginning.
-        folder: where it is saved.
         rank: of the adapters that it is to play; 0 for none.
 
     Raises:
@@ -99,7 +95,6 @@ def servers(settings: VllmPlayer, home: LocalAgent, folder: Path, rank: int = 0)
     """The engine over one server, or over several.
 
     Args:
-        settings: with their addresses.
         home: the model at its beginning.
         folder: where its weights are written for them.
         rank: of the adapters that they are to play; 0 for none.

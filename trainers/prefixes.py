@@ -103,7 +103,6 @@ def path_to(segments: Sequence[Segment], number: int) -> list[int]:
 
     Args:
         segments: of :func:`tree`.
-        number: of the last one.
     """
     path = []
     while number >= 0:
@@ -135,7 +134,6 @@ def shared(one: bytes, two: bytes) -> int:
 
     Args:
         one: int64 token ids as bytes.
-        two: the same.
     """
     n = min(tokens_in(one), tokens_in(two))
     differ = np.frombuffer(one, dtype=np.int64, count=n) != np.frombuffer(two, dtype=np.int64, count=n)

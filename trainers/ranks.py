@@ -38,11 +38,7 @@ class Ranks:
 
     @classmethod
     def joined(cls, device: torch.device) -> Ranks:
-        """Those of torch.distributed, which has begun.
-
-        Args:
-            device: of this process.
-        """
+        """Those of torch.distributed, which has begun."""
         group = dist.new_group(backend="gloo", timeout=_PATIENCE)
         return cls(dist.get_rank(), dist.get_world_size(), device, group)
 
@@ -77,9 +73,6 @@ class Ranks:
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, in their order, on every rank.
 
-        Args:
-            value: plain data.
-
         Raises:
             RankLost: another rank has ended.
         """
@@ -113,12 +106,7 @@ class Ranks:
         self.gather(None)
 
     def tell(self, order: str, *what: Any) -> None:
-        """Have the others do something now; nothing where this rank is not the first.
-
-        Args:
-            order: its name.
-            what: is needed for it.
-        """
+        """Have the others do something now; nothing where this rank is not the first."""
         if self.first:
             self.share((order, what))
 

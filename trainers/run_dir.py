@@ -51,7 +51,6 @@ class RunDir:
 
         Args:
             config: settings, saved in the folder.
-            recipe: name of the recipe.
 
         Raises:
             UsageError: the folder exists.
@@ -89,10 +88,6 @@ class RunDir:
     def extend(self, started: TrainConfig, wanted: TrainConfig) -> TrainConfig:
         """The settings to continue with: those that the run was started with, apart from those that train nothing.
 
-        Args:
-            started: settings of the run.
-            wanted: settings to continue with.
-
         Raises:
             UsageError: with a changed key that is not :data:`MAY_CHANGE`, or with fewer iterations.
             RunDirError: the new settings cannot be written.
@@ -128,10 +123,6 @@ class RunDir:
     def append(self, file: Path, *rows: dict[str, Any]) -> None:
         """Append lines of JSON and flush them to disk.
 
-        Args:
-            file: to append to.
-            rows: one per line.
-
         Raises:
             RunDirError: they cannot be written.
         """
@@ -151,7 +142,6 @@ class RunDir:
 
         Args:
             iteration: at which they were played.
-            trajectories: to save.
 
         Raises:
             RunDirError: they cannot be written.
@@ -201,22 +191,12 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def next_free(root: Path, name: str) -> Path:
-    """The path ``root/name-N`` with the smallest N above all that exist.
-
-    Args:
-        root: folder of the runs.
-        name: of the recipe.
-    """
+    """The path ``root/name-N`` with the smallest N above all that exist."""
     return root / f"{name}-{max(_numbers(root, name), default=0) + 1}"
 
 
 def latest(root: Path, name: str) -> Path | None:
-    """The existing ``root/name-N`` with the largest N, or None.
-
-    Args:
-        root: folder of the runs.
-        name: of the recipe.
-    """
+    """The existing ``root/name-N`` with the largest N, or None."""
     numbers = _numbers(root, name)
     return root / f"{name}-{max(numbers)}" if numbers else None
 

@@ -30,8 +30,6 @@ def write(folder: Path, states: Mapping[str, Tensors], ranks: Ranks) -> None:
 
     Args:
         folder: of the checkpoint, which all ranks see.
-        states: whose tensors, by name.
-        ranks: that have them.
 
     Raises:
         OSError: a rank cannot write its share.
@@ -47,11 +45,6 @@ def write(folder: Path, states: Mapping[str, Tensors], ranks: Ranks) -> None:
 
 def read(folder: Path, states: Mapping[str, Tensors], ranks: Ranks) -> None:
     """Put what was written into the tensors, however many ranks wrote and read.
-
-    Args:
-        folder: of the checkpoint.
-        states: as they were written.
-        ranks: that have them.
 
     Raises:
         ValueError: they are of other names or sizes.

@@ -18,7 +18,6 @@ def with_siblings(data: Experience, context: int) -> tuple[Experience, list[int]
     together are longer than the context.
 
     Args:
-        data: the batch.
         context: the most tokens that the model reads.
 
     Returns:

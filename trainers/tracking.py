@@ -38,12 +38,7 @@ class Tracker(Protocol):
         ...
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Log numbers.
-
-        Args:
-            iteration: how many are done.
-            metrics: by name.
-        """
+        """Log numbers."""
         ...
 
     def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
@@ -51,7 +46,6 @@ class Tracker(Protocol):
 
         Args:
             iteration: at which they were played.
-            trajectories: all of them.
         """
         ...
 
@@ -68,9 +62,6 @@ class Trackers:
     """Several trackers as one that never raises: what fails is logged as a warning, once for each tracker.
 
     A tracker that failed later is tried again with the next numbers; one that could not start is left alone.
-
-    Args:
-        trackers: any number.
     """
 
     def __init__(self, trackers: Sequence[Tracker] = ()):
@@ -127,7 +118,6 @@ class WandbTracker:
         mode: ``online``, ``offline`` (files in the run's folder, for ``wandb sync``) or ``disabled``; by default what
             ``WANDB_MODE`` says.
         name: of the run; by default that of its folder.
-        tags: of the run.
 
     Raises:
         MissingExtra: wandb is not installed.
@@ -250,11 +240,7 @@ class TensorBoardTracker:
         writer.flush()
 
     def finish(self, artifacts: Sequence[Path]) -> None:
-        """Close the file. TensorBoard keeps no other files.
-
-        Args:
-            artifacts: not used.
-        """
+        """Close the file. TensorBoard keeps no other files."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
@@ -262,10 +248,6 @@ class TensorBoardTracker:
 
 def episode_rows(trajectories: Sequence[Trajectory], most: int = MOST_EPISODES) -> list[dict[str, Any]]:
     """Some episodes for a table, spread evenly over those given.
-
-    Args:
-        trajectories: to choose from.
-        most: how many.
 
     Returns:
         Rows with the same keys: plain numbers and texts.
@@ -300,12 +282,7 @@ def transcript(trajectory: Trajectory) -> str:
 
 
 def flat(config: Mapping[str, Any], before: str = "") -> dict[str, bool | int | float | str]:
-    """Nested settings as dotted keys; lists and empty values as text.
-
-    Args:
-        config: as JSON data.
-        before: prefix of the keys.
-    """
+    """Nested settings as dotted keys; lists and empty values as text."""
     found: dict[str, bool | int | float | str] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:

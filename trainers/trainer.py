@@ -56,11 +56,9 @@ class Trainer:
     """Trains a language model on an environment.
 
     Args:
-        config: the run's settings.
         run: where to write. If it holds checkpoints, training continues from the last one, to the same numbers that an
             uninterrupted run gives: everything random follows the seed, the number of the iteration and the cursor of
             the task source.
-        watch: receives the progress.
         ranks: that train the model. This is the first of them; the others
             :func:`~rollenv.trainers.follower.follow`.
     """
@@ -268,12 +266,7 @@ class Trainer:
 
 
 def evaluated(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:
-    """What an evaluation plays, each with what stands before its metrics.
-
-    Args:
-        config: of the run.
-        wrappers: around its main environment.
-    """
+    """What an evaluation plays, each with what stands before its metrics."""
     own = EnvConfig(id=config.env.id, kwargs=config.eval.kwargs, wrappers=wrappers)
     main = EvalPart(env=own, episodes=config.eval.episodes)
     tokenizer = "" if config.model.path == "tiny" else config.model.path
@@ -291,7 +284,6 @@ def timed(stage: str, metrics: dict[str, float], more: Callable[[], float] = flo
     ``cpu/STAGE``.
 
     Args:
-        stage: its name.
         metrics: where the two numbers go.
         more: processor time of others that work for it, up to now.
     """

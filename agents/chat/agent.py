@@ -39,7 +39,6 @@ class ChatAgent:
         base_url: such as ``https://api.openai.com/v1``.
         api_key: by default OPENAI_API_KEY from the environment; without either, none is sent.
         prompt: make a bounded prompt for every turn; None keeps the whole chat.
-        system: the system prompt.
         tools: schemas of tools, sent to the endpoint; ``"env"`` for those that the environment offers
             (``info["tools"]``), which then should not describe them in its text as well (``calls="native"`` of the ids
             ``tools:*``).
@@ -50,9 +49,7 @@ class ChatAgent:
         token_ids: ask for token ids and log-probabilities, which vLLM (0.10.2 and newer) returns, so that what was
             played can be trained on. vLLM reports log-probabilities before the temperature is applied unless it is
             started with ``--logprobs-mode processed_logprobs``.
-        cut_thoughts: see above.
         extra_body: further keys of the request.
-        patience: time limits and retries.
         concurrency: the most requests in flight.
         requests_per_minute: None for no limit.
         tokens_per_minute: of prompts and answers together; None for no limit.

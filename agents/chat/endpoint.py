@@ -137,7 +137,6 @@ class Endpoint:
     Args:
         base_url: what ``/chat/completions`` is appended to, such as ``http://127.0.0.1:8000/v1``.
         api_key: sent as a bearer token; None sends none.
-        patience: time limits and retries.
         concurrency: the most requests in flight.
         requests_per_minute: None for no limit.
         tokens_per_minute: of prompts and answers together; estimated before a request, corrected after it.

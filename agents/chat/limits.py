@@ -13,9 +13,7 @@ class Window:
     """At most ``limit`` in any ``period`` seconds; a single larger amount is sent by itself.
 
     Args:
-        limit: how much.
         period: seconds.
-        now: the clock.
     """
 
     def __init__(self, limit: float, period: float = 60.0, now: Callable[[], float] = time.monotonic):

@@ -45,7 +45,6 @@ def parse_json(body: bytes, content_type: str) -> Any:
     """Parse the body of a response.
 
     Args:
-        body: as received.
         content_type: of the response, for error messages.
 
     Raises:

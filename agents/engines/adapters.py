@@ -92,12 +92,7 @@ class Adapter:
 
 
 def save_weights(weights: Iterable[tuple[str, torch.Tensor]], file: Path) -> None:
-    """Write named tensors as a safetensors file; none shares memory with another in it.
-
-    Args:
-        weights: (name, tensor) pairs.
-        file: replaced whole.
-    """
+    """Write named tensors as a safetensors file; none shares memory with another in it."""
     plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights}
     draft = file.with_suffix(".part")
     save_file(plain, draft, metadata={"format": "pt"})

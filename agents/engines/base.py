@@ -29,7 +29,6 @@ def token_ids(prompt: Any, vocabulary: int | None = None) -> Ids:
     """Validate a prompt and convert it to a tuple of token ids.
 
     Args:
-        prompt: sequence of integers.
         vocabulary: number of tokens; None skips the check against it.
 
     Raises:
@@ -51,7 +50,6 @@ def room_for(prompt: Any, sampling: Sampling, context: int, *, decodes: bool) ->
 
     Args:
         prompt: token ids.
-        sampling: how to sample.
         context: the most tokens of a prompt and its response.
         decodes: whether the engine has texts to look for stop texts in.
 
@@ -78,7 +76,6 @@ def stopped(ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
 
     Args:
         ids: tokens of the response.
-        stop: stop texts.
         decode: from tokens to text.
     """
     longest = max(len(text.encode()) for text in stop)
@@ -157,7 +154,6 @@ class Engine(Protocol):
 
         Args:
             prompt: token ids.
-            sampling: how to draw.
             rng: the private stream of the asking session.
             session: a number that stays the same over an episode's turns, so that what was computed for an earlier
                 prompt can serve a later one that begins with it; -1 if there is none.
@@ -253,7 +249,6 @@ def versions_of(spans: Iterable[tuple[str, int, int]], count: int, newest: int) 
     """The version of each token, from vLLM's (label, begin, end) of each stretch.
 
     Args:
-        spans: the stretches.
         count: how many tokens there are.
         newest: version that the engine was given.
 
@@ -271,11 +266,7 @@ def versions_of(spans: Iterable[tuple[str, int, int]], count: int, newest: int) 
 
 
 def check_base(asleep: int) -> None:
-    """Raise UsageError if an engine that slept has no model any more below an adapter.
-
-    Args:
-        asleep: level of its sleep.
-    """
+    """Raise UsageError if an engine that slept has no model any more below an adapter."""
     if asleep == 2:
         raise UsageError(
             "vLLM lost the model below the adapter in a sleep of level 2: sleep at level 1, or send merged weights"

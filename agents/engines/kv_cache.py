@@ -103,7 +103,6 @@ class BatchCache:
         More room than needed is allocated, up to the bound, so that growth is rare.
 
         Args:
-            rows: number of sequences.
             length: tokens per sequence.
             bound: tokens in total up to which more is allocated.
         """
@@ -168,7 +167,6 @@ class BatchCache:
         """Copy the first tokens of rows to others, all at once.
 
         Args:
-            sources: rows to copy from.
             targets: for each, the row to copy to.
             length: number of tokens.
         """
@@ -199,7 +197,6 @@ class Distributions:
 
         Args:
             prompts: token ids, none of them known.
-            logits: (prompts, vocabulary).
         """
         first, last = len(self._row), len(self._row) + len(prompts)
         if last > len(self._table):  # by half more than needed, so that few additions copy what is there

@@ -107,8 +107,6 @@ class LocalEngine:
 
         Args:
             prompt: token ids.
-            sampling: how to sample.
-            rng: source of the draws.
             session: not needed here; prefixes are found by their tokens.
 
         Raises:
@@ -245,8 +243,6 @@ class LocalEngine:
         Args:
             prompts: different ones, each with room for a token behind it.
             asked: of every response, the number of its prompt.
-            samplings: of every response.
-            rngs: of every response.
 
         Returns:
             The token of every response and its log-probability; None, and nothing drawn, where the logits are not
@@ -277,7 +273,6 @@ class LocalEngine:
         """Batches with prompts of similar length, at most ``max_batch_tokens`` when padded.
 
         Args:
-            items: in any order.
             length: tokens of an item's prompt.
         """
         batches: list[list[T]] = []
@@ -414,7 +409,6 @@ class LocalEngine:
 
         Args:
             ids: its tokens so far.
-            sampling: how it is drawn.
         """
         texts = sampling.stop
         ends = ids[-1] in self.stop or (texts and self._decode and stopped(ids, texts, self._decode))
@@ -503,7 +497,6 @@ def load_weights(model: PreTrainedModel, weights: Iterable[tuple[str, torch.Tens
     """Copy named tensors into a model, in place.
 
     Args:
-        model: the model to change.
         weights: (name, tensor) pairs, under the model's own names.
 
     Raises:

@@ -155,7 +155,6 @@ class PrefixCache:
         """Copy known prefixes into rows of a batch. Behind a shorter prefix, a row gets values without meaning.
 
         Args:
-            batch: where to.
             first: the row of the first prefix; the others follow it.
             found: from :meth:`find`.
         """
@@ -171,7 +170,6 @@ class PrefixCache:
         """Keep what rows of a batch have computed, as far as it is new.
 
         Args:
-            batch: where from.
             computed: rows and their tokens, from the first one on.
 
         Returns:
@@ -219,7 +217,6 @@ def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
     """The length of the common prefix of two sequences, in tokens.
 
     Args:
-        one: first sequence.
         two: second sequence.
     """
     low, high = 0, min(len(one), len(two))

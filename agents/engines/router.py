@@ -75,7 +75,6 @@ class Router:
     replicas, which count the same version; one that missed an update gets nothing before it had the next.
 
     Args:
-        engines: the replicas.
         busier: see above; the emptiest counts as having at least one session.
         prefix: how many first tokens of a prompt are compared.
         remembered: how many beginnings are remembered.
@@ -149,8 +148,6 @@ class Router:
 
         Args:
             prompt: token ids.
-            sampling: how to sample.
-            rng: source of the draws.
             session: requests of one session go to the same replica; -1 for none.
 
         Raises:

@@ -13,10 +13,6 @@ from rollenv.agents.engines.base import Sampling
 def distributions(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
     """Apply temperature, then top-k, top-p and min-p, in the order and with the rules of transformers.
 
-    Args:
-        logits: (requests, vocabulary).
-        samplings: one per request.
-
     Returns:
         (requests, vocabulary) normalised log-probabilities; -inf for excluded tokens, and NaN in rows with invalid
         logits.
@@ -52,7 +48,6 @@ def draw(logprobs: torch.Tensor, samplings: Sequence[Sampling], uniform: Sequenc
     """Draw a token for every request.
 
     Args:
-        logprobs: (requests, vocabulary).
         samplings: one per request; at temperature 0 the most likely token is taken.
         uniform: one number in [0, 1) per request, which decides the draw.
 

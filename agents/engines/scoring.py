@@ -34,10 +34,8 @@ def score(
     are computed for response positions only.
 
     Args:
-        model: the policy.
         prompts: token ids of each row.
         responses: token ids of each row.
-        temperature: divides the logits.
         entropy_gradient: whether the entropy has gradients as well.
     """
     device = model.device
@@ -69,7 +67,6 @@ def pad_left(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[torch
 
     Args:
         rows: token ids, of different lengths.
-        device: of the tensors.
 
     Returns:
         Token ids (rows, longest) with zeros as padding, and the attention mask of the same shape, or None without
@@ -89,7 +86,6 @@ def positions(mask: torch.Tensor | None, length: int, device: torch.device) -> t
     Args:
         mask: (rows, length), or None without padding.
         length: tokens per row.
-        device: of the tensor.
 
     Returns:
         (rows, length), or (1, length) without a mask.

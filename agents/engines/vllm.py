@@ -135,7 +135,6 @@ class VLLMEngine:
 
         Args:
             prompt: token ids.
-            sampling: how to sample.
             rng: source of the request's seed.
             session: requests of one session share a prefix; -1 for none.
 
@@ -151,8 +150,6 @@ class VLLMEngine:
 
         Args:
             prompt: token ids.
-            sampling: how to sample.
-            seed: of the request's draws.
 
         Raises:
             EngineLost: vLLM failed, or was closed.
@@ -226,12 +223,7 @@ class VLLMEngine:
             await self.resume()
 
     async def call_workers(self, method: str, **arguments: Any) -> None:
-        """Call a method of vLLM's workers, for a transfer of weights by vLLM's own trainer API (see ``vllm_transfer``).
-
-        Args:
-            method: its name.
-            arguments: for it.
-        """
+        """Call a method of vLLM's workers, for a transfer of weights by vLLM's trainer API (``vllm_transfer``)."""
         await self._in_thread(self._llm.collective_rpc, method, None, (), arguments)
 
     async def weights_came(self) -> None:

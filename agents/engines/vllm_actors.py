@@ -47,7 +47,6 @@ class VLLMActors(Router):
     :class:`~rollenv.agents.engines.base.EngineLost`.
 
     Args:
-        count: how many.
         model: a folder that the actors' nodes see, or a hub name.
         options: of :class:`~rollenv.agents.engines.vllm.VLLMEngine`.
         actor_options: for ``ray.remote``: ``num_gpus``, ``num_cpus``, ``resources``, ``runtime_env``, ... By default,
@@ -144,13 +143,7 @@ class _Actor:
 
 
 class ActorEngine:
-    """An engine in an actor; see :class:`rollenv.agents.engines.base.RestingEngine`.
-
-    Args:
-        name: for messages.
-        actor: that holds it.
-        max_context: of the engine.
-    """
+    """An engine in an actor; see :class:`rollenv.agents.engines.base.RestingEngine`."""
 
     def __init__(self, name: str, actor: Any, max_context: int):
         self.name, self.actor, self.max_context = name, actor, max_context
@@ -175,7 +168,6 @@ class ActorEngine:
 
         Args:
             prompt: token ids.
-            sampling: how to sample.
             rng: source of the request's seed.
             session: not needed, as vLLM finds prefixes by their tokens.
 

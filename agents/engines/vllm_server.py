@@ -133,7 +133,6 @@ class ServerEngine:
 
         Args:
             prompt: token ids.
-            sampling: how to sample.
             rng: source of the request's seed.
             session: requests of one session share a prefix; -1 for none.
 

@@ -42,8 +42,6 @@ class Transfer:
 
     Args:
         kind: "nccl", between GPUs; or "ipc", on one GPU, or between those of a node that see each other's memory.
-        client: talks with the engine.
-        workers: GPUs of the engine.
 
     Raises:
         UsageError: there is no such way, or no GPU in this process.
@@ -139,7 +137,5 @@ def server_transfer(kind: str, url: str, workers: int) -> Transfer:
 
     Args:
         kind: see :class:`Transfer`.
-        url: of the server.
-        workers: its GPUs.
     """
     return Transfer(kind, HTTPVLLMWeightSyncClient(url), workers)

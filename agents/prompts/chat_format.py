@@ -61,22 +61,13 @@ class ChatFormat:
 
     @staticmethod
     def of(tokenizer: PreTrainedTokenizerBase, **template_args: Any) -> ChatFormat:
-        """The format of a tokenizer, cached after its first analysis.
-
-        Args:
-            tokenizer: with a chat template.
-            template_args: passed to the template.
-        """
+        """The format of a tokenizer, cached after its first analysis."""
         key = json.dumps(template_args, sort_keys=True)
         return _analysed(tokenizer, str(tokenizer.chat_template), key)
 
     @staticmethod
     def asked(tokenizer: PreTrainedTokenizerBase, template_args: Mapping[str, Any]) -> ChatFormat:
         """The format of a tokenizer with arguments from a user's settings, all of which the template has to read.
-
-        Args:
-            tokenizer: with a chat template.
-            template_args: passed to the template.
 
         Raises:
             UsageError: see :class:`ChatFormat`; or the template never reads one of the arguments.
@@ -86,12 +77,7 @@ class ChatFormat:
         return ChatFormat.of(tokenizer, **template_args)
 
     def frame(self, system: str | None = None, tools: Sequence[dict[str, Any]] | None = None) -> Frame:
-        """The format with a system prompt and tool schemas, cached after its first analysis.
-
-        Args:
-            system: the system prompt.
-            tools: JSON schemas.
-        """
+        """The format with a system prompt and tool schemas, cached after its first analysis."""
         key = (system, json.dumps(tools, sort_keys=True) if tools else "")
         with self._lock:
             frame = self._frames.get(key)
@@ -112,7 +98,6 @@ class ChatFormat:
 
         Args:
             role: "system", "user", "assistant" or "tool".
-            text: content of the message.
         """
         return {"role": role, "content": self._hide(self._anything, well_formed(text))}
 
@@ -157,7 +142,6 @@ class ChatFormat:
         """The tokens of a rendered text.
 
         Args:
-            text: what the template returned.
             anchored: encode as what follows a special token, not as the beginning of a text (where SentencePiece
                 puts a space).
         """
@@ -189,10 +173,6 @@ class ChatFormat:
 
     def render(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None) -> str:
         """Render messages, followed by the opening of the assistant's next turn.
-
-        Args:
-            messages: the conversation.
-            tools: JSON schemas.
 
         Raises:
             TemplateRefused: the template raised an error.
@@ -276,10 +256,6 @@ class Frame:
         """Find a form of new messages that the template accepts.
 
         Messages are merged where the template insists on alternating roles.
-
-        Args:
-            before: messages so far.
-            new: messages to append.
 
         Returns:
             The messages to append, and the rendered text of the whole conversation.

@@ -75,10 +75,6 @@ class Conversation:
     def add(self, role: Literal["user", "tool"], text: str) -> None:
         """Append a message. It becomes a user message if the template has no tool role.
 
-        Args:
-            role: "user" or "tool".
-            text: content of the message.
-
         Raises:
             UsageError: the message is not valid at this point of the conversation.
         """

@@ -54,11 +54,8 @@ class TokenSession(Session):
     Args:
         engine: draws the responses. A prompt and its response never have more tokens than it allows.
         play: a prompt of bounded length, rebuilt every turn, or the whole episode as a chat.
-        codec: for the texts.
-        sampling: how to draw.
         rng: the private stream of the episode.
         number: the session's number with the engine, by which it keeps what it has computed from turn to turn.
-        cut_thoughts: see above.
         max_prompt: the most tokens of a prompt, 0 for no limit (see :class:`~rollenv.agents.prompts.StepPrompt`).
     """
 
@@ -109,9 +106,7 @@ class TokenSession(Session):
         """The action that a response means, which is remembered for the prompts to come.
 
         Args:
-            observation: that was answered.
             prompt: from :meth:`ask`.
-            response: as drawn.
         """
         ids = tuple(response.ids)
         said = self.codec.decode(ids)
@@ -199,9 +194,7 @@ class TokenizerCodec:
     """Texts through a Hugging Face tokenizer.
 
     Args:
-        tokenizer: of the model.
         chat: wrap prompts as a user's message with the chat template.
-        template_args: for that template.
 
     Raises:
         UsageError: with ``chat`` and no template.
@@ -248,11 +241,7 @@ class TokenAgent:
     """Plays with any engine: by a bounded prompt a turn, or (without ``prompt``) by a chat over the whole episode.
 
     Args:
-        engine: draws the responses.
-        tokenizer: of its model.
         prompt: how to make a prompt for each turn; None for a chat.
-        sampling: how to draw.
-        system: the chat's system prompt.
         tools: schemas for the chat template.
         cut_thoughts: see :class:`TokenSession`.
         template_args: for the chat template, such as ``enable_thinking=False``; they replace those of the prompt.

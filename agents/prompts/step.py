@@ -50,9 +50,7 @@ class StepPrompt:
         """Render the prompt of the next turn.
 
         Args:
-            instructions: of the environment.
             turns: (observation, action) pairs so far.
-            observation: the current one.
             info: of the same reset or step.
         """
         used = _fields(self.template)

@@ -75,7 +75,6 @@ class Lesson:
         """The demonstrations of one chunk, which follow from the lesson and the number alone.
 
         Args:
-            env: to play in.
             chunk: its number, from 0.
         """
         rng = random.Random(f"{self.seed} {chunk}")
@@ -135,7 +134,6 @@ def demonstrate(lesson: Lesson, report: Callable[[int, int], None] = lambda *_: 
     """All demonstrations of a lesson; the same however many processes make them.
 
     Args:
-        lesson: what to demonstrate.
         report: told the number of episodes so far and of all.
     """
     parts: dict[int, list[Shown]] = {}

@@ -31,7 +31,6 @@ def build_tokenizer(corpus: Iterable[str], vocabulary: int, *, chat: bool = Fals
     The pre-tokenizer is kept because transformers and vLLM rebuild it from the model type when they load a folder.
 
     Args:
-        corpus: texts to train on.
         vocabulary: number of tokens.
         chat: whether it gets a chat template, and the tokens for that.
     """
@@ -54,13 +53,7 @@ def build_tokenizer(corpus: Iterable[str], vocabulary: int, *, chat: bool = Fals
 
 
 def build_model(size: TinySize, tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
-    """Build a model with random weights, a function of the seed alone.
-
-    Args:
-        size: of the model.
-        tokenizer: whose vocabulary it gets.
-        seed: of the weights.
-    """
+    """Build a model with random weights, a function of the seed alone."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=size.hidden,

@@ -73,13 +73,8 @@ def tiny_agent(
     The cache is ``$ROLLENV_CACHE`` or ``~/.cache/rollenv``.
 
     Args:
-        scenes: the environments.
-        prompt: format of the prompt.
-        sampling: of the agent.
-        size: of the model.
         warm_up: settings of the supervised training.
         seed: of the weights, demonstrations and batches.
-        report: called with progress.
     """
     key = repr((_RECIPE_VERSION, torch.__version__, scenes, prompt, sampling, size, warm_up, seed))
     root = Path(os.environ.get("ROLLENV_CACHE") or Path.home() / ".cache" / "rollenv")

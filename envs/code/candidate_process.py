@@ -37,7 +37,6 @@ def encode(value: Any, keep: bool = False) -> Any:
     plain data is ``{"o": name of its type}``. With ``keep``, so is a value that can only be iterated.
 
     Args:
-        value: to encode.
         keep: leave a value that can only be iterated in this process, like data that are not plain.
 
     Raises:

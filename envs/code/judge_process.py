@@ -44,7 +44,6 @@ def decode(data: Any, depth: int = 0) -> Any:
 
     Args:
         data: as :func:`~rollenv.envs.code.candidate_process.encode` makes them.
-        depth: of nesting so far.
 
     Raises:
         Raised: the call raised, or the data are malformed.
@@ -311,14 +310,7 @@ class Judge:
         return stand_in
 
     def method(self, target: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of any object, or of a value that stayed with the program.
-
-        Args:
-            target: the object.
-            name: of the method.
-            args: positional arguments.
-            kwargs: keyword arguments.
-        """
+        """Call a method of any object, or of a value that stayed with the program."""
         if isinstance(target, Remote) and not name.startswith("_"):
             return target._method(name, *args, **kwargs)
         return getattr(target, name)(*args, **kwargs)
@@ -329,8 +321,6 @@ class Judge:
         Args:
             what: kind of the call, such as ``call``.
             target: the function's stand-in, or a remote value.
-            args: positional arguments.
-            kwargs: keyword arguments.
         """
         number, buffer = len(self.calls), io.BytesIO()
         if number >= MAX_CALLS:
@@ -359,7 +349,6 @@ class Judge:
         """Whether a test passes. It counts only if every answer that the test asks for is known.
 
         Args:
-            test: Python source with asserts.
             scope: global names that the test sees.
         """
         try:

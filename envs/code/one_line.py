@@ -184,7 +184,6 @@ def read_function(text: str, parameters: tuple[str, ...]) -> tuple[ast.expr, tup
     """Parse a one-line program: an expression, or a function that returns one.
 
     Args:
-        text: the source.
         parameters: names that the expression may use; a function has as many parameters.
 
     Returns:

@@ -76,7 +76,6 @@ def parse_tests(
         raw: a dict of ``inputs`` and ``outputs`` (TACO, APPS, CodeContests; with ``fn_name`` for calls), a list of
             dicts of ``input`` and ``output`` (PrimeIntellect, LiveCodeBench), either as JSON text, a list of assert
             statements (MBPP), or a text that defines ``check(candidate)`` (HumanEval, which names the entry point).
-        entry_point: the function under test.
         setup: statements that run between the program and its asserts.
         max_tests: keep those with the longest inputs; None keeps all. Asserts are all kept.
         context: code of the data set that asserts may use.
@@ -141,11 +140,8 @@ def run_tests(
     """How many tests a program passes. Its process gets only inputs; the output is compared outside.
 
     Args:
-        code: the program.
         tests: what to hold it to.
-        runner: runs it.
         timeout: seconds for a run; asserts and calls share one run.
-        workers: runs at a time.
         every: False stops at the first test that fails.
         judge: runs tests that are more than calls and values, without the program; by default ``runner``, in processes
             of their own.

@@ -12,10 +12,8 @@ def register_rows(env_id: str, entry_point: str, name: str, split: str, *, oracl
     """Register an id that plays the rows of a known data set.
 
     Args:
-        env_id: the id.
         entry_point: a :class:`~rollenv.envs.data.task.RowEnv`.
         name: the data set, as the hub knows it.
-        split: its split.
         oracle: whether its rows hold answers.
         kwargs: further arguments of the environment.
     """

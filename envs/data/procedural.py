@@ -77,8 +77,6 @@ def span(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
 
     Args:
         name: of the setting, for the error message.
-        value: one number or two.
-        least: the lowest number allowed.
 
     Returns:
         The lowest and the highest, both included.

@@ -143,7 +143,6 @@ def is_local(name: str, split: str) -> bool:
     """Whether ``$ROLLENV_DATA`` holds a split of a registered data set.
 
     Args:
-        name: of the data set.
         split: such as ``train``.
     """
     return name in KNOWN and bool(_find(KNOWN[name], split))

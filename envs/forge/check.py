@@ -30,11 +30,7 @@ class Rewards(NamedTuple):
 
 
 class Place:
-    """A forged task laid out in a sandbox: ``app``, ``tests``, ``solution`` and ``logs``. End it with ``with``.
-
-    Args:
-        folder: of the task.
-    """
+    """A forged task laid out in a sandbox: ``app``, ``tests``, ``solution`` and ``logs``. End it with ``with``."""
 
     def __init__(self, folder: Path):
         about = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))

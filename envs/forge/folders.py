@@ -67,9 +67,6 @@ def write_task(
 
     Args:
         folder: to make; one that is there is replaced.
-        package: the library.
-        baseline: its tests.
-        mutant: the fault.
         verdict: the tests that it turns red.
         org: first part of the task's name.
     """
@@ -168,8 +165,6 @@ def task_toml(name: str, about: Mapping[str, Any], tables: Mapping[str, Mapping[
 
     Args:
         name: of the task, as ``org/name``.
-        about: its metadata.
-        tables: the other tables.
     """
     lines = ['schema_version = "1.4"']
     for table, values in {"task": {"name": name}, "metadata": about, **tables}.items():

@@ -26,7 +26,6 @@ class Forged:
     """What was made of one package.
 
     Args:
-        package: its name and version.
         tasks: folders of its tasks, with those that were there before.
         tried: verdict to how many mutants got it.
         left_out: tests that were not green each time.
@@ -61,7 +60,6 @@ def forge(
 
     Args:
         packages: sdists, unpacked folders or requirements.
-        out: folder of the tasks.
         count: how many tasks to have, of all packages together.
         seed: decides which faults are tried, and when.
         per_package: most tasks of one package; by default each has its share.

@@ -15,8 +15,6 @@ def instruction(package: Package, failing: Sequence[str], messages: Mapping[str,
     """What is wrong with a library, told by its tests.
 
     Args:
-        package: the library.
-        failing: node ids.
         messages: node id to the failure's message.
     """
     many = f"{len(failing)} of its tests fail" if len(failing) > 1 else "one of its tests fails"

@@ -20,7 +20,6 @@ class Verdict:
     Args:
         why: ``kept``, or why it makes no task: ``survived``, ``hangs``, ``uncollected``, ``ruin`` or ``flaky``.
         fail_to_pass, pass_to_pass: node ids, sorted; empty if it is not kept.
-        messages: of the failures.
     """
 
     why: str
@@ -37,9 +36,7 @@ def judge(suite: Suite, baseline: Baseline, mutant: Mutant) -> Verdict:
     """Run the tests that can notice the fault, and all tests if one does. The order of sets differs between the two.
 
     Args:
-        suite: of the package.
         baseline: its tests without the fault.
-        mutant: the fault.
     """
     changed, limit = {mutant.path: mutant.source}, 10 + 3 * baseline.seconds
     tests = baseline.green

@@ -17,15 +17,11 @@ class Tried:
     """One mutant and what came of it.
 
     Args:
-        package, version: where it is.
-        seed: of the run.
-        key: the mutant's.
         why: the verdict: ``kept``, ``duplicate``, ``equivalent``, ``invalid``, ``crowded``, ``told`` (another file of
             the project has the answer) or one of the judge's.
         function: first line of the function around it, as ``path:line``.
         task: folder of the task, if it was kept.
         digest: names the change, wherever it is.
-        seconds: spent on it.
     """
 
     package: str
@@ -78,12 +74,6 @@ class Manifest:
             self.digests.add(row.digest)
 
     def of(self, package: str, version: str, seed: int) -> dict[str, Tried]:
-        """The rows of a package, by key.
-
-        Args:
-            package: its name.
-            version: its version.
-            seed: of the run.
-        """
+        """The rows of a package, by key."""
         wanted = (package, version, seed)
         return {row.key: row for row in self.rows if (row.package, row.version, row.seed) == wanted}

@@ -39,7 +39,6 @@ class Mutant:
     Args:
         operator: the kind of fault, a key of :data:`~rollenv.envs.forge.operators.OPERATORS`.
         path: of the module, in the project.
-        line, column: where the fault is.
         number: which fault it is of those of this operator at this place.
         function: the innermost function around it; None in the body of a module or class.
     """
@@ -60,12 +59,7 @@ class Mutant:
         return f"{self.operator} {self.path}:{self.line}:{self.column}#{self.number}"
 
     def told_by(self, original: str, files: Mapping[str, bytes]) -> bool:
-        """Whether another file has the lines that the fault replaces, such as an older copy of the module.
-
-        Args:
-            original: text of the module.
-            files: of the project.
-        """
+        """Whether another file has the lines that the fault replaces, such as an older copy of the module."""
         was, now = ([line.strip() for line in text.splitlines()] for text in (original, self.source))
         parts = difflib.SequenceMatcher(None, was, now, autojunk=False).get_opcodes()
         lost = "\n".join("\n".join(was[i:j]) for kind, i, j, _, _ in parts if kind != "equal").strip()
@@ -101,9 +95,7 @@ def mutants_of(sources: Mapping[str, str], reached: Collection[tuple[str, int]],
     in the bodies of modules and classes, which all tests would have to be run for.
 
     Args:
-        sources: module to text.
         reached: the functions that tests call, as module and first line.
-        seed: of the order.
     """
     found: dict[str, list[Mutant]] = {}
     for path, text in sorted(sources.items()):
@@ -131,12 +123,7 @@ def _mutants_in(path: str, text: str) -> Iterator[Mutant]:
 
 
 def functions_in(path: str, text: str) -> list[Function]:
-    """The functions of a module, outer ones first.
-
-    Args:
-        path: of the module.
-        text: its source.
-    """
+    """The functions of a module, outer ones first."""
     nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     starts = ((min([n.lineno, *(d.lineno for d in n.decorator_list)]), n.end_lineno or n.lineno) for n in nodes)
     return [Function(path, start, end) for start, end in sorted(starts, key=lambda span: (span[0], -span[1]))]
@@ -189,7 +176,6 @@ def diff_digest(before: str, after: str) -> str:
     """A name for what was changed between two normal forms, wherever that is.
 
     Args:
-        before: a module's normal form.
         after: the same with a fault.
     """
     lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""))[2:]

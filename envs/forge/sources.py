@@ -56,12 +56,10 @@ class Package:
     """A project's files and what is known of it.
 
     Args:
-        name, version, licence: from its metadata.
         requires: what its metadata requires, as pip writes it, extras left out.
         files: path in the project to contents.
         paths: folders in which modules are found, relative to the project.
         libraries: the library's folders and modules, relative to the project.
-        tests: its test files.
     """
 
     name: str

@@ -34,7 +34,6 @@ class Run:
 
     Args:
         outcomes: node id to one of :data:`~rollenv.envs.forge.inside.grade.OUTCOMES` and the message of a failure.
-        seconds: wall-clock time.
         hung: whether it was stopped at its limit.
         said: the end of what it printed.
     """
@@ -65,7 +64,6 @@ class Suite:
     is green wherever these are installed.
 
     Args:
-        package: whose tests.
         seconds: most that any run may take.
         memory_mb: most memory of a run, the files included.
     """

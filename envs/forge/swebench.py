@@ -67,7 +67,6 @@ def import_swebench(
 
     Args:
         rows: a file (``.jsonl``, ``.json`` or ``.parquet``), or the rows.
-        out: folder of the tasks.
         image: of a row's container, with its columns in braces, as in ``sweb.eval.x86_64.{instance_id}``.
         workdir: the repository's folder in the image.
 

@@ -179,7 +179,6 @@ def numbers(text: str, n: int | None = None) -> list[int] | None:
     Digits may be of any script; a number above 10 ** 18 is read as 10 ** 18.
 
     Args:
-        text: to parse.
         n: how many numbers there have to be; None allows any count above 0.
 
     Returns:

@@ -26,7 +26,6 @@ class FifteenPuzzle(TextGame):
     one up to 3x3, and the way back to where the tiles came from on larger boards.
 
     Args:
-        num_rows: rows and columns.
         max_turns: turns before the episode is truncated.
     """
 

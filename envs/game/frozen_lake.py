@@ -21,7 +21,6 @@ class FrozenLake(GridGame):
     """Reach the goal without falling into a hole.
 
     Args:
-        size: rows and columns.
         frozen: the chance of a cell to be ice rather than a hole.
         is_slippery: whether the ice makes you slide sideways.
         success_rate: on slippery ice, the chance to go where you mean to; the rest is split between both sides.
@@ -164,7 +163,6 @@ def neighbour(size: int, cell: int, direction: int) -> int:
     """Return the cell one step away; a step off the board stays in place.
 
     Args:
-        size: side of the board.
         cell: index ``row * size + column``.
         direction: index in :data:`STEPS`, 0 to 3.
     """
@@ -184,11 +182,8 @@ def best_chances(size: int, holes: frozenset[int], goal: int, success_rate: floa
     """Compute the probability of reaching the goal under the best policy, by value iteration.
 
     Args:
-        size: side of the board.
         holes: cells that end the episode.
-        goal: the cell to reach.
         success_rate: probability of moving in the chosen direction; the rest is split between both sides.
-        moves: the most moves.
 
     Returns:
         A probability for each of the ``size * size`` cells.

@@ -32,7 +32,6 @@ class Game2048(TextGame):
     Args:
         target_tile: a power of two, 8 or more.
         max_turns: turns before the episode is truncated.
-        board_size: rows and columns.
     """
 
     picture = staticmethod(pictures.tiles)

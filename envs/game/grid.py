@@ -188,8 +188,6 @@ def register_project(project: str, *, slippery: bool, max_turns: int, actions_pe
 
     Args:
         project: the namespace, and the name of the reward scheme.
-        slippery: whether FrozenLake is.
-        max_turns: turns of an episode.
         actions_per_turn: moves in a turn; an episode has ten.
     """
     shared: dict[str, Any] = {

@@ -21,7 +21,6 @@ class Mastermind(TextGame):
     Pays for the most black pegs so far, as a share of the code, so that a solved code has paid 1.
 
     Args:
-        code_length: numbers in the code.
         num_numbers: the code is made of 1 to this.
         duplicate_numbers: whether a number may stand in the code more than once.
         max_turns: guesses before the episode is truncated.
@@ -152,10 +151,6 @@ def _code(text: str) -> Code | None:
 
 def pegs(code: Sequence[int], guess: Sequence[int]) -> tuple[int, int]:
     """Score a guess.
-
-    Args:
-        code: the secret numbers.
-        guess: as many numbers.
 
     Returns:
         How many numbers are in the right place, and how many belong in another place.

@@ -21,8 +21,6 @@ class Minesweeper(TextGame):
     The oracle deduces what single numbers allow; where they allow nothing it looks at the hidden mines.
 
     Args:
-        rows, cols: size of the board.
-        num_mines: hidden mines.
         max_turns: turns before the episode is truncated.
     """
 
@@ -215,8 +213,6 @@ def neighbours(rows: int, cols: int, cell: int) -> list[int]:
     """List the up to 8 cells around a cell.
 
     Args:
-        rows: of the board.
-        cols: of the board.
         cell: index ``row * cols + col``.
     """
     row, col = divmod(cell, cols)
@@ -240,10 +236,5 @@ def bits(mask: int) -> list[int]:
 
 @functools.lru_cache(maxsize=64)
 def grid_of(rows: int, cols: int) -> Grid:
-    """Return the tables for a board size, shared by all games.
-
-    Args:
-        rows: of the board.
-        cols: of the board.
-    """
+    """Return the tables for a board size, shared by all games."""
     return Grid(rows, cols)

@@ -120,7 +120,6 @@ class Square:
         Args:
             solution: digits 1 to ``scale``, row by row.
             holes: how many cells to empty.
-            rng: source of the draws.
 
         Returns:
             The square with 0 for every empty cell.

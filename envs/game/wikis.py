@@ -155,10 +155,6 @@ class MediaWiki:
     def ends(self, randint: Callable[[int], int], clicks: int) -> tuple[str, str]:
         """Let the server draw two different articles. Whether a path leads from one to the other is unknown.
 
-        Args:
-            randint: unused; the server draws.
-            clicks: unused.
-
         Returns:
             The titles of the start and the target.
 

@@ -100,10 +100,6 @@ def marks(secret: str, guess: str) -> str:
     """Mark a guess with G (right place), Y (another place) or X for every letter.
 
     A letter is marked G or Y at most as often as the word has it; G counts first.
-
-    Args:
-        secret: the word to guess.
-        guess: of the same length.
     """
     left = [a for a, b in zip(secret, guess, strict=True) if a != b]
     out = ""

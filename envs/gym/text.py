@@ -157,7 +157,6 @@ def table_policy(env: GymText, state: int) -> int:
 
     Args:
         env: whose game has the table.
-        state: index in the table.
     """
     return _solved(type(env), json.dumps(env.settings, sort_keys=True))[state]  # type: ignore[arg-type]
 

@@ -25,7 +25,6 @@ class Arithmetic(ProceduralEnv):
     Args:
         terms: how many numbers, or (fewest, most).
         operands: the numbers, from lowest to highest.
-        operators: those to draw from.
         answers: the lowest and highest answer; None for any. (0, 9) makes every answer one digit.
         max_turns: with more than one, a wrong answer is called too low or too high, and the agent may try again.
         split, action_format, format_reward: see :class:`~rollenv.envs.data.procedural.ProceduralEnv`.

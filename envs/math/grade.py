@@ -78,7 +78,6 @@ class GraderPool:
         """Ask one of the graders; wait while all are busy. A grader that does not answer in time is killed.
 
         Args:
-            gold: the correct answer, normalised.
             answer: the answer to check, normalised.
             seconds: of processor time for the comparison.
         """

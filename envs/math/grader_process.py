@@ -70,7 +70,6 @@ def grade(gold: str, answer: str) -> bool:
 
     Args:
         gold: the correct answer, as text or LaTeX.
-        answer: the answer to check.
     """
     try:
         ours, theirs = _parsed(gold), _parsed(answer)

@@ -154,24 +154,13 @@ class MultiAgentEnv(Env):
         self.agents.remove(agent)
 
     def send_message(self, sender: str, receiver: str, message: str) -> None:
-        """Put a message into an agent's box; :meth:`read_messages` takes it out.
-
-        Args:
-            sender: name of an agent.
-            receiver: name of an agent.
-            message: the text.
-        """
+        """Put a message into an agent's box; :meth:`read_messages` takes it out."""
         self._check(sender)
         self._check(receiver)
         self.messages[receiver].append((sender, message))
 
     def broadcast_message(self, sender: str, message: str) -> None:
-        """Send a message to every other agent in the game.
-
-        Args:
-            sender: name of an agent.
-            message: the text.
-        """
+        """Send a message to every other agent in the game."""
         for agent in self.agents:
             if agent != sender:
                 self.send_message(sender, agent, message)

@@ -27,8 +27,6 @@ class Nim(Game):
     agent is out, and if one agent is left it has won. Rewards: 1 for the winner, 0 for the others, -0.1 for a forfeit.
 
     Args:
-        players: two to four.
-        num_piles: piles at the start.
         max_pile: a pile starts with 1 to ``max_pile`` objects.
         max_take: the most that one turn may take, or None for as many as the pile has.
         first_wins: with two players, draw only starts that the first one can win (True) or cannot (False).
@@ -159,7 +157,6 @@ def legal_moves(piles: tuple[int, ...], max_take: int | None) -> list[tuple[int,
     """List the legal moves.
 
     Args:
-        piles: objects in each pile.
         max_take: the most to take in a turn; None for a whole pile.
 
     Returns:
@@ -175,7 +172,6 @@ def win_chance(piles: tuple[int, ...], away: int, players: int, max_take: int | 
     Args:
         piles: objects in each pile, in ascending order.
         away: turns until the player is to move, from 0.
-        players: how many there are.
         max_take: the most to take in a turn; None for a whole pile.
     """
     if not any(piles):

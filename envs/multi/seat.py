@@ -20,7 +20,6 @@ class Game(MultiAgentEnv):
         """Draw a legal action.
 
         Args:
-            agent: whose turn it is.
             randint: ``randint(n)`` draws from 0 .. n - 1.
         """
         raise NotImplementedError(f"{type(self).__name__} has no random_action()")
@@ -34,7 +33,6 @@ class Seat(Env):
     """One seat of a turn-based game; the others are played by a script or a function.
 
     Args:
-        game: the game.
         seat: the number of the agent to play.
         opponent: ``random``, ``expert``, or a function from an observation to an action.
     """

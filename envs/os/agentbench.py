@@ -46,11 +46,7 @@ class AgentBenchOSBackend(MachineBackend):
 
     @tool
     def bash_action(self, script: str) -> str:
-        """Run a script in Bash and see its output. The folder and variables stay as a script leaves them.
-
-        Args:
-            script: the lines to run.
-        """
+        """Run a script in Bash and see its output. The folder and variables stay as a script leaves them."""
         ran = self._execute(script)
         shown = ran.text if len(ran.text) <= _MOST_SHOWN else f"{ran.text[:_SHOWN]}\n{_CUT}"
         stopped = f"\n[the script was stopped: {ran.cut}]" if ran.cut else ""
@@ -58,21 +54,13 @@ class AgentBenchOSBackend(MachineBackend):
 
     @tool
     def finish_action(self, thought: str = "") -> str:
-        """Say that the task is done; this ends it.
-
-        Args:
-            thought: why.
-        """
+        """Say that the task is done; this ends it."""
         self._end(None)
         return "Finished."
 
     @tool
     def answer_action(self, answer: str | int | float) -> str:
-        """Answer the question; this ends the task.
-
-        Args:
-            answer: nothing but the answer.
-        """
+        """Answer the question; this ends the task."""
         self._end(str(answer))
         return "Answered."
 

@@ -17,11 +17,7 @@ _LOOKS = ("pwd", "ls /", "id -un", "uname -s", "wc -l < /etc/passwd", "cat /etc/
 
 
 class MachineBackend(Backend):
-    """A machine that functions work in. Its state is only what was said: a machine cannot be taken back.
-
-    Args:
-        machine: belongs to the backend.
-    """
+    """A machine that functions work in. Its state is only what was said: a machine cannot be taken back."""
 
     def __init__(self, machine: Machine):
         super().__init__({"commands": []})

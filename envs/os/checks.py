@@ -31,7 +31,6 @@ def is_right(item: Item, answer: str | None, machine: Machine, fresh: Callable[[
     """Whether a task is solved.
 
     Args:
-        item: the task.
         answer: that was given; None if the agent only said that it has finished.
         machine: that the agent worked in. Its processes end.
         fresh: starts a machine in which the agent never was, prepared for the task.

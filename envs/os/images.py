@@ -29,7 +29,6 @@ def start_prepared(
         name: the folder that images of this kind are kept in.
         recipe: what it is made from; equal recipes give equal images.
         prepare: makes a machine over the host's system what it should be. Whatever it raises is raised here.
-        limits: of the machine.
         env: environment variables of everything in it.
 
     Raises:

@@ -64,7 +64,6 @@ class InterCodeBackend(MachineBackend):
     """A file system, and what the last command printed.
 
     Args:
-        machine: with the file system.
         query: at first it is in the place of output, as upstream.
         as_published: see :class:`InterCodeBashEnv`.
     """
@@ -87,11 +86,7 @@ class InterCodeBackend(MachineBackend):
 
     @tool
     def execute_bash(self, command: str) -> str:
-        """Run a command in Bash and see its output.
-
-        Args:
-            command: a line for Bash.
-        """
+        """Run a command in Bash and see its output."""
         return self._execute(command).text or "(no output)"
 
     @tool
@@ -178,7 +173,6 @@ def start(root: Path, system: int) -> Machine:
 
     Args:
         root: the folder of InterCode's data.
-        system: its number.
 
     Raises:
         SandboxError: it cannot be made.
@@ -204,22 +198,14 @@ def run(machine: Machine, words: list[str], cwd: str) -> Ran:
     """Run a command as an agent sees it.
 
     Args:
-        machine: where.
         words: the program and its arguments.
-        cwd: its folder.
     """
     ran = run_once(machine, words, cwd=cwd, timeout=_SECONDS)
     return Ran("Command timed out", 124, ran.cut) if "seconds" in ran.cut else ran
 
 
 def run_published(machine: Machine, command: str, cwd: str) -> Ran:
-    """Run a command as upstream does: between double quotes, which those in it close.
-
-    Args:
-        machine: where.
-        command: for Bash.
-        cwd: its folder.
-    """
+    """Run a command as upstream does: between double quotes, which those in it close."""
     try:
         words = shlex.split(f'/bin/bash -c "{command.strip()}"')
     except ValueError:
@@ -232,7 +218,6 @@ def gold_outcome(root: Path, query: Query, as_published: bool) -> Outcome:
 
     Args:
         root: the folder of InterCode's data.
-        query: with the command.
         as_published: see :class:`InterCodeBashEnv`.
 
     Raises:
@@ -248,10 +233,6 @@ def gold_outcome(root: Path, query: Query, as_published: bool) -> Outcome:
 
 def outcome(machine: Machine, output: str) -> Outcome:
     """What has changed in a machine, seen from a new one with its files and the system's own programs.
-
-    Args:
-        machine: its processes end.
-        output: of the last command.
 
     Raises:
         SandboxError: a machine cannot be started.
@@ -279,7 +260,6 @@ def _joined(cwd: str, target: str) -> str:
     """The folder that ``cd`` leads to, without looking at links, as upstream.
 
     Args:
-        cwd: the current one.
         target: what was given to ``cd``.
     """
     parts: list[str] = []

@@ -30,12 +30,7 @@ class Outcome:
 
 
 def reward(given: Outcome, wanted: Outcome) -> float:
-    """From 0.01 to 1.
-
-    Args:
-        given: of the agent.
-        wanted: of the gold command.
-    """
+    """From 0.01 to 1."""
     different = len(given.changes ^ wanted.changes)
     common = [path for path, kind in given.changes & wanted.changes if kind in NEW]
     equal = sum(given.hashes.get(path) == wanted.hashes.get(path) for path in common)
@@ -48,10 +43,6 @@ def similarity(first: str, second: str) -> float:
 
     Words are two letters or more, in lower case; a word's weight is its count times ``ln(3 / (1 + texts with it)) + 1``
     (scikit-learn's default). Texts without any words are 1 if they are equal, else 0.
-
-    Args:
-        first: a text.
-        second: another.
     """
     counts = [Counter(_WORD.findall(text.lower())) for text in (first, second)]
     if not counts[0] and not counts[1]:

@@ -24,11 +24,7 @@ class Script:
     language: str = "bash"
 
     def words(self, *arguments: str) -> list[str]:
-        """How it is started.
-
-        Args:
-            arguments: of the program.
-        """
+        """How it is started."""
         if self.language == "python":
             return ["python3", "-c", self.code, *arguments]
         return ["bash", "-c", self.code, "--", *arguments]
@@ -101,9 +97,7 @@ def item_of(row: Mapping[str, Any], scripts: Path, name: str) -> Item:
     """Read one task.
 
     Args:
-        row: as published.
         scripts: the folder that the paths of its scripts start from.
-        name: of the task.
 
     Raises:
         KeyError: it lacks something.

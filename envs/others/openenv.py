@@ -47,7 +47,6 @@ def make_openenv(url: str, max_turns: int = 200, timeout: float = 600.0, action_
     """An environment of an OpenEnv server; the session begins with the first reset.
 
     Args:
-        url: of the server.
         max_turns: the episode is truncated after this many turns.
         timeout: seconds to wait for an answer.
         action_field: of the server's actions, which gets the agent's reply; by default see :class:`Form`.
@@ -68,11 +67,6 @@ class OpenEnv(Env):
 
     A reply that the server's form of actions does not allow passes the turn: nothing moves, the reward is 0, and
     ``info["valid"]`` is false.
-
-    Args:
-        wire: to the server.
-        form: of its actions.
-        max_turns: of an episode.
     """
 
     #: ``inner`` holds more arguments of the server's reset.

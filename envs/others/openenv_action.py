@@ -25,7 +25,6 @@ class Form:
 
     Args:
         schema: of actions; empty if it is not known.
-        field: that gets the reply.
 
     Raises:
         UsageError: there is no such field, or the schema is none.
@@ -78,9 +77,6 @@ class Form:
     def read(self, reply: str) -> dict[str, Any]:
         """The action that a reply means.
 
-        Args:
-            reply: the agent's.
-
         Raises:
             ValueError: it means none; the message says why.
         """
@@ -106,11 +102,7 @@ class Form:
         return bool(wanted) and all(_bounded(self.fields.get(name or "", {})) for name in wanted)
 
     def sample(self, rng: random.Random) -> str:
-        """A reply that means a random action.
-
-        Args:
-            rng: to draw from.
-        """
+        """A reply that means a random action."""
         if self.only is not None:
             value = _drawn(self._of_the_only, rng)
             return f"\\boxed{{{value if isinstance(value, str) else json.dumps(value)}}}"

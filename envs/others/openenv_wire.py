@@ -63,9 +63,6 @@ def _headers() -> dict[str, str]:
 def about(base: str) -> dict[str, Any]:
     """What a server says of actions (``schema``, empty if it does not) and of itself (``name``, ``description``).
 
-    Args:
-        base: its address.
-
     Raises:
         ServerLost: it does not answer.
         UsageError: it is not an OpenEnv server.
@@ -103,7 +100,6 @@ class Wire:
     """A session, which begins with the first message and ends with :meth:`close`. For one thread at a time.
 
     Args:
-        base: the server's address.
         timeout: seconds to wait for an answer.
     """
 
@@ -138,7 +134,6 @@ class Wire:
 
         Args:
             kind: ``reset`` or ``step``.
-            data: of the message.
 
         Raises:
             Refused: the message is not of the right form.

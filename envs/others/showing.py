@@ -41,7 +41,6 @@ def plain(value: Any, digits: int | None = None, depth: int = 0) -> Any:
     """JSON data for any value; what has no such form is told of in brackets.
 
     Args:
-        value: anything.
         digits: that floats keep; by default all.
         depth: of what it stands in.
     """

@@ -36,10 +36,6 @@ def is_text(space: gymnasium.Space[Any]) -> bool:
 def check(space: gymnasium.Space[Any], env_id: str) -> None:
     """Refuse a space whose actions cannot be written.
 
-    Args:
-        space: of actions.
-        env_id: for the error.
-
     Raises:
         UsageError: if they cannot.
     """
@@ -60,12 +56,7 @@ def _inner(space: gymnasium.Space[Any]) -> Sequence[gymnasium.Space[Any]]:
 
 
 def found(reply: str, space: gymnasium.Space[Any]) -> str:
-    """The part of a reply that is the action.
-
-    Args:
-        reply: the agent's.
-        space: of actions.
-    """
+    """The part of a reply that is the action."""
     if is_text(space) and (block := last_code_block(reply, None)) is not None:
         return well_formed(block.strip())
     boxed = last_boxed(reply)
@@ -77,8 +68,6 @@ def read(text: str, space: gymnasium.Space[Any], names: Names | None = None) -> 
 
     Args:
         text: as :func:`found` returns it.
-        space: of actions.
-        names: of discrete actions.
 
     Returns:
         A member of the space.
@@ -165,8 +154,6 @@ def write(action: Any, space: gymnasium.Space[Any], names: Names | None = None) 
 
     Args:
         action: a member of the space.
-        space: of actions.
-        names: of discrete actions.
     """
     if is_text(space):
         return f"```\n{action}\n```"
@@ -194,12 +181,7 @@ def _nested(flat: list[float], shape: tuple[int, ...]) -> Any:
 
 
 def form(space: gymnasium.Space[Any], names: Names | None = None) -> str:
-    """What actions are, in words.
-
-    Args:
-        space: of actions.
-        names: of discrete actions.
-    """
+    """What actions are, in words."""
     if isinstance(space, spaces.Discrete):
         if names:
             return ", ".join(names.values())

@@ -19,9 +19,7 @@ class Talk:
     """One episode: ``Env.run()`` of the package in a thread, and the agent's turns outside of it.
 
     Args:
-        env: verifiers' environment.
         agent: the name of its agent.
-        task: to play.
         seconds: that the thread may take until it says something.
 
     Attributes:
@@ -126,11 +124,7 @@ class Talk:
 
     @contextlib.asynccontextmanager
     async def interaction(self, task: Any, **_: Any) -> AsyncIterator[Talk]:
-        """See ``Agent.interaction`` of verifiers.
-
-        Args:
-            task: to play.
-        """
+        """See ``Agent.interaction`` of verifiers."""
         if self.trace is not None:
             raise Misbehaved("its agent plays more than once, for which verifiers' own runner is needed")
         self._open(task)
@@ -140,11 +134,7 @@ class Talk:
         await task.score(trace)
 
     async def run(self, task: Any, **_: Any) -> Any:
-        """See ``Agent.run`` of verifiers.
-
-        Args:
-            task: to play.
-        """
+        """See ``Agent.run`` of verifiers."""
         async with self.interaction(task) as talk:
             await talk.turn()
         return self.trace

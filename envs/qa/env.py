@@ -32,12 +32,7 @@ def normalize(text: str) -> str:
 
 
 def exact_match(answer: str, accepted: Iterable[str]) -> float:
-    """Return 1.0 if the answer equals an accepted one after :func:`normalize`, else 0.0. An empty answer is wrong.
-
-    Args:
-        answer: to score.
-        accepted: the correct answers.
-    """
+    """Return 1.0 if the answer equals an accepted one after :func:`normalize`, else 0.0. An empty answer is wrong."""
     said = normalize(answer)
     return float(_says_something(answer) and any(said == normalize(one) for one in accepted))
 
@@ -46,7 +41,6 @@ def f1(answer: str, accepted: Iterable[str]) -> float:
     """Return the harmonic mean of precision and recall of the words, in [0, 1].
 
     Args:
-        answer: to score.
         accepted: the correct answers; the one with the highest score counts.
     """
     said = normalize(answer).split() if _says_something(answer) else []

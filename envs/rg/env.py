@@ -52,7 +52,6 @@ class ReasoningGymEnv(Env):
     around an answer is not part of it.
 
     Args:
-        name: the data set.
         size: how many items one seed of the data set has.
         dataset_seed: play items of this one seed (GEM plays 42); None draws a data set seed with every item, so that
             items do not run out.
@@ -219,7 +218,6 @@ def data_set(source: Source, seed: int) -> Any:
 
     Args:
         source: name of the data set, number of items, difficulty level (None: the default), settings as JSON text.
-        seed: of the data set.
     """
     name = source[0]
     template = _template(*source)
@@ -236,7 +234,6 @@ def make_item(source: Source, seed: int, index: int) -> tuple[Any, dict[str, Any
 
     Args:
         source: as for :func:`data_set`.
-        seed: of the data set.
         index: of the item, from 0.
 
     Returns:
@@ -281,7 +278,6 @@ def answer_score(source: Source, seed: int, index: int, answer: str | None) -> t
 
     Args:
         source: as for :func:`data_set`.
-        seed: of the data set.
         index: of the item, from 0.
         answer: as the agent gave it; None for no answer.
 

@@ -23,12 +23,7 @@ _MOST_BYTES, _MOST_MEMBERS = 16 << 20, 2000
 
 
 def tarred(files: Mapping[str, str | bytes], packed: bool = False) -> bytes:
-    """A tar archive of files, compressed or not.
-
-    Args:
-        files: path to contents.
-        packed: with gzip.
-    """
+    """A tar archive of files, compressed or not."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path, text in files.items():

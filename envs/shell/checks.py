@@ -21,12 +21,7 @@ _MOST_ENTRIES = 2000
 
 
 def text_of(place: Place, path: str) -> str | None:
-    """A file's text; None if it is not a readable file, or not text.
-
-    Args:
-        place: where it is.
-        path: of the file.
-    """
+    """A file's text; None if it is not a readable file, or not text."""
     data = place.read(path)
     try:
         return None if data is None else data.decode("utf-8-sig")
@@ -73,12 +68,7 @@ class Lines:
 
 
 def Line(path: str, text: str) -> Lines:
-    """A file holds one line.
-
-    Args:
-        path: of the file.
-        text: the line.
-    """
+    """A file holds one line."""
     return Lines(path, (text,))
 
 
@@ -197,10 +187,6 @@ class Tree:
 def walk(place: Place, top: str) -> tuple[set[str], set[str]] | None:
     """What is below a folder; links are not followed, and count as files.
 
-    Args:
-        place: where it is.
-        top: of the tree.
-
     Returns:
         Paths of files and paths of folders, relative to the top; None if there are too many to be right.
     """
@@ -263,7 +249,6 @@ def unchanged(files: Mapping[str, bytes | str], *paths: str) -> tuple[Content, .
     """Checks that files are as they were at the start.
 
     Args:
-        files: of the task.
         paths: those that have to stay; all by default.
 
     Returns:

@@ -29,12 +29,7 @@ class Draw:
         self.rng = random.Random(seed)
 
     def number(self, least: int, most: int) -> int:
-        """A whole number from least to most, both included.
-
-        Args:
-            least: the lowest.
-            most: the highest.
-        """
+        """A whole number from least to most, both included."""
         return self.rng.randint(least, most)
 
     def pick(self, items: Sequence[_Item]) -> _Item:
@@ -45,7 +40,6 @@ class Draw:
         """Different items, in random order.
 
         Args:
-            items: to choose from.
             count: how many; all if there are fewer.
         """
         return self.rng.sample(list(items), min(count, len(items)))
@@ -130,7 +124,6 @@ class Draw:
         """Times in UTC in ascending order, all different.
 
         Args:
-            count: how many.
             hours: from the first to the last at most; at least one second for each.
         """
         start = self.moment()

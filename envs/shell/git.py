@@ -41,12 +41,7 @@ class History:
             self.add(files, f"{draw.pick(_VERBS)} {' '.join(draw.words(2))} {draw.token(3)}")
 
     def add(self, files: dict[str, str], message: str) -> None:
-        """Add a commit by one of the people, some hours later.
-
-        Args:
-            files: all files after it.
-            message: of the commit.
-        """
+        """Add a commit by one of the people, some hours later."""
         self.when += datetime.timedelta(minutes=self.draw.number(10, 3000))
         self.commits.append(Commit(files, message, self.draw.pick(self.people), self.when))
 
@@ -71,10 +66,7 @@ def task(made: Repository, told: str, oracle: Sequence[str], *checks: Check) -> 
     """A task in a repository that is the working folder.
 
     Args:
-        made: the repository.
         told: what is to be done.
-        oracle: commands that do it.
-        checks: of the end.
     """
     told = f"The current folder is a git repository. {told}"
     return ShellTask(told, made.written(), tuple(oracle), checks, _RESET)

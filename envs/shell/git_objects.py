@@ -329,7 +329,6 @@ def line_of_commits(repository: Repository, commits: Sequence[Commit]) -> list[s
     """Add commits, each on top of the one before, and return their names.
 
     Args:
-        repository: to add to.
         commits: without their parents, oldest first.
     """
     names: list[str] = []

@@ -31,7 +31,6 @@ class Place(Protocol):
         """Run a bash command in the working folder with a clean environment, and end all that it started.
 
         Args:
-            command: for bash.
             timeout: seconds.
         """
 
@@ -67,7 +66,6 @@ class MachinePlace:
         """Write files, and then run commands that have to succeed.
 
         Args:
-            files: relative path to contents.
             setup: for bash; what it starts in the background goes on.
 
         Raises:

@@ -37,7 +37,6 @@ def kill_by(pattern: str, signal: str = "TERM") -> str:
 
     Args:
         pattern: for grep; its first character is put in brackets, so that it does not find itself.
-        signal: its name.
     """
     found = f"grep -alz -- '^[{pattern[0]}]{pattern[1:]}$' /proc/[0-9]*/cmdline 2>/dev/null"
     return f"for p in $({found}); do p=${{p#/proc/}}; kill -{signal} ${{p%/cmdline}}; done"

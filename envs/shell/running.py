@@ -65,9 +65,6 @@ def processes(place: Place) -> list[tuple[str, ...]]:
     """The words of the Python programs that run (not of those that have ended and are still listed).
 
     A program that starts another, such as timeout or tmux, has the words of that one too.
-
-    Args:
-        place: where to look.
     """
     found = []
     for line in place.run(_PROCESSES).stdout.splitlines():
@@ -115,8 +112,6 @@ def ask(place: Place, port: int, said: Sequence[str], whole: bool) -> list[str]:
     """What a server answers on each of several connections; nothing at all if there is none.
 
     Args:
-        place: where it runs.
-        port: of the machine's loopback.
         said: what is sent on each connection.
         whole: whether an answer lasts until the server closes; else it has as many lines as were sent.
     """

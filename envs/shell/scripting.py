@@ -19,14 +19,7 @@ def _written(path: str, program: str) -> str:
 
 
 def _numbers(draw: Draw, count: int, least: int = -50, most: int = 99) -> list[int]:
-    """Whole numbers.
-
-    Args:
-        draw: source of the draws.
-        count: how many.
-        least: the lowest.
-        most: the highest.
-    """
+    """Whole numbers."""
     return [draw.number(least, most) for _ in range(count)]
 
 

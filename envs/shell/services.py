@@ -63,8 +63,6 @@ def get(port: int, path: str, header: str = "") -> str:
     """A command that prints what a web server answers.
 
     Args:
-        port: of the server.
-        path: asked for.
         header: of the request, as ``'NAME': 'VALUE'``.
     """
     url = f"http://127.0.0.1:{port}{path}"

@@ -26,13 +26,7 @@ def _orders(draw: Draw, size: int) -> Rows:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], delimiter: str = ",") -> str:
-    """The text of a table.
-
-    Args:
-        header: names of the columns.
-        rows: the others.
-        delimiter: between cells.
-    """
+    """The text of a table."""
     out = io.StringIO()
     csv.writer(out, delimiter=delimiter, lineterminator="\n").writerows([header, *rows])
     return out.getvalue()

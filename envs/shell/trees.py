@@ -14,9 +14,7 @@ def tree(draw: Draw, size: int, suffixes: tuple[str, ...] = _SUFFIXES) -> dict[s
     """Files of words in folders, path to contents; all names are different.
 
     Args:
-        draw: source of the draws.
         size: 1 (no folders) to 5.
-        suffixes: of the names.
     """
     folders = [""]
     for topic in draw.topics(2 * (size - 1)):
@@ -30,7 +28,6 @@ def placed(top: str, files: dict[str, str]) -> dict[str, bytes | str]:
     """The files below a folder.
 
     Args:
-        top: the folder.
         files: path below it to contents.
     """
     return {f"{top}/{path}": text for path, text in files.items()}

@@ -64,15 +64,11 @@ class TextArena(ReplayState):
     reward -1 for the seat that took it, and ``info["error"]`` says what happened.
 
     Args:
-        game: TextArena's id.
-        num_players: seats.
-        seat: the agent's.
         opponent: ``random``, which tries moves on a copy until one is legal, or a function from an observation (what
             is new since the seat's last turn) to an action. States are restored by playing again, so that the function
             must answer alike.
         max_turns: the episode is truncated after this many turns of the agent, with no reward. TextArena's own limits
             end the game.
-        settings: arguments of the game.
     """
 
     _changed_in_place = ("_game", "_globals", "_draws", "_told", "actions")

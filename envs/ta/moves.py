@@ -22,10 +22,6 @@ def candidates(text: str, draws: random.Random) -> Iterator[str]:
     """Yield moves to try, without end.
 
     Moves that the text shows in brackets come first, then variations with other numbers and letters.
-
-    Args:
-        text: the observation.
-        draws: source of the draws.
     """
     shown = sorted({m for m in _BRACKETS.findall(text) if not _NOT_A_MOVE.fullmatch(m)})
     draws.shuffle(shown)

@@ -84,7 +84,6 @@ class TerminalEnv(Env):
     ``success``, ``metrics`` and what else the grading says.
 
     Args:
-        max_turns: actions.
         calls: how calls are written: ``hermes``, ``json``, ``python``, ``native`` or ``plain``.
         output_chars: characters of output that are shown; the middle of longer ones is left out.
         command_seconds: until a command is stopped, unless it asks for less.
@@ -166,7 +165,6 @@ class TerminalEnv(Env):
         """Count a turn that something else has played on the machine; grade it if that was the last.
 
         Args:
-            text: what the agent sees.
             ends: whether the task is said to be done.
             valid: whether the action was understood.
             died: whether the machine has ended.
@@ -308,24 +306,14 @@ class TerminalEnv(Env):
 
 
 def shown_output(ran: Ran, most: int) -> str:
-    """What an agent sees of a command: its output without the middle, and how it ended unless that was well.
-
-    Args:
-        ran: what came of it.
-        most: characters.
-    """
+    """What an agent sees of a command: its output without the middle, and how it ended unless that was well."""
     text = cut_middle(ran.text, most)
     end = f"[stopped: {ran.cut}]" if ran.cut else f"[exit code {ran.exit_code}]" if ran.exit_code else ""
     return text + ("\n" if text and end and not text.endswith("\n") else "") + end
 
 
 def cut_middle(text: str, most: int) -> str:
-    """A text with at most so many characters of its beginning and end, and a note on what is left out.
-
-    Args:
-        text: to cut.
-        most: characters that are kept.
-    """
+    """A text with at most so many characters of its beginning and end, and a note on what is left out."""
     if len(text) <= most:
         return text
     head = most // 2

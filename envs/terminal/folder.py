@@ -175,7 +175,6 @@ class Fields:
         """A text.
 
         Args:
-            name: of the value.
             default: where there is none.
         """
         value = self.data.get(name, default)
@@ -189,7 +188,6 @@ class Fields:
         """A number above 0.
 
         Args:
-            name: of the value.
             default: where there is none.
         """
         value = self.data.get(name, default)
@@ -203,7 +201,6 @@ class Fields:
         """The same, where there always is one.
 
         Args:
-            name: of the value.
             default: where there is none.
         """
         return self.seconds(name, default) or default
@@ -212,7 +209,6 @@ class Fields:
         """A number of MiB, or in an old file a text such as ``2G``.
 
         Args:
-            name: of the value.
             old: its name in old files.
         """
         value = self.data.get(name)
@@ -255,10 +251,6 @@ class Fields:
 
     def wrong(self, name: str, wanted: str) -> None:
         """Say what a value should be.
-
-        Args:
-            name: of the value.
-            wanted: what it should be.
 
         Raises:
             TaskFolderError: always.

@@ -46,8 +46,6 @@ class Keystrokes(Wrapper):
 
     Args:
         env: a :class:`TerminalEnv`.
-        rows: of the terminal.
-        columns: of the terminal.
         output_bytes: characters of an observation; the middle of longer ones is left out.
         longest_wait: seconds that an action may wait after one entry of keystrokes.
     """
@@ -75,13 +73,7 @@ class Keystrokes(Wrapper):
         return inner
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None, **given: Any) -> ResetResult:
-        """Start an episode; the observation is the instruction, how to answer, and the terminal.
-
-        Args:
-            seed: of the episode.
-            options: of the environment inside.
-            given: more of its arguments.
-        """
+        """Start an episode; the observation is the instruction, how to answer, and the terminal."""
         _, info = super().reset(seed, options=options, **given)
         info = {name: value for name, value in info.items() if name not in ("tools", "submit")}
         self._confirming = False

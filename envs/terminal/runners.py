@@ -57,7 +57,6 @@ class Runners:
 
         Args:
             script: of the shell, that runs them.
-            sources: of Python.
         """
         joined, sources = script.replace("\\\n", " "), list(sources)
         spoken_of = any(_OF_PROJECT.search(each) for each in (joined, *sources))
@@ -101,10 +100,5 @@ def _imports(source: str) -> set[str]:
 
 
 def read_runners(sources: Iterable[Path], script: str) -> Runners:
-    """What tests use.
-
-    Args:
-        sources: of Python.
-        script: that runs them.
-    """
+    """What tests use."""
     return Runners.of(script, (path.read_text(errors="replace") for path in sources))

@@ -47,7 +47,6 @@ def carried(machine: Machine, ports: list[int]) -> Iterator[dict[int, str]]:
 
     Args:
         machine: that has the servers; it has to go on meanwhile.
-        ports: at which they listen.
     """
     try:
         yield {port: machine.ports.forward(port).address for port in ports}

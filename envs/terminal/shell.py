@@ -67,7 +67,6 @@ class Shell:
         """Run a script to its end, or to the limit of time or output.
 
         Args:
-            script: for Bash.
             arguments: what it has as ``$1`` and so on.
             timeout: seconds, instead of the shell's own.
         """
@@ -88,9 +87,7 @@ def run_once(machine: Machine, words: Sequence[str], *, cwd: str, timeout: float
     """Run a program by itself.
 
     Args:
-        machine: where.
         words: the program and its arguments.
-        cwd: its folder.
         timeout: seconds.
     """
     return _run(machine, ["bash", "-c", _ONCE, "--", cwd, *words], "", timeout)[0]
@@ -113,12 +110,7 @@ def _run(machine: Machine, words: list[str], given: str, timeout: float, user: s
 
 
 def settle(machine: Machine, seconds: float = 1.0) -> None:
-    """Wait until what runs in the background has ended, or for so long.
-
-    Args:
-        machine: where it runs.
-        seconds: at most.
-    """
+    """Wait until what runs in the background has ended, or for so long."""
     for _ in range(round(seconds / 0.1)):
         if not is_busy(machine):
             return

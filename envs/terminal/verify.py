@@ -111,13 +111,9 @@ def verify(
     agent's work keeps from a result are worth 0: an agent cannot trade a 0 for an error.
 
     Args:
-        task: whose tests are run.
-        step: of the task.
-        machine: of the agent.
         image: that a fresh machine begins with.
         offline: in place of the network.
         separate: the image of a verifier with a machine of its own.
-        limits: of the grading machine.
 
     Raises:
         VerifierError: if there is no reward, with the agent's files and without; its subclasses say why.

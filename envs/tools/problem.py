@@ -88,10 +88,6 @@ class Problem:
 def counted(changed: Sequence[Change], wanted: Sequence[Change]) -> tuple[int, int]:
     """How many of the wanted changes were made, and how many changes were made elsewhere.
 
-    Args:
-        changed: made.
-        wanted: to be made.
-
     Returns:
         The two counts.
     """

@@ -14,7 +14,6 @@ def random_arguments(schema: Mapping[str, Any], rng: random.Random) -> dict[str,
 
     Args:
         schema: of an object, as in a function's ``parameters``.
-        rng: source of the draws.
     """
     required = set(schema.get("required", ()))
     properties = schema.get("properties", {})

@@ -25,11 +25,7 @@ class User:
         self.told: dict[str, Any] = {}
 
     def reply(self, message: str) -> Said:
-        """Answer a message of the agent.
-
-        Args:
-            message: without its calls.
-        """
+        """Answer a message of the agent."""
         return Said("", ends=True)
 
 

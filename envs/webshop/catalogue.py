@@ -41,9 +41,6 @@ Ints = NDArray[np.int32]
 class Catalogue:
     """The products in a folder that :func:`write_catalogue` wrote. Numbers of products follow the files' order.
 
-    Args:
-        folder: of the compact form.
-
     Raises:
         UsageError: if the folder holds no catalogue of this version.
     """
@@ -228,7 +225,6 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder of the cache; other processes see it whole or not at all.
 
     Args:
-        name: of the folder.
         make: fills the new folder if there is none of that name.
 
     Raises:
@@ -273,7 +269,6 @@ def build_catalogue(files: ShopFiles, num_products: int | None = None) -> Path:
     """Return the folder of the compact form of WebShop's files, made on first use.
 
     Args:
-        files: the published files.
         num_products: how many products to read; None reads all.
 
     Raises:

@@ -43,7 +43,6 @@ class ShopFiles:
         """Find the files in a folder: the full set, or the set of 1,000 products if it is enough or the only one there.
 
         Args:
-            folder: where to look.
             num_products: how many products are wanted; None for all.
 
         Raises:
@@ -107,7 +106,6 @@ def products(files: ShopFiles, limit: int | None = None) -> Iterator[Product]:
     """Read the products in the order of the file; of several with the same ASIN, the first counts.
 
     Args:
-        files: the published files.
         limit: the most products to read; None reads all.
 
     Raises:

@@ -57,7 +57,6 @@ class Style:
     """What a generated shop is like.
 
     Args:
-        products: how many.
         kinds: kinds of things, up to 76.
         qualities: words that tell products of a kind apart, up to 30.
         qualities_each: how many of them a product has.
@@ -111,7 +110,6 @@ def generated(style: Style, seed: int = 0) -> Iterator[Product]:
 
     Args:
         style: what the products are like.
-        seed: of the random draws.
     """
     return (_product(style, seed, number) for number in range(style.products))
 
@@ -182,7 +180,6 @@ def generate_catalogue(style: Style, seed: int = 0) -> Path:
 
     Args:
         style: what the products are like.
-        seed: of the random draws.
     """
     name = "-".join(str(int(value)) for value in asdict(style).values())
     return cached(
@@ -196,7 +193,6 @@ def write_webshop_files(style: Style, folder: Path, seed: int = 0) -> None:
     Args:
         style: what the products are like.
         folder: where to write; it is created if needed.
-        seed: of the random draws.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "items_shuffle.json").open("w") as items, (folder / "items_ins_v2.json").open("w") as notes:

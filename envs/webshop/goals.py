@@ -50,7 +50,6 @@ class Goals:
     """All goals of a catalogue, built on demand. Numbers follow the order before the shuffle.
 
     Args:
-        catalogue: the products.
         kind: ``synthetic`` (every instructed product with every combination of its options) or ``human``.
         price_seed: of the prices within ranges (drawn for each product) and of the price limits (for each goal).
         rules: what decides whether a goal can be reached.
@@ -230,7 +229,6 @@ def combination(product: Product, which: int) -> dict[str, str]:
     """Choose a value for each of a product's options.
 
     Args:
-        product: whose options to choose.
         which: index of the combination, from 0. Names are in alphabetical order, and the last one varies fastest.
 
     Returns:

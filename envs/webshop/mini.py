@@ -81,11 +81,9 @@ class MiniShopEnv(WebShopEnv):
     Args:
         size: ``easy``, ``medium`` or ``hard``, or fields of :class:`~rollenv.envs.webshop.generate.Style` to change
             from ``medium``.
-        shop_seed: of the products.
         window: products on a page of results.
         max_steps, split, observation, show_selected, show_actions, separator: see WebShopEnv; chosen options are shown
             here.
-        kwargs: further arguments of WebShopEnv.
 
     Raises:
         UsageError: for a setting that does not exist.

@@ -61,7 +61,6 @@ def nodes(view: View, content: Content) -> list[Node]:
 
     Args:
         view: which page, and what was chosen on it.
-        content: what the page shows.
     """
     if view.page == "done":
         return _done(view, content)
@@ -138,7 +137,6 @@ def render(page: Sequence[Node], view: View, mode: str, show_selected: bool = Fa
     """A page in one of :data:`MODES`.
 
     Args:
-        page: its nodes.
         view: for what was chosen and visited.
         mode: ``text`` (what is visible, joined by ``[SEP]``), ``text_rich`` (a line each, buttons marked) or ``html``.
         show_selected: mark the chosen options in ``text`` too, where the original does not show them.

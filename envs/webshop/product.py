@@ -84,7 +84,6 @@ def draws(key: str, n: int) -> list[float]:
     """Draw numbers in [0, 1) that depend only on a text.
 
     Args:
-        key: the text.
         n: how many, at most 4.
     """
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=32).digest()

@@ -56,7 +56,6 @@ def similarity(one: str, other: str) -> int:
     """Compare two texts by their token-set ratio, as thefuzz does: ASCII letters and digits only, in lower case.
 
     Args:
-        one: the first text.
         other: the second text.
 
     Returns:
@@ -136,11 +135,8 @@ def purchase_reward(
     """Score a purchase.
 
     Args:
-        product: what was bought.
-        goal: what was wanted.
         price: of the product, in dollars.
         options: the chosen values by the name of the option.
-        rules: how to score.
 
     Returns:
         The reward in [0, 1], and its parts under the published names, with the source of the nouns as ``nouns``.

@@ -35,7 +35,6 @@ class SearchEngine:
     """Finds products by keywords.
 
     Args:
-        catalogue: the products.
         folder: of the index that :func:`write_index` wrote.
 
     Raises:
@@ -80,7 +79,6 @@ class SearchEngine:
         """Rank the products for a query.
 
         Args:
-            query: keywords.
             k: the most products to return.
 
         Returns:
@@ -155,7 +153,6 @@ def write_index(catalogue: Catalogue, folder: Path) -> None:
     """Write the search index of a catalogue.
 
     Args:
-        catalogue: the products to index.
         folder: where to write; it has to exist.
     """
     counts = _count(catalogue, folder / "postings.bin")

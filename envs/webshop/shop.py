@@ -26,7 +26,6 @@ class Shop:
     """What environments share; nothing in it changes in play.
 
     Args:
-        catalogue: the products.
         index: the folder of their search index.
         window: products on a page of results.
     """
@@ -44,8 +43,6 @@ class Shop:
         """Collect what a page shows.
 
         Args:
-            view: which page.
-            instruction: the goal in words.
             reward: shown on the last page, in [0, 1].
         """
         results = self.engine.search(view.keywords) if view.page == "results" else _NONE
@@ -116,7 +113,6 @@ def shop_from(folder: Path, window: int = 10, kind: type[AnyShop] = Shop) -> Any
     """Open the shop of a cached catalogue; its search index is built on first use.
 
     Args:
-        folder: of the catalogue.
         window: products on a page of results.
         kind: the class of the shop.
     """

@@ -65,10 +65,6 @@ def compare(first: Iterable[Trajectory], second: Iterable[Trajectory]) -> Compar
     The interval is the percentile bootstrap's over tasks, drawn within each category; the episodes of a task are one
     draw, since they are not independent. An episode that failed counts as not successful.
 
-    Args:
-        first: episodes of one agent.
-        second: episodes of the other.
-
     Raises:
         UsageError: they have no task in common.
     """

@@ -91,10 +91,7 @@ def run(
     """Play a suite.
 
     Args:
-        suite: what to play.
-        agent: who plays.
         n: tasks of each category; None for all of a data set and 100 of what is generated.
-        k: episodes of each task.
         seed: of the first task of each category.
         manager: plays; a plain one by default.
         played: episodes of an earlier, unfinished run, which are not played again. Failed ones are.
@@ -158,9 +155,7 @@ def summarise(category: str, trajectories: Sequence[Trajectory], k: int) -> Row:
     """The numbers of a category.
 
     Args:
-        category: its name.
         trajectories: all of its episodes; the ``k`` of a task are next to each other.
-        k: episodes of a task.
     """
     n = len(trajectories) // k
     wins = [sum(t.success and t.complete for t in trajectories[i * k : (i + 1) * k]) for i in range(n)]

@@ -55,7 +55,6 @@ class Part:
 
         Args:
             n: at most so many; None for all of a data set and 100 of what is generated.
-            seed: of the first task.
         """
         kwargs = dict(self.kwargs)
         if n is not None and spec(self.env_id).indexed:
@@ -145,7 +144,6 @@ def all_tasks(parts: Sequence[Part], n: int | None, seed: int = 0) -> list[Task]
     """The tasks of all parts, one part after the other.
 
     Args:
-        parts: of a suite.
         n: at most so many of each; None for all of a data set and 100 of what is generated.
         seed: of the first task of each part.
     """

@@ -49,7 +49,6 @@ def whole_of(row: Mapping[str, Any], name: str) -> int | None:
 
     Args:
         row: by the names of columns.
-        name: of the column.
 
     Raises:
         UsageError: it is no whole number.
@@ -73,7 +72,6 @@ def fields_of(row: Mapping[str, Any], name: str) -> dict[str, Any]:
 
     Args:
         row: by the names of columns.
-        name: of the column.
 
     Raises:
         UsageError: it is no struct.
@@ -95,7 +93,6 @@ class Episode:
 
     Args:
         env_id: any id that :func:`rollenv.make` takes.
-        kwargs: of the environment's constructor.
 
     Attributes:
         total: the sum of rewards.
@@ -130,9 +127,6 @@ class Episode:
 
     def step(self, reply: str) -> tuple[str, float]:
         """Play a reply.
-
-        Args:
-            reply: the agent's whole text.
 
         Returns:
             What the environment shows, and the reward of the turn. After the end that is :data:`OVER` and 0.

@@ -67,7 +67,6 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
         """Run a command line with sh.
 
         Args:
-            command: for the shell.
             timeout: seconds; 0 for no limit, None for that of the limits.
 
         Raises:
@@ -82,7 +81,6 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
         """:meth:`execute` for asyncio. Where it is cancelled, the command is killed.
 
         Args:
-            command: for the shell.
             timeout: seconds; 0 for no limit, None for that of the limits.
 
         Raises:
@@ -94,24 +92,14 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
             return _could_not_start(error)
 
     def write(self, file_path: str, content: str) -> WriteResult:
-        """Write a text file; missing folders are made.
-
-        Args:
-            file_path: an absolute path.
-            content: its text.
-        """
+        """Write a text file; missing folders are made."""
         error = self.upload_files([(file_path, content.encode("utf-8", "replace"))])[0].error
         return (
             WriteResult(error=f"Failed to write file '{file_path}': {error}") if error else WriteResult(path=file_path)
         )
 
     async def awrite(self, file_path: str, content: str) -> WriteResult:
-        """:meth:`write` for asyncio.
-
-        Args:
-            file_path: an absolute path.
-            content: its text.
-        """
+        """:meth:`write` for asyncio."""
         return await asyncio.to_thread(self.write, file_path, content)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
@@ -126,11 +114,7 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
         ]
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Read files.
-
-        Args:
-            paths: absolute ones.
-        """
+        """Read files."""
         responses = []
         for path in paths:
             found: list[bytes] = []

@@ -99,44 +99,24 @@ class MachineEnvironment(BaseEnvironment):  # type: ignore[misc]  # Harbor needs
             await asyncio.to_thread(machine.kill)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
-        """Copy a file into the machine.
-
-        Args:
-            source_path: on the host.
-            target_path: in the machine.
-        """
+        """Copy a file into the machine."""
         data = Path(source_path).read_bytes()
         mode = Path(source_path).stat().st_mode & 0o777
         await asyncio.to_thread(self.machine.files.write, target_path, data)
         await asyncio.to_thread(self.machine.run, ["chmod", f"{mode:o}", target_path], user="0", cwd="/")
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        """Copy a folder's contents into the machine.
-
-        Args:
-            source_dir: on the host.
-            target_dir: in the machine.
-        """
+        """Copy a folder's contents into the machine."""
         await asyncio.to_thread(self.machine.upload, source_dir, target_dir)
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        """Copy a file out of the machine.
-
-        Args:
-            source_path: in the machine.
-            target_path: on the host.
-        """
+        """Copy a file out of the machine."""
         data = await asyncio.to_thread(self.machine.files.read_bytes, source_path)
         Path(target_path).parent.mkdir(parents=True, exist_ok=True)
         Path(target_path).write_bytes(data)
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        """Copy a folder's contents out of the machine.
-
-        Args:
-            source_dir: in the machine.
-            target_dir: on the host.
-        """
+        """Copy a folder's contents out of the machine."""
         await asyncio.to_thread(self.machine.download, source_dir, target_dir)
 
     async def exec(
@@ -150,9 +130,7 @@ class MachineEnvironment(BaseEnvironment):  # type: ignore[misc]  # Harbor needs
         """Run a command with bash.
 
         Args:
-            command: for bash.
             cwd: where it starts; by default the task's working directory.
-            env: variables.
             timeout_sec: seconds.
             user: who runs it; by default who Harbor says now.
 

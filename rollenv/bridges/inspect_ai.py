@@ -69,8 +69,6 @@ async def _apart(call: Callable[..., T], *args: Any, undo: Callable[[T], object]
     """A call in a daemon thread of its own: where a sample is cancelled, what never returns is left behind.
 
     Args:
-        call: what is called.
-        args: with what.
         undo: called with the result where nobody waits for it any more.
     """
     done, token, outcome = anyio.Event(), anyio.lowlevel.current_token(), Future[T]()
@@ -151,9 +149,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         """Start a sandbox.
 
         Args:
-            task_name: of no matter.
             config: see :meth:`BoxConfig.of`.
-            metadata: of no matter.
         """
         most = min(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE, _MOST_OUTPUT)
         return {"default": await _apart(cls.start, BoxConfig.of(config), most, undo=lambda made: made.box.kill())}
@@ -163,7 +159,6 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         """Start a sandbox.
 
         Args:
-            config: what it is.
             output_bytes: of a command, for each stream.
         """
         limits = Limits(
@@ -183,8 +178,6 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         """End the sandboxes.
 
         Args:
-            task_name: of no matter.
-            config: of no matter.
             environments: what :meth:`sample_init` made.
             interrupted: of no matter; nothing is left.
         """
@@ -210,14 +203,10 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         """Run a program. Where the sample is cancelled, the program is killed.
 
         Args:
-            cmd: its words.
-            input: its standard input.
             cwd: where it starts; a relative path starts in the working directory.
-            env: variables.
             user: who runs it, in a machine.
             timeout: seconds.
             timeout_retry: of no matter; nothing is tried again.
-            concurrency: of no matter.
 
         Raises:
             OutputLimitExceededError: if it writes more than the limit.
@@ -272,7 +261,6 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         """Write a file; missing folders are made.
 
         Args:
-            file: its path.
             contents: text or bytes.
 
         Raises:
@@ -282,10 +270,6 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
 
     async def read_file(self, file: str, text: bool = True) -> str | bytes:
         """Read a file.
-
-        Args:
-            file: its path.
-            text: whether to decode it.
 
         Raises:
             FileNotFoundError, IsADirectoryError, PermissionError: if it cannot be read.
@@ -330,8 +314,6 @@ def rollenv_task(
         episodes: how many; each is a sample.
         seed: of the first; the others follow.
         max_turns: replies after which an episode is cut off, if the environment has not ended it before.
-        system: a system message.
-        env: arguments of the environment.
 
     Raises:
         RollenvError: if the environment cannot be made.
@@ -354,8 +336,6 @@ def play(env_id: str, max_turns: int = 100, system: str | None = None, env: dict
     Args:
         env_id: any id that :func:`rollenv.make` takes.
         max_turns: replies after which the episode is cut off.
-        system: a system message.
-        env: arguments of the environment.
     """
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:

@@ -43,10 +43,6 @@ class RollenvServer(GymnasiumServer):  # type: ignore[misc]
     async def reset(self, metadata: dict[str, Any], session_id: str | None = None) -> tuple[str, dict[str, Any]]:
         """Begin an episode.
 
-        Args:
-            metadata: the row's other fields.
-            session_id: of the agent.
-
         Returns:
             What the environment shows, and its info.
         """
@@ -69,11 +65,6 @@ class RollenvServer(GymnasiumServer):  # type: ignore[misc]
         self, action: NeMoGymResponse, metadata: dict[str, Any], session_id: str | None = None
     ) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Play the text of a response.
-
-        Args:
-            action: the model's.
-            metadata: the row's other fields.
-            session_id: of the agent.
 
         Returns:
             What the environment shows, the reward of the turn, whether the episode has ended and whether a limit ended
@@ -153,11 +144,9 @@ def write_server(
 
     Args:
         folder: below ``resources_servers``; its name is the server's.
-        env_id: of the environment.
         rows: of the example, with seeds from 0.
         max_steps: after which the agent gives an episode up.
         prompt: a system message of each row.
-        env_kwargs: of the environment's constructor.
 
     Returns:
         The folder.

@@ -28,7 +28,6 @@ def register(name: str = "rollenv", **kwargs: Any) -> None:
 
     Args:
         name: that ``env_class`` of a row has.
-        kwargs: given to every environment.
     """
     if name not in registration.registry:
         registration.register(id=name, entry_point="rollenv.bridges.skyrl:TextEnv", kwargs=kwargs)
@@ -77,9 +76,6 @@ class TextEnv(BaseTextEnv):  # type: ignore[misc]  # SkyRL's package is not amon
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
         """Play a reply. The episode ends after ``max_turns`` of them, where the row has it.
-
-        Args:
-            action: the agent's whole reply.
 
         Raises:
             EpisodeFailed: if the environment fails; it is closed then.

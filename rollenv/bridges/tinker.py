@@ -31,7 +31,6 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
     """An episode as a conversation: the environment is the user, who speaks first.
 
     Args:
-        task: what to play.
         system: a system prompt, if any.
         max_turns: of the episode; None for the environment's own limit.
     """
@@ -54,9 +53,6 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
 
     async def step(self, message: Message) -> MessageStepResult:
         """Play an answer, with its tool calls in Hermes' form.
-
-        Args:
-            message: the model's.
 
         Raises:
             EpisodeFailed: the environment failed.
@@ -132,22 +128,13 @@ class RollenvGroupBuilder(EnvGroupBuilder):  # type: ignore[misc]
 
 
 class RollenvDataset(RLDataset):  # type: ignore[misc]
-    """Batches of groups, one group for each task.
-
-    Args:
-        groups: in their order.
-        batch_size: groups in a batch.
-    """
+    """Batches of groups, one group for each task."""
 
     def __init__(self, groups: Sequence[RollenvGroupBuilder], batch_size: int):
         self.groups, self.batch_size = groups, batch_size
 
     def get_batch(self, index: int) -> Sequence[RollenvGroupBuilder]:
-        """A batch of groups.
-
-        Args:
-            index: which.
-        """
+        """A batch of groups."""
         return self.groups[index * self.batch_size : (index + 1) * self.batch_size]
 
     def __len__(self) -> int:

@@ -54,7 +54,6 @@ def dataset(env_id: str, n: int | None = None, *, seed: int = 0, **kwargs: Any) 
         env_id: any id that :func:`rollenv.make` takes.
         n: number of tasks; by default all of a data set, and 100 of what is generated.
         seed: of the first task; the others count up.
-        kwargs: of the environment's constructor.
 
     Returns:
         Rows whose ``prompt`` names a task. The model does not read it: it reads what the environment shows.
@@ -73,7 +72,6 @@ def env_reward(
     Args:
         env_reward: from the rollout; None where the environment failed.
         env_success: from the rollout; its mean is logged.
-        log_metric: TRL's.
     """
     played = [won for won, reward in zip(env_success, env_reward, strict=True) if reward is not None]
     if played:
@@ -91,9 +89,7 @@ class Rollout:
     and TRL does not train on it.
 
     Args:
-        max_new_tokens: of one answer.
         max_turns: of an episode; by default the environment's own limit.
-        system: the system prompt.
         workers: where environments live, as on the command line: ``"inline"``, or a number of processes, which have
             deadlines.
         limits: those deadlines, and how many failures are tolerated.
@@ -128,7 +124,6 @@ class Rollout:
 
         Args:
             prompts: from :func:`dataset`; equal ones are a group, whose members start in the same state.
-            trainer: TRL's.
 
         Raises:
             UsageError: a prompt names no task, or the trainer cannot play.
@@ -283,7 +278,6 @@ def environment(env_id: str, **kwargs: Any) -> Callable[[], Environment]:
 
     Args:
         env_id: any id that :func:`rollenv.make` takes.
-        kwargs: of the environment's constructor.
 
     Raises:
         UnknownEnv: there is no such id.
@@ -293,12 +287,7 @@ def environment(env_id: str, **kwargs: Any) -> Callable[[], Environment]:
 
 
 class Environment:
-    """One environment as TRL wants it: nothing is raised at the model, and the end is told in words.
-
-    Args:
-        env_id: of the environment.
-        kwargs: of its constructor.
-    """
+    """One environment as TRL wants it: nothing is raised at the model, and the end is told in words."""
 
     def __init__(self, env_id: str, kwargs: dict[str, Any]):
         self._episode = Episode(env_id, **kwargs)
@@ -309,7 +298,6 @@ class Environment:
         """Begin an episode.
 
         Args:
-            seed: of the task.
             index: of the task, in a data set.
             row: other columns, which are of no matter.
 

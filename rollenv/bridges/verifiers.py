@@ -112,10 +112,6 @@ class RollenvEnv(vf.Env[RollenvEnvConfig]):  # type: ignore[misc]
     async def run(self, task: RollenvTask, agents: Any) -> None:
         """Play an episode, and record its reward, success and turns.
 
-        Args:
-            task: what to play.
-            agents: who plays.
-
         Raises:
             EpisodeFailed: the environment failed, and failed again when it was played again.
         """

@@ -38,12 +38,8 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
     ends with what it has.
 
     Args:
-        args: verl's own.
-        env_id: of rows without one.
-        env_kwargs: of the environment's constructor.
         max_turns: replies of an episode; ``multi_turn.max_assistant_turns`` holds too.
         seconds: that a turn of the environment may take.
-        kwargs: verl's own.
     """
 
     def __init__(
@@ -65,9 +61,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
         """Play the episode of a row.
 
         Args:
-            sampling_params: verl's.
             priority: verl's, which names the requests of runs that can be repeated.
-            kwargs: the row.
 
         Returns:
             The tokens, the mask of those that the model sampled, their log probabilities, and the reward.

@@ -131,7 +131,6 @@ def run_checks(
     Args:
         env: id, spec, environment, or a function that builds one.
         abilities: to check; by default those that the spec declares.
-        episodes: episodes per check.
         twin_process: the second process to compare with; by default a new one.
 
     Raises:
@@ -156,12 +155,7 @@ def _kept_twin() -> TwinProcess:
 
 
 def checks_in_helper(env_spec: EnvSpec, episodes: int) -> list[Finding]:
-    """Run :func:`run_checks` inside a :class:`~rollenv.checker.digests.HelperProcess`, reusing its twin process.
-
-    Args:
-        env_spec: the environment to check.
-        episodes: episodes per check.
-    """
+    """Run :func:`run_checks` inside a :class:`~rollenv.checker.digests.HelperProcess`, reusing its twin process."""
     return run_checks(env_spec, None, episodes, _kept_twin())
 
 

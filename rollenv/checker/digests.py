@@ -34,14 +34,7 @@ def digest(*values: Any) -> str:
 
 
 def play(env: Env, actions: Sequence[str], seed: int | None = None, *, reset: bool = True) -> list[str]:
-    """Play actions until they run out or the episode ends, and return a digest of each result.
-
-    Args:
-        env: the environment.
-        actions: actions in order.
-        seed: of the reset.
-        reset: whether to reset first.
-    """
+    """Play actions until they run out or the episode ends, and return a digest of each result."""
     trace = [digest(*env.reset(seed))] if reset else []
     for action in actions:
         result = env.step(action)
@@ -69,7 +62,6 @@ class HelperProcess:
 
         Args:
             function: ``module:function``.
-            args: picklable arguments.
 
         Raises:
             Broken: it raised, hung, or took its process down.
@@ -185,7 +177,6 @@ def traces_of(env_spec: EnvSpec, sequences: list[tuple[int, list[str]]]) -> list
     """Run :func:`play` in a new environment.
 
     Args:
-        env_spec: the environment to build.
         sequences: a (seed, actions) pair for each episode.
 
     Returns:

@@ -56,9 +56,7 @@ class Ticker:
 
     Args:
         what: is counted, as the beginning of the line.
-        total: how much there is.
         every: seconds between two lines.
-        now: the clock.
     """
 
     def __init__(self, what: str, total: int, every: float = TICK, now: Callable[[], float] = time.monotonic):

@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 
 
 class Dashboard:
-    """A bar, and two lines of numbers.
-
-    Args:
-        what: is played.
-        total: episodes.
-        manager: that plays them.
-        agent: who plays.
-    """
+    """A bar, and two lines of numbers."""
 
     def __init__(self, what: str, total: int, manager: RolloutManager, agent: Any):
         self.manager, self.agent, self.total = manager, agent, total

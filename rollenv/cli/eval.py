@@ -174,7 +174,6 @@ def print_failures(trajectories: Sequence[Trajectory], failures: Mapping[str, in
     """Say what kinds of failures there were, and the first of each kind.
 
     Args:
-        trajectories: of the evaluation.
         failures: how many failed in which way.
     """
     failed = sum(failures.values())

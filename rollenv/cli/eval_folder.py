@@ -33,10 +33,8 @@ class EvalFolder:
     """Where an evaluation is kept.
 
     Args:
-        path: of the folder.
         settings: which a continued evaluation shares with the one that it continues, but for a larger ``n``.
         played: episodes that are there already.
-        seconds: that they took.
     """
 
     path: Path

@@ -27,9 +27,6 @@ class Keyboard:
     """Reads what is typed at a terminal: a move as soon as its key is down, anything else as a line.
 
     While :meth:`held`, keys come one by one and the terminal does not echo them.
-
-    Args:
-        fd: the terminal's file descriptor.
     """
 
     fd: int
@@ -52,7 +49,6 @@ class Keyboard:
         """A line, or the move that a key stands for; None at the end of the input.
 
         Args:
-            prompt: shown before it.
             moves: what ``up``, ``down``, ``left`` and ``right`` stand for; those that are missing are no moves.
         """
         self._echo(prompt)

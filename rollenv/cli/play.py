@@ -91,13 +91,7 @@ class Moment:
 
 @dataclass
 class Player:
-    """One episode, played by a person.
-
-    Args:
-        game: the environment.
-        seed: of the episode.
-        ask: what is typed.
-    """
+    """One episode, played by a person."""
 
     game: Env
     seed: int

@@ -37,7 +37,6 @@ def write_report(*runs: Path, out: Path | None = None) -> Path:
     """Write the page of a run, or the comparison of several, and return its path.
 
     Args:
-        runs: folders.
         out: the page; by default ``report.html`` in the folder of the run, ``compare.html`` here for several.
 
     Raises:

@@ -31,10 +31,7 @@ class InGymnasium(gymnasium.Env[str, str]):
     is appended to the observation, unless it is part of it already.
 
     Args:
-        env_id: rollenv's.
         render_mode: None, ``text``, ``ansi`` or ``svg``; see :meth:`rollenv.EnvSpec.make`.
-        complete: whether observations are complete.
-        kwargs: of the environment.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["text", "ansi", "svg"], "render_fps": 4}

@@ -47,7 +47,6 @@ class Connection:
     """A connection, made at the first call and again after it was lost. For one thread at a time.
 
     Args:
-        address: of the server.
         patience: seconds to go on trying when the server does not answer or has no room.
         alone: whether no other server can stand in. If one can, a server that was not back in time is asked only once
             for a while: many environments would wait in vain one after the other.
@@ -147,9 +146,6 @@ class Connection:
     def collect(self, number: int) -> Any:
         """The answer to a request that was sent ahead.
 
-        Args:
-            number: of the request.
-
         Raises:
             RollenvError: the one that the server tells of.
             ServerLost: there was no answer; the connection was lost.
@@ -159,11 +155,7 @@ class Connection:
         return self._guarded(lambda: self._answer(number))
 
     def forget(self, number: int) -> None:
-        """Nobody collects the answer to a request that was sent ahead.
-
-        Args:
-            number: of the request.
-        """
+        """Nobody collects the answer to a request that was sent ahead."""
         self._ahead.pop(number, None)
 
     def close(self) -> None:
@@ -324,14 +316,7 @@ def _why(wire: ClientProtocol) -> str:
 
 
 def refused(server: str, status: int, body: bytes, headers: Headers) -> RollenvError:
-    """The error for an answer that is no WebSocket.
-
-    Args:
-        server: for the text.
-        status: of HTTP.
-        body: of the answer.
-        headers: of the answer.
-    """
+    """The error for an answer that is no WebSocket."""
     text = body.decode("utf-8", "replace").strip()[:500]
     if status in (401, 403):
         return NotAllowed(f"{server}: {text or 'not allowed'}")

@@ -170,9 +170,7 @@ class RemoteEnv(Env):
         """A new session, in the state that a history leads to.
 
         Args:
-            addresses: of servers.
             env_id: an id that they know.
-            kwargs: constructor arguments.
             history: of the episode so far.
         """
         about = Servers.of(addresses).ask("spec", env_id)
@@ -313,7 +311,6 @@ class RemoteEnv(Env):
         """Whether the session that was lost goes on at a server.
 
         Args:
-            connection: to the server.
             again: the call that was lost is made again, and may have been carried out already.
         """
         if self._lost is None:

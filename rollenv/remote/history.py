@@ -33,13 +33,7 @@ class History:
         self.calls: list[Done] = calls or []
 
     def add(self, method: str, args: list[Any], answer: Any) -> None:
-        """Note a call.
-
-        Args:
-            method: of the environment.
-            args: of the call.
-            answer: to it.
-        """
+        """Note a call."""
         if not METHODS[method]:
             return
         if method == "set_state" or (method == "reset" and args and args[0] is not None):
@@ -57,8 +51,6 @@ class History:
 
         Args:
             number: of the call, from 0.
-            answer: to it now.
-            env_id: for the error.
 
         Raises:
             Differs: they are not equal.
@@ -80,7 +72,6 @@ def fingerprint(method: str, answer: Any) -> int:
     """Equal for equal answers, in any process.
 
     Args:
-        method: of the environment.
         answer: to it; the info of a reset or a step, which may hold times, does not count.
     """
     told = {"reset": 1, "step": 4}.get(method)

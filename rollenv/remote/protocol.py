@@ -274,8 +274,6 @@ def error_of(kind: Any, text: Any, details: Any) -> RollenvError:
 
     Args:
         kind: a key of :data:`KINDS`; others are plain ServerErrors.
-        text: for people.
-        details: of server errors.
     """
     cls = KINDS.get(kind, ServerError) if isinstance(kind, str) else ServerError
     if issubclass(cls, ServerError):

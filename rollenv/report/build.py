@@ -44,7 +44,6 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     loads what is looked at.
 
     Args:
-        folders: of the runs.
         out: the page, an ``.html`` file; an existing one is replaced.
 
     Raises:
@@ -69,7 +68,6 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         runs: to show side by side.
-        index: of the episodes.
     """
     statuses = list(zip(index["columns"]["run"], index["columns"]["status"], strict=True))
     about = []

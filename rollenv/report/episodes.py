@@ -266,7 +266,6 @@ def shared_start(a: str, b: str) -> int:
     """The length of the common prefix of two texts, in characters.
 
     Args:
-        a: first text.
         b: second text.
     """
     low, high = 0, min(len(a), len(b))

@@ -22,12 +22,7 @@ def clip(text: str) -> str:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Convert JSON data for JavaScript: non-finite numbers, and integers too large to be exact, become text.
-
-    Args:
-        value: JSON data.
-        depth: current nesting depth.
-    """
+    """Convert JSON data for JavaScript: non-finite numbers, and integers too large to be exact, become text."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -55,7 +50,6 @@ def number(value: Any, default: float = 0.0) -> float | str:
     """Convert a value to a number for the page.
 
     Args:
-        value: any value.
         default: used where ``value`` is not a number.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):

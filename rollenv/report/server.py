@@ -40,8 +40,6 @@ class ReportServer(ThreadingHTTPServer):
     What is asked for is looked up among the runs that were found; no path of a request ever reaches the file system.
 
     Args:
-        root: the folder.
-        host: where to listen.
         port: 0 for a free one.
     """
 
@@ -87,13 +85,7 @@ class ReportServer(ThreadingHTTPServer):
             return versions[-1][1]
 
     def shard_of(self, names: tuple[str, ...], folder: str, number: int) -> Path | None:
-        """Find a shard of a page; the previous version of the page counts too, because a browser may still show it.
-
-        Args:
-            names: of the page's runs.
-            folder: of the shards.
-            number: of the shard.
-        """
+        """Find a shard of a page; the previous version of the page counts too, because a browser may still show it."""
         with self._lock:
             folders = [page.with_name(f"{page.stem}_files") for _, page in self._made.get(names, [])]
         return next((found / f"{number}.js" for found in folders if found.name == folder), None)
@@ -105,20 +97,13 @@ class ReportServer(ThreadingHTTPServer):
             shutil.rmtree(page.with_name(f"{page.stem}_files"), ignore_errors=True)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore connections that a browser closed.
-
-        Args:
-            request: the connection.
-            client_address: of the browser.
-        """
+        """Ignore connections that a browser closed."""
 
 
 def make_server(root: Path, host: str = "127.0.0.1", port: int = 0) -> ReportServer:
     """Make a server for a folder of runs; call ``serve_forever`` to run it and ``server_close`` to end it.
 
     Args:
-        root: folder of runs.
-        host: address to listen on.
         port: 0 picks a free one.
 
     Raises:

@@ -183,7 +183,6 @@ def curves(metrics: Sequence[Mapping[str, Any]], main: str = "") -> list[dict[st
     """The charts with data; those without a display name come last, under the metric's name.
 
     Args:
-        metrics: rows of all runs.
         main: the environment whose evaluation has no name in the metrics.
     """
     there = {key for row in metrics for key, value in row.items() if isinstance(value, int | float)} - {"iteration"}
@@ -200,11 +199,7 @@ def curves(metrics: Sequence[Mapping[str, Any]], main: str = "") -> list[dict[st
 
 
 def domains(keys: Collection[str]) -> tuple[list[str], list[str]]:
-    """The domains that were evaluated besides the main environment, and those that were trained on.
-
-    Args:
-        keys: of the metrics.
-    """
+    """The domains that were evaluated besides the main environment, and those that were trained on."""
     found = sorted(key.removesuffix("/success") for key in keys if key.endswith("/success") and key != "eval/success")
     evaluated = [name.removeprefix("eval/") for name in found if name.startswith("eval/")]
     return evaluated, [name for name in found if not name.startswith("eval/")]
@@ -238,7 +233,6 @@ def tiles(run: Run, counts: Sequence[int]) -> list[list[str]]:
     """Label, value and explanation of each tile.
 
     Args:
-        run: what they are about.
         counts: stored episodes by their result, in the order of :data:`rollenv.report.episodes.STATUSES`.
     """
     made = _of_training(run) if run.kind == "training" else _of_evaluation(run, counts)

@@ -192,7 +192,6 @@ def parts(value: Any, n: int, what: str) -> Sequence[Any]:
 
     Args:
         value: as the environment returned it.
-        n: number of items.
         what: name of the value in error messages.
 
     Raises:

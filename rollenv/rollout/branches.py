@@ -91,7 +91,6 @@ class Tree:
         """An environment in the state of a node.
 
         Args:
-            node: of this tree.
             last: the node may be left without one. If it is needed again, it is made again from the start.
 
         Raises:
@@ -112,12 +111,7 @@ class Tree:
         return copy
 
     def lend(self, episode: Episode, env: HostedEnv | Failing) -> None:
-        """Give an environment to an episode, which closes it.
-
-        Args:
-            episode: of this tree.
-            env: in the episode's state.
-        """
+        """Give an environment to an episode, which closes it."""
         assert isinstance(episode.env, InlineEnv)
         episode.env.hosted = cast(HostedEnv, env)
         own = env.env if isinstance(env, Failing) else env

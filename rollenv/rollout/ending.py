@@ -17,7 +17,6 @@ class Ending(Generic[T]):
     """Awaits something that may catch its cancellation. It is closed when its task is cancelled again.
 
     Args:
-        awaitable: what is awaited.
         meant: whether a cancellation is the rollout's; others belong to the awaitable.
     """
 

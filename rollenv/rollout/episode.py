@@ -345,7 +345,6 @@ class Episode:
 
         Args:
             what: the call that raised it.
-            error: what it raised.
         """
         if isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired():
             return AgentFailed(f"the agent did not answer within {self.limits.agent} s")
@@ -365,12 +364,7 @@ class Episode:
         return self.wanted(error) or bool(self.watchdog.expired)
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the environment; for agents.
-
-        Args:
-            method: name of the method.
-            args: its arguments.
-        """
+        """Call a method of the environment; for agents."""
         before, due = self.phase, self.watchdog.due
         answer = await self._robust("call", method, *args)
         self.watchdog.go_on(due)

@@ -78,14 +78,10 @@ def evaluate(
     Where tasks are numbered (a data set), those are the first ``n``, each once and in order.
 
     Args:
-        agent: who plays.
-        env_id: what is played.
         kwargs: constructor arguments of the environment.
         n: tasks; by default all of a data set, and 100 of what is generated.
         k: episodes of each task; they start in the same state and differ in the agent's draws.
-        seed: of the first task.
         wrappers: put around the environment; see :class:`Task`.
-        options: of every reset.
         manager: plays; a plain one by default.
         played: episodes of an earlier, unfinished evaluation, which are not played again. Failed ones are.
         seconds: that the episodes in ``played`` took; the time of the others is added.
@@ -117,7 +113,6 @@ def to_play(
 
     Args:
         tasks: each is played ``k`` times.
-        k: episodes of a task.
         played: of an earlier evaluation; failed ones are played again.
 
     Returns:
@@ -151,12 +146,9 @@ def tasks_of(
     """Build the tasks of an evaluation.
 
     Args:
-        env_id: the environment.
-        kwargs: its constructor arguments.
         n: number of tasks; by default all of a data set, and 100 of generated tasks.
         seed: of the first task; the others count up.
         wrappers: around the environment; see :class:`Task`.
-        options: of every reset.
 
     Raises:
         UsageError: ``n`` is below 1, or above the number of tasks in the data set.
@@ -181,9 +173,7 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
     """Compute the metrics of an evaluation.
 
     Args:
-        env_id: the environment.
         trajectories: all episodes; the ``k`` of a task are next to each other.
-        k: episodes per task.
         seconds: wall-clock time of the evaluation.
     """
     n = len(trajectories) // k
@@ -211,23 +201,12 @@ def pass_at(n: int, c: int, k: int) -> float:
     """The probability that one of ``k`` out of ``n`` episodes with ``c`` successes succeeds: 1 - C(n-c, k) / C(n, k).
 
     The unbiased estimator of Chen et al. 2021 (arXiv 2107.03374, equation 1).
-
-    Args:
-        n: episodes.
-        c: successes among them.
-        k: episodes drawn without replacement.
     """
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
 def pass_all(n: int, c: int, k: int) -> float:
-    """The probability that ``k`` of ``n`` episodes are all successes: C(c, k) / C(n, k) (tau-bench, arXiv 2406.12045).
-
-    Args:
-        n: episodes.
-        c: successes among them.
-        k: episodes drawn without replacement.
-    """
+    """The probability that ``k`` of ``n`` episodes all succeed: C(c, k) / C(n, k) (tau-bench, arXiv 2406.12045)."""
     return math.comb(c, k) / math.comb(n, k)
 
 
@@ -245,7 +224,6 @@ def wilson_interval(wins: float, n: int, z: float = 1.959964) -> tuple[float, fl
 
     Args:
         wins: successes, which may be fractional.
-        n: trials.
         z: quantile of the normal distribution; 1.96 gives 95 %.
 
     Returns:

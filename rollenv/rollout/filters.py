@@ -27,10 +27,6 @@ def varied(threshold: float = 0.0) -> Filter:
 def mean_between(low: float, high: float) -> Filter:
     """Keep groups with ``low`` < mean reward < ``high``: DAPO's dynamic sampling (arXiv 2503.14476, equation 11).
 
-    Args:
-        low: exclusive lower bound.
-        high: exclusive upper bound.
-
     Raises:
         UsageError: ``low`` is not below ``high``.
     """
@@ -51,7 +47,6 @@ class Bounded:
     the batch goes on with what is there.
 
     Args:
-        keep: which groups count.
         drops: the most that are dropped for a batch.
         groups: the size of a batch: after so many kept groups, counting begins anew.
 

@@ -53,11 +53,6 @@ class LockStep:
     async def play(self, episode: Episode, session: Any, seen: Seen) -> tuple[Seen, Action | None]:
         """Play an episode as far as it goes as usual.
 
-        Args:
-            episode: at its beginning.
-            session: the agent's.
-            seen: what the reset returned.
-
         Returns:
             What the environment returned last, and the action that it is to carry out next, if there is one already.
         """

@@ -39,13 +39,7 @@ class Helps(Protocol):
     """Plays groups elsewhere."""
 
     async def play(self, manager: RolloutManager, group: Group, size: int) -> bool:
-        """Have a group played; false if it is to be played here.
-
-        Args:
-            manager: whose group it is.
-            group: to be filled.
-            size: its trajectories.
-        """
+        """Have a group played; false if it is to be played here."""
         ...
 
 
@@ -53,9 +47,7 @@ class RolloutManager:
     """Runs an agent over groups of environments.
 
     Args:
-        agent: who plays.
         workers: where the environments run; by default in this process. The caller closes a pool that it passes.
-        limits: deadlines, replays, replacements.
         max_concurrent: episodes that are played at the same time; the others wait in the order of their groups.
         reward: returns an addition to the last turn's reward; called when a trajectory ends, while others still play.
         on_trajectory: called with every trajectory that ends (not with those that are cancelled).
@@ -112,8 +104,6 @@ class RolloutManager:
         there are too many of them, the group has trajectories with the status "failed".
 
         Args:
-            tasks: the tasks to play.
-            group_size: episodes per task.
             extra_members: more episodes to start per task; the slowest are cancelled.
 
         Raises:
@@ -139,7 +129,6 @@ class RolloutManager:
         Args:
             source: tasks; taken as needed, so it may be endless.
             groups: how many are wanted. Fewer come back only if the source ends.
-            group_size: trajectories in each.
             extra_groups: more groups to start, so that slow ones need not be awaited.
             extra_members: more trajectories to start in each group.
             keep: a group for which this is false is dropped, and another one is started.
@@ -157,7 +146,6 @@ class RolloutManager:
         """Play trajectories that have a task and a member number and nothing else yet; none is replaced or dropped.
 
         Args:
-            trajectories: filled in place.
             watch: called with each as it ends.
         """
         return self.run(self.play_async(trajectories, watch), "play")
@@ -166,7 +154,6 @@ class RolloutManager:
         """Run a coroutine on the manager's event loop, which it keeps, so that agents and workers may bind to it.
 
         Args:
-            coroutine: to run.
             name: of the method that has an ``_async`` twin to await instead.
 
         Raises:
@@ -187,7 +174,6 @@ class RolloutManager:
         """A manager for another agent on the same loop, workers and health records; it need not be closed.
 
         Args:
-            agent: who plays.
             keep_views: store a drawing of the state with every turn.
         """
         other = copy.copy(self)
@@ -211,8 +197,6 @@ class RolloutManager:
         """:meth:`collect` inside a running event loop.
 
         Args:
-            tasks: the tasks to play.
-            group_size: episodes per task.
             extra_members: more episodes to start per task; the slowest are cancelled.
         """
         return await self.batch_async(tasks, len(tasks), group_size, extra_members=extra_members)
@@ -232,10 +216,8 @@ class RolloutManager:
         Args:
             source: of tasks; only as many are taken as needed.
             groups: number of groups to return.
-            group_size: episodes per task.
             extra_groups: more groups to start; the slowest are cancelled.
             extra_members: more episodes to start per task; the slowest are cancelled.
-            keep: which groups count.
         """
         check_sizes(groups, group_size, extra_groups, extra_members)
         tasks = iter(source)
@@ -308,7 +290,6 @@ class RolloutManager:
 
         Args:
             group: with its task, and no trajectories yet.
-            size: trajectories to keep.
             extra_members: more episodes to start; the slowest are cancelled.
         """
         spare = self.limits.max_replacements * size
@@ -411,9 +392,6 @@ def check_sizes(groups: int, group_size: int, extra_groups: int, extra_members: 
     """Check the sizes of a batch.
 
     Args:
-        groups: number of groups.
-        group_size: episodes per group.
-        extra_groups: more groups to start.
         extra_members: more episodes to start per group.
 
     Raises:

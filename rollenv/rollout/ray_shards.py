@@ -123,12 +123,7 @@ class _Actor:
 
 
 class ActorShard:
-    """See :class:`rollenv.rollout.shard.Shard`.
-
-    Args:
-        name: of the shard.
-        actor: that holds it.
-    """
+    """See :class:`rollenv.rollout.shard.Shard`."""
 
     def __init__(self, name: str, actor: Any):
         self.name, self.actor = name, actor
@@ -151,24 +146,12 @@ class ActorShard:
             asked.cancel()
 
     async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
-        """See :class:`~rollenv.rollout.shard.Shard`.
-
-        Args:
-            key: of the group.
-            task: to play.
-            size: trajectories to keep.
-            extra_members: more episodes to start.
-        """
+        """See :class:`~rollenv.rollout.shard.Shard`."""
         played: Played = await self._said(self.actor.play.remote(key, task, size, extra_members))
         return played
 
     async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
-        """See :class:`~rollenv.rollout.shard.Shard`.
-
-        Args:
-            trajectories: to play.
-            sampling: how to draw.
-        """
+        """See :class:`~rollenv.rollout.shard.Shard`."""
         played: Played = await self._said(self.actor.play_many.remote(trajectories, sampling))
         return played
 
@@ -182,12 +165,7 @@ class ActorShard:
         await self._said(self.actor.suspend.remote())
 
     async def update(self, weights: Any, version: int) -> dict[int, int | None]:
-        """See :class:`~rollenv.rollout.shard.Shard`.
-
-        Args:
-            weights: of the agent.
-            version: of the weights.
-        """
+        """See :class:`~rollenv.rollout.shard.Shard`."""
         ages: dict[int, int | None] = await self._said(self.actor.update.remote(weights, version))
         return ages
 

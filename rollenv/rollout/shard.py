@@ -42,9 +42,6 @@ class Shard(Protocol):
 
         Args:
             key: for :meth:`cancel` and :meth:`update`.
-            task: of the group.
-            size: trajectories to keep.
-            extra_members: more episodes to start.
         """
         ...
 
@@ -52,7 +49,6 @@ class Shard(Protocol):
         """Play episodes; see :meth:`RolloutManager.play`.
 
         Args:
-            trajectories: not yet played.
             sampling: how to draw; as the shard's agent does by default.
         """
         ...
@@ -68,7 +64,6 @@ class Shard(Protocol):
 
         Args:
             weights: as its ``update_weights`` takes them.
-            version: that it has afterwards.
 
         Returns:
             For every group in play the oldest version that drew a token of it; None before the first token.
@@ -101,14 +96,7 @@ class Host:
         self._told = 0
 
     async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
-        """See :class:`Shard`.
-
-        Args:
-            key: of the group.
-            task: to play.
-            size: trajectories to keep.
-            extra_members: more episodes to start.
-        """
+        """See :class:`Shard`."""
         if not self._begun:
             self._begun = True
             await self._watching.enter_async_context(self.manager.watching())
@@ -122,12 +110,7 @@ class Host:
             self._playing.pop(key, None)
 
     async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
-        """See :class:`Shard`.
-
-        Args:
-            trajectories: to play.
-            sampling: how to draw.
-        """
+        """See :class:`Shard`."""
         agent: Any = copy.copy(self.manager.agent)
         if sampling is not None:
             agent.sampling = sampling
@@ -149,12 +132,7 @@ class Host:
             await self._agent.suspend()
 
     async def update(self, weights: Any, version: int) -> dict[int, int | None]:
-        """See :class:`Shard`.
-
-        Args:
-            weights: of the agent.
-            version: of the weights.
-        """
+        """See :class:`Shard`."""
         await self._agent.update_weights(weights)
         self._agent.version = version
         return {key: group.oldest_version for key, (group, _) in self._playing.items()}
@@ -187,12 +165,7 @@ class Host:
 
 
 class LocalShard(Host):
-    """A shard in this process: for virtual time, and to see that it is lost when somebody says so.
-
-    Args:
-        name: of the shard.
-        build: makes its manager.
-    """
+    """A shard in this process: for virtual time, and to see that it is lost when somebody says so."""
 
     def __init__(self, name: str, build: Callable[[], RolloutManager]):
         super().__init__(build)
@@ -206,14 +179,7 @@ class LocalShard(Host):
             playing.cancel()
 
     async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
-        """See :class:`Shard`.
-
-        Args:
-            key: of the group.
-            task: to play.
-            size: trajectories to keep.
-            extra_members: more episodes to start.
-        """
+        """See :class:`Shard`."""
         self._check()
         try:
             return await super().play(key, task, size, extra_members)
@@ -227,12 +193,7 @@ class LocalShard(Host):
         await super().suspend()
 
     async def update(self, weights: Any, version: int) -> dict[int, int | None]:
-        """See :class:`Shard`.
-
-        Args:
-            weights: of the agent.
-            version: of the weights.
-        """
+        """See :class:`Shard`."""
         self._check()
         return await super().update(weights, version)
 

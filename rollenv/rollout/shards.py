@@ -69,7 +69,6 @@ class Fleet:
     """The shards of a rollout.
 
     Args:
-        names: one shard each.
         start: starts the shard of a name.
         capacity: groups that a shard plays at the same time.
         max_losses: how often a shard may be lost and started again; after that it stays away.
@@ -174,13 +173,7 @@ class Fleet:
             seat.told.append((Health(), []))
 
     def lost(self, seat: Seat, shard: Shard, why: ShardLost) -> None:
-        """A shard is gone: start it again, if that may help. Said by each of its groups; only the first counts.
-
-        Args:
-            seat: where it was.
-            shard: that is gone.
-            why: what was noticed.
-        """
+        """A shard is gone: start it again, if that may help. Said by each of its groups; only the first counts."""
         if seat.shard is not shard:
             return
         seat.shard = None
@@ -264,12 +257,7 @@ class Fleet:
             await self._changed.wait()
 
     async def do(self, key: int, work: Callable[[Shard], Coroutine[Any, Any, T]]) -> T:
-        """Have some shard do a piece of work; another one if that is lost.
-
-        Args:
-            key: of the work.
-            work: what it is.
-        """
+        """Have some shard do a piece of work; another one if that is lost."""
         while True:
             seat, shard = await self.room()
             seat.work[key] = doing = asyncio.create_task(work(shard))
@@ -297,10 +285,6 @@ class Fleet:
 
     def start(self, env: EnvHandle, seed: int) -> NoReturn:
         """Episodes begin in the shards alone.
-
-        Args:
-            env: of an episode.
-            seed: of its draws.
 
         Raises:
             UsageError: always.
@@ -366,7 +350,6 @@ class ShardedManager(RolloutManager):
 
     Args:
         fleet: of shards. The manager ends them when it is closed.
-        clock: real or virtual time.
         thread: as of :class:`RolloutManager`.
         run_dir: as of :class:`RolloutManager`; its ``health.json`` is of all shards.
     """
@@ -384,7 +367,6 @@ class ShardedManager(RolloutManager):
         """See :meth:`RolloutManager.beside`. The shards play with their own agents, and with this one's sampling.
 
         Args:
-            agent: whose sampling counts.
             keep_views: store a drawing of the state with every turn, which they do where a sampling is given.
         """
         other = copy.copy(self)
@@ -392,13 +374,7 @@ class ShardedManager(RolloutManager):
         return other
 
     async def play_group(self, group: Group, size: int, extra_members: int = 0) -> Group:
-        """See :meth:`RolloutManager.play_group`; while it is played, the group is empty here.
-
-        Args:
-            group: with its task.
-            size: trajectories to keep.
-            extra_members: more episodes to start.
-        """
+        """See :meth:`RolloutManager.play_group`; while it is played, the group is empty here."""
         key = next(self._keys)
         self._key_of[group.number] = key
         try:
@@ -421,7 +397,6 @@ class ShardedManager(RolloutManager):
         """See :meth:`RolloutManager.play`.
 
         Args:
-            trajectories: filled in place.
             watch: called with each as it is known here.
         """
         self.stats = RolloutStats()

@@ -26,9 +26,7 @@ class RolloutStream:
 
     Args:
         manager: who plays; its agent is Updatable.
-        source: tasks, endless or not.
         groups: the size of a batch.
-        group_size: trajectories in each group.
         extra_groups: groups played at the same time besides; slow ones are finished for a later batch.
         extra_members: trajectories that are begun besides in each group; the slowest are cancelled.
         max_staleness: in updates of the weights.
@@ -204,7 +202,6 @@ async def renew(agent: Any, weights: Any = None) -> None:
     """Give an agent new weights, between two tokens.
 
     Args:
-        agent: one that is Updatable.
         weights: as its ``update_weights`` takes them.
 
     Raises:

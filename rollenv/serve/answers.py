@@ -53,22 +53,12 @@ def retry_after(error: RollenvError) -> dict[str, str]:
 
 
 async def refused(request: Request, error: RollenvError) -> Response:
-    """The answer where no face has its own.
-
-    Args:
-        request: that failed.
-        error: why.
-    """
+    """The answer where no face has its own."""
     return Json({"detail": str(error)}, status_of(error), retry_after(error))
 
 
 async def left(request: Request, error: ClientDisconnect) -> Response:
-    """The answer to a client that is no longer there.
-
-    Args:
-        request: of the client.
-        error: that says so.
-    """
+    """The answer to a client that is no longer there."""
     return Response(status_code=499)  # nobody reads it
 
 

@@ -85,10 +85,6 @@ def is_local(host: str) -> bool:
 class Server:
     """Everything that the faces share.
 
-    Args:
-        settings: how it is run.
-        workers: where environments live.
-
     Raises:
         UsageError: it would listen to other machines without tokens.
     """
@@ -121,9 +117,6 @@ class Server:
     def client(self, connection: HTTPConnection) -> Client:
         """Who asks: its token is in the header ``X-API-Key`` or ``Authorization``.
 
-        Args:
-            connection: on which it asks.
-
         Raises:
             NotAllowed: that is not known.
             TooFast: it asks too often.
@@ -139,10 +132,6 @@ class Server:
 
     def asks(self, connection: HTTPConnection, name: str) -> None:
         """Count a request of a client, and write down that it is this client's.
-
-        Args:
-            connection: on which it asks.
-            name: of the client.
 
         Raises:
             TooFast: it asks too often.
@@ -238,7 +227,6 @@ class Endpoint:
     """A WebSocket for clients that the server knows.
 
     Args:
-        server: that it belongs to.
         talk: called with (client, the request to connect, receive, send) once the connection stands.
         scope: what the client's token has to be for, if anything.
         subprotocol: chosen where the client offers it.
@@ -276,13 +264,7 @@ class Endpoint:
 
 
 async def denied(send: Send, status: int, text: str) -> None:
-    """Refuse a WebSocket before it is one.
-
-    Args:
-        send: of the connection.
-        status: of HTTP.
-        text: why.
-    """
+    """Refuse a WebSocket before it is one."""
     start = {"status": status, "headers": [(b"content-type", b"text/plain; charset=utf-8")]}
     await send({"type": "websocket.http.response.start", **start})
     await send({"type": "websocket.http.response.body", "body": text.encode()})

@@ -36,7 +36,6 @@ def check(env_spec: EnvSpec, kwargs: Mapping[str, Any], wrappers: Mapping[str, M
     """Refuse what could make the server read, run or ask something.
 
     Args:
-        env_spec: of the environment.
         kwargs: constructor arguments that a client gave.
         wrappers: names and settings that a client gave.
 

@@ -133,7 +133,6 @@ def new_token(name: str, scopes: list[str]) -> tuple[str, str]:
     """A token, and the lines for the file.
 
     Args:
-        name: of the client.
         scopes: some of :data:`SCOPES`.
 
     Returns:

@@ -121,12 +121,7 @@ class BoxCounts:
 
 
 class Boxes:
-    """All sandboxes of a server.
-
-    Args:
-        terms: what clients get.
-        meter: of what they take.
-    """
+    """All sandboxes of a server."""
 
     def __init__(self, terms: BoxTerms, meter: Meter):
         self.terms, self.meter, self.counts = terms, meter, BoxCounts()
@@ -154,7 +149,6 @@ class Boxes:
         """Start a sandbox.
 
         Args:
-            owner: who may use it.
             lifetime: seconds until it ends, at most those of the terms.
             env: environment variables of everything that runs.
             metadata: what the owner wants to remember of it.
@@ -221,10 +215,6 @@ class Boxes:
     def get(self, name: str, owner: str) -> Box:
         """A sandbox by its name.
 
-        Args:
-            name: of the sandbox.
-            owner: who asks.
-
         Raises:
             SessionGone: there is none of this owner.
         """
@@ -247,9 +237,6 @@ class Boxes:
         """Run a Python program alone, in a warm sandbox of the pool. Owners take turns.
 
         Args:
-            owner: who asks.
-            code: the program.
-            stdin: what it reads.
             timeout: seconds; see :meth:`seconds`.
 
         Raises:
@@ -285,7 +272,6 @@ class Boxes:
         """A sandbox for one call; it ends with the block. Owners take turns, also with those that :meth:`run` programs.
 
         Args:
-            owner: who asks.
             limits: instead of those of the terms.
 
         Raises:

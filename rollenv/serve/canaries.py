@@ -56,7 +56,6 @@ class Canaries:
 
     Args:
         core: the sessions that are checked.
-        boxes: the sandboxes.
     """
 
     def __init__(self, core: Sessions, boxes: Boxes):

@@ -134,12 +134,7 @@ class Directory:
         self._seen: dict[str, tuple[float, str]] = {}
 
     def seen(self, address: str, url: str) -> None:
-        """A server works.
-
-        Args:
-            address: its host and port.
-            url: the same for HTTP.
-        """
+        """A server works."""
         self._seen[address] = (time.monotonic(), url)
 
     async def __call__(self, request: Request) -> Response:

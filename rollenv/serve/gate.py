@@ -36,12 +36,7 @@ class Allowance:
 
 
 class Meter:
-    """How much owners take.
-
-    Args:
-        usual: what they may.
-        own: what some may instead.
-    """
+    """How much owners take."""
 
     def __init__(self, usual: Allowance, own: Mapping[str, Allowance] | None = None):
         self._usual, self._own = usual, dict(own or {})
@@ -61,9 +56,6 @@ class Meter:
     def take(self, owner: str) -> None:
         """Count a request.
 
-        Args:
-            owner: who asks.
-
         Raises:
             TooFast: that is too often, or what was asked before took too long.
         """
@@ -78,12 +70,7 @@ class Meter:
             self._ready[owner] = ready
 
     def spend(self, owner: str, seconds: float) -> None:
-        """Count what was computed for an owner.
-
-        Args:
-            owner: whose call it was.
-            seconds: of computing.
-        """
+        """Count what was computed for an owner."""
         allowed = self.allowance(owner)
         if allowed.compute:
             minute = time.monotonic() - _MINUTE
@@ -109,11 +96,7 @@ class Gate:
         return sum(map(len, self._waiting.values()))
 
     def turn(self, owner: str) -> _Turn:
-        """Wait for a turn, and hold it for an ``async with`` block.
-
-        Args:
-            owner: whose turn it is.
-        """
+        """Wait for a turn, and hold it for an ``async with`` block."""
         return _Turn(self, owner)
 
     def enter(self) -> bool:

@@ -46,8 +46,6 @@ class Queued:
         """See :class:`rollenv.sandbox.types.Runner`.
 
         Args:
-            code: the program.
-            stdin: its standard input.
             timeout: seconds.
         """
 
@@ -82,9 +80,7 @@ def graded(env: CodeEnv, code: str, runner: Queued, *, seconds: float, every: bo
 
     Args:
         env: that was reset to the task.
-        code: the program.
         runner: that ``env`` has.
-        seconds: of each run.
         every: False stops at the first test that fails.
     """
     tests = env.tests
@@ -103,10 +99,6 @@ def graded(env: CodeEnv, code: str, runner: Queued, *, seconds: float, every: bo
 
 def extracted(completion: str, language: str) -> tuple[str, str]:
     """The program in a model's reply: its first code block in a language, else the first one, else all of it.
-
-    Args:
-        completion: the reply.
-        language: as fences name it.
 
     Returns:
         (program, ``fenced``, ``heuristic`` or ``empty``).
@@ -134,7 +126,6 @@ def task(kind: str, row: Row, **settings: Any) -> tuple[CodeEnv, str]:
 
     Args:
         kind: one of :data:`KINDS`.
-        row: the data.
         settings: of :class:`CodeEnv`.
 
     Returns:

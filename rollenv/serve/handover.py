@@ -77,7 +77,6 @@ def take_up(core: Sessions, file: Path) -> int:
     """Go on with the sessions in a file, which is removed: a session must not go on twice.
 
     Args:
-        core: where they go on.
         file: written by :func:`hand_over`; it need not be there.
 
     Returns:
@@ -110,7 +109,6 @@ def adopt(core: Sessions, told: Any) -> None:
     """Go on with a session.
 
     Args:
-        core: where.
         told: by :meth:`Session.leave`.
 
     Raises:

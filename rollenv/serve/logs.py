@@ -31,7 +31,6 @@ def audit(event: str, client: str, **fields: Any) -> None:
     """Write down what a client did.
 
     Args:
-        event: what.
         client: name of its token.
         fields: more of it; no tokens, and no more than some letters of what only the owner may know.
     """
@@ -39,11 +38,7 @@ def audit(event: str, client: str, **fields: Any) -> None:
 
 
 class Requests:
-    """Gives every request an id, which its answer tells in ``X-Request-ID``, and writes a line when it has ended.
-
-    Args:
-        app: that answers.
-    """
+    """Gives every request an id, which its answer tells in ``X-Request-ID``, and writes a line when it has ended."""
 
     def __init__(self, app: ASGIApp):
         self._app = app

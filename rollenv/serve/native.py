@@ -33,10 +33,6 @@ class Native:
     """Talks with one client until the connection ends. Its sessions go on without it.
 
     Args:
-        core: the server's sessions.
-        client: who it is.
-        receive: messages of the connection.
-        send: to it.
         silence: seconds without a message after which the connection is closed.
     """
 

@@ -28,10 +28,6 @@ class QuickStep:
 
     Args:
         session: that nothing else is done with meanwhile; it has entered the gate.
-        env: its environment.
-        count: of the session's calls.
-        action: of the step.
-        told: called once.
     """
 
     __slots__ = (
@@ -54,11 +50,7 @@ class QuickStep:
         self._env.step_soon(self._action, self._answered)
 
     def cancel(self, problem: RollenvError) -> None:
-        """Give it up, and the environment with it: what it did is unknown.
-
-        Args:
-            problem: what is told.
-        """
+        """Give it up, and the environment with it: what it did is unknown."""
         if self._task is not None:
             self._task.cancel()
         self._session.release()

@@ -127,9 +127,6 @@ async def serve(
     """Serve until SIGTERM or SIGINT. The first lets sessions end, the second ends them.
 
     Args:
-        settings: how.
-        workers: where environments live.
-        sock: that listens.
         ready: called when clients can come.
     """
     server = Server(settings, workers)

@@ -74,7 +74,6 @@ class Session:
         Args:
             count: of the session's calls, from 1.
             method: one of :data:`protocol.METHODS`.
-            args: of the call.
 
         Raises:
             SessionGone: the session was closed meanwhile.
@@ -107,8 +106,6 @@ class Session:
         """Carry out a step without a task, if nothing has to be waited for.
 
         Args:
-            count: of the session's calls.
-            action: of the step.
             told: called with the answer or the error.
 
         Returns:
@@ -263,7 +260,6 @@ class Session:
 
         Args:
             told: by :meth:`leave`.
-            history: its calls.
         """
         self.about, self.count, self.over, self.last_step = (
             told["about"], told["count"], told["over"], told["last_step"],
@@ -304,17 +300,12 @@ class Session:
         """A limit for a call.
 
         Args:
-            seconds: that it may take.
             late: called if it takes longer.
         """
         return self._core.deadlines.limit(seconds, late)
 
     def seconds(self, method: str) -> float:
-        """That a call may take.
-
-        Args:
-            method: that is called.
-        """
+        """That a call may take."""
         return self._core.terms.reset if method in ("reset", "card") else self._core.terms.step
 
     def hung(self, method: str) -> EnvFailure:
@@ -322,13 +313,7 @@ class Session:
         return EnvFailure("hung", f"{self.task.env_id}: {method} did not return within {self.seconds(method):g} s")
 
     def timed(self, method: str, env: PooledEnv, seconds: float) -> None:
-        """Note the time of a call that succeeded.
-
-        Args:
-            method: that was called.
-            env: of which.
-            seconds: that it took.
-        """
+        """Note the time of a call that succeeded."""
         health, meter = self._core.health, self._core.meter
         if meter.counts(self.owner):
             meter.spend(self.owner, env.computed())
@@ -339,10 +324,6 @@ class Session:
     def stepped(self, action: str, seen: Seen) -> list[Any]:
         """Note a step.
 
-        Args:
-            action: that was played.
-            seen: what came of it.
-
         Returns:
             The answer.
         """
@@ -352,10 +333,6 @@ class Session:
 
     async def step_again(self, action: str, failure: EnvFailure) -> list[Any]:
         """Make up for a step that failed, by a replay where that is a remedy.
-
-        Args:
-            action: of the step.
-            failure: why.
 
         Raises:
             EnvBroke: it is none.

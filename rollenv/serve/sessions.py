@@ -93,13 +93,7 @@ class Counts:
 
 
 class Sessions:
-    """All sessions of a server.
-
-    Args:
-        workers: where their environments live.
-        terms: what clients get.
-        meter: of what they take.
-    """
+    """All sessions of a server."""
 
     def __init__(self, workers: WorkerPool, terms: Terms, meter: Meter | None = None):
         self.workers, self.terms, self.meter = workers, terms, meter or Meter(terms.each)
@@ -124,7 +118,6 @@ class Sessions:
 
         Args:
             name: of the session; nobody else should be able to guess it.
-            owner: who may use it.
             env_id: an id of :func:`rollenv.list_envs`.
             settings: "kwargs" (constructor arguments), "wrappers" and "views" (draw after each turn; "board" as data).
             lasting: whether it outlasts its connection. It is so before it is built, for it may be handed over first.
@@ -150,8 +143,6 @@ class Sessions:
         """Begin a session. Its environment is built by :meth:`Session.built`, or the first call.
 
         Args:
-            name: of the session.
-            owner: who may use it.
             env_id: an id of :func:`rollenv.list_envs`.
             settings: see :meth:`open`.
 
@@ -174,10 +165,6 @@ class Sessions:
 
     def get(self, name: str, owner: str) -> Session:
         """A session by its name.
-
-        Args:
-            name: of the session.
-            owner: who asks.
 
         Raises:
             SessionGone: there is none of this owner.
@@ -207,11 +194,7 @@ class Sessions:
             self.close(session)
 
     async def drain(self, seconds: float) -> None:
-        """Take no new sessions, and wait until the others have ended.
-
-        Args:
-            seconds: to wait at most.
-        """
+        """Take no new sessions, and wait until the others have ended."""
         self.draining = True
         end = time.monotonic() + seconds
         while self.sessions and time.monotonic() < end:

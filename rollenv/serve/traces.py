@@ -70,11 +70,7 @@ def begin(server: Server) -> Callable[[ASGIApp], ASGIApp]:
 
 
 class ASGITraces:
-    """A span for each request of HTTP; a child of the caller's, where the header ``traceparent`` names one.
-
-    Args:
-        app: that answers.
-    """
+    """A span for each request of HTTP; a child of the caller's, where the header ``traceparent`` names one."""
 
     def __init__(self, app: ASGIApp):
         self._app = app

@@ -119,7 +119,6 @@ class Backend:
         """Carry out a call. Never raises for what an agent may have written.
 
         Args:
-            name: of the function.
             arguments: as the agent gave them, of any types.
             names: the functions that may be called; None for all.
         """
@@ -190,12 +189,7 @@ class Backend:
 
 
 def unknown(name: str, known: Collection[str]) -> str:
-    """What is said to a call of a function that does not exist.
-
-    Args:
-        name: that was called.
-        known: what can be called.
-    """
+    """What is said to a call of a function that does not exist."""
     near = difflib.get_close_matches(name[:100], known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
     return f"error: there is no function {name[:100]!r}; {hint}"
@@ -205,7 +199,6 @@ def not_arguments(name: str, arguments: Mapping[str, Any]) -> str:
     """Why a call cannot have these arguments; empty if it can.
 
     Args:
-        name: of the function.
         arguments: as the agent gave them.
     """
     try:
@@ -224,12 +217,7 @@ def not_arguments(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    """What is different between two states: dicts are compared key by key, everything else as a whole.
-
-    Args:
-        before: JSON data.
-        after: JSON data.
-    """
+    """What is different between two states: dicts are compared key by key, everything else as a whole."""
     return list(_differences((), before, after))
 
 

@@ -43,10 +43,6 @@ def evaluate(expression: str, names: Mapping[str, int] | None = None) -> Number:
     Takes microseconds for any input: length, depth and every intermediate value are bounded, so ``9**9**9`` is refused
     before it is computed.
 
-    Args:
-        expression: in Python syntax.
-        names: values of variables.
-
     Raises:
         ValueError: the expression is not valid; the message is meant for its author.
     """
@@ -79,7 +75,6 @@ def evaluate_tree(tree: ast.expr, names: Mapping[str, int]) -> Number:
 
     Args:
         tree: from :func:`parse`.
-        names: values of variables.
 
     Raises:
         ValueError: see :func:`evaluate`.

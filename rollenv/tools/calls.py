@@ -101,7 +101,6 @@ def find_calls(action: str, form: CallForm = "hermes") -> tuple[list[ToolCall], 
     Elements ``<tool_call>`` are read in every form. What is beyond :data:`MOST_CALLS` calls is one malformed call.
 
     Args:
-        action: a model's reply.
         form: how calls are written besides.
 
     Returns:
@@ -202,7 +201,6 @@ def write_calls(calls: Sequence[tuple[str, Mapping[str, Any]]], form: CallForm =
     """Calls as text that :func:`find_calls` reads.
 
     Args:
-        calls: names and arguments.
         form: how to write them; ``native`` is written as Hermes' elements.
     """
     if form == "json":
@@ -236,7 +234,6 @@ def call_instructions(schemas: Sequence[Mapping[str, Any]], form: CallForm) -> s
 
     Args:
         schemas: in the form of OpenAI's ``tools`` parameter.
-        form: how calls are written.
     """
     if form == "native" or not schemas:
         return ""

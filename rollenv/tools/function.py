@@ -113,7 +113,6 @@ def function_schema(function: Callable[..., Any], model: type[BaseModel]) -> dic
 
     Args:
         function: with a docstring, whose first paragraph says what it does.
-        model: of its arguments.
     """
     parameters = {k: v for k, v in model.model_json_schema().items() if k != "title"}
     for about_one in parameters.get("properties", {}).values():

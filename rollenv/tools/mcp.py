@@ -65,33 +65,17 @@ class MCPTool(CallableTool):
 
     @classmethod
     def from_url(cls, url: str, **kwargs: Any) -> Self:
-        """Connect to a server at a URL.
-
-        Args:
-            url: of the server.
-            kwargs: of the constructor.
-        """
+        """Connect to a server at a URL."""
         return cls(url, **kwargs)
 
     @classmethod
     def from_config_file(cls, path: str | Path, **kwargs: Any) -> Self:
-        """Connect to the servers listed in a JSON file.
-
-        Args:
-            path: of the file.
-            kwargs: of the constructor.
-        """
+        """Connect to the servers listed in a JSON file."""
         return cls(Path(path), **kwargs)
 
     @classmethod
     def from_local_command(cls, command: str, args: Sequence[str] = (), **kwargs: Any) -> Self:
-        """Start a server as a process that ends with this object.
-
-        Args:
-            command: the program.
-            args: its arguments.
-            kwargs: of the constructor.
-        """
+        """Start a server as a process that ends with this object."""
         return cls({"mcpServers": {"local": {"command": command, "args": list(args)}}}, **kwargs)
 
     @classmethod
@@ -100,7 +84,6 @@ class MCPTool(CallableTool):
 
         Args:
             servers: configuration of each server, by name.
-            kwargs: of the constructor.
         """
         return cls({"mcpServers": dict(servers)}, **kwargs)
 

@@ -27,7 +27,6 @@ def server(backend: Backend, names: Collection[str] | None = None, instructions:
     """An MCP server whose tools are the backend's functions.
 
     Args:
-        backend: what the calls change.
         names: the functions that are offered; None for all.
         instructions: what a client is told when it connects.
     """
@@ -54,7 +53,6 @@ async def serve_stdio(backend: Backend, names: Collection[str] | None = None, in
     """Serve on standard input and output until the client leaves.
 
     Args:
-        backend: what the calls change.
         names: the functions that are offered; None for all.
         instructions: what a client is told when it connects.
     """

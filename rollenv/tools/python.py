@@ -59,7 +59,6 @@ class PythonCodeTool(BaseTool):
         """Run a program found in an action.
 
         Args:
-            code: the program.
             parsed: the part of the action that contained it.
         """
         output, errors = self._in_sandbox(code) if self.stateful else self._fresh(code)

@@ -64,7 +64,6 @@ class SearchTool(_Search):
 
     Args:
         search_url: of the server; by default ``$SEARCH_URL``, read when first used.
-        topk: documents for a query.
         timeout: seconds for a request.
     """
 
@@ -121,7 +120,6 @@ class CorpusSearchTool(_Search):
 
     Args:
         documents: texts whose first line is the title, or a path of a JSONL file with a ``contents`` column.
-        topk: documents for a query.
 
     Raises:
         MissingExtra: without bm25s.

@@ -64,7 +64,6 @@ def wrap(env: Env, wrappers: Wrappers) -> Env:
     """Put wrappers around an environment, the first innermost.
 
     Args:
-        env: what to wrap.
         wrappers: names of :data:`WRAPPER_FACTORY` or ``"module:function"``, with settings. A ``tokenizer`` may be the
             path of one.
 
@@ -138,7 +137,6 @@ def get_wrapper_fns(wrappers: str, tokenizer: Tokenizer | None = None) -> list[W
 
     Args:
         wrappers: names; the first is the innermost.
-        tokenizer: for chat wrappers.
 
     Raises:
         UsageError: a name is unknown, or a chat wrapper has no tokenizer.

@@ -15,7 +15,6 @@ class Tokenizer(Protocol):
 
         Args:
             conversation: messages with ``role`` and ``content``.
-            kwargs: of the template.
         """
 
 
@@ -26,13 +25,11 @@ class ObservationWrapper(Wrapper):
     instructions, always stays.
 
     Args:
-        env: what to wrap.
         include_action: show the actions too. ``info["parsed_action"]`` replaces the raw action if there is one.
         include_chat_template: render turns with the tokenizer's chat template (roles user, tool, assistant); by default
             if a tokenizer is given and ``apply_chat_template_on_reset`` is not set.
         apply_chat_template_on_reset: render only the first observation, and append the rest as text.
         max_history_length: how many past turns are shown; None for all.
-        tokenizer: for the two templates.
 
     Raises:
         UsageError: for settings that contradict each other.

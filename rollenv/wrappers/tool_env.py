@@ -24,9 +24,6 @@ class ToolEnvWrapper(Wrapper):
     environment and closed with it; a spawned copy has its own tools.
 
     Args:
-        env: what to wrap.
-        tools: tried in this order.
-        tool_reward: for every call.
         tool_success_reward: on top for a call that worked.
         tool_execute_error_reward: on top for one that did not.
         max_tool_uses: calls in an episode; after them every action goes to the environment. None for no limit.

@@ -42,7 +42,6 @@ class Interpreter:
     """Runs cells of Python in one namespace.
 
     Args:
-        fd: where reports go.
         notebook: whether commands, magics and ``await`` may stand where Python has none of them.
     """
 

@@ -124,7 +124,6 @@ class Room:
     """A place for processes.
 
     Args:
-        connection: to its first process.
         pid: of that process; 0 for the one room of a container.
         scratch: a descriptor of its scratch folder, for looking at how full it is.
     """
@@ -140,7 +139,6 @@ class Room:
         """Ask for a process. It waits for its terms.
 
         Args:
-            selector: for what it writes.
             how: ``once``, at a ``terminal``, or ``trusted``.
         """
         pipes = {name: os.pipe() for name in ("stdin", "stdout", "stderr", "requests", "reports")}

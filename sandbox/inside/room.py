@@ -53,7 +53,6 @@ def nursery(
     """Fork a room for every socket that comes.
 
     Args:
-        connection: to the kernel.
         own: a descriptor of this process's pid namespace.
         build: finishes a room from inside.
         part: called in a room for a single run, to separate it from what the others share.
@@ -107,9 +106,7 @@ class Room:
     """The first process of a room.
 
     Args:
-        connection: to the kernel.
         harden: called in every fork before anything foreign comes to it.
-        scratch: where code starts.
         kill_all: signals every process that runs code; by default all that this one can see.
         wipe: empties the folders that can be written, in a room that is used again.
         part: called before the fork of a room's only run.

@@ -78,7 +78,6 @@ class Session:
     """Cells of one language.
 
     Args:
-        fd: where reports go.
         language: one of :data:`LANGUAGES`.
 
     Raises:

@@ -26,8 +26,6 @@ def anchors(tasks: ArrayLike, states: Sequence[str], *, similarity: float | None
     compared with later members of a state. Time grows with turns times states of a task.
 
     Args:
-        tasks: (T,) integers.
-        states: (T,) keys.
         similarity: None for equal keys, or a ratio above 0 and up to 1.
 
     Returns:

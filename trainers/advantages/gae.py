@@ -62,7 +62,6 @@ def turn_gae(
     Args:
         rewards: for each of N trajectories the rewards of its turns.
         values: for each trajectory the critic's value at the end of each turn's prompt.
-        gamma: discount per turn.
         lam: 0 trusts the critic, 1 the rewards.
         bootstrap: (N,) as in :func:`token_gae`.
 
@@ -97,8 +96,6 @@ def bi_level_gae(
         rewards: for each of N trajectories the rewards of its turns.
         values: for each trajectory the critic's value at each token of all its turns.
         lengths: for each trajectory the tokens of each turn, at least 1.
-        gamma: discount per turn.
-        lam: of the turns.
         token_gamma: discount per token inside a turn.
         token_lam: of the tokens.
         bootstrap: (N,) as in :func:`token_gae`.

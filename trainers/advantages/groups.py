@@ -15,8 +15,6 @@ def group_normalize(values: ArrayLike, groups: ArrayLike, *, std: bool) -> Float
     A group of one, or one whose values are alike, gets zeros.
 
     Args:
-        values: (N,)
-        groups: (N,) integers.
         std: whether to divide by the standard deviation.
 
     Returns:

@@ -26,7 +26,6 @@ def finite(values: ArrayLike, what: str, holder: str = "trajectory") -> Floats:
     """One number for each holder, as an array.
 
     Args:
-        values: (N,)
         what: what a value is, for the error.
         holder: what has one of them, for the error.
 
@@ -125,8 +124,6 @@ def group_moments(values: Floats, groups: ArrayLike, *, ddof: int = 1) -> Moment
     """Compare values with those of the same group.
 
     Args:
-        values: (N,)
-        groups: (N,) integers.
         ddof: subtracted from the count in the standard deviation.
     """
     _, labels, count = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)

@@ -27,8 +27,6 @@ def normalize(
     standard deviation is at most 1e-6, as in a group or batch of one, the result is 0.
 
     Args:
-        values: (N,)
-        groups: (N,) integers.
         mean: over what the mean is taken; "none" subtracts nothing.
         std: over what the standard deviation is taken; "none" divides by nothing.
         running: what "running" reads. It is not updated: call its ``update`` with the values first.
@@ -73,7 +71,6 @@ def whiten(values: ArrayLike, weights: ArrayLike | None = None) -> Floats:
     and less in sum, get 0.
 
     Args:
-        values: (N,)
         weights: (N,) how many tokens have each value; one each by default. A value of weight 0 does not count and gets
             0.
 

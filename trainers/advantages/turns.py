@@ -191,7 +191,6 @@ def episode_advantages(
     Args:
         rewards: for each of N trajectories the rewards of its turns.
         groups: (N,) the task each trajectory belongs to.
-        penalties: (T,)
         std: whether to divide by standard deviations.
         statistics: what mean and standard deviation are taken over.
 

@@ -277,7 +277,6 @@ def with_settings(config: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
     """Return a configuration with ``key=value`` settings applied.
 
     Args:
-        config: to start from.
         overrides: settings such as ``optimizer.lr=1e-5``, applied in order.
 
     Raises:
@@ -295,7 +294,6 @@ def _refuse_idle_keys(config: TrainConfig, keys: Sequence[str]) -> None:
     """Raise UsageError for a key that was set and does nothing under the other settings.
 
     Args:
-        config: all settings.
         keys: the user's, or those of a recipe that is loaded as it is. What a recipe says about a choice that the user
             made otherwise is no mistake of either.
     """
@@ -321,12 +319,7 @@ def parse_config(data: dict[str, Any]) -> TrainConfig:
 
 
 def changed_keys(old: TrainConfig, new: TrainConfig) -> list[str]:
-    """List every setting that differs, as ``key: old -> new``.
-
-    Args:
-        old: settings before.
-        new: settings after.
-    """
+    """List every setting that differs, as ``key: old -> new``."""
     a, b = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
     return [f"{k}: {a.get(k)!r} -> {b.get(k)!r}" for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)]
 

@@ -458,8 +458,6 @@ def played(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tupl
 
     Args:
         env: of the run, or of a part of a mixture.
-        tasks: of the same.
-        share: of all tasks.
 
     Returns:
         In the order of the recipe; the shares add up to ``share``.

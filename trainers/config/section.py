@@ -66,8 +66,6 @@ def union(section: str, tag: str, *models: type[Section], base: type[Section] = 
     """Register a section's variants, the default one first.
 
     Args:
-        section: its name.
-        tag: the key that decides.
         models: each with the values of its tag as a Literal.
         base: whose keys all variants have in common.
 

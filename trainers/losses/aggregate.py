@@ -24,7 +24,6 @@ def token_weights(kind: Aggregation, sequences: Any, prompts: Any = None, *, len
     without the samples whose advantage is 0, add up to exactly the same gradient.
 
     Args:
-        kind: of the mean.
         sequences: (n,) integer label of each token's sample, NumPy or torch. A sample without tokens counts nowhere.
         prompts: (n,) integer label of each token's prompt; "prompt" needs it.
         length: a constant number of tokens, such as the longest allowed; "fixed" needs it, others refuse it.

@@ -159,7 +159,6 @@ def interpolated(logprobs: Tensor, behavior: Tensor, staleness: Tensor) -> Tenso
 
     Args:
         logprobs: (n,) under the policy that is being updated.
-        behavior: (n,) as drawn.
         staleness: (n,) d, from 0.
 
     Returns:

@@ -19,7 +19,6 @@ def distill(x: LossInput, teacher: Tensor, *, low: float | None = 0.2, square: f
         x: the tokens; its advantages are not used.
         teacher: (n,) log-probabilities of the same tokens under the teacher.
         low: a token is dropped where π - μ is below -``low``; None drops none.
-        square: weight of (log ρ)².
 
     Raises:
         UsageError: a setting is out of its range.
@@ -47,6 +46,5 @@ def echo(logprobs: Tensor, coefficient: float = 0.05) -> TokenLoss:
 
     Args:
         logprobs: (n,) of observation tokens, not of drawn ones. Take ``token_weights`` over them alone.
-        coefficient: lambda of the paper.
     """
     return TokenLoss(-coefficient * logprobs, {"observation_nll": -logprobs.detach()})

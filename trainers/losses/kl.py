@@ -23,11 +23,6 @@ def kl_estimate(logprobs: Tensor, reference: Tensor, kind: Kind = "k3") -> Tenso
     negative, cut at 10. The gradient is that of the estimate itself. Over tokens of π, only k2's is the gradient of
     the KL: k1's is zero in the mean, and k3's is that of KL(reference || π).
 
-    Args:
-        logprobs: (n,) under π.
-        reference: (n,) under the reference.
-        kind: of the estimate.
-
     Returns:
         (n,)
 

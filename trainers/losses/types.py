@@ -55,7 +55,6 @@ def segment_sum(values: Tensor, labels: Tensor) -> Tensor:
     """Sum over the tokens that share a label, given back to each of them.
 
     Args:
-        values: (n,)
         labels: (n,) int64, not negative.
 
     Returns:
@@ -71,7 +70,6 @@ def segment_mean(values: Tensor, labels: Tensor) -> Tensor:
     """Mean over the tokens that share a label, given back to each of them; shapes as in :func:`segment_sum`.
 
     Args:
-        values: (n,)
         labels: (n,) int64, not negative.
 
     Returns:
@@ -84,7 +82,6 @@ def level_mean(values: Tensor, x: LossInput, level: Level) -> Tensor:
     """Mean of ``values`` (n,) over each token, turn or sample.
 
     Args:
-        values: (n,)
         x: the tokens; its labels of turns and samples are used.
         level: "token" leaves the values as they are; "turn" or "sequence" takes the mean there.
 
@@ -113,10 +110,6 @@ def divergence(log_ratio: Tensor) -> Tensor:
 
 def require(condition: bool, message: str) -> None:
     """Refuse a setting.
-
-    Args:
-        condition: what has to hold.
-        message: of the error.
 
     Raises:
         UsageError: ``condition`` does not hold.

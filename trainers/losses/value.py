@@ -16,7 +16,6 @@ def value_loss(values: Tensor, returns: Tensor, *, old: Tensor | None = None, cl
 
     Args:
         values: (n,) of the critic, with a gradient.
-        returns: (n,)
         old: (n,) the critic's values at the start of the update.
         clip: None for no clip.
 

@@ -88,7 +88,6 @@ def dppo(
         variant: "ratio" is prime-rl's, -A ρ + ``square`` (log ρ)² with ρ = π / μ, the square for dropped tokens too;
             "truncated" is verl's, -A sg(min(ρ, ``cap``)) log π.
         square: only "ratio" uses it.
-        cap: only "truncated" uses it.
 
     Raises:
         UsageError: a setting is out of its range.

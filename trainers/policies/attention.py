@@ -35,19 +35,11 @@ class Row:
 
     @classmethod
     def of(cls, *lengths: int) -> Row:
-        """Whole sequences, which share nothing.
-
-        Args:
-            lengths: of each.
-        """
+        """Whole sequences, which share nothing."""
         return cls(tuple((len(list(same)), 0, length) for length, same in itertools.groupby(lengths)))
 
     def positions(self, device: torch.device | str = "cpu") -> Tensor:
-        """(L,) int64: the place of every token in its sequence.
-
-        Args:
-            device: of the result.
-        """
+        """(L,) int64: the place of every token in its sequence."""
         parts = [torch.arange(before, before + n, device=device).repeat(count) for count, before, n in self.runs]
         return torch.cat(parts)
 
@@ -68,13 +60,9 @@ def packed_attention(
     what comes from each of them (Tree Training, arXiv 2511.00413).
 
     Args:
-        module: the attention layer.
         query: (1, heads, L, size).
         key: (1, key heads, L, size).
         value: (1, key heads, L, size).
-        attention_mask: not used.
-        scaling: of the products.
-        dropout: not used.
         kwargs: ``packed_row``, the :class:`Row`.
 
     Returns:
@@ -103,10 +91,6 @@ def by_shape(runs: Runs, query: Tensor, key: Tensor, value: Tensor, scaling: flo
 
     Args:
         runs: with ``L`` tokens, and ``P`` on their paths.
-        query: (heads, L, size).
-        key: (key heads, P, size).
-        value: (key heads, P, size).
-        scaling: of the products.
 
     Returns:
         (L, heads, size)
@@ -144,10 +128,6 @@ def by_one_kernel(runs: Runs, query: Tensor, key: Tensor, value: Tensor, scaling
 
     Args:
         runs: with ``L`` tokens, and ``P`` on their paths.
-        query: (heads, L, size).
-        key: (key heads, P, size).
-        value: (key heads, P, size).
-        scaling: of the products.
 
     Returns:
         (L, heads, size)
@@ -167,10 +147,6 @@ def by_one_kernel(runs: Runs, query: Tensor, key: Tensor, value: Tensor, scaling
 def bounds(runs: Runs, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
     """Where ``S`` segments begin in their row, and their paths among all paths.
 
-    Args:
-        runs: of the segments.
-        device: of the result.
-
     Returns:
         (S + 1,) int32 each, the ends included.
     """
@@ -185,9 +161,7 @@ def varlen_works(device: torch.device, dtype: torch.dtype, size: int, grouped: b
     """Whether :func:`by_one_kernel` can be had there and says what :func:`by_shape` says, gradients included.
 
     Args:
-        device: a GPU.
         dtype: of queries, keys and values.
-        size: of a head.
         grouped: whether several queries have one key.
     """
     if dtype not in (torch.float16, torch.bfloat16):
@@ -214,11 +188,7 @@ def varlen_works(device: torch.device, dtype: torch.dtype, size: int, grouped: b
 
 @contextlib.contextmanager
 def _plain(kind: str) -> Iterator[None]:
-    """Compute with gradients as outside a model: a checkpointed layer would take what is saved here for its own.
-
-    Args:
-        kind: of device.
-    """
+    """Compute with gradients as outside a model: a checkpointed layer would take what is saved here for its own."""
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(kind, enabled=False), hooks:
         yield

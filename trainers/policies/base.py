@@ -43,8 +43,6 @@ class Reader(Protocol):
         """What the model says about the response tokens of a micro-batch, with gradients where they are enabled.
 
         Args:
-            batch: to read.
-            outputs: what to compute.
             entropy_gradient: whether the entropy has gradients as well.
         """
         ...
@@ -68,7 +66,6 @@ class Policy(Reader, Protocol):
         """One step along the gradients summed since the last; no weight changes if they are not finite.
 
         Args:
-            lr: the learning rate.
             hold: take no step, only drop the gradients.
 
         Returns:

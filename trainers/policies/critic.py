@@ -39,7 +39,6 @@ class Valuer(nn.Module):  # type: ignore[misc]
         """The returns that are expected.
 
         Args:
-            batch: to read.
             hidden: (n, width) the policy's states, for a head.
 
         Returns:
@@ -59,7 +58,6 @@ class Critic:
         model: the policy's, at the start of the run; None on ranks that get it from the first.
         kind: "model" for a copy of it with a head of its own, all of which learns; "head" for a head on the policy's
             hidden states, which do not change for it.
-        lr: learning rate.
         clip: how far a value may move in an update before its loss is cut; 0 for no limit.
         max_grad_norm: gradients are cut to this norm.
         packs: whether the model reads packed sequences.
@@ -90,7 +88,6 @@ class Critic:
         """The returns that are expected, (n,).
 
         Args:
-            batch: to read.
             hidden: (n, width) the policy's states, for a head.
 
         Returns:

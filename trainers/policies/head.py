@@ -35,9 +35,6 @@ def token_logprobs(
         targets: (n,) the tokens.
         head: from states to logits (n, vocabulary).
         vocabulary: the number of logits for a token.
-        temperature: divides the logits.
-        entropy: whether to compute it.
-        entropy_gradient: whether it has gradients.
         most_logits: that are in memory at a time.
 
     Returns:

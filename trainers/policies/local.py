@@ -70,7 +70,6 @@ class Scorer(nn.Module):  # type: ignore[misc]
         """What :class:`~rollenv.trainers.policies.base.Outputs` is made of.
 
         Args:
-            batch: to read.
             outputs: what to compute. The log-probabilities come too, unless only "hidden" is asked for.
             entropy_gradient: whether the entropy has gradients as well.
 
@@ -111,7 +110,6 @@ class LocalPolicy:
         precision: of the products: float32, bfloat16 or float16 (with loss scaling).
         temperature: that responses are drawn with; divides the logits.
         betas: AdamW's (arXiv 1711.05101).
-        weight_decay: AdamW's.
         max_grad_norm: gradients are cut to this norm.
         gradient_checkpointing: compute activations twice and keep few of them.
         most_logits: see :func:`~rollenv.trainers.policies.head.token_logprobs`.
@@ -175,7 +173,6 @@ class LocalPolicy:
         """See :class:`~rollenv.trainers.policies.base.Policy`.
 
         Args:
-            batch: to read.
             outputs: what to compute. The log-probabilities come too, unless only "hidden" is asked for.
             entropy_gradient: whether the entropy has gradients as well.
         """
@@ -193,7 +190,6 @@ class LocalPolicy:
         """See :class:`~rollenv.trainers.policies.base.Policy`.
 
         Args:
-            lr: the learning rate.
             hold: take no step, only drop the gradients.
         """
         for group in self.adam.param_groups:
@@ -264,7 +260,6 @@ def twin(model: M, make: Callable[[Tensor], Tensor] | None = None) -> M:
     """A module with the very parameters of another, and a configuration of its own.
 
     Args:
-        model: the other.
         make: makes parameters and buffers of the other's, instead of sharing the former.
     """
     shared: dict[int, Any] = {
@@ -280,7 +275,6 @@ def compute_as_player(model: PreTrainedModel, *, gradient_checkpointing: bool) -
     """Have no dropout nor other noise of training: probabilities must be those that responses were drawn with.
 
     Args:
-        model: which may be changed.
         gradient_checkpointing: compute activations twice and keep few of them. Layers do it in training mode only, so
             only they get it, not what they are made of.
     """
@@ -302,8 +296,6 @@ def hidden_states(model: PreTrainedModel, batch: Packed, *, packs: bool) -> tupl
     """The last layer's states from which the labels of a micro-batch are predicted.
 
     Args:
-        model: to run.
-        batch: to read.
         packs: all sequences as one row; otherwise those of equal length are a batch.
 
     Returns:
@@ -381,12 +373,7 @@ def _packs_wrongly(model: PreTrainedModel) -> str:
 
 
 def alike(found: Tensor, expected: Tensor) -> bool:
-    """Whether two ways to compute the same states or logits gave the same, up to rounding.
-
-    Args:
-        found: (..., width).
-        expected: the same.
-    """
+    """Whether two ways to compute the same states or logits gave the same, up to rounding."""
     if expected.dtype.itemsize >= 4:
         return bool(torch.allclose(found, expected, atol=_ALIKE, rtol=_ALIKE))
     found, expected = found.float(), expected.float()

@@ -37,10 +37,7 @@ class Lora:
     """The shape of adapters: W + alpha / rank · B A, with A (rank, inputs) random and B (outputs, rank) zero at first.
 
     Args:
-        rank: of the factors.
-        alpha: how much they count.
         targets: ends of the names of the layers that get them; "all-linear" for all but the output layer.
-        seed: of the random factors.
     """
 
     rank: int
@@ -53,7 +50,6 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
     """Put adapters into a model, in float32. Nothing else of it is trained.
 
     Args:
-        model: to change.
         lora: the adapters' shape.
 
     Raises:
@@ -86,10 +82,6 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
 
 def _check(model: nn.Module, targets: Collection[str]) -> None:
     """See whether every target gave adapters, and only linear layers got any.
-
-    Args:
-        model: with adapters.
-        targets: ends of names.
 
     Raises:
         ValueError: it is otherwise.
@@ -144,11 +136,7 @@ def without(model: nn.Module) -> Iterator[None]:
 
 
 class Unadapted:
-    """What a policy said before it was trained: it reads with its adapters off, so no copy of the model is needed.
-
-    Args:
-        policy: with adapters.
-    """
+    """What a policy said before it was trained: it reads with its adapters off, so no copy of the model is needed."""
 
     def __init__(self, policy: LocalPolicy):
         self.policy, self.packs = policy, policy.packs
@@ -159,8 +147,6 @@ class Unadapted:
         """See :class:`~rollenv.trainers.policies.base.Policy`.
 
         Args:
-            batch: to read.
-            outputs: what to compute.
             entropy_gradient: whether the entropy has gradients as well.
         """
         with without(self.policy.model):

@@ -65,9 +65,6 @@ def pack(
     """Lay samples one after another. Samples with equal inputs share them.
 
     Args:
-        data: the whole batch.
-        numbers: of the samples.
-        device: of the tensors.
         observations: whether what was said between the responses is trained on too.
         share: whether inputs that begin alike share that too; only packed attention can read those.
     """

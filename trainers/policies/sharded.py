@@ -31,12 +31,9 @@ class ShardedPolicy(LocalPolicy):
 
     Args:
         model: to begin with, on the first rank; it is not changed itself. The others get it from there.
-        ranks: that train it.
         defer: add up the gradients of a step before they are summed over the ranks. That is less to send, but they
             are whole on every rank.
         precision: of the products: float32, bfloat16 or float16 (with loss scaling).
-        betas: AdamW's.
-        weight_decay: AdamW's.
         max_grad_norm: gradients are cut to this norm.
         gradient_checkpointing: compute activations twice and keep few of them.
         how: see :class:`~rollenv.trainers.policies.local.Scorer`.
@@ -114,8 +111,6 @@ def sharded(module: M | None, ranks: Ranks, precision: torch.dtype = torch.float
 
     Args:
         module: whose forward pass is all that is computed with it; None on the other ranks.
-        ranks: that train it.
-        precision: of the products.
     """
     bare: M = ranks.share(None if module is None else twin(module, lambda t: t.to("meta")))
     mesh = init_device_mesh(ranks.device.type, (ranks.count,))
@@ -151,11 +146,6 @@ def _fill(shards: nn.Module, module: nn.Module | None, mesh: DeviceMesh) -> None
 
 
 def send_gradients(module: nn.Module, now: bool) -> None:
-    """Whether the next backward pass sums gradients over the ranks, or adds to those of this rank.
-
-    Args:
-        module: that is sharded.
-        now: sum them.
-    """
+    """Whether the next backward pass sums gradients over the ranks, or adds to those of this rank."""
     assert isinstance(module, FSDPModule)
     module.set_requires_gradient_sync(now)

@@ -28,10 +28,6 @@ def tensors_of(weights: Mapping[str, Tensor], adam: torch.optim.AdamW) -> dict[s
 
     What is written into them is what training goes on with.
 
-    Args:
-        weights: by name.
-        adam: trains them.
-
     Returns:
         Each as ``KIND/NAME``.
     """
@@ -49,10 +45,6 @@ def tensors_of(weights: Mapping[str, Tensor], adam: torch.optim.AdamW) -> dict[s
 def weights_as(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Saved weights as a model has its own.
 
-    Args:
-        own: by name.
-        saved: by name.
-
     Returns:
         By name: of what it read whole, each rank's shares. Those of other names or shapes stay as they are.
     """
@@ -63,7 +55,6 @@ def moments_as(weights: Sequence[Tensor], saved: dict[str, Any]) -> dict[str, An
     """Adam's saved state as that of such weights; see :func:`weights_as`.
 
     Args:
-        weights: that Adam trains.
         saved: of an optimizer's ``state_dict``.
     """
     state = {i: {kind: _as(weights[i], values) for kind, values in s.items()} for i, s in saved["state"].items()}

@@ -73,9 +73,6 @@ def domains(trajectory: Trajectory) -> Iterator[str]:
 class Sum:
     """A weighted sum of reward functions, which are asked at the same time.
 
-    Args:
-        parts: weights and functions.
-
     Raises:
         UsageError: there are none.
     """

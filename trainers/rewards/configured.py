@@ -20,9 +20,6 @@ from rollenv.trainers.rewards.shape import Format, Overlong
 class DomainRewards:
     """What ``rewards.domains`` adds to the environments' own rewards. A domain without an entry gets nothing more.
 
-    Args:
-        config: of the run.
-
     Raises:
         UsageError: an entry cannot be.
     """
@@ -58,9 +55,6 @@ class DomainRewards:
 def domain_rewards(config: TrainConfig) -> DomainRewards | None:
     """The rewards that a run adds to those of its environments; None where it adds none.
 
-    Args:
-        config: of the run.
-
     Raises:
         UsageError: see :class:`DomainRewards`.
     """
@@ -69,9 +63,6 @@ def domain_rewards(config: TrainConfig) -> DomainRewards | None:
 
 def check_domains(config: TrainConfig) -> None:
     """Refuse entries of ``rewards.domains`` without an effect.
-
-    Args:
-        config: of the run.
 
     Raises:
         UsageError: nothing that is played is left for an entry.

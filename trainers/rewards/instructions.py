@@ -160,7 +160,6 @@ def follows(text: str, instruction: Instruction) -> bool:
     """Whether a response follows an instruction. An empty one follows none.
 
     Args:
-        text: the response.
         instruction: its ``id`` in :data:`CHECKS`, and its arguments; those that are None or NaN do not count.
 
     Raises:
@@ -248,10 +247,6 @@ class RowInstructions:
     def check(self, env_id: str, kwargs: dict[str, Any]) -> None:
         """Try the instructions of all rows of an environment.
 
-        Args:
-            env_id: of the environment.
-            kwargs: its constructor arguments.
-
         Raises:
             UsageError: one cannot be checked, or no row has any.
         """
@@ -269,9 +264,6 @@ class RowInstructions:
 
     def read(self, row: Mapping[str, Any]) -> list[Instruction]:
         """The instructions of a row.
-
-        Args:
-            row: of a data set.
 
         Raises:
             UsageError: there is no such column, or it is not as it should be.

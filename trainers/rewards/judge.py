@@ -45,11 +45,9 @@ class Judge:
     Args:
         endpoint: an :class:`~rollenv.agents.chat.endpoint.Endpoint`, or the URL of one such as
             ``http://127.0.0.1:8000/v1``.
-        model: its name there.
         template: the question, with ``{task}`` (the first observation) and ``{answer}`` (the last response).
         attempts: how often a verdict is asked for.
         temperature: of the judge; above 0 where several attempts are to differ.
-        max_tokens: of a verdict.
         extra_body: further keys of the request.
 
     Raises:

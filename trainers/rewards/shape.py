@@ -63,7 +63,6 @@ class Overlong:
     Args:
         longest: the most tokens of an episode's responses.
         buffer: the length of the slope before.
-        penalty: its depth.
 
     Raises:
         UsageError: unless ``0 < buffer <= longest`` and ``penalty > 0``.

@@ -29,7 +29,6 @@ class SuccessAware:
 
     Args:
         items: :class:`~rollenv.trainers.sources.Rows` or :class:`~rollenv.trainers.sources.Seeds`.
-        seed: of the run.
         explore: the share of uniform draws, from 0 to 1.
         half_life: in groups recorded of all items; None forgets nothing.
         apart: an item is not drawn again in this many draws (at most half the number of items). Equal seeds in one

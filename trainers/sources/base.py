@@ -89,7 +89,6 @@ class Drawn(Task):
 
         Args:
             task: as it is to be played.
-            origin: the new one.
         """
         return cls(**_values(task), origin=origin)
 
@@ -109,10 +108,6 @@ def _values(task: Task) -> dict[str, Any]:
 def origin_of(task: Task, source: object) -> Origin:
     """The origin of a task that a source gave.
 
-    Args:
-        task: to look at.
-        source: for the error message.
-
     Raises:
         UsageError: it has none.
     """
@@ -125,8 +120,6 @@ def own_part(task: Task, source: object, known: Callable[[int], bool]) -> int:
     """The number with which a source marked a task.
 
     Args:
-        task: to look at.
-        source: for the error message.
         known: whether a number is one of the source's.
 
     Raises:
@@ -159,10 +152,8 @@ class TaskTemplate:
         """A task of this kind.
 
         Args:
-            seed: of the episode.
             origin: see :data:`Origin`.
             kwargs: more constructor arguments; they replace those of the template.
-            options: more options.
         """
         more = {**self.options, **(options or {})}
         return Drawn(self.env_id, seed, {**self.kwargs, **(kwargs or {})}, self.wrappers, more, origin)
@@ -178,7 +169,6 @@ def read_state(source: object, state: Mapping[str, Any], read: Callable[[Mapping
 
     Args:
         source: whose state it should be, for the error message.
-        state: what was saved.
         read: takes them out; any error in it means that the state is another source's.
 
     Raises:

@@ -18,7 +18,6 @@ def source_of(config: TrainConfig, wrappers: Wrappers) -> TaskSource:
     """What a run plays.
 
     Args:
-        config: of the run.
         wrappers: around the environment, with those of the tokenizer filled in.
 
     Raises:

@@ -103,13 +103,7 @@ class MixtureSource:
 
 
 class Outcomes:
-    """Sums over trajectories.
-
-    Args:
-        n: trajectories.
-        success: how many were solved.
-        reward: of all of them.
-    """
+    """Sums over trajectories."""
 
     def __init__(self, n: int = 0, success: int = 0, reward: float = 0.0):
         self.n, self.success, self.reward = n, success, reward

@@ -20,7 +20,6 @@ class SeedSource:
     """A new seed for every task; it depends only on the run's seed and the task's number.
 
     Args:
-        template: what to play.
         seed: of the run. In a mixture, give each source another one: ``task_seed(seed, name)``.
     """
 
@@ -100,8 +99,6 @@ class Seeds:
     """So many tasks of an environment, each with a seed of its own.
 
     Args:
-        template: what to play.
-        size: how many.
         seed: the tasks' seeds follow from it.
 
     Raises:
@@ -125,7 +122,6 @@ class DatasetSource:
 
     Args:
         items: :class:`Rows` or :class:`Seeds`.
-        seed: of the run.
         shuffle: False keeps the order of the items.
     """
 
@@ -170,7 +166,6 @@ def check_size(saved: Any, there: int) -> None:
 
     Args:
         saved: at the time of the checkpoint.
-        there: now.
 
     Raises:
         UsageError: they differ, so that numbers of items no longer mean the same.
@@ -187,9 +182,7 @@ class CurriculumSource:
     Args:
         template: wrappers and options of the tasks, and constructor arguments that all levels share; the environment
             is the curriculum's.
-        curriculum: the levels.
         schedule: chooses among them; by default one with its own defaults and ``seed``.
-        seed: of the run.
 
     Raises:
         UsageError: the template names another environment, or the schedule has another number of levels.

@@ -107,7 +107,6 @@ def assemble(target: Path, project: Path, source: Path, packages: Iterable[str])
     """Make a project of its given files and of a library's source.
 
     Args:
-        target: folder to make.
         project: the given files: everything but the library, and its tests.
         source: folder with the library, which nobody may trust.
         packages: the library's folders and modules, relative to either.
@@ -184,13 +183,7 @@ class Tests:
         return None
 
     def passed(self, tree: Path, files: list[str], seconds: float) -> set[str] | None:
-        """The node ids that pass in a project; None if the run gave no result.
-
-        Args:
-            tree: the project.
-            files: test files in it.
-            seconds: wall-clock limit.
-        """
+        """The node ids that pass in a project; None if the run gave no result."""
         out = Path(tempfile.mkdtemp(dir=self.work))
         settings = {"root": str(tree), "paths": self.task["paths"], "libraries": self.libraries, "files": files}
         settings["junit"] = str(out / "junit.xml")
@@ -246,7 +239,6 @@ def grade(here: Path, app: Path, folders: list[str]) -> dict[str, float]:
     Args:
         here: the task's ``tests`` folder.
         app: the folder that the agent worked in.
-        folders: where libraries lie.
 
     Raises:
         Broken: the tests cannot be run here.
@@ -289,7 +281,6 @@ def write_reward(folder: Path, scores: dict[str, float]) -> None:
     """Write ``reward.json`` and ``reward.txt``, whatever lay there before.
 
     Args:
-        folder: to write to.
         scores: what ``grade`` says.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -305,8 +296,6 @@ def main(arguments: list[str], app: str = "/app", logs: str = "/logs/verifier") 
 
     Args:
         arguments: folders with libraries, besides this Python's own.
-        app: where the agent worked.
-        logs: where the reward goes.
     """
     here = Path(__file__).resolve().parent
     return report(lambda: grade(here, Path(app), [*arguments, *libraries()]), Path(logs))
@@ -314,10 +303,6 @@ def main(arguments: list[str], app: str = "/app", logs: str = "/logs/verifier") 
 
 def report(grading: Callable[[], dict[str, float]], logs: Path) -> int:
     """Grade, write and print the reward.
-
-    Args:
-        grading: gives the reward's parts.
-        logs: where the reward goes.
 
     Returns:
         The exit code: 3 if the tests cannot be run, and no reward is written.

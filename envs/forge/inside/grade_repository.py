@@ -43,9 +43,6 @@ def prepare(repository: Path, commit: str, patch: Path, tests: Iterable[str], fi
 
     Args:
         repository: that the agent worked in.
-        commit: before the agent's work.
-        patch: of the tests.
-        tests: test files.
         fixed: files that the known fix changes.
 
     Raises:
@@ -75,12 +72,6 @@ def changed_files(patch: str) -> list[str]:
 
 def run(repository: Path, files: list[str], python: str, seconds: float) -> dict[str, tuple[str, str]]:
     """What every test does.
-
-    Args:
-        repository: where to run.
-        files: the test files.
-        python: the repository's interpreter.
-        seconds: limit.
 
     Returns:
         Node id to outcome and message; nothing if the run did not end by itself.
@@ -114,7 +105,6 @@ def passes(test: str, passed: set[str]) -> bool:
 
     Args:
         test: node id in a row.
-        passed: node ids.
     """
     if "[" in test and not test.endswith("]"):
         return any(name.startswith(test) for name in passed)
@@ -127,7 +117,6 @@ def grade(here: Path, repository: Path, python: str) -> dict[str, float]:
     Args:
         here: the task's ``tests`` folder.
         repository: that the agent worked in.
-        python: the repository's interpreter.
 
     Raises:
         Broken: the tests cannot be run here.
@@ -151,8 +140,6 @@ def main(repository: str, python: str, logs: str = "/logs/verifier") -> int:
 
     Args:
         repository: that the agent worked in.
-        python: the repository's interpreter.
-        logs: where the reward goes.
     """
     here = Path(__file__).resolve().parent
     return report(lambda: grade(here, Path(repository), python), Path(logs))

@@ -57,11 +57,7 @@ class Trace:
 
 
 def main(path: str) -> int:
-    """Run the tests and return pytest's exit code; 3 and nothing written if there is no pytest.
-
-    Args:
-        path: of the settings.
-    """
+    """Run the tests and return pytest's exit code; 3 and nothing written if there is no pytest."""
     settings = json.loads(Path(path).read_text(encoding="utf-8"))
     root = settings["root"] = os.path.realpath(settings["root"])  # which node ids are relative to
     os.chdir(root)

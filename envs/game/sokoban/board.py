@@ -41,7 +41,6 @@ class Board:
         """Move the player.
 
         Args:
-            state: before the move.
             step: index offset, one of :attr:`steps`.
 
         Returns:
@@ -81,8 +80,6 @@ def layers(board: Board, player: int, boxes: int) -> Iterator[tuple[int, int]]:
     """Group the cells that the player can walk to by distance.
 
     Args:
-        board: walls and targets.
-        player: cell of the player.
         boxes: bit mask of the boxes.
 
     Returns:
@@ -103,8 +100,6 @@ def reached(board: Board, player: int, boxes: int, stands: Sequence[tuple[int, i
     """The cells that the player can walk to among those where it would stand for something.
 
     Args:
-        board: walls and targets.
-        player: cell of the player.
         boxes: bit mask of the boxes.
         stands: pairs of (step, bit mask of the cells where the player would stand for it).
 

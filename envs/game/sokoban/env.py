@@ -30,7 +30,6 @@ class Sokoban(GridGame):
     Args:
         dim_room: rows and columns, walls included. None, as ``num_boxes`` and ``max_turns`` then are too, draws one
             of :data:`RANDOM_SIZES` at every reset.
-        num_boxes: boxes, and targets.
         max_turns: turns before the episode is truncated; every generated level can be solved within them.
         observation: ``grid`` (GEM: cells apart), ``dense`` (RAGEN: cells together), ``coords`` (RAGEN 2: the grid and
             coordinates) or ``compact`` (only inner walls and coordinates, for very small models).

@@ -20,8 +20,6 @@ def solve(
     """Solve a level once, as :meth:`Solver.solve` does.
 
     Args:
-        board: walls and targets.
-        state: where to start.
         weights: of the heuristic, tried in order.
         budget: states to expand for each weight.
 
@@ -79,11 +77,7 @@ def push_distances(board: Board) -> list[list[int]]:
 
 
 class Solver:
-    """Solves states of one board; what it learns about the board is kept.
-
-    Args:
-        board: walls and targets.
-    """
+    """Solves states of one board; what it learns about the board is kept."""
 
     def __init__(self, board: Board):
         self.board = board
@@ -103,7 +97,6 @@ class Solver:
         shortest.
 
         Args:
-            state: where to start.
             weights: of the heuristic, tried in order.
             budget: states to expand for each weight.
 

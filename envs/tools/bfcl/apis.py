@@ -84,7 +84,6 @@ class Services:
     """The services that a task involves, in the state that calls have brought about.
 
     Args:
-        entry: the task; never changed.
         offered: names of the functions that may be called.
 
     Raises:
@@ -106,12 +105,7 @@ class Services:
         }
 
     def wrong(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Why a call cannot be carried out; empty if it can.
-
-        Args:
-            name: of a method.
-            arguments: JSON data.
-        """
+        """Why a call cannot be carried out; empty if it can."""
         method = self.methods[name]
         try:
             inspect.signature(method).bind(**arguments)
@@ -124,12 +118,7 @@ class Services:
         return ""
 
     def run(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Carry out a call; the answer as bfcl-eval writes it.
-
-        Args:
-            name: of a method.
-            arguments: JSON data.
-        """
+        """Carry out a call; the answer as bfcl-eval writes it."""
         try:
             with _own_precision(type(self.methods[name].__self__).__name__):
                 result = self.methods[name](**copy.deepcopy(dict(arguments)))

@@ -33,7 +33,6 @@ def check(functions: Sequence[Mapping[str, Any]], calls: Sequence[Call], answer:
 
     Args:
         functions: the descriptions in BFCL's form.
-        calls: to check.
         answer: for each call, its function's name and what each argument may be.
     """
     if len(calls) != len(answer):

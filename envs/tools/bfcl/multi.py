@@ -76,9 +76,6 @@ class Conversation(Described):
     """The services of a task, and whether each request was carried out.
 
     Its state is the list of calls, with None where a request was answered; everything else follows from it.
-
-    Args:
-        key: number of the task.
     """
 
     def __init__(self, key: int):
@@ -183,7 +180,6 @@ class BFCLMultiTurnEnv(ToolEnv):
     are bfcl-eval's classes, so it is needed: ``pip install --no-deps bfcl-eval mpmath``.
 
     Args:
-        max_turns: actions in all.
         settings: of :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 

@@ -50,12 +50,7 @@ def answers(category: str) -> Mapping[str, Sequence[Any]]:
 
 
 def documented(category: str, names: Iterable[str]) -> list[Entry]:
-    """The functions that files of descriptions hold; of those with one name the last.
-
-    Args:
-        category: of several turns.
-        names: of the files.
-    """
+    """The functions that files of descriptions hold; of those with one name the last."""
     folder = folder_of(need(category)) / "multi_turn_func_doc"
     found = {about["name"]: about for name in names for about in _lines(folder / f"{name}.json")}
     return list(found.values())
@@ -89,7 +84,6 @@ class Described(Backend):
 
     Args:
         schemas: in the form of OpenAI's ``tools`` parameter; never changed.
-        state: at the start.
     """
 
     def __init__(self, schemas: Sequence[Mapping[str, Any]], state: dict[str, Any] | None = None):

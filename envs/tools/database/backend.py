@@ -50,7 +50,6 @@ def make_firm(rng: random.Random, size: int) -> Firm:
     """A database of people and what they work on.
 
     Args:
-        rng: source of the draws.
         size: staff; there is half as many projects, and a team for every five.
     """
     staffed = {"teams": _teams(rng, max(3, size // 5))}

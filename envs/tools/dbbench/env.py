@@ -38,11 +38,7 @@ class DBBenchBackend(SqlBackend):
 
     @tool
     def execute_sql(self, query: str) -> str:
-        """Execute one SQL statement in the database and see its result.
-
-        Args:
-            query: the statement.
-        """
+        """Execute one SQL statement in the database and see its result."""
         self._going_on()
         shown = str([tuple(row) for row in self.query(query).rows])
         return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}[TRUNCATED]"
@@ -130,12 +126,7 @@ def kind_of(row: Mapping[str, Any]) -> str:
 
 
 def hash_of(row: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
-    """The hash of a task's table in a state.
-
-    Args:
-        row: the task.
-        data: a backend's.
-    """
+    """The hash of a task's table in a state."""
     table = data["tables"].get(row["table"]["table_name"], {"rows": {}})
     columns = [column["name"] for column in row["table"]["table_info"]["columns"]]
     return table_hash(columns, list(table["rows"].values()))

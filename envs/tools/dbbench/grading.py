@@ -19,7 +19,6 @@ def answer_is_right(given: Any, label: Any) -> bool:
 
     Args:
         given: a text, or a list of texts and numbers.
-        label: the same.
     """
     ours, theirs = cleaned(given), cleaned(label)
     numbers = [[_number(text) for text in texts] for texts in (ours, theirs)]

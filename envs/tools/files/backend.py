@@ -87,7 +87,6 @@ class Tree(World):
         """Write a whole file: a new one, or over an old one.
 
         Args:
-            path: of the file.
             text: all that it is to contain.
         """
         path = _clean(path)
@@ -96,12 +95,7 @@ class Tree(World):
 
     @tool
     def append_line(self, path: str, line: str) -> str:
-        """Add a line at the end of a file.
-
-        Args:
-            path: of the file.
-            line: to add.
-        """
+        """Add a line at the end of a file."""
         path = self._file(path)
         self._write(path, f"{self.files[path]}\n{line}" if self.files[path] else line)
         return f"{path} has one more line"
@@ -111,7 +105,6 @@ class Tree(World):
         """Replace a text that occurs once in a file by another one.
 
         Args:
-            path: of the file.
             old: a part of its text.
             new: what comes in its place.
         """
@@ -167,7 +160,6 @@ def make_tree(rng: random.Random, size: int) -> Tree:
     """A tree of folders and files; no two have the same name.
 
     Args:
-        rng: source of the draws.
         size: files; there is a folder for every four.
     """
     folders = ["/"]

@@ -23,7 +23,6 @@ def filler(rng: random.Random, characters: int) -> str:
     """Sections of a staff handbook, without numbers or names.
 
     Args:
-        rng: source of the draws.
         characters: how long it is, to a sentence; empty for 0.
     """
     if not characters:

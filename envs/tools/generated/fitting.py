@@ -22,7 +22,6 @@ def fitted(world: World, goal: Goal) -> Fitted | None:
 
     Args:
         world: at the start; it stays as it is.
-        goal: to try out.
     """
     twin = world.twin()
     if any(twin.call(name, arguments).failed for name, arguments in goal.calls()):

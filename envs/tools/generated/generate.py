@@ -228,12 +228,7 @@ def plan(goals: Sequence[Goal], questions: Sequence[str] = ()) -> list[Move]:
 
 
 def joined(rng: random.Random, asks: Sequence[str]) -> str:
-    """Requests as one text.
-
-    Args:
-        rng: source of the draws.
-        asks: whole sentences.
-    """
+    """Requests as one text."""
     words = rng.sample(("Also: ", "Then: ", "One more thing: ", "Besides: ", "And: "), 5)
     return "\n".join([asks[0], *(f"{words[n % 5]}{ask}" for n, ask in enumerate(asks[1:]))])
 

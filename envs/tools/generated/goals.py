@@ -44,7 +44,6 @@ class World(Distractions):
 
         Args:
             table: the part of the state.
-            field: of the records.
             text: as an agent wrote it.
         """
         words = text.lower().split()
@@ -76,7 +75,6 @@ def column(table: str, field: str) -> Callable[[Mapping[str, Any]], list[object]
 
     Args:
         table: the part of the state.
-        field: of its records.
     """
     return lambda state: [one[field] for one in state[table].values()]
 
@@ -159,6 +157,5 @@ class Draw:
 
         Args:
             forms: with the names of values in braces.
-            values: to fill in.
         """
         return self.rng.choice(forms).format(**values)

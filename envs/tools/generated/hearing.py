@@ -18,7 +18,6 @@ def mentions(text: str, answer: str) -> bool:
     """Whether a text has an answer as a word of its own; numbers may have commas, and be rounded to a cent.
 
     Args:
-        text: a message.
         answer: a word, a phrase or a number.
     """
     text, answer = text.lower(), answer.lower()
@@ -32,7 +31,6 @@ def guesses(text: str, rivals: Iterable[object], known: Iterable[str]) -> bool:
     """Whether a text names something else that could be the answer.
 
     Args:
-        text: a message.
         rivals: what could be taken for the answer.
         known: texts that the message may repeat: the request and the right answers.
     """

@@ -38,7 +38,6 @@ def register_suite(
 
     Args:
         name: such as ``Shop``.
-        entry_point: of its class.
         variants: for the end of each id, arguments of the constructor.
         nondeterministic: whether actions can reach the time or chance.
     """

@@ -54,12 +54,7 @@ SYLLABLES = _split("""
 
 
 def people(rng: random.Random, count: int) -> list[str]:
-    """Different full names.
-
-    Args:
-        rng: source of the draws.
-        count: how many.
-    """
+    """Different full names."""
     drawn = rng.sample(range(len(FIRST) * len(LAST)), count)
     return [f"{FIRST[n % len(FIRST)]} {LAST[n // len(FIRST)]}" for n in drawn]
 
@@ -68,10 +63,7 @@ def pairs(rng: random.Random, first: tuple[str, ...], second: tuple[str, ...], c
     """Different pairs of words.
 
     Args:
-        rng: source of the draws.
-        first: the first words.
         second: the second words.
-        count: how many.
     """
     drawn = rng.sample(range(len(first) * len(second)), count)
     return [f"{first[n % len(first)]} {second[n // len(first)]}" for n in drawn]
@@ -98,22 +90,12 @@ def address(rng: random.Random) -> str:
 
 
 def code(rng: random.Random, length: int = 6) -> str:
-    """Capitals and digits that cannot be guessed or mixed up.
-
-    Args:
-        rng: source of the draws.
-        length: characters.
-    """
+    """Capitals and digits that cannot be guessed or mixed up."""
     return "".join(rng.choice("ABCDEFGHJKLMNPQRSTUVWXYZ23456789") for _ in range(length))
 
 
 def name(rng: random.Random, syllables: int = 3) -> str:
-    """An invented name.
-
-    Args:
-        rng: source of the draws.
-        syllables: its length.
-    """
+    """An invented name."""
     return "".join(rng.choice(SYLLABLES) for _ in range(syllables)).capitalize()
 
 
@@ -122,17 +104,10 @@ def day(start: str, days: int) -> str:
 
     Args:
         start: as in 2031-05-14.
-        days: how many.
     """
     return str(datetime.date.fromisoformat(start) + datetime.timedelta(days=days))
 
 
 def ids(rng: random.Random, letter: str, count: int) -> list[str]:
-    """Different ids such as K4821, in no order.
-
-    Args:
-        rng: source of the draws.
-        letter: how they begin.
-        count: how many.
-    """
+    """Different ids such as K4821, in no order."""
     return [f"{letter}{n}" for n in rng.sample(range(1000, 9000), count)]

@@ -13,7 +13,6 @@ def make_office(rng: random.Random, size: int) -> Office:
     """An office with a calendar and an inbox.
 
     Args:
-        rng: source of the draws.
         size: contacts, events and mails together.
     """
     count = max(3, size // 3)

@@ -73,12 +73,7 @@ class Corpus:
     """The other end by document and relation: an id or a value."""
 
     def search(self, query: str, top: int) -> list[str]:
-        """Ids of the documents that match best (BM25, words of the title counting threefold).
-
-        Args:
-            query: words.
-            top: how many at most.
-        """
+        """Ids of the documents that match best (BM25, words of the title counting threefold)."""
         asked = list(dict.fromkeys(_WORD.findall(query.lower())))[:50]
         scores = {key: self._score(key, asked) for key in self._counts}
         found = sorted((key for key in scores if scores[key] > 0), key=lambda key: (-scores[key], key))
@@ -109,12 +104,7 @@ class Corpus:
 
 
 def make_corpus(rng: random.Random, size: int) -> Corpus:
-    """Documents about people, companies and towns.
-
-    Args:
-        rng: source of the draws.
-        size: documents, at least nine.
-    """
+    """Documents about people, companies and towns."""
     size = max(size, 9)
     companies = towns = size // 4
     names = words.people(rng, size - companies - towns)

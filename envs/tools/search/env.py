@@ -20,7 +20,6 @@ class Library(World):
     """A corpus to search; nothing in it changes.
 
     Args:
-        corpus: shared by all copies.
         hops: the least and the most documents that a question takes.
     """
 
@@ -34,7 +33,6 @@ class Library(World):
         """Find documents by words in them; gives ids and titles, the best match first.
 
         Args:
-            query: words.
             top: the most documents, 1 to 10.
         """
         found = self.corpus.search(query, top)

@@ -57,7 +57,6 @@ class Sheet(World):
         """Write a cell; an empty text empties it.
 
         Args:
-            column: its letter.
             row: from 1.
             content: a number, a text or a formula.
         """
@@ -93,7 +92,6 @@ class Sheet(World):
         """The rows whose cell in a column has exactly this value.
 
         Args:
-            column: a letter.
             text: the whole value, as it is shown.
         """
         values = Evaluation(self.cells)
@@ -152,7 +150,6 @@ class Sheet(World):
 
         Args:
             column: a letter, A to D.
-            descending: the highest first.
         """
         values, last = Evaluation(self.cells), self.last_row()
         keys = {row: values.shown(column, row) for row in range(2, last + 1)}
@@ -194,13 +191,7 @@ def _content(content: float | str) -> float | str:
 
 
 def make_sheet(rng: random.Random, size: int, kind: type[Sheet] = Sheet) -> Sheet:
-    """A table of items; no two have the same name, units or price.
-
-    Args:
-        rng: source of the draws.
-        size: rows.
-        kind: of sheet.
-    """
+    """A table of items; no two have the same name, units or price."""
     items = words.pairs(rng, words.COLOURS, words.THINGS, size)
     units, prices = rng.sample(range(11, 990), size), rng.sample(range(300, 40_000), size)
     rows = [HEADER, *((items[n], rng.choice(REGIONS), float(units[n]), prices[n] / 100) for n in range(size))]

@@ -43,7 +43,6 @@ def shifted(formula: str, rows: int) -> str:
     """A formula with its references moved down; those with a ``$`` before the row stay.
 
     Args:
-        formula: begins with "=".
         rows: how far; up where negative.
     """
 
@@ -95,7 +94,6 @@ class Evaluation:
         """The value of a cell: empty text where there is nothing, None where there is an error.
 
         Args:
-            column: its letter.
             row: from 1.
         """
         try:

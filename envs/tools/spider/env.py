@@ -46,7 +46,6 @@ class SpiderBackend(SqlBackend):
 
     Args:
         stored: the database at the start.
-        gold: what is wanted.
         ordered: whether the order of rows counts.
         strict: see :class:`~rollenv.envs.tools.sql.mysql.MySql`.
     """
@@ -57,11 +56,7 @@ class SpiderBackend(SqlBackend):
 
     @tool
     def execute_sql(self, query: str) -> str:
-        """Execute one SQL statement in the database and see its result.
-
-        Args:
-            query: the statement.
-        """
+        """Execute one SQL statement in the database and see its result."""
         self._going_on()
         self.state |= {"score": 0.0, "match": False}
         result = self.query(query)
@@ -159,12 +154,7 @@ class SpiderEnv(ToolEnv):
 
 
 def execution_match(rows: Sequence[str], gold: Gold) -> bool:
-    """Whether the rows are the gold query's, in its order if it has one.
-
-    Args:
-        rows: as texts.
-        gold: what is wanted.
-    """
+    """Whether the rows are the gold query's, in its order if it has one."""
     if "order by" in gold.query.lower():
         return list(rows) == list(gold.rows)
     return Counter(rows) == Counter(gold.rows)
@@ -186,7 +176,6 @@ def questions(path: Path, dump: Path, empty: bool) -> Sequence[Mapping[str, Any]
 
     Args:
         path: of ``ic_spider_dev.json``.
-        dump: of the databases.
         empty: also those over databases without any rows.
     """
     stored = databases(dump)

@@ -37,12 +37,7 @@ def _of(rows: Sequence[str], common: Counter[str]) -> list[str]:
 
 
 def kendall_tau(first: Sequence[str], second: Sequence[str]) -> float:
-    """Kendall's tau-b of the values of two lists, position by position; nan where one has a single value.
-
-    Args:
-        first: values.
-        second: as many values.
-    """
+    """Kendall's tau-b of the values of two lists, position by position; nan where one has a single value."""
     pairs = sorted(zip(first, second, strict=True))
     total = len(pairs) * (len(pairs) - 1) // 2
     ties_first, ties_second = _ties(sorted(first)), _ties(sorted(second))

@@ -14,7 +14,6 @@ def row_texts(result: Result, query: str, floats: Collection[str] = ()) -> list[
     """A text for each row of a result; equal rows of MySQL have equal texts.
 
     Args:
-        result: of a query.
         query: that it is of; its sums and averages of whole numbers are decimals.
         floats: the names, in lower case, of columns of floating point numbers and of texts.
     """

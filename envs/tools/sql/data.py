@@ -25,7 +25,6 @@ def table_image(
     """The image of a database with one table.
 
     Args:
-        name: of the table.
         columns: their names and what follows in their definition, such as ``TEXT``.
         rows: a value for each column.
         prepare: adds the collations that the columns name.
@@ -41,12 +40,7 @@ def table_image(
 
 
 def random_query(image: bytes, rng: random.Random) -> str:
-    """A query that looks at a table.
-
-    Args:
-        image: of the database.
-        rng: source of the draws.
-    """
+    """A query that looks at a table."""
     tables = columns_of(image)
     if not tables:
         return "SELECT 1"

@@ -119,7 +119,6 @@ class Database:
         """Carry out one statement, all of it or nothing.
 
         Args:
-            query: SQL, from anyone.
             values: for the question marks in it.
 
         Raises:
@@ -197,7 +196,6 @@ class SqlBackend(Backend):
 
     Args:
         database: the backend owns it from now on.
-        state: of a subclass.
     """
 
     def __init__(self, database: Database, state: dict[str, Any] | None = None):
@@ -208,7 +206,6 @@ class SqlBackend(Backend):
         """Carry out one statement.
 
         Args:
-            query: SQL, from anyone.
             values: for the question marks in it.
 
         Raises:

@@ -21,7 +21,6 @@ def add_functions(connection: sqlite3.Connection, helper: sqlite3.Connection, ch
     """Replace functions of a connection.
 
     Args:
-        connection: open.
         helper: another one, with functions as they were; it has to stay open as long.
         charge: called with steps of the virtual machine that a call is worth.
     """
@@ -85,7 +84,6 @@ def matches(pattern: str, text: str, escape: str | None = None) -> bool:
     """``LIKE``: ``%`` stands for any characters, ``_`` for one; upper and lower case are the same.
 
     Args:
-        pattern: with wildcards.
         text: all of it has to match.
         escape: the character before a wildcard that stands for itself.
     """

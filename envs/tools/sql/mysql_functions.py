@@ -39,7 +39,6 @@ def prepare(connection: sqlite3.Connection, charge: Callable[[int], None]) -> No
     """Add MySQL's functions and collations to a connection.
 
     Args:
-        connection: open.
         charge: called with steps of the virtual machine that a call is worth.
     """
 

@@ -15,7 +15,6 @@ def with_groups(found: Sequence[Token], tables: Tables) -> list[Token]:
     """A query in which groups are as in MySQL.
 
     Args:
-        found: the query.
         tables: by name, all in lower case.
     """
     out = list(found)

@@ -45,7 +45,6 @@ def complaint(query: str, tables: Tables) -> str:
     """What MySQL would say against a SELECT; empty if nothing of what is checked here.
 
     Args:
-        query: one statement.
         tables: by name, all in lower case.
     """
     if len(query) > 20_000:
@@ -226,7 +225,6 @@ def cached_complaint(query: str, tables: tuple[tuple[str, Table], ...]) -> str:
     """:func:`complaint`, remembered.
 
     Args:
-        query: one statement.
         tables: names and tables, in order.
     """
     return complaint(query, dict(tables))

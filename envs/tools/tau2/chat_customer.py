@@ -32,7 +32,6 @@ class ChatCustomer(User):
     """Asks an endpoint what the customer says; :attr:`told` has the conversation.
 
     Args:
-        instructions: of the task.
         model: as the endpoint knows it.
         base_url: what ``/chat/completions`` is appended to. The key is taken from ``OPENAI_API_KEY``, if it is set.
         patience: seconds for one try; there are three.

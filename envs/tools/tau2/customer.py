@@ -63,11 +63,7 @@ class Customer(User):
         return f"Hello. {self.parts['reason_for_call']}."
 
     def reply(self, message: str) -> Said:
-        """Answer a message of the agent.
-
-        Args:
-            message: without its calls.
-        """
+        """Answer a message of the agent."""
         text = message.lower()
         if TRANSFERRED in text:
             return Said("", ends=True)

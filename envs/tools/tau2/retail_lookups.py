@@ -11,11 +11,7 @@ from rollenv.tools.calculator import evaluate
 
 
 class RetailLookups(StoreBackend):
-    """A shop's products, users and orders, to look at.
-
-    Args:
-        tables: shared by all backends.
-    """
+    """A shop's products, users and orders, to look at."""
 
     def __init__(self, tables: Tables):
         super().__init__(tables)
@@ -25,11 +21,7 @@ class RetailLookups(StoreBackend):
 
     @tool
     def find_user_id_by_email(self, email: str) -> str:
-        """Find the id of a user by email.
-
-        Args:
-            email: such as 'something@example.com'.
-        """
+        """Find the id of a user by email."""
         wanted = email.casefold()
         return self._find(lambda user: user["email"].casefold() == wanted)
 
@@ -38,8 +30,6 @@ class RetailLookups(StoreBackend):
         """Find the id of a user by name and zip code, where the email is not known or not found.
 
         Args:
-            first_name: such as 'John'.
-            last_name: such as 'Doe'.
             zip: such as '12345'.
         """
         wanted = (first_name.casefold(), last_name.casefold(), zip)

@@ -29,10 +29,6 @@ class StoreBackend(Backend):
     def record(self, table: str, key: str) -> Record:
         """A record to read.
 
-        Args:
-            table: its name.
-            key: of the record.
-
         Raises:
             ToolError: there is none.
         """
@@ -44,10 +40,6 @@ class StoreBackend(Backend):
 
     def own(self, table: str, key: str) -> Record:
         """A record to change: the episode's own copy.
-
-        Args:
-            table: its name.
-            key: of the record.
 
         Raises:
             ToolError: there is none.

@@ -19,13 +19,7 @@ MOST = 5
 
 
 def has(row: Row, column: str, text: str) -> bool:
-    """Whether a field contains a text, upper and lower case being the same.
-
-    Args:
-        row: of a table.
-        column: of the field.
-        text: to look for.
-    """
+    """Whether a field contains a text, upper and lower case being the same."""
     return text.lower() in (row[column] or "").lower()
 
 

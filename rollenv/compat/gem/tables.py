@@ -86,7 +86,6 @@ def as_dataset(rows: Rows, change: _RowFunction | None = None, **map_arguments: 
     """The rows as a ``datasets.Dataset``, or as a :class:`Table` where that cannot be.
 
     Args:
-        rows: of the data set.
         change: makes of a row the one that is shown. Equal changes of the same rows are made once.
         map_arguments: for the method ``map`` of a table on disk.
     """

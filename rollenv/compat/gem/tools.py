@@ -169,8 +169,6 @@ class MCPTool(mcp.MCPTool):
     Args:
         config: a URL, or ``{"mcpServers": {...}}``.
         auth: a bearer token, for a URL.
-        headers: for a URL.
-        log_handler, progress_handler, sampling_handler: not supported.
         max_retries, execution_timeout, validate_on_init, num_workers: see :class:`rollenv.tools.mcp.MCPTool`.
         delay_between_retries: accepted; a connection is tried again at once.
 

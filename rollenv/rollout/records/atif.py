@@ -33,8 +33,6 @@ def to_atif(trajectory: Trajectory, *, agent: str = "rollenv", model: str = "", 
     """A trajectory as an ATIF document.
 
     Args:
-        trajectory: to write.
-        agent: name of the agent.
         model: its name, where it is one.
         session: what trajectories of one run have in common.
     """
@@ -170,7 +168,6 @@ def save_atif(trajectory: Trajectory, path: str | Path, **about: str) -> None:
     """Write a trajectory as a JSON file.
 
     Args:
-        trajectory: to write.
         path: of the file; it is overwritten.
         about: see :func:`to_atif`.
 

@@ -66,8 +66,6 @@ class Record:
         """Record successful operations.
 
         Args:
-            operation: its name.
-            seconds: that it took.
             n: how many were carried out together.
         """
         self.counts[operation] += n
@@ -78,12 +76,7 @@ class Record:
         recent.append(seconds)
 
     def failure(self, kind: str, text: str) -> None:
-        """Record a failed operation. A lost worker adds nothing to the streak, because its cause is unknown.
-
-        Args:
-            kind: of failure.
-            text: error message.
-        """
+        """Record a failed operation. A lost worker adds nothing to the streak, because its cause is unknown."""
         now = time.time()
         if not self.reasons:
             self.failing_since = now
@@ -174,10 +167,7 @@ class Health:
         """Record a failed operation.
 
         Args:
-            env_id: the environment.
             worker: name of the worker, or empty if there was none yet.
-            kind: of failure.
-            text: error message.
         """
         self.events.append((time.time(), env_id, worker, kind, text))
         self.env(env_id).failure(kind, text)
@@ -186,12 +176,6 @@ class Health:
 
     def ended(self, env_id: str, worker: str, status: str, error: str = "") -> None:
         """Record the end of an episode.
-
-        Args:
-            env_id: the environment.
-            worker: name of the worker.
-            status: of the trajectory.
-            error: why the episode failed.
 
         Raises:
             EnvUnhealthy: the environment failed too many times in a row.
@@ -220,7 +204,6 @@ class Health:
         """Add what another process recorded.
 
         Args:
-            other: its records.
             place: what the names of its workers begin with here.
         """
         for record in other.envs.values():
@@ -253,12 +236,7 @@ class Health:
         }
 
     def save(self, path: str | Path, workers: Iterable[dict[str, Any]] = ()) -> None:
-        """Write the snapshot as JSON, atomically.
-
-        Args:
-            path: of the file.
-            workers: snapshots of the workers.
-        """
+        """Write the snapshot as JSON, atomically."""
         partial = Path(f"{path}.partial")
         partial.write_text(json.dumps(self.snapshot(workers)) + "\n", encoding="utf-8")
         os.replace(partial, path)

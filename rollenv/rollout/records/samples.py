@@ -72,7 +72,6 @@ def make_samples(
     """Samples of all trajectories, labelled with their group's place and their own, both counted from 0.
 
     Args:
-        groups: what a rollout gave.
         mode: "trajectory" merges turns as far as prompts allow; "step" makes one sample of every turn.
         incomplete: also take trajectories that failed or were cancelled.
 
@@ -139,10 +138,6 @@ def drift(trajectory: Trajectory, samples: Sequence[Sample]) -> int:
 
     A turn counts as present if its prompt and response are a prefix of a sample's tokens, and the turn's number marks
     exactly the response.
-
-    Args:
-        trajectory: as it was played.
-        samples: made from it.
     """
     return sum(not any(_holds(s, i, turn) for s in samples) for i, turn in enumerate(trajectory.turns))
 
@@ -161,7 +156,6 @@ def pack(samples: Sequence[Sample], max_tokens: int | None = None) -> list[Batch
     Samples keep their order inside a batch; none is cut or dropped.
 
     Args:
-        samples: to pack.
         max_tokens: tokens per batch; None puts all samples into one.
 
     Raises:

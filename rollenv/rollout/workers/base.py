@@ -28,7 +28,6 @@ class EnvFailure(RollenvError):
     Args:
         kind: "raised" (it raised), "wrong" (what it returned has the wrong type), "hung" (a deadline passed), "lost"
             (its process or machine is gone) or "differs" (a replay did not give what the first play gave).
-        text: what happened.
         blamed: of "lost": it was this environment that ran when the worker died, as far as one can tell.
     """
 
@@ -61,12 +60,7 @@ def checked(
     """Validate everything that an environment returned.
 
     Args:
-        observation: text.
-        reward: a finite number.
-        terminated: whether the task ended.
         truncated: whether a limit ended the episode.
-        info: a dictionary.
-        state_key: text, or empty.
         view: the rendered state, or empty.
 
     Raises:
@@ -111,12 +105,7 @@ class WorkerEnv(Protocol):
     async def step(self, action: str) -> Seen: ...
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call any other method of the environment. :class:`Unsolvable` is raised unchanged.
-
-        Args:
-            method: name of the method.
-            args: its arguments.
-        """
+        """Call any other method of the environment. :class:`Unsolvable` is raised unchanged."""
         ...
 
     async def overdue(self, failure: EnvFailure) -> EnvFailure:
@@ -142,7 +131,6 @@ class Workers(Protocol):
         """Wait for a free slot for a task's environment, which is made at its first reset.
 
         Args:
-            task: the task.
             views: whether to render after every turn.
             shun: of a worker's name, whether to avoid that worker where there is another one.
             alone: let no other environment share the worker, where workers can be lost.
@@ -165,7 +153,6 @@ def make_env(env_spec: EnvSpec, task: Task) -> Env:
     """Make the environment of a task, with its wrappers; used by every kind of worker.
 
     Args:
-        env_spec: of the task's id.
         task: with constructor arguments, wrappers and options.
 
     Raises:
@@ -212,10 +199,6 @@ class HostedEnv:
 
     def restart(self, seed: int | None, options: dict[str, Any]) -> Seen:
         """Reset with another seed, or none, and other options than the task's.
-
-        Args:
-            seed: of the episode.
-            options: of the reset.
 
         Raises:
             UsageError: there is no such option.
@@ -312,9 +295,7 @@ def failed(env_id: str, what: str, error: BaseException) -> EnvFailure:
     """Convert an exception of an environment to a failure.
 
     Args:
-        env_id: the environment.
         what: the operation that failed.
-        error: the exception.
     """
     if isinstance(error, border.BadValue):
         return EnvFailure("wrong", f"{env_id}: what {what} returned is wrong: {error}")

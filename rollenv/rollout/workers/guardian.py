@@ -43,7 +43,6 @@ def template(requests: socket.socket, parent: int) -> None:
     """Run the template process: every request brings the two sockets of a new worker.
 
     Args:
-        requests: socket for requests.
         parent: process id; the template ends with it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

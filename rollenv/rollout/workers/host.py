@@ -88,7 +88,6 @@ class EnvHost:
 
         Args:
             operation: "reset", "about", "card", "restart", "step", "call" or "close".
-            number: of the environment.
             args: (spec, task, views) for "reset" and "about", which build it on first use; (seed, options) for
                 "restart"; (action,) for "step"; (method, ...) for "call".
         """
@@ -136,8 +135,6 @@ def serve(connection: socket.socket, threads: int, marks: Marks, crash_file: int
     interpreter lock is held, from slow environments.
 
     Args:
-        connection: to the pool.
-        threads: that play environments.
         marks: shared memory that shows which environments are busy.
         crash_file: file descriptor for the traceback of a crash.
     """
@@ -172,8 +169,6 @@ class _Lanes:
     their answers together. Whatever else is asked, and environments that were slow, have a thread for each call.
 
     Args:
-        host: of the environments.
-        line: where answers go.
         threads: that play environments, one more than there are environments.
     """
 
@@ -265,7 +260,6 @@ class _Line:
         """Send answers.
 
         Args:
-            answers: to requests.
             number: of the environment that ran before.
         """
         if not answers:

@@ -114,20 +114,13 @@ def pack_answer(request: int, payload: bytes, seconds: float = 0.0) -> bytes:
     """Pack an answer for sending.
 
     Args:
-        request: number of the request.
-        payload: encoded result.
         seconds: of processor time that it took.
     """
     return ANSWER.pack(len(payload), request, min(int(1e6 * seconds), 2**32 - 1)) + payload
 
 
 def encode(env_id: str, value: Any) -> bytes:
-    """Encode the result of an environment.
-
-    Args:
-        env_id: for error messages.
-        value: to encode.
-    """
+    """Encode the result of an environment."""
     seen = type(value) is Seen
     value = ("seen", *(getattr(value, name) for name in Seen.__slots__)) if seen else ("value", value)
     try:

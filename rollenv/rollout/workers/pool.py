@@ -51,7 +51,6 @@ class Worker(ABC):
     when what watches over it does, and :meth:`over` when it is gone.
 
     Args:
-        pool: what it belongs to.
         place: which of the pool's workers it is.
     """
 
@@ -73,7 +72,6 @@ class Worker(ABC):
 
         Args:
             operation: see :meth:`EnvHost.answer`.
-            number: of the environment.
             args: of the operation.
 
         Returns:
@@ -87,8 +85,6 @@ class Worker(ABC):
         """Send a step.
 
         Args:
-            number: of the environment.
-            action: of the step.
             done: called once with the answer, or with the error.
         """
 
@@ -98,11 +94,7 @@ class Worker(ABC):
         self.ask("step", number, (action,)).add_done_callback(answered)
 
     def computed(self, number: int) -> float:
-        """Seconds of processor time that an environment took since this was last asked, where that is known.
-
-        Args:
-            number: of the environment.
-        """
+        """Seconds of processor time that an environment took since this was last asked, where that is known."""
         return 0.0
 
     @abstractmethod
@@ -127,7 +119,6 @@ class Worker(ABC):
         """Decode an answer once it arrives.
 
         Args:
-            number: of the environment.
             answer: future of the encoded answer.
         """
         result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -164,7 +155,6 @@ class Worker(ABC):
         """Handle the end of the process: fail all open requests.
 
         Args:
-            ended: how it ended.
             blamed: numbers of the environments that were busy.
         """
         self.end(ended)
@@ -197,7 +187,6 @@ class Worker(ABC):
         """Kill the process if it still runs, and let the pool replace it.
 
         Args:
-            why: reason, for error messages.
             how: whether its environments are blamed.
         """
         if not self.death:
@@ -258,7 +247,6 @@ class WorkerPool(ABC):
     episodes on others.
 
     Args:
-        names: of the workers.
         envs_per_worker: how many environments a worker holds at the same time.
         ping_every: seconds between two pings.
         lost_after: a worker that was silent for so many seconds is ended.
@@ -294,7 +282,6 @@ class WorkerPool(ABC):
         """As :meth:`.base.Workers.open` has it; ``views`` may be "board", too.
 
         Args:
-            task: the task.
             views: whether to render after every turn, and how.
             shun: of a worker's name, whether to avoid that worker where there is another one.
             alone: let no other environment share the worker.
@@ -504,7 +491,6 @@ class PooledEnv:
 
         Args:
             seed: of the episode; None continues the random stream.
-            options: of the reset.
         """
         seen: Seen = await self._ask("restart", seed, options)
         return seen
@@ -517,7 +503,6 @@ class PooledEnv:
         """Send a step.
 
         Args:
-            action: of the step.
             done: called once with the :class:`Seen`, or with the error.
         """
         if self._worker.death:

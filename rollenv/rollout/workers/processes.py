@@ -171,9 +171,7 @@ class Link:
     """The connections to a worker process and to its guardian, in an event loop.
 
     Args:
-        templates: starts it.
         alive: where the connection to the guardian is kept while it is there.
-        threads: of the worker.
         heard: called with an empty text when the worker answers, with its state when the guardian does.
         over: called once, when both are gone, with what it ended with and who is to blame.
     """
@@ -205,7 +203,6 @@ class Link:
 
         Args:
             operation: see :meth:`EnvHost.answer`.
-            number: of the environment.
             args: of the operation.
 
         Raises:
@@ -225,7 +222,6 @@ class Link:
 
         Args:
             operation: see :meth:`EnvHost.answer`.
-            number: of the environment.
             args: of the operation.
             answered: called with the answer, unless the process ends first.
 

@@ -31,7 +31,6 @@ class RayWorkers(WorkerPool):
     An actor that is lost, with its node or alone, is started again wherever the cluster has room.
 
     Args:
-        actors: how many.
         envs_per_actor: how many environments an actor holds at the same time, each in its own thread, in a process
             that the actor starts.
         actor_options: for ``ray.remote``: ``num_cpus``, ``resources``, ``scheduling_strategy`` ("SPREAD" by default:

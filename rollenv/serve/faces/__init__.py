@@ -21,7 +21,6 @@ def routes(name: str, server: Server) -> list[BaseRoute]:
 
     Args:
         name: one of :data:`FACES`.
-        server: that it belongs to.
 
     Raises:
         UsageError: there is no such face.

@@ -69,8 +69,6 @@ class Play:
     """A client's session.
 
     Args:
-        owner: whose it is.
-        env_id: of its environment.
         task: "seed", and "index" where tasks are numbered.
     """
 
@@ -82,10 +80,6 @@ class Play:
 
     async def begun(self, server: Server, name: str) -> Session:
         """Open the session and begin its task, or wait for whoever does already.
-
-        Args:
-            server: where.
-            name: of the session.
 
         Raises:
             SessionGone: it was ended meanwhile.
@@ -113,11 +107,6 @@ class Play:
 
     def call(self, session: Session, name: str, given: dict[str, Any]) -> str:
         """Start a call, which goes on if its client does not wait for it.
-
-        Args:
-            session: whose environment is called.
-            name: of the tool.
-            given: to the tool.
 
         Returns:
             The name of the call.
@@ -210,11 +199,7 @@ _Handler = Callable[[Client, Request], Awaitable[Response]]
 
 
 class _Face:
-    """What the routes lead to.
-
-    Args:
-        server: whose sessions are played.
-    """
+    """What the routes lead to."""
 
     def __init__(self, server: Server):
         self.server = server
@@ -222,13 +207,7 @@ class _Face:
         self._rows: dict[str, int] = {}
 
     def route(self, path: str, verb: str, handler: _Handler) -> Route:
-        """A route whose refusals the client understands.
-
-        Args:
-            path: of the route.
-            verb: of HTTP.
-            handler: what it leads to.
-        """
+        """A route whose refusals the client understands."""
 
         async def answered(request: Request) -> Response:
             try:

@@ -33,10 +33,6 @@ class PhoneCustomer(Customer):
     A function is asked for by its name or in plain words ("please turn off airplane mode"). After a message that asks
     for nothing the customer looks whether the phone works now. If it does, they leave, else they say so, and leave
     when that has happened twice. A transfer ends the conversation.
-
-    Args:
-        instructions: of the task.
-        backend: has the phone.
     """
 
     def __init__(self, instructions: Mapping[str, Any], backend: Settings):
@@ -46,11 +42,7 @@ class PhoneCustomer(Customer):
         self.aim = next((check, works) for word, check, works in _AIMS if word in reason)
 
     def reply(self, message: str) -> Said:
-        """Answer a message of the agent.
-
-        Args:
-            message: without its calls.
-        """
+        """Answer a message of the agent."""
         text = message.lower()
         if TRANSFERRED in text or self.backend.state["transferred"]:
             return Said("", ends=True)

@@ -44,9 +44,7 @@ class Records(Backend):
         """A line or a bill of a customer.
 
         Args:
-            customer_id: whose it is.
             table: ``line`` or ``bill``.
-            key: its id.
 
         Raises:
             ToolError: there is none.
@@ -73,7 +71,6 @@ class Records(Backend):
         """The bills of a customer that have a status.
 
         Args:
-            customer: the record.
             status: such as ``Overdue``.
         """
         bills = [self.record(key) for key in customer["bill_ids"]]

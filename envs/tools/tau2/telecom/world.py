@@ -45,7 +45,6 @@ def backend_of(folder: Path, key: int) -> TelecomBackend:
     """The company and the phone at the start of a task.
 
     Args:
-        folder: of the files.
         key: the number of the task.
     """
     return _start(folder, key).twin()
@@ -64,7 +63,6 @@ def goal_of(folder: Path, key: int) -> Mapping[str, Any]:
     """The state after the published actions of a task; never changed.
 
     Args:
-        folder: of the files.
         key: the number of the task.
     """
     backend = backend_of(folder, key)
@@ -118,12 +116,7 @@ def _suspend(backend: TelecomBackend, customer_id: str, line_id: str, new_bill_i
 
 
 def checks_of(backend: TelecomBackend, row: Row) -> list[bool]:
-    """For each thing that a task wants at its end, whether it is so.
-
-    Args:
-        backend: as it is now.
-        row: the task.
-    """
+    """For each thing that a task wants at its end, whether it is so."""
     wanted = row["evaluation_criteria"]
     held = [
         _holds(backend, each["func_name"], each["arguments"]) == each["assert_value"]

@@ -63,11 +63,7 @@ class Kept:
 
 
 class Face:
-    """What the routes lead to.
-
-    Args:
-        server: whose sandboxes are used.
-    """
+    """What the routes lead to."""
 
     def __init__(self, server: Server):
         self.server, self.boxes = server, server.boxes
@@ -86,11 +82,7 @@ class Face:
         return client
 
     def key_of(self, name: str) -> str:
-        """The key of a sandbox, with which all but its end and its time can be asked for.
-
-        Args:
-            name: of the sandbox.
-        """
+        """The key of a sandbox, with which all but its end and its time can be asked for."""
         return hmac.new(self._secret, name.encode(), hashlib.sha256).hexdigest()
 
     def box(self, request: Request) -> Box:
@@ -127,8 +119,6 @@ class Face:
         """Do something with a sandbox, in a thread, as soon as there is room. It keeps its place to its end.
 
         Args:
-            box: the sandbox.
-            work: called with it.
             also: something else that has to have room.
 
         Raises:
@@ -194,9 +184,7 @@ class Face:
         """A route whose errors are told as E2B tells them.
 
         Args:
-            method: of HTTP.
             path: below :data:`PREFIX`.
-            handler: of requests.
             inside: whether it is asked of a sandbox, and not of the service.
         """
 
@@ -215,7 +203,6 @@ def failure(error: RollenvError, inside: bool) -> Response:
     """An error as E2B's clients expect it.
 
     Args:
-        error: what went wrong.
         inside: whether something was asked of a sandbox. One that does not run has no server of its own: 502.
     """
     status, text = status_of(error), str(error)
@@ -243,7 +230,6 @@ def texts(value: Any, what: str) -> dict[str, str]:
     """An object of texts; missing ones are empty.
 
     Args:
-        value: from a request.
         what: it is, for the message.
 
     Raises:
@@ -260,7 +246,6 @@ def variables(value: Any, what: str) -> dict[str, str]:
     """Environment variables.
 
     Args:
-        value: from a request.
         what: they are, for the message.
 
     Raises:

@@ -70,11 +70,7 @@ class Running:
                 handle.send_stdin(b"", close=True)
 
     def follow(self, ended: Callable[[], None]) -> None:
-        """Wait for its end and tell it, in a thread.
-
-        Args:
-            ended: called then.
-        """
+        """Wait for its end and tell it, in a thread."""
         begun = time.monotonic()
         try:
             assert self.handle is not None
@@ -95,7 +91,6 @@ class Running:
         """Write to its input, in a thread.
 
         Args:
-            data: to write.
             close: whether that is the end of it.
         """
         if isinstance(self.handle, Terminal):

@@ -79,8 +79,6 @@ def unary(face: Face, name: str, method: Unary) -> Route:
 
     Args:
         face: whose sandboxes it is for.
-        name: "SERVICE/METHOD".
-        method: that answers.
     """
 
     async def answer(request: Request) -> Response:
@@ -103,8 +101,6 @@ def server_stream(face: Face, name: str, method: Stream) -> Route:
 
     Args:
         face: whose sandboxes it is for.
-        name: "SERVICE/METHOD".
-        method: that answers.
     """
 
     async def answers(box: Box, request: Request) -> AsyncGenerator[bytes, None]:
@@ -135,8 +131,6 @@ def client_stream(face: Face, name: str, method: Callable[[Box, AsyncIterator[Me
 
     Args:
         face: whose sandboxes it is for.
-        name: "SERVICE/METHOD".
-        method: that answers.
     """
 
     async def answer(request: Request) -> Response:
@@ -157,7 +151,6 @@ async def followed(feed: Feed, request: Request, seconds: float | None) -> Async
     """The events of a feed until it says None; and None, so that the client hears something, after silence.
 
     Args:
-        feed: of events.
         request: that may say how long silence may be.
         seconds: until the stream ends; None for no end.
 
@@ -200,7 +193,6 @@ def envelope(message: Message, flags: int = 0) -> bytes:
     """A message in a stream.
 
     Args:
-        message: to send.
         flags: 2 for the last one.
     """
     data = json.dumps(message, separators=(",", ":")).encode()
@@ -250,9 +242,7 @@ def number_of(value: Any, what: str, most: int) -> int:
     """A number in a message; JSON may have it as a text.
 
     Args:
-        value: from the message.
         what: it is, for the message of an error.
-        most: that it may be.
 
     Raises:
         UsageError: it is none.
@@ -268,7 +258,6 @@ def object_of(value: Any, what: str) -> Message:
     """A message in a message; empty if it is missing.
 
     Args:
-        value: from the message.
         what: it is, for the message of an error.
 
     Raises:

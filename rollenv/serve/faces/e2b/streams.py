@@ -26,11 +26,7 @@ class TooSlow(RollenvError):
 
 
 class Feed:
-    """Events from threads for one client, which may read slower than they come: then what makes them waits.
-
-    Args:
-        sandbox: where they come from.
-    """
+    """Events from threads for one client, which may read slower than they come: then what makes them waits."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -63,9 +59,6 @@ class Feed:
     async def get(self, seconds: float) -> Any:
         """The next event.
 
-        Args:
-            seconds: to wait for it.
-
         Raises:
             TimeoutError: there was none.
             TooSlow: some were lost.
@@ -89,7 +82,6 @@ class Streamed(Response):
 
     Args:
         pieces: of the body; when it raises :class:`RollenvError`, the connection ends without an end of the body.
-        media_type: of the body.
         held: what is closed at the end.
     """
 
@@ -128,8 +120,6 @@ def seconds_of(request: Request, name: str, usual: float) -> float:
     """A header with a time.
 
     Args:
-        request: that may have it.
-        name: of the header.
         usual: seconds without it, or where it makes no sense.
     """
     text = request.headers.get(name, "")

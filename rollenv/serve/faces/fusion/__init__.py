@@ -79,11 +79,7 @@ def routes(server: Server) -> list[BaseRoute]:
 
 
 class _Face:
-    """What the routes lead to.
-
-    Args:
-        server: whose sandboxes are used.
-    """
+    """What the routes lead to."""
 
     def __init__(self, server: Server):
         self.server, self.boxes = server, server.boxes
@@ -94,7 +90,6 @@ class _Face:
         """A handler of requests.
 
         Args:
-            model: of the body.
             call: called with (owner, body); returns the answer.
         """
 
@@ -112,12 +107,7 @@ class _Face:
         return handle
 
     async def run_code(self, owner: str, asked: Program) -> dict[str, Any]:
-        """Run a program in its own sandbox; a plain one of Python in a warm one.
-
-        Args:
-            owner: who asks.
-            asked: the program.
-        """
+        """Run a program in its own sandbox; a plain one of Python in a warm one."""
         language, files = LANGUAGES.get(asked.language), asked.contents()
         if language is None:
             names = ", ".join(LANGUAGES)
@@ -134,12 +124,7 @@ class _Face:
             return broken(str(error))
 
     async def run_jupyter(self, owner: str, asked: Notebook) -> dict[str, Any]:
-        """Run cells one after another in a fresh interpreter.
-
-        Args:
-            owner: who asks.
-            asked: the cells.
-        """
+        """Run cells one after another in a fresh interpreter."""
         files = asked.contents()
         try:
             async with self.boxes.brief(owner) as sandbox:
@@ -159,7 +144,6 @@ class _Face:
         """Grade a model's reply.
 
         Args:
-            owner: who asks.
             asked: the reply, and the data set with the row, or the row itself.
 
         Raises:
@@ -195,7 +179,6 @@ class _Face:
         """The questions of a data set.
 
         Args:
-            owner: who asks.
             asked: the data set and which of its rows.
         """
 
@@ -205,18 +188,12 @@ class _Face:
         """The question of a row.
 
         Args:
-            owner: who asks.
             asked: the data set and the row.
         """
         return await self._in_thread(owner, lambda: rows.prompt(asked))
 
     async def list_ids(self, owner: str, asked: Rows) -> list[int | str]:
-        """The ids of the rows of a data set.
-
-        Args:
-            owner: who asks.
-            asked: the data set.
-        """
+        """The ids of the rows of a data set."""
         return await self._in_thread(owner, lambda: rows.ids(asked)[asked.offset : asked.offset + asked.limit])
 
     # -- inside --------------------------------------------------------------------------------------------------------

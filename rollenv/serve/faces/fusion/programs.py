@@ -43,10 +43,6 @@ _LARGEST_CELLS = 32 << 20
 async def write_files(sandbox: AsyncSandbox, files: Mapping[str, bytes]) -> None:
     """Write the files of a request.
 
-    Args:
-        sandbox: where.
-        files: by path.
-
     Raises:
         UsageError: they cannot be written.
     """
@@ -61,10 +57,7 @@ async def run_words(sandbox: AsyncSandbox, words: list[str], stdin: str, seconds
     """Run a program.
 
     Args:
-        sandbox: where.
         words: the program and its arguments.
-        stdin: what it reads.
-        seconds: that it may take.
     """
     done = await sandbox.commands.run(words, stdin=stdin, timeout=seconds)
     kind = done.error.name if done.error else ""
@@ -74,12 +67,7 @@ async def run_words(sandbox: AsyncSandbox, words: list[str], stdin: str, seconds
 
 
 def outcome(ran: RunResult | None, compiled: RunResult | None = None) -> dict[str, Any]:
-    """The answer to ``run_code``.
-
-    Args:
-        ran: how the program ended.
-        compiled: how compiling it did.
-    """
+    """The answer to ``run_code``."""
     results = [None if one is None else _told(one) for one in (compiled, ran)]
     success = all(one is None or one["return_code"] == 0 for one in results)
     told: dict[str, Any] = {"status": "Success" if success else "Failed", "message": ""}
@@ -109,8 +97,6 @@ async def run_cells(sandbox: AsyncSandbox, asked: Notebook, total: float) -> tup
     """Run cells one after another.
 
     Args:
-        sandbox: where.
-        asked: the cells.
         total: seconds for all of them.
 
     Returns:

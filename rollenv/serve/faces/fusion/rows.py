@@ -23,7 +23,6 @@ def task(asked: OneRow, **settings: Any) -> tuple[CodeEnv, str]:
 
     Args:
         asked: the data set and the row.
-        settings: of the environment.
 
     Returns:
         (the environment, its question).

@@ -29,11 +29,7 @@ with extra("serve", "The MCP face"):
 
 
 class Door:
-    """Takes requests for all MCP sessions.
-
-    Args:
-        server: that it belongs to.
-    """
+    """Takes requests for all MCP sessions."""
 
     def __init__(self, server: Server):
         self.server = server

@@ -42,7 +42,6 @@ class Talk:
     """An MCP session.
 
     Args:
-        held: what its client opens.
         left: called when it has ended.
     """
 
@@ -70,12 +69,6 @@ class Talk:
 
         A request waits for the end of one with the same id: the transport would mix up their answers, and a client
         may have read the answer to the first a moment before that request is over here.
-
-        Args:
-            scope: of the request.
-            receive: its body.
-            send: the answer.
-            body: the same, whole.
 
         Raises:
             ServerFull: too many others run.

@@ -70,8 +70,6 @@ class Held:
     """What the client of an MCP session has opened.
 
     Args:
-        server: where.
-        client: who it is.
         env_id: of the only environment, where there is one.
     """
 

@@ -47,11 +47,7 @@ def routes(server: Server) -> list[BaseRoute]:
 
 
 class _Face:
-    """What the routes lead to.
-
-    Args:
-        server: whose sessions are played.
-    """
+    """What the routes lead to."""
 
     def __init__(self, server: Server):
         self.server = server

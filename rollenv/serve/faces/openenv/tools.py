@@ -33,8 +33,6 @@ async def answer(
     """Answer a request of JSON-RPC.
 
     Args:
-        asked: the request.
-        methods: that there are.
         result: called with the method and its parameters.
     """
     number, method, given = asked.get("id"), asked.get("method"), asked.get("params")
@@ -50,24 +48,12 @@ async def answer(
 
 
 def refusal(number: Any, code: int, message: str) -> dict[str, Any]:
-    """The answer to a request of JSON-RPC that fails.
-
-    Args:
-        number: of the request.
-        code: of the error.
-        message: why.
-    """
+    """The answer to a request of JSON-RPC that fails."""
     return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
 
 
 async def told(play: Play, method: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The result of one of :data:`METHODS`.
-
-    Args:
-        play: whose environment is meant.
-        method: one of them.
-        given: its parameters.
-    """
+    """The result of one of :data:`METHODS`."""
     if method == "tools/list":
         return {"tools": TOOLS}
     found = await _called(play, given.get("name"), given.get("arguments") or {})
@@ -75,12 +61,7 @@ async def told(play: Play, method: str, given: dict[str, Any]) -> dict[str, Any]
 
 
 async def act(play: Play, data: dict[str, Any]) -> dict[str, Any]:
-    """What a step with one of :data:`ACTIONS` returns. A call that fails is told in the observation.
-
-    Args:
-        play: whose environment is meant.
-        data: the action.
-    """
+    """What a step with one of :data:`ACTIONS` returns. A call that fails is told in the observation."""
     if data["type"] == "list_tools":
         tools = [{**tool, "input_schema": tool["inputSchema"]} for tool in TOOLS]
         return {"observation": {"tools": tools}, "reward": None, "done": False, "metadata": {}}

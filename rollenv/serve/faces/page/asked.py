@@ -30,10 +30,6 @@ class Asked:
     def text(self, name: str, most: int = 1000) -> str:
         """A text.
 
-        Args:
-            name: of the text.
-            most: characters.
-
         Raises:
             UsageError: it is missing, no text, or too long.
         """

@@ -56,13 +56,7 @@ class Catalogue:
             return told | {"about": cards.summary(env_spec), "problem": str(error)}
 
     async def reader(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> Reader:
-        """How what a person types becomes an action.
-
-        Args:
-            owner: who asks.
-            env_id: of the environment.
-            kwargs: its arguments.
-        """
+        """How what a person types becomes an action."""
         try:
             told = await self.example(owner, env_id, kwargs)
         except RollenvError:  # it can be played nevertheless
@@ -71,11 +65,6 @@ class Catalogue:
 
     async def example(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
         """What a worker tells of an environment. Who asks for the same meanwhile waits for the same answer.
-
-        Args:
-            owner: whose session it is.
-            env_id: of the environment.
-            kwargs: its arguments.
 
         Raises:
             EnvBroke: the environment failed.

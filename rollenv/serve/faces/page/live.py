@@ -51,11 +51,7 @@ class _Watched:
 
 
 class Live:
-    """What is seen of sessions, whichever face opened them. Their names, which are secret, are not among it.
-
-    Args:
-        core: the server's sessions.
-    """
+    """What is seen of sessions, whichever face opened them. Their names, which are secret, are not among it."""
 
     def __init__(self, core: Sessions):
         self._core = core

@@ -31,7 +31,6 @@ class Plays:
     """What the page asks for while somebody plays.
 
     Args:
-        core: the server's sessions.
         catalogue: knows how actions are written.
     """
 
@@ -153,7 +152,6 @@ class _Lines(StreamingResponse):
     """Lines whose source ends when nobody reads them any more.
 
     Args:
-        lines: their source.
         end: called at the end, also if the client left before the first line.
     """
 

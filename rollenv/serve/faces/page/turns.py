@@ -23,8 +23,6 @@ def turn_of(method: str, args: list[Any], answer: list[Any]) -> dict[str, Any]:
     """A turn.
 
     Args:
-        method: "reset" or "step".
-        args: of the call.
         answer: to it, see :meth:`rollenv.serve.session.Session.call`.
     """
     if method == "reset":

@@ -100,11 +100,7 @@ def routes(server: Server) -> list[BaseRoute]:
 
 
 class _Face:
-    """What the routes lead to.
-
-    Args:
-        server: whose sandboxes are used.
-    """
+    """What the routes lead to."""
 
     def __init__(self, server: Server):
         self.server, self.boxes = server, server.boxes
@@ -136,12 +132,7 @@ class _Face:
     # -- sandboxes -----------------------------------------------------------------------------------------------------
 
     async def start(self, owner: str, asked: tuple[Start, dict[str, str]]) -> dict[str, Any]:
-        """A new sandbox.
-
-        Args:
-            owner: who asks.
-            asked: its terms, and labels.
-        """
+        """A new sandbox."""
         terms, labels = asked
         if terms.image_os.lower() != "linux" or terms.num_gpus:
             raise UsageError("the sandboxes here have Linux and no GPU")
@@ -156,7 +147,6 @@ class _Face:
         """What is known of a sandbox.
 
         Args:
-            owner: who asks.
             asked: its id, and whether also one that was stopped counts.
         """
         name, ended = asked
@@ -175,21 +165,11 @@ class _Face:
         return status | {"create_time": _time(box.started), "auto_stop_time": ends and _time(ends)}
 
     async def stop(self, owner: str, asked: Named) -> None:
-        """End a sandbox.
-
-        Args:
-            owner: who asks.
-            asked: which.
-        """
+        """End a sandbox."""
         await self._end(owner, asked.sandbox_id, "stopped")
 
     async def delete(self, owner: str, asked: Named) -> None:
-        """End a sandbox, or forget one that was stopped.
-
-        Args:
-            owner: who asks.
-            asked: which.
-        """
+        """End a sandbox, or forget one that was stopped."""
         if (owner, asked.sandbox_id) in self._ended:
             self._ended[owner, asked.sandbox_id] = "deleted"
         else:
@@ -197,10 +177,6 @@ class _Face:
 
     async def restart(self, owner: str, asked: Named) -> None:
         """Refused: nothing is kept of a sandbox that was stopped.
-
-        Args:
-            owner: who asks.
-            asked: which.
 
         Raises:
             UsageError: in any case.
@@ -213,10 +189,6 @@ class _Face:
     async def refuse(self, owner: str, asked: Request) -> None:
         """What a server of this kind does not have.
 
-        Args:
-            owner: who asks.
-            asked: the request.
-
         Raises:
             UsageError: in any case.
         """
@@ -226,12 +198,7 @@ class _Face:
     # -- commands ------------------------------------------------------------------------------------------------------
 
     async def execute(self, owner: str, asked: Command) -> dict[str, Any]:
-        """Run a command outside of the sessions.
-
-        Args:
-            owner: who asks.
-            asked: the command.
-        """
+        """Run a command outside of the sessions."""
         seconds = self.boxes.seconds(asked.timeout or self.boxes.terms.longest)
         async with self._use(owner, asked.sandbox_id, seconds) as (sandbox, _):
             try:
@@ -248,7 +215,6 @@ class _Face:
         """A new shell.
 
         Args:
-            owner: who asks.
             asked: its name and what it begins with.
         """
         if asked.remote_user not in (None, "", "root", "user"):
@@ -280,10 +246,6 @@ class _Face:
     async def run_in_session(self, owner: str, asked: Action) -> dict[str, Any]:
         """Run a command in a shell.
 
-        Args:
-            owner: who asks.
-            asked: the command.
-
         Raises:
             UsageError: there is no such session.
         """
@@ -301,12 +263,7 @@ class _Face:
         return told | {"failure_reason": "", "expect_string": ""}
 
     async def close_session(self, owner: str, asked: InSession) -> dict[str, Any]:
-        """End a shell and what it started.
-
-        Args:
-            owner: who asks.
-            asked: its name.
-        """
+        """End a shell and what it started."""
         async with self._use(owner, asked.sandbox_id) as (sandbox, held):
             await close(sandbox, held, asked.session)
         return {"session_type": "bash"}
@@ -314,12 +271,7 @@ class _Face:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     async def write_file(self, owner: str, asked: Written) -> dict[str, Any]:
-        """Write a text.
-
-        Args:
-            owner: who asks.
-            asked: the file.
-        """
+        """Write a text."""
         async with self._use(owner, asked.sandbox_id) as (sandbox, _):
             await sandbox.files.write(asked.path, asked.content)
         return _written(asked.path)
@@ -328,7 +280,6 @@ class _Face:
         """Write a file.
 
         Args:
-            owner: who asks.
             form: with the sandbox, the path and the file.
 
         Raises:
@@ -347,10 +298,6 @@ class _Face:
 
     async def read_file(self, owner: str, asked: Read) -> dict[str, Any]:
         """Read a text.
-
-        Args:
-            owner: who asks.
-            asked: the file.
 
         Raises:
             UsageError: it is not text in this encoding.

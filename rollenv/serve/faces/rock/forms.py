@@ -84,11 +84,7 @@ class Read(Named):
 
 
 def reader(model: type[BaseModel]) -> Callable[[Request], Awaitable[Any]]:
-    """Reads bodies.
-
-    Args:
-        model: of the bodies.
-    """
+    """Reads bodies."""
 
     async def read(request: Request) -> Any:
         return model.model_validate(await body_of(request))

@@ -49,9 +49,6 @@ class Shell:
     async def turn(self, seconds: float) -> AsyncIterator[None]:
         """Wait until no other command runs in it.
 
-        Args:
-            seconds: to wait at most.
-
         Raises:
             UsageError: one still does.
         """
@@ -78,7 +75,6 @@ class Shell:
 
         Args:
             sandbox: that the session is in.
-            command: for bash.
             seconds: after which it is interrupted; the session keeps its state.
 
         Returns:
@@ -103,10 +99,6 @@ class Held:
 def shell_of(held: Held, name: str) -> Shell:
     """A shell by its name.
 
-    Args:
-        held: the sandbox.
-        name: of the shell.
-
     Raises:
         UsageError: there is none of this name.
     """
@@ -119,7 +111,6 @@ async def make_room(sandbox: AsyncSandbox, held: Held) -> None:
     """End a session that nobody will close, where there are many; one that may have started something, last.
 
     Args:
-        sandbox: that they are in.
         held: what is kept of it.
 
     Raises:
@@ -138,9 +129,7 @@ async def close(sandbox: AsyncSandbox, held: Held, name: str) -> None:
     """End a shell.
 
     Args:
-        sandbox: that it is in.
         held: what is kept of it.
-        name: of the shell.
 
     Raises:
         UsageError: there is none of this name.
@@ -153,11 +142,6 @@ async def close(sandbox: AsyncSandbox, held: Held, name: str) -> None:
 
 def exit_code(done: Execution, command: str, output: str) -> int:
     """Of a command in a shell.
-
-    Args:
-        done: its end.
-        command: that ran.
-        output: what it wrote.
 
     Raises:
         Failed: it has none.

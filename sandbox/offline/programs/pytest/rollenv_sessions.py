@@ -21,21 +21,13 @@ def _note(word: str, what: str) -> None:
 
 
 def begin(what: str) -> None:
-    """Note that something begins.
-
-    Args:
-        what: a word.
-    """
+    """Note that something begins."""
     if os.environ.setdefault(_MARK, str(os.getpid())) == str(os.getpid()):
         _note("begin", what)
 
 
 def end(what: str) -> None:
-    """Note that it came to its end.
-
-    Args:
-        what: the same word.
-    """
+    """Note that it came to its end."""
     if os.environ.get(_MARK) == str(os.getpid()):
         _note("end", what)
 
