@@ -59,7 +59,7 @@ app = create_app(Echo, Say, Heard, max_concurrent_envs=1024)
 uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
 """
 
-#: Plays a step of one session.
+#: Episodes a step of one session.
 Step = Callable[[], Awaitable[object]]
 #: Opens sessions.
 Make = Callable[[str, int, contextlib.AsyncExitStack], Awaitable[list[Step]]]

@@ -90,7 +90,7 @@ class Wire:
 
 #: What an agent does: it is called with each observation, and returns None when it has enough.
 Act = Callable[[str], str | None]
-#: Plays one session.
+#: Episodes one session.
 Play = Callable[[Wire, str, Act], Awaitable[None]]
 
 

@@ -1,4 +1,4 @@
-"""Sessions of every face, half of which are cut at random moments; and what is left of them in the server.
+"""SessionManager of every face, half of which are cut at random moments; and what is left of them in the server.
 
 Other processes open the sessions. Of the cut ones some connections are closed or reset, the others are held: nothing is
 read from them any more, and one of the processes is stopped with all that it holds. The limits of the server are set
@@ -35,7 +35,7 @@ ENDS = ("closed", "reset", "held")
 #: One session in so many asks for answers of 15 MB, and is held.
 GREEDY = 50
 
-#: Sessions of one process at the same time, and processes.
+#: SessionManager of one process at the same time, and processes.
 AT_ONCE, PROCESSES = 24, 3
 
 #: Seconds after which a session is cut at the latest, and in which it plays all of its turns otherwise.
@@ -46,7 +46,7 @@ IDLE, PATIENCE = 10.0, 120.0
 
 
 def player(rng: random.Random, env_id: str, turns: int, *, greedy: bool = False) -> Act:
-    """Plays some turns; now and then it asks for much to read, if it is greedy for more than the kernel buffers."""
+    """Episodes some turns; now and then it asks for much to read, if it is greedy for more than the kernel buffers."""
     left, choices = turns, ["\\boxed{left}"] if env_id.startswith("game:") else ["hello", "huge 300000"]
     if greedy:
         choices = ["huge 15000000"]

@@ -8,7 +8,7 @@ import typer
 
 from rollenv.cli.common import console, error_console
 from rollenv.core import UsageError
-from rollenv.serve.faces import FACES
+from rollenv.serve.protocols import PROTOCOLS
 
 #: Shown by --help, one line for each client.
 _EXAMPLES = """
@@ -36,8 +36,8 @@ def command(
     host: str = typer.Option("127.0.0.1", help="Address to listen on; other machines need tokens."),
     port: int = typer.Option(8800, min=0, max=65535, help="Port; 0 for any free one."),
     workers: int = typer.Option(0, min=0, help="Worker processes; 0 for one each core."),
-    sessions: int = typer.Option(1024, min=1, help="Sessions at the same time."),
-    per_client: int = typer.Option(0, min=0, help="Sessions of one token at the same time; 0 for no limit."),
+    sessions: int = typer.Option(1024, min=1, help="SessionManager at the same time."),
+    per_client: int = typer.Option(0, min=0, help="SessionManager of one token at the same time; 0 for no limit."),
     rate: float = typer.Option(0.0, min=0, help="Requests of one token a second; 0 for no limit."),
     compute: float = typer.Option(0.0, min=0, help="Seconds of computing of one token a minute; 0 for no limit."),
     idle: float = typer.Option(1800.0, min=0.1, help="Seconds without a call after which a session ends."),
@@ -45,7 +45,7 @@ def command(
     reset_deadline: float = typer.Option(300.0, min=0.1, help="Seconds for building or resetting an environment."),
     step_deadline: float = typer.Option(120.0, min=0.1, help="Seconds for every other call into one."),
     sandboxes: int = typer.Option(64, min=0, help="Sandboxes at the same time."),
-    faces: str = typer.Option(",".join(FACES), help="Protocols besides rollenv's own."),
+    faces: str = typer.Option(",".join(PROTOCOLS), help="Protocols besides rollenv's own."),
     tokens: Path = typer.Option(None, help="TOML file with the hashes of tokens."),
     new_token: str = typer.Option("", metavar="NAME", help="Print a token for a client, and its lines for the file."),
     scopes: str = typer.Option("environments", help="What the new token is for: environments, sandboxes, admin."),
@@ -65,8 +65,8 @@ def command(
     from rollenv.rollout.workers.processes import ProcessWorkers
     from rollenv.serve import auth, run
     from rollenv.serve.app import Settings
-    from rollenv.serve.boxes import BoxTerms
-    from rollenv.serve.gate import Allowance
+    from rollenv.serve.sandboxes import SandboxLimits
+    from rollenv.serve.quotas import Quota
     from rollenv.serve.logs import write_to_stderr
     from rollenv.serve.sessions import Terms
 
@@ -89,14 +89,14 @@ def command(
         traces=traces,
         terms=Terms(
             sessions=sessions,
-            each=Allowance(per_client, rate, compute),
+            each=Quota(per_client, rate, compute),
             idle=idle,
             gone=gone,
             reset=reset_deadline,
             step=step_deadline,
             any_arguments=any_arguments,
         ),
-        boxes=BoxTerms(sandboxes=sandboxes, idle=idle),
+        sandboxes=SandboxLimits(sandboxes=sandboxes, idle=idle),
     )
     write_to_stderr(log)
     run.return_memory()

@@ -18,7 +18,7 @@ from rollenv.errors import RollenvError, UsageError
 from rollenv.remote import protocol
 from rollenv.remote.address import Address, parse
 from rollenv.remote.connection import Connection
-from rollenv.remote.history import History, new_seed
+from rollenv.remote.replay_log import ReplayLog, new_seed
 from rollenv.remote.protocol import EnvBroke, ServerLost, SessionGone
 
 #: The methods that come with an ability.
@@ -143,7 +143,7 @@ class RemoteEnv(Env):
     It may be used from any thread, from one at a time.
     """
 
-    def __init__(self, addresses: tuple[Address, ...], env_id: str, kwargs: dict[str, Any], history: History):
+    def __init__(self, addresses: tuple[Address, ...], env_id: str, kwargs: dict[str, Any], history: ReplayLog):
         self._addresses, self._env_id, self._kwargs, self._history = addresses, env_id, kwargs, history
         self._where: Address | None = None
         self._session, self._count, self._pid = "", 0, os.getpid()
@@ -159,13 +159,13 @@ class RemoteEnv(Env):
             "_session": "",
             "_lost": None,
             "_ahead": None,
-            "_history": History(list(self._history.calls)),
+            "_history": ReplayLog(list(self._history.calls)),
         }
         return _copy_of, (frozenset(_ABLE.keys() & type(self).__dict__.keys()), state)
 
     @classmethod
     def open(
-        cls, addresses: tuple[Address, ...], env_id: str, kwargs: dict[str, Any], history: History | None = None
+        cls, addresses: tuple[Address, ...], env_id: str, kwargs: dict[str, Any], history: ReplayLog | None = None
     ) -> RemoteEnv:
         """A new session, in the state that a history leads to.
 
@@ -176,7 +176,7 @@ class RemoteEnv(Env):
         about = Servers.of(addresses).ask("spec", env_id)
         names = [name for ability in about["abilities"] for name in _METHODS[ability]]
         env = _class_with(frozenset([*names, *(["num_tasks"] if about["indexed"] else [])]))(
-            addresses, env_id, kwargs, history or History()
+            addresses, env_id, kwargs, history or ReplayLog()
         )
         env._begin()
         return env
@@ -186,7 +186,7 @@ class RemoteEnv(Env):
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
         given = self._checked_options(options)
-        if seed is None and self._history.wants_a_seed:
+        if seed is None and self._history.needs_seed:
             seed = new_seed()
         observation, info = self._call("reset", None if seed is None else self._checked(seed), given)[:2]
         if seed is not None:
@@ -392,7 +392,7 @@ def _spawn(self: RemoteEnv, same_state: bool = False, **kwargs: Any) -> Env:
         return Env.spawn(self, **kwargs)
     if kwargs:
         raise UsageError(f"{self}: spawn(same_state=True) takes no other arguments, got {sorted(kwargs)}")
-    twin = RemoteEnv.open(self._addresses, self._env_id, self._kwargs, History(list(self._history.calls)))
+    twin = RemoteEnv.open(self._addresses, self._env_id, self._kwargs, ReplayLog(list(self._history.calls)))
     twin.spec, twin._over, twin._begun = self.spec, self._over, self._begun
     return twin
 

@@ -19,16 +19,16 @@ from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed, ServerFull, TooFast
 from rollenv.rollout.workers.pool import WorkerPool
 from rollenv.serve import handover
-from rollenv.serve.answers import Json, left, refused, status_of
+from rollenv.serve.responses import Json, left, refused, status_of
 from rollenv.serve.auth import Client, Tokens
-from rollenv.serve.boxes import Boxes, BoxTerms
-from rollenv.serve.canaries import Canaries
-from rollenv.serve.faces import FACES
-from rollenv.serve.gate import Meter
+from rollenv.serve.sandboxes import SandboxManager, SandboxLimits
+from rollenv.serve.readiness import ReadinessChecks
+from rollenv.serve.protocols import PROTOCOLS
+from rollenv.serve.quotas import RateLimiter
 from rollenv.serve.logs import Requests, audit
 from rollenv.serve.metrics import CONTENT_TYPE, Metrics
 from rollenv.serve.native import Native
-from rollenv.serve.sessions import Sessions, Terms
+from rollenv.serve.sessions import SessionManager, Terms
 
 with extra("serve", "rollenv serve"):
     from starlette.applications import Starlette
@@ -49,7 +49,7 @@ class Settings:
     """How a server is run."""
 
     host: str = "127.0.0.1"
-    faces: tuple[str, ...] = FACES
+    faces: tuple[str, ...] = PROTOCOLS
     hosts: tuple[str, ...] = ()
     """Names by which clients may call it, besides its own address and those of this machine."""
     tokens: Path | None = None
@@ -64,7 +64,7 @@ class Settings:
     traces: bool = False
     """Send traces to a collector of OpenTelemetry."""
     terms: Terms = field(default_factory=Terms)
-    boxes: BoxTerms = field(default_factory=BoxTerms)
+    sandboxes: SandboxLimits = field(default_factory=SandboxLimits)
 
     @property
     def local(self) -> bool:
@@ -97,11 +97,11 @@ class Server:
                 f"on {settings.host} other machines can reach the server, so it needs tokens: make one with "
                 "`rollenv serve --new-token NAME >> tokens.toml` and pass --tokens tokens.toml"
             )
-        meter = Meter(settings.terms.each, self.tokens.allowances)
-        self.core, self.boxes = Sessions(workers, settings.terms, meter), Boxes(settings.boxes, meter)
+        limiter = RateLimiter(settings.sessions.each, self.tokens.quotas)
+        self.core, self.sandboxes = SessionManager(workers, settings.sessions, limiter), SandboxManager(settings.sandboxes, limiter)
         self.uploads: set[str] = set()
         """Paths whose bodies are files for sandboxes."""
-        self.metrics, self.canaries = Metrics(self), Canaries(self.core, self.boxes)
+        self.metrics, self.canaries = Metrics(self), ReadinessChecks(self.core, self.sandboxes)
         self.started = time.time()
         self.opening: list[Callable[[], None]] = []
         """What faces do when the server starts."""
@@ -137,7 +137,7 @@ class Server:
             TooFast: it asks too often.
         """
         connection.scope.setdefault("state", {})["client"] = name
-        self.core.meter.take(name)
+        self.core.limiter.take(name)
 
     def app(self) -> ASGIApp:
         """The web application."""
@@ -160,7 +160,7 @@ class Server:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self.core.start()
-        self.boxes.start()
+        self.sandboxes.start()
         if self.settings.hand_over and not handover.is_url(self.settings.hand_over):
             handover.take_up(self.core, Path(self.settings.hand_over))
         for begin in self.opening:
@@ -171,7 +171,7 @@ class Server:
             await self.canaries.stop()
             for close in self.closing:
                 await close()
-            await self.boxes.stop()
+            await self.sandboxes.stop()
             await self.core.stop()
             await self.core.workers.aclose()
 
@@ -215,10 +215,10 @@ class Server:
             "status": "draining" if core.draining else "healthy",
             "version": __version__,
             "uptime": time.time() - self.started,
-            "sessions": {"open": len(core.sessions), "most": core.terms.sessions, "waiting": core.gate.waiting},
+            "sessions": {"open": len(sessions.by_name), "most": core.terms.sessions, "waiting": core.gate.waiting},
             "counts": asdict(core.counts),
             "tasks": len(asyncio.all_tasks()),
-            "sandboxes": self.boxes.report() | {"counts": asdict(self.boxes.counts)},
+            "sandboxes": self.sandboxes.report() | {"counts": asdict(self.sandboxes.counts)},
         }
         return told | core.health.snapshot(core.workers.report())
 
@@ -292,7 +292,7 @@ class Guard:
             problem = f"the headers Host and Origin make no sense: {error}"
         length, most = headers.get("content-length", "0"), LARGEST_BODY
         if scope["path"] in self._uploads:
-            most += self._settings.boxes.limits.disk_mb << 20
+            most += self._settings.sandboxes.limits.disk_mb << 20
         if not problem and scope["type"] == "http" and (not length.isdigit() or int(length) > most):
             await PlainTextResponse(f"the body has more than {most} bytes\n", 413)(scope, receive, send)
         elif problem and scope["type"] == "http":

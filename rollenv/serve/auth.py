@@ -19,7 +19,7 @@ from typing import Any
 
 from rollenv.core import UsageError
 from rollenv.remote.protocol import NotAllowed
-from rollenv.serve.gate import Allowance
+from rollenv.serve.quotas import Quota
 
 #: What a token may be for.
 SCOPES = ("environments", "sandboxes", "admin")
@@ -59,7 +59,7 @@ class Entry:
     """SHA-256 of the token, in hexadecimal digits."""
     scopes: frozenset[str]
     expires: datetime.datetime | None = None
-    allowance: Allowance = field(default_factory=Allowance)
+    allowance: Quota = field(default_factory=Quota)
 
 
 #: Whoever asks a server without tokens, which listens on this machine only.
@@ -75,7 +75,7 @@ class Tokens:
 
     def __init__(self, hashes: Mapping[str, Entry]):
         self._hashes = {name: (entry, Client(name, entry.scopes, entry.expires)) for name, entry in hashes.items()}
-        self.allowances = {name: entry.allowance for name, entry in hashes.items()}
+        self.quotas = {name: entry.allowance for name, entry in hashes.items()}
         """What clients may take, by name."""
 
     def __bool__(self) -> bool:
@@ -163,7 +163,7 @@ def _entry(file: Path, name: str, table: Any) -> Entry:
         if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < math.inf:
             raise UsageError(f"{where}: {key} is a number from 0, not {value!r:.40}")
     expires = _expires(where, table["expires"]) if "expires" in table else None
-    return Entry(table["hash"], _scopes(where, table["scopes"]), expires, Allowance(**limits))
+    return Entry(table["hash"], _scopes(where, table["scopes"]), expires, Quota(**limits))
 
 
 def _expires(where: str, value: Any) -> datetime.datetime:

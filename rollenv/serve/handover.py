@@ -1,4 +1,4 @@
-"""Sessions that go on elsewhere: in the next server on this machine, through a file, or in another one."""
+"""SessionManager that go on elsewhere: in the next server on this machine, through a file, or in another one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any
 from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
 from rollenv.remote import protocol
-from rollenv.remote.history import History
+from rollenv.remote.replay_log import ReplayLog
 from rollenv.serve.session import Session
-from rollenv.serve.sessions import Sessions
+from rollenv.serve.sessions import SessionManager
 
 with extra("serve", "Handing over sessions"):
     import httpx
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 #: Where a server takes sessions.
 PATH = "/sessions"
 
-#: Sessions that are sent to another server at the same time, and seconds for all that have stopped in time.
+#: SessionManager that are sent to another server at the same time, and seconds for all that have stopped in time.
 _AT_ONCE, _SECONDS = 16, 30.0
 
 
@@ -36,7 +36,7 @@ def is_url(place: str) -> bool:
     return place.startswith(("http://", "https://"))
 
 
-async def hand_over(core: Sessions, place: str, seconds: float) -> int:
+async def hand_over(core: SessionManager, place: str, seconds: float) -> int:
     """Have sessions go on elsewhere. They take no more calls here; those that are too busy stay.
 
     Args:
@@ -67,13 +67,13 @@ async def hand_over(core: Sessions, place: str, seconds: float) -> int:
                 return False
             return True
 
-        handed = await asyncio.gather(*map(hand, [session for session in core.sessions.values() if session.lasting]))
+        handed = await asyncio.gather(*map(hand, [session for session in sessions.by_name.values() if session.lasting]))
     if file is not None and told:
         _write(file, told)
     return sum(handed)
 
 
-def take_up(core: Sessions, file: Path) -> int:
+def take_up(core: SessionManager, file: Path) -> int:
     """Go on with the sessions in a file, which is removed: a session must not go on twice.
 
     Args:
@@ -105,7 +105,7 @@ def take_up(core: Sessions, file: Path) -> int:
     return taken
 
 
-def adopt(core: Sessions, told: Any) -> None:
+def adopt(core: SessionManager, told: Any) -> None:
     """Go on with a session.
 
     Args:
@@ -118,9 +118,9 @@ def adopt(core: Sessions, told: Any) -> None:
     """
     if not isinstance(told, dict) or {name: type(told.get(name)) for name in _KINDS} != _KINDS:
         raise UsageError("this is no session of another server")
-    if told["name"] in core.sessions:
+    if told["name"] in sessions.by_name:
         raise UsageError("there is such a session already")
-    history = History([_call(call) for call in told["calls"]])
+    history = ReplayLog([_call(call) for call in told["calls"]])
     session = core.add(told["name"], told["owner"], told["env_id"], told["settings"])
     session.go_on(told, history)
 

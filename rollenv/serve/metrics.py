@@ -10,7 +10,7 @@ from rollenv import __version__
 from rollenv.needs import extra
 
 if TYPE_CHECKING:
-    from rollenv.serve.app import Server
+    from rollenv.serve.server import EnvServer
 
 with extra("serve", "rollenv serve"):
     from prometheus_client import CollectorRegistry, Histogram
@@ -43,7 +43,7 @@ class Metrics(Collector):
             buckets=_BUCKETS,
         )
         known = {name: calls.labels(method=name) for name in ("reset", "step", "other")}
-        server.core.timed = lambda method, seconds: known.get(method, known["other"]).observe(seconds)
+        server.sessions.timed = lambda method, seconds: known.get(method, known["other"]).observe(seconds)
 
     def text(self) -> bytes:
         """All of it, in Prometheus's format."""
@@ -51,19 +51,19 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The numbers that are kept elsewhere."""
-        core, boxes = self._server.core, self._server.boxes
+        core, sandboxes = self._server.core, self._server.sandboxes
         yield InfoMetricFamily("rollenv_server", "What runs.", {"version": __version__})
         for name, value, told in (
-            ("sessions_open", len(core.sessions), "Sessions of environments."),
-            ("sessions_max", core.terms.sessions, "Sessions that there may be."),
+            ("sessions_open", len(sessions.by_name), "SessionManager of environments."),
+            ("sessions_max", core.terms.sessions, "SessionManager that there may be."),
             ("calls_waiting", core.gate.waiting, "Calls into environments that wait for their turn."),
-            ("sandboxes_open", len(boxes.boxes), "Sandboxes of clients."),
-            ("sandboxes_max", boxes.terms.sandboxes, "Sandboxes that there may be."),
-            ("programs_waiting", boxes.gate.waiting, "Programs that wait for the pool."),
+            ("sandboxes_open", len(sandboxes.by_name), "Sandboxes of clients."),
+            ("sandboxes_max", sandboxes.terms.sandboxes, "Sandboxes that there may be."),
+            ("programs_waiting", sandboxes.gate.waiting, "Programs that wait for the pool."),
             ("draining", int(core.draining), "1 when the server is about to stop."),
         ):
             yield GaugeMetricFamily(f"rollenv_{name}", told, value)
-        for what, counts in (("session", asdict(core.counts)), ("sandbox", asdict(boxes.counts))):
+        for what, counts in (("session", asdict(core.counts)), ("sandbox", asdict(sandboxes.counts))):
             for name, value in counts.items():
                 yield CounterMetricFamily(f"rollenv_{what}_{name}", f"{name} of {what} since the start.", value)
         yield from self._workers()

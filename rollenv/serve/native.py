@@ -17,7 +17,7 @@ from rollenv.remote import protocol
 from rollenv.remote.protocol import FAILED, Cancelled, ServerError, error_answer
 from rollenv.serve.auth import Client
 from rollenv.serve.session import Session
-from rollenv.serve.sessions import Sessions, served
+from rollenv.serve.sessions import SessionManager, served
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +36,9 @@ class Native:
         silence: seconds without a message after which the connection is closed.
     """
 
-    def __init__(self, core: Sessions, client: Client, receive: Receive, send: Send, silence: float):
+    def __init__(self, core: SessionManager, client: Client, receive: Receive, send: Send, silence: float):
         self.core, self.client, self._receive, self._send, self.silence = core, client, receive, send, silence
-        self._counted = core.meter.counts(client.name)
+        self._counted = core.limiter.counts(client.name)
         self._running: dict[int, tuple[asyncio.Task[None], Any]] = {}
         self._begun, self._room = 0, asyncio.Event()
         self._connected = True
@@ -93,7 +93,7 @@ class Native:
         if len(args) != 4 or args[2] != "step" or self._counted or number in self._quick:
             return False
         name, count, _, given = args
-        session = self.core.sessions.get(name) if type(name) is str else None
+        session = self.sessions.by_name.get(name) if type(name) is str else None
         if session is None or session.owner != self.client.name or type(given) is not list or len(given) != 1:
             return False
         action = given[0]
@@ -188,7 +188,7 @@ class Native:
 
     async def _open(self, session: str, env_id: str, settings: dict[str, Any]) -> dict[str, Any]:
         self.client.needs("environments")
-        self.core.meter.take(self.client.name)
+        self.core.limiter.take(self.client.name)
         found = await self.core.open(session, self.client.name, env_id, settings, lasting=True)
         return found.about
 
@@ -199,7 +199,7 @@ class Native:
 
     async def _call(self, session: str, count: int, method: str, args: list[Any]) -> Any:
         found = self.core.get(session, self.client.name)
-        self.core.meter.take(self.client.name)
+        self.core.limiter.take(self.client.name)
         self._uses(found)
         try:
             return await found.numbered(count, method, args)

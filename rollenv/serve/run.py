@@ -17,7 +17,7 @@ from rollenv.core import UsageError
 from rollenv.needs import extra
 from rollenv.remote import protocol
 from rollenv.rollout.workers.processes import ProcessWorkers
-from rollenv.serve.app import Server, Settings
+from rollenv.serve.server import EnvServer, Settings
 from rollenv.serve.handover import hand_over
 
 with extra("serve", "rollenv serve"):
@@ -151,9 +151,9 @@ async def serve(
 
     async def stop() -> None:
         if settings.hand_over:
-            await hand_over(server.core, settings.hand_over, settings.drain)
+            await hand_over(server.sessions, settings.hand_over, settings.drain)
         else:
-            await server.core.drain(settings.drain)
+            await server.sessions.drain(settings.drain)
         web.should_exit = True
 
     def asked_to_stop() -> None:

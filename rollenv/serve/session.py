@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rollenv.core import EpisodeOver, NoSuchAbility, RollenvError, UsageError
 from rollenv.registry import spec
 from rollenv.remote import protocol
-from rollenv.remote.history import Differs, History, new_seed
+from rollenv.remote.replay_log import ReplayDiffers, ReplayLog, new_seed
 from rollenv.remote.protocol import FAILED, Cancelled, EnvBroke, ServerError, SessionGone
 from rollenv.rollout import border
 from rollenv.rollout.types import Task
@@ -24,7 +24,7 @@ from rollenv.serve.logs import asked_at
 from rollenv.serve.quick import QuickStep, Told
 
 if TYPE_CHECKING:
-    from rollenv.serve.sessions import Sessions
+    from rollenv.serve.sessions import SessionManager
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ class Session:
         "over", "owner", "task", "turns", "used", "via", "views",
     )  # fmt: skip
 
-    def __init__(self, core: Sessions, name: str, owner: str, task: Task, views: Views, apart: bool = False):
-        self._core, self.name, self.owner, self.task, self.views = core, name, owner, task, views
+    def __init__(self, core: SessionManager, name: str, owner: str, task: Task, views: Views, apart: bool = False):
+        self._sessions, self.name, self.owner, self.task, self.views = core, name, owner, task, views
         self._env: PooledEnv | None = None
         self._lock = asyncio.Lock()
         self._last: asyncio.Future[Any] | None = None
@@ -56,7 +56,7 @@ class Session:
         self._building: asyncio.Future[None] | None = None
         self._quick: QuickStep | None = None
         self._openers, self._closed = 0, False
-        self.history, self.count = History(), 0
+        self.history, self.count = ReplayLog(), 0
         self.about: dict[str, Any] = {}
         self.over, self._apart, self.busy = True, apart, 0
         self.lasting = False
@@ -112,7 +112,7 @@ class Session:
             Whether it was done; else :meth:`numbered` does it.
         """
         env = self._env
-        if env is None or self.busy or self.over or count != self.count + 1 or not self._core.gate.enter():
+        if env is None or self.busy or self.over or count != self.count + 1 or not self._sessions.gate.enter():
             return False
         self.count, self.busy = count, 1
         self._quick = QuickStep(self, env, count, action, told)
@@ -152,13 +152,13 @@ class Session:
         args = _checked(method, args)
         self.busy += 1
         try:
-            async with self._lock, self._core.gate.turn(self.owner):
+            async with self._lock, self._sessions.gate.turn(self.owner):
                 await self._quick_step_over()
-                if self._core.sessions.get(self.name) is not self:
+                if self._sessions.sessions.get(self.name) is not self:
                     raise SessionGone("the session was closed")
                 if method == "step" and self.over:
                     raise EpisodeOver(f"{self.task.env_id}: the episode is over; reset it to start the next one")
-                if method == "reset" and args[0] is None and self.history.wants_a_seed:
+                if method == "reset" and args[0] is None and self.history.needs_seed:
                     args = [new_seed(), args[1]]
                 answer = await self._carried_out(functools.partial(self._answered, method, args))
         finally:
@@ -176,7 +176,7 @@ class Session:
         """
         self.busy += 1
         try:
-            async with self._lock, self._core.gate.turn(self.owner):
+            async with self._lock, self._sessions.gate.turn(self.owner):
                 await self._quick_step_over()
                 told: dict[str, Any] = await self._carried_out(self._card)
                 return told
@@ -202,7 +202,7 @@ class Session:
             await self._outcome(building)
         except BaseException:
             if self._openers == 1 and (not building.done() or building.cancelled() or building.exception()):
-                self._core.close(self)
+                self._sessions.close(self)
             raise
         finally:
             self._openers -= 1
@@ -255,7 +255,7 @@ class Session:
             "via": self.via,
         }
 
-    def go_on(self, told: Mapping[str, Any], history: History) -> None:
+    def go_on(self, told: Mapping[str, Any], history: ReplayLog) -> None:
         """Go on with a session of another server.
 
         Args:
@@ -292,7 +292,7 @@ class Session:
         if env is not None and hung:
             env.abandon()
         elif env is not None:
-            env.close(functools.partial(self._core.meter.spend, self.owner))  # what a call did that failed counts, too
+            env.close(functools.partial(self._sessions.limiter.spend, self.owner))  # what a call did that failed counts, too
 
     # -- what a quick step needs ---------------------------------------------------------------------------------------
 
@@ -302,11 +302,11 @@ class Session:
         Args:
             late: called if it takes longer.
         """
-        return self._core.deadlines.limit(seconds, late)
+        return self._sessions.deadlines.limit(seconds, late)
 
     def seconds(self, method: str) -> float:
         """That a call may take."""
-        return self._core.terms.reset if method in ("reset", "card") else self._core.terms.step
+        return self._sessions.terms.reset if method in ("reset", "card") else self._sessions.terms.step
 
     def hung(self, method: str) -> EnvFailure:
         """The failure of a call that got no answer in its time."""
@@ -314,12 +314,12 @@ class Session:
 
     def timed(self, method: str, env: PooledEnv, seconds: float) -> None:
         """Note the time of a call that succeeded."""
-        health, meter = self._core.health, self._core.meter
-        if meter.counts(self.owner):
-            meter.spend(self.owner, env.computed())
+        health, limiter = self._sessions.health, self._sessions.limiter
+        if limiter.counts(self.owner):
+            limiter.spend(self.owner, env.computed())
         for record in (health.env(self.task.env_id), health.worker(env.worker)):
             record.ok(method, seconds)
-        self._core.timed(method, seconds)
+        self._sessions.timed(method, seconds)
 
     def stepped(self, action: str, seen: Seen) -> list[Any]:
         """Note a step.
@@ -344,7 +344,7 @@ class Session:
 
     def leave_gate(self) -> None:
         """The quick step no longer keeps others waiting."""
-        self._core.gate.leave()
+        self._sessions.gate.leave()
 
     def quick_over(self) -> None:
         """The quick step is over."""
@@ -373,18 +373,18 @@ class Session:
 
     def _note(self, method: str, args: list[Any], answer: Any) -> None:
         """What follows from a call that succeeded."""
-        self._core.counts.calls += 1
+        self._sessions.counts.calls += 1
         self.history.add(method, args, answer)
         if method == "step":
             self.over, self.last_step = answer[2] or answer[3], answer
             self.turns += 1
             if self.over:
-                self._core.health.env(self.task.env_id).ended("completed")
+                self._sessions.health.env(self.task.env_id).ended("completed")
         elif method == "reset":
             self.over, self.turns, self.last_step = False, 0, []
         elif method == "set_state":
             self.over = bool(args[0].get("over", False))
-        self._core.seen(self, method, args, answer)
+        self._sessions.seen(self, method, args, answer)
 
     async def _outcome(self, task: asyncio.Future[Any]) -> Any:
         """What a task returns. It goes on if its caller is cancelled."""
@@ -399,17 +399,17 @@ class Session:
     async def _build(self) -> None:
         self.busy += 1
         try:
-            async with self._lock, self._core.gate.turn(self.owner):
+            async with self._lock, self._sessions.gate.turn(self.owner):
                 if self._env is None:  # else a call was faster
                     await self._carried_out(self._opened)
         finally:
             self.busy -= 1
             self.used = time.monotonic()
-        self._core.counts.opened += 1
+        self._sessions.counts.opened += 1
 
     async def _carried_out(self, call: Callable[[], Awaitable[Any]], failure: EnvFailure | None = None) -> Any:
         """Make a call, and again if its worker is lost. It may have failed once already."""
-        for left in range(self._core.terms.replays, -1, -1):
+        for left in range(self._sessions.terms.replays, -1, -1):
             try:
                 if failure is not None:
                     raise failure
@@ -419,18 +419,18 @@ class Session:
                 if self._closed:
                     raise SessionGone("the session was closed") from problem
                 worker = self._env.worker if self._env is not None else ""
-                self._core.health.failed(self.task.env_id, worker, problem.kind, str(problem))
+                self._sessions.health.failed(self.task.env_id, worker, problem.kind, str(problem))
                 self.release(hung=problem.kind == "hung")
                 if problem.kind == "hung":
-                    self._core.meter.spend(self.owner, self._core.terms.step)
+                    self._sessions.limiter.spend(self.owner, self._sessions.terms.step)
                 self._apart = self._apart or problem.blamed
                 if problem.blamed or problem.kind == "hung":
-                    self._core.records[self.owner, self.task.env_id].harm += 1
+                    self._sessions.records[self.owner, self.task.env_id].harm += 1
                 if problem.kind != "lost" or not left:
                     raise EnvBroke(str(problem), kind=problem.kind) from problem
-                self._core.counts.replays += 1
+                self._sessions.counts.replays += 1
                 logger.info("session %.6s is replayed: %s", self.name, problem)
-            except Differs as error:
+            except ReplayDiffers as error:
                 self.release()
                 raise EnvBroke(str(error), kind="differs") from error
             except asyncio.CancelledError:
@@ -446,7 +446,7 @@ class Session:
 
     async def _opened(self) -> None:
         """A new environment."""
-        seconds = self._core.terms.reset
+        seconds = self._sessions.terms.reset
         try:
             async with asyncio.timeout(seconds):
                 env = await self._placed()
@@ -461,7 +461,7 @@ class Session:
 
     async def _placed(self) -> PooledEnv:
         """A place in a worker; for who harms them one of its own, if that is there soon."""
-        open_in = functools.partial(self._core.workers.open, self.task, views=self.views)
+        open_in = functools.partial(self._sessions.workers.open, self.task, views=self.views)
         if self._apart:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_APART_SECONDS):
@@ -497,7 +497,7 @@ class Session:
         env, began = self._env, time.monotonic()
         assert env is not None
         try:
-            with self._core.deadlines.limit(self.seconds(method)):
+            with self._sessions.deadlines.limit(self.seconds(method)):
                 answer = await call
         except TimeoutError:
             raise await env.overdue(self.hung(method)) from None

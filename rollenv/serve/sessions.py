@@ -1,4 +1,4 @@
-"""Sessions: environments in worker processes, by name, with leases; a lost one is replayed."""
+"""SessionManager: environments in worker processes, by name, with leases; a lost one is replayed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rollenv.rollout.workers.base import Views
 from rollenv.rollout.workers.pool import WorkerPool
 from rollenv.serve import arguments
 from rollenv.serve.deadlines import Deadlines
-from rollenv.serve.gate import Allowance, Gate, Meter
+from rollenv.serve.quotas import Quota, FairQueue, RateLimiter
 from rollenv.serve.logs import audit
 from rollenv.serve.session import Session
 
@@ -41,7 +41,7 @@ class Terms:
 
     sessions: int = 1024
     """How many there are at the same time."""
-    each: Allowance = field(default_factory=Allowance)
+    each: Quota = field(default_factory=Quota)
     """What one owner gets, whose token says nothing else."""
     idle: float = 1800.0
     """Seconds without a call after which a session ends."""
@@ -92,15 +92,15 @@ class Counts:
     replays: int = 0
 
 
-class Sessions:
+class SessionManager:
     """All sessions of a server."""
 
-    def __init__(self, workers: WorkerPool, terms: Terms, meter: Meter | None = None):
-        self.workers, self.terms, self.meter = workers, terms, meter or Meter(terms.each)
+    def __init__(self, workers: WorkerPool, terms: Terms, limiter: RateLimiter | None = None):
+        self.workers, self.terms, self.limiter = workers, terms, limiter or RateLimiter(terms.each)
         self.sessions: dict[str, Session] = {}
         self.session_class: type[Session] = Session
         self.deadlines = Deadlines()
-        self.gate = Gate(terms.running)
+        self.gate = FairQueue(terms.running)
         self.counts, self.health = Counts(), Health(max_backoff=0.0)
         self.timed: Callable[[str, float], None] = lambda method, seconds: None
         """Called with the time of every call that succeeded."""
@@ -219,7 +219,7 @@ class Sessions:
         if len(self.sessions) >= self.terms.sessions:
             self.counts.refused += 1
             raise ServerFull(f"all {self.terms.sessions} sessions are taken", retry_after=1.0)
-        most = self.meter.allowance(owner).sessions
+        most = self.limiter.quota(owner).sessions
         if most and sum(session.owner == owner for session in self.sessions.values()) >= most:
             self.counts.refused += 1
             raise ServerFull(f"all {most} sessions of this client are taken", retry_after=1.0)

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollenv.core import RollenvError
 from rollenv.needs import extra
-from rollenv.serve.answers import status_of
+from rollenv.serve.responses import status_of
 from rollenv.serve.native import Native
 from rollenv.serve.session import Session
 
@@ -31,7 +31,7 @@ with extra("otel", "rollenv serve --traces"):
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 if TYPE_CHECKING:
-    from rollenv.serve.app import Server
+    from rollenv.serve.server import EnvServer
 
 _tracer = trace.get_tracer("rollenv")
 
@@ -65,7 +65,7 @@ def begin(server: Server) -> Callable[[ASGIApp], ASGIApp]:
             await asyncio.to_thread(last.join, _LAST)
 
         server.closing.append(send_last)
-    server.core.session_class, server.native_class = TracedSession, TracedNative
+    server.sessions.session_class, server.native_class = TracedSession, TracedNative
     return ASGITraces
 
 
@@ -114,7 +114,7 @@ class TracedNative(Native):
         about = {"rollenv.owner": self.client.name}
         if args and isinstance(args[0], str) and operation not in ("hello", "spec"):
             about["rollenv.session"] = args[0][:6]
-            if session := self.core.sessions.get(args[0]):
+            if session := self.sessions.by_name.get(args[0]):
                 about["rollenv.env"] = session.task.env_id
         with _span(name, about, trace.SpanKind.SERVER):
             return await super()._carried_out(operation, args)

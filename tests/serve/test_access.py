@@ -15,7 +15,7 @@ from rollenv.errors import UsageError
 from rollenv.remote.address import parse
 from rollenv.remote.connection import Connection
 from rollenv.rollout.workers.processes import ProcessWorkers
-from rollenv.serve.app import Server, Settings
+from rollenv.serve.server import EnvServer, Settings
 from rollenv.serve.auth import new_token
 
 #: Routes that probes ask for, and files that are the same for everybody.

@@ -12,7 +12,7 @@ from rollenv.remote.address import parse
 from rollenv.remote.env import RemoteEnv, Servers
 from rollenv.remote.protocol import NotAllowed, ServerFull, TooFast
 from rollenv.serve.auth import SCOPES, Tokens, new_token
-from rollenv.serve.gate import Allowance, Meter
+from rollenv.serve.quotas import Quota, RateLimiter
 
 
 def tokens(tmp_path, **clients):
@@ -113,17 +113,17 @@ def test_programs_are_counted(serve, tmp_path):
 
 def test_a_meter_forgives_with_time(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("rollenv.serve.gate.time.monotonic", lambda: now[0])
-    meter = Meter(Allowance(compute=30.0), {"ann": Allowance(compute=6.0), "ben": Allowance(rate=1.0)})
+    monkeypatch.setattr("rollenv.serve.quotas.time.monotonic", lambda: now[0])
+    limiter = RateLimiter(Quota(compute=30.0), {"ann": Quota(compute=6.0), "ben": Quota(rate=1.0)})
     for owner, limit in {"ann": 6.0, "other": 30.0, "ben": 30.0}.items():
-        assert meter.counts(owner)
-        meter.take(owner)
-        meter.spend(owner, limit)
+        assert limiter.counts(owner)
+        limiter.take(owner)
+        limiter.spend(owner, limit)
         now[0] += 5
-        meter.take(owner)  # what it may in a minute
-        meter.spend(owner, limit)
+        limiter.take(owner)  # what it may in a minute
+        limiter.spend(owner, limit)
         with pytest.raises(TooFast) as refused:
-            meter.take(owner)
+            limiter.take(owner)
         now[0] += refused.value.details["retry_after"] + 1.1
-        meter.take(owner)
-    assert not Meter(Allowance()).counts("ann")
+        limiter.take(owner)
+    assert not RateLimiter(Quota()).counts("ann")

@@ -31,9 +31,9 @@ from rollenv.remote.protocol import Cancelled, ServerFull, ServerLost, SessionGo
 from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.serve import handover
 from rollenv.serve.auth import ANYONE
-from rollenv.serve.gate import Allowance
+from rollenv.serve.quotas import Quota
 from rollenv.serve.native import Native
-from rollenv.serve.sessions import Sessions, Terms
+from rollenv.serve.sessions import SessionManager, Terms
 
 OWNER = "anyone"
 
@@ -55,7 +55,7 @@ def in_a_core(terms=None):
         def tested(**kwargs):
             async def main():
                 workers = ProcessWorkers(1)
-                core = Sessions(workers, terms or Terms())
+                core = SessionManager(workers, terms or Terms())
                 try:
                     await test(core, **kwargs)
                     await core.stop()
@@ -95,7 +95,7 @@ async def test_no_step_is_played_while_a_session_is_handed_over(core):
     assert not session.quick_step(2, "\\boxed{up}", lambda outcome: None), "it would be played here and again there"
     told = await leaving
     assert told["count"] == 1
-    other = Sessions(core.workers, Terms())
+    other = SessionManager(core.workers, Terms())
     handover.adopt(other, protocol.unpack(protocol.pack(told)))
     there = other.get(session.name, OWNER)
     assert await there.numbered(2, "step", ["\\boxed{up}"]) == await twin.numbered(2, "step", ["\\boxed{up}"])
@@ -109,7 +109,7 @@ async def test_a_session_whose_state_is_not_to_be_had_is_handed_over_with_its_hi
     told = await session.leave()
     await asyncio.sleep(0)
     assert [call[0] for call in told["calls"]] == ["reset"]
-    other = Sessions(core.workers, Terms())
+    other = SessionManager(core.workers, Terms())
     handover.adopt(other, protocol.unpack(protocol.pack(told)))
     there = other.get(session.name, OWNER)
     assert await there.numbered(2, "step", ["\\boxed{up}"]) == await twin.numbered(2, "step", ["\\boxed{up}"])
@@ -172,7 +172,7 @@ async def test_who_closes_a_session_and_leaves_has_closed_it(core):
     client.leave()
     await client.talk
     await asyncio.sleep(0.05)
-    assert not core.sessions
+    assert not sessions.by_name
 
 
 @pytest.mark.integration
@@ -216,24 +216,24 @@ async def test_whatever_happens_every_request_is_answered_once_and_no_place_is_l
 
     await asyncio.gather(*(play() for _ in range(12)), kill())
     await asyncio.sleep(3)
-    assert [session.busy for session in core.sessions.values() if session.busy] == []
+    assert [session.busy for session in sessions.by_name.values() if session.busy] == []
     assert not core.deadlines._limits
 
 
 @pytest.mark.slow
-@in_a_core(Terms(each=Allowance(compute=30.0)))
+@in_a_core(Terms(each=Quota(compute=30.0)))
 async def test_a_call_that_is_cancelled_or_fails_is_counted(core):
     session = await begun(core, "test:Moody-v0")
-    assert core.meter._worked[OWNER] < time.monotonic()
+    assert core.limiter._worked[OWNER] < time.monotonic()
     call = asyncio.create_task(session.numbered(2, "step", ["spin 1.5"]))
     await asyncio.sleep(0.3)
     call.cancel()
     with pytest.raises((Cancelled, asyncio.CancelledError)):
         await call
-    before = core.meter._worked[OWNER]
+    before = core.limiter._worked[OWNER]
     for _ in range(100):
         await asyncio.sleep(0.05)
-        if core.meter._worked[OWNER] > before + 0.5:  # a busy machine gives it less than its time
+        if core.limiter._worked[OWNER] > before + 0.5:  # a busy machine gives it less than its time
             return
     raise AssertionError("what it computed was not counted")
 
@@ -456,7 +456,7 @@ def test_a_replay_that_is_cut_off_does_not_confuse_a_session_that_goes_on_elsewh
         servers.in_turn = lambda: servers.connections  # type: ignore[method-assign]
         for connection in servers.connections:
             connection.patience = 0.0
-        env = RemoteEnv(addresses, "test:Echo-v0", {}, rollenv.remote.history.History())
+        env = RemoteEnv(addresses, "test:Echo-v0", {}, rollenv.remote.replay_log.ReplayLog())
         env.reset(seed=1)
         env.step("a")
         env.step("b")
@@ -493,17 +493,17 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_a_session_that_is_none_leaves_nothing_and_harms_no_other(tmp_path, what):
     async def taken():
-        core = Sessions(None, Terms())  # type: ignore[arg-type]
+        core = SessionManager(None, Terms())  # type: ignore[arg-type]
         (tmp_path / "sessions").write_bytes(protocol.pack([told_of(**WRONG[what]), 5, told_of()]))
         assert handover.take_up(core, tmp_path / "sessions") == 1
-        assert [session.task.env_id for session in core.sessions.values()] == ["test:Echo-v0"]
+        assert [session.task.env_id for session in sessions.by_name.values()] == ["test:Echo-v0"]
 
     asyncio.run(taken())
 
 
 def test_only_a_file_of_this_user_is_taken_up(tmp_path, monkeypatch):
     async def take(file):
-        return handover.take_up(Sessions(None, Terms()), file)  # type: ignore[arg-type]
+        return handover.take_up(SessionManager(None, Terms()), file)  # type: ignore[arg-type]
 
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "theirs").write_bytes(protocol.pack([told_of()]))
@@ -533,7 +533,7 @@ def test_a_replay_whose_client_left_before_its_first_line_ends(serve):
 
 
 def test_turns_that_are_watched_have_a_size():
-    from rollenv.serve.faces.page.live import _Watched
+    from rollenv.serve.protocols.page.live import _Watched
 
     watched = _Watched()
     for number in range(300):

@@ -20,7 +20,7 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.remote import RemoteWorkers
 from rollenv.serve import handover
-from rollenv.serve.sessions import Sessions, Terms
+from rollenv.serve.sessions import SessionManager, Terms
 
 IDS = ["webshop:mini-easy", "test:Echo-v0", "test:Moody-v0", "gym:Taxi-v3"]
 
@@ -193,5 +193,5 @@ def test_a_file_that_is_none_stops_the_start(tmp_path):
     file = tmp_path / "sessions"
     file.write_bytes(b"\xc1 nonsense")
     with pytest.raises(rollenv.errors.UsageError):
-        handover.take_up(Sessions(None, Terms()), file)  # type: ignore[arg-type]
+        handover.take_up(SessionManager(None, Terms()), file)  # type: ignore[arg-type]
     assert file.exists()

@@ -22,7 +22,7 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 
 
-class Talk:
+class McpSession:
     """An MCP session over plain HTTP."""
 
     def __init__(self, http, path="/mcp", token=None):
@@ -62,12 +62,12 @@ class ToolError(Exception):
 
 @pytest.fixture(scope="module")
 def general(server):
-    return Talk(server.http)
+    return McpSession(server.http)
 
 
 @pytest.fixture
 def talk(server):
-    talk = Talk(server.http)
+    talk = McpSession(server.http)
     yield talk
     talk.end()
 
@@ -110,7 +110,7 @@ def test_an_episode_is_what_it_is_at_home(talk):
 
 
 def test_one_environment_needs_no_names(server):
-    talk = Talk(server.http, "/mcp/env/game:Sokoban-v0-tiny")
+    talk = McpSession(server.http, "/mcp/env/game:Sokoban-v0-tiny")
     assert [tool["name"] for tool in talk.ask("tools/list")["result"]["tools"]] == ["reset", "step"]
     with pytest.raises(ToolError, match="reset begins one"):
         talk.call("step", action="up")
@@ -123,8 +123,8 @@ def test_one_environment_needs_no_names(server):
     assert talk.end().status_code == 200
     assert eventually(lambda: held(server)[0] == before - 1)
     assert talk.post("tools/list").status_code == 404
-    assert "not registered" in Talk(server.http, "/mcp/env/no:Such-v0").hello.text.replace("no environment is", "not")
-    assert Talk(server.http, "/mcp/env/no:Such-v0").hello.status_code == 404
+    assert "not registered" in McpSession(server.http, "/mcp/env/no:Such-v0").hello.text.replace("no environment is", "not")
+    assert McpSession(server.http, "/mcp/env/no:Such-v0").hello.status_code == 404
 
 
 def test_the_text_is_what_an_agent_reads(talk):
@@ -209,7 +209,7 @@ def test_a_sandbox_that_has_ended_is_missed_once(talk):
         talk.call("run_code", code="x", sandbox=first)
     second = talk.call("run_code", code="x")
     assert second["error"]["name"] == "NameError"
-    Talk(str(talk.http.base_url)).call("close_sandbox", sandbox=second["sandbox"])  # the same owner, elsewhere
+    McpSession(str(talk.http.base_url)).call("close_sandbox", sandbox=second["sandbox"])  # the same owner, elsewhere
     with pytest.raises(ToolError, match="next call starts another"):
         talk.call("run_code", code="1")
     assert talk.call("run_code", code="1")["sandbox"] not in (first, second["sandbox"])
@@ -218,7 +218,7 @@ def test_a_sandbox_that_has_ended_is_missed_once(talk):
 @pytest.mark.integration
 def test_what_a_session_opened_ends_with_it(serve):
     served = serve("--faces", "mcp")
-    talk = Talk(served.http)
+    talk = McpSession(served.http)
     for _ in range(3):
         talk.call("reset", env_id="test:Echo-v0")
     talk.call("run_code", code="1")
@@ -231,7 +231,7 @@ def test_what_a_session_opened_ends_with_it(serve):
     slow.join(10)
     assert not slow.is_alive()
     for _ in range(20):
-        talk = Talk(served.http)
+        talk = McpSession(served.http)
         talk.call("reset", env_id="test:Echo-v0")
         talk.call("write_file", path="x", content="x")
         talk.end()
@@ -244,7 +244,7 @@ SLOW = {"code": "import time; time.sleep(100)", "timeout": 200}
 @pytest.mark.integration
 def test_idle_sessions_end(serve):
     served = serve("--faces", "mcp", "--idle", "2")
-    talk = Talk(served.http)
+    talk = McpSession(served.http)
     talk.call("run_command", command="sleep 3", timeout=10)
     assert talk.call("run_code", code="1")["result"] == "1", "it was not idle"
     assert held(served)[1] == 1
@@ -254,8 +254,8 @@ def test_idle_sessions_end(serve):
 
 def test_there_is_room_for_so_many(serve):
     served = serve("--faces", "mcp", "--sessions", "2", "--per-client", "1")
-    talk = Talk(served.http)
-    refused = Talk(served.http).hello
+    talk = McpSession(served.http)
+    refused = McpSession(served.http).hello
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert "MCP sessions are taken" in refused.json()["error"]["message"]
     talk.call("reset", env_id="test:Echo-v0")
@@ -264,7 +264,7 @@ def test_there_is_room_for_so_many(serve):
     for wrong in ({}, {"Accept": "text/plain"}):  # what is refused leaves nothing
         assert httpx.post(f"{served.http}/mcp", json={}, headers=wrong).status_code >= 400
     talk.end()
-    assert eventually(lambda: Talk(served.http).hello.status_code == 200)
+    assert eventually(lambda: McpSession(served.http).hello.status_code == 200)
 
 
 def test_a_cancelled_call_stops(server, talk):
@@ -308,13 +308,13 @@ def test_tokens_and_owners(serve, tmp_path):
     made = {name: new_token(name, scope) for name, scope in scopes.items()}
     (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))
     served = serve("--faces", "mcp", "--tokens", str(tmp_path / "t.toml"))
-    ann, eve, bob, cat, dan = (Talk(served.http, token=token) for token, _ in made.values())
+    ann, eve, bob, cat, dan = (McpSession(served.http, token=token) for token, _ in made.values())
     assert dan.hello.status_code == 401
     for token, why in ((None, "token is needed"), ("x", "token is wrong")):
-        refused = Talk(served.http, token=token).hello
+        refused = McpSession(served.http, token=token).hello
         assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
         assert why in refused.json()["error"]["message"]
-    assert Talk(served.http, "/mcp/env/test:Echo-v0", made["bob"][0]).hello.status_code == 401
+    assert McpSession(served.http, "/mcp/env/test:Echo-v0", made["bob"][0]).hello.status_code == 401
     tools = {tool["name"] for tool in bob.ask("tools/list")["result"]["tools"]}
     assert "run_code" in tools
     assert "reset" not in tools
@@ -336,7 +336,7 @@ def test_tokens_and_owners(serve, tmp_path):
     assert eve.post("tools/list").status_code == 404
     assert eve.end().status_code == 404
     assert ann.call("step", session=session, action="x")["reward"] == 1.0
-    assert Talk(served.http, "/mcp/env/test:Echo-v0", made["cat"][0]).call("reset")["observation"]
+    assert McpSession(served.http, "/mcp/env/test:Echo-v0", made["cat"][0]).call("reset")["observation"]
 
 
 def test_pages_of_other_sites_are_refused(server):
@@ -483,7 +483,7 @@ def test_the_real_client(server):
 @pytest.mark.integration
 def test_a_server_that_stops_ends_its_sessions(serve):
     served = serve("--faces", "mcp", "--drain", "0")
-    talk = Talk(served.http)
+    talk = McpSession(served.http)
     talk.call("run_code", code="1")
 
     def leave():
@@ -500,7 +500,7 @@ def test_a_server_that_stops_ends_its_sessions(serve):
 
 
 def test_two_requests_of_one_id_at_once_are_not_mixed_up(server):
-    talk = Talk(server.http)
+    talk = McpSession(server.http)
     body = {"jsonrpc": "2.0", "id": 5, "method": "tools/call"}
 
     def said(word):

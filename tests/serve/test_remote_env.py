@@ -61,8 +61,8 @@ def plain(value):
 def test_errors_are_those_of_an_environment_at_home(server):
     with pytest.raises(UnknownEnv, match="did you mean game:Sokoban"):
         rollenv.make(f"{server.address}/game:Sokobam-v0")
-    with pytest.raises(UsageError, match="no argument 'boxes'"):
-        rollenv.make(f"{server.address}/game:Sokoban-v0-easy", boxes=3)
+    with pytest.raises(UsageError, match="no argument 'sandboxes'"):
+        rollenv.make(f"{server.address}/game:Sokoban-v0-easy", sandboxes=3)
     env = rollenv.make(f"{server.address}/test:Echo-v0")
     with pytest.raises(EpisodeOver):
         env.step("x")

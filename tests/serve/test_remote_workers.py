@@ -39,7 +39,7 @@ def test_wrappers_options_and_errors_of_tasks(server):
     task = Task("game:Sokoban-v0-tiny", 1, {}, {"concat": {}})
     assert collect(RemoteWorkers(server.address), [task], 2) == collect(None, [task], 2)
     with pytest.raises(UsageError, match="no argument"):
-        collect(RemoteWorkers(server.address), [Task("game:Sokoban-v0-tiny", 1, {"boxes": 1})])
+        collect(RemoteWorkers(server.address), [Task("game:Sokoban-v0-tiny", 1, {"sandboxes": 1})])
 
 
 def test_evaluation_by_the_name_of_the_workers(server):

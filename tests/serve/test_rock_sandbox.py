@@ -58,7 +58,7 @@ def box(api):
     """A sandbox: its calls with its id."""
     name = api.call("start_async", image="python:3.11", auto_clear_time_minutes=5)["sandbox_id"]
 
-    class Box:
+    class SandboxSession:
         id = name
 
         def __getattr__(self, kind):
@@ -67,7 +67,7 @@ def box(api):
         def sh(self, command, session="a", **more):
             return self.call("run_in_session", session=session, command=command, action_type="bash", **more)
 
-    yield Box()
+    yield SandboxSession()
     api.told("stop", sandbox_id=name)
 
 

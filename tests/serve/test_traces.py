@@ -157,7 +157,7 @@ def test_the_last_spans_are_sent_and_a_collector_that_hangs_keeps_nobody_waiting
 
 def test_without_traces_nothing_of_it_is_loaded():
     code = (
-        "import sys, rollenv.serve.run; from rollenv.serve.app import Server, Settings; "
+        "import sys, rollenv.serve.run; from rollenv.serve.server import EnvServer, Settings; "
         "from rollenv.rollout.workers.processes import ProcessWorkers; from rollenv.serve.native import Native; "
         "server = Server(Settings(), ProcessWorkers(1)); server.app(); "
         "print(server.native_class is Native, 'rollenv.serve.traces' in sys.modules)"

@@ -1,0 +1,78 @@
+"""What brings a new environment to where an old one was: the calls since the last complete beginning."""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from typing import Any
+
+from rollenv.errors import RollenvError
+from rollenv.remote.protocol import METHODS, pack
+
+#: A call that was answered: method, arguments, fingerprint of the answer.
+Done = tuple[str, list[Any], int]
+
+
+#: Calls after which a reset without a seed gets one.
+LONGEST = 1000
+
+
+class ReplayDiffers(RollenvError):
+    """A replayed call gave another answer than before."""
+
+
+class ReplayLog:
+    """The calls to make again, in their order.
+
+    A reset with a seed and a restored state begin anew: what came before no longer matters.
+    """
+
+    __slots__ = ("calls",)
+
+    def __init__(self, calls: list[Done] | None = None):
+        self.calls: list[Done] = calls or []
+
+    def add(self, method: str, args: list[Any], answer: Any) -> None:
+        """Note a call."""
+        if not METHODS[method]:
+            return
+        if method == "set_state" or (method == "reset" and args and args[0] is not None):
+            self.calls.clear()
+        self.calls.append((method, args, fingerprint(method, answer)))
+
+    @property
+    def needs_seed(self) -> bool:
+        """Whether a reset without a seed needs one: the first, which could not be repeated, and one after so many
+        calls that to repeat them all would take too long."""
+        return not self.calls or len(self.calls) > LONGEST
+
+    def check(self, number: int, answer: Any, env_id: str) -> None:
+        """Compare the answer to a replayed call with the first one.
+
+        Args:
+            number: of the call, from 0.
+
+        Raises:
+            ReplayDiffers: they are not equal.
+        """
+        method, _, expected = self.calls[number]
+        if fingerprint(method, answer) != expected:
+            raise ReplayDiffers(
+                f"{env_id}: replayed with the same seed and actions, call {number} gave another answer; `rollenv check "
+                f"{env_id}` shows what it depends on"
+            )
+
+
+def new_seed() -> int:
+    """A seed from the system's randomness."""
+    return secrets.randbits(63)
+
+
+def fingerprint(method: str, answer: Any) -> int:
+    """Equal for equal answers, in any process.
+
+    Args:
+        answer: to it; the info of a reset or a step, which may hold times, does not count.
+    """
+    told = {"reset": 1, "step": 4}.get(method)
+    return zlib.crc32(pack(answer if told is None else answer[:told]))

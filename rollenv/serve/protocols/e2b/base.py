@@ -1,0 +1,262 @@
+"""What the parts of the face share: who asks for which sandbox, what is kept of it, and how errors are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import hmac
+import posixpath
+import secrets
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rollenv.core import RollenvError, UsageError
+from rollenv.remote.protocol import NotAllowed, SessionGone, TooFast
+from rollenv.sandbox import Sandbox
+from rollenv.sandbox.errors import SandboxDied, SandboxPaused
+from rollenv.serve.responses import Json, retry_after, status_of
+from rollenv.serve.server import EnvServer
+from rollenv.serve.auth import Client
+from rollenv.serve.sandboxes import SandboxSession
+from rollenv.serve.logs import audit
+
+if TYPE_CHECKING:
+    from rollenv.sandbox.watching import WatchHandle
+    from rollenv.serve.protocols.e2b.processes import Running
+
+PREFIX = "/e2b"
+#: The home of code, which leads to the scratch folder.
+HOME = "/home/user"
+#: Requests to one sandbox at the same time, those that stream among them.
+_REQUESTS = 128
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: Characters of a path.
+_LONGEST_PATH = 4096
+
+T = TypeVar("T")
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Kept:
+    """What this face keeps of a sandbox."""
+
+    def __init__(self) -> None:
+        self.template = "base"
+        self.paused = False
+        self.requests = 0
+        self.turns: dict[str, asyncio.Lock] = {}
+        """For contexts: cells of one wait for each other."""
+        self.processes: dict[int, Running] = {}
+        self.watches: dict[str, WatchHandle] = {}
+        self.uploads = asyncio.Semaphore(2)
+        """Files that come in; the server holds each until it is whole."""
+        self.inputs = asyncio.Semaphore(4)
+        """Writes to processes, which may not read, so that they leave room for other calls."""
+
+
+class Face:
+    """What the routes lead to."""
+
+    def __init__(self, server: Server):
+        self.server, self.sandboxes = server, server.sandboxes
+        self._secret = secrets.token_bytes(32)
+        self._kept: weakref.WeakKeyDictionary[SandboxSession, Kept] = weakref.WeakKeyDictionary()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def client(self, request: Request) -> Client:
+        """Who manages sandboxes.
+
+        Raises:
+            NotAllowed: that is not known, or not for sandboxes.
+        """
+        client = self.server.client(request)
+        client.needs("sandboxes")
+        return client
+
+    def key_of(self, name: str) -> str:
+        """The key of a sandbox, with which all but its end and its time can be asked for."""
+        return hmac.new(self._secret, name.encode(), hashlib.sha256).hexdigest()
+
+    def box(self, request: Request) -> SandboxSession:
+        """The sandbox that a request is for.
+
+        Raises:
+            NotAllowed: the client may not use it.
+            SessionGone: it has ended, or is paused.
+        """
+        headers = request.headers
+        name = headers.get("e2b-sandbox-id", "")
+        key = headers.get("x-access-token") or headers.get("e2b-traffic-access-token")
+        if key and self.server.tokens:
+            found = self.sandboxes.by_name.get(name)
+            if found is None:
+                raise SessionGone("it was ended, its time is over, or the server was restarted")
+            if not hmac.compare_digest(key.encode(), self.key_of(name).encode()):
+                audit("refused", "nobody", path=request.url.path, why="another sandbox's key")
+                raise NotAllowed("this is not the key of the sandbox")
+            self.server.asks(request, found.owner)
+            owner = found.owner
+        else:
+            owner = self.client(request).name
+        box = self.sandboxes.get(name, owner)
+        if self.kept(box).paused:
+            raise SessionGone("the sandbox is paused")
+        return box
+
+    def kept(self, box: SandboxSession) -> Kept:
+        """What is kept of a sandbox."""
+        return self._kept.setdefault(box, Kept())
+
+    async def run(self, box: SandboxSession, work: Callable[[Sandbox], T], also: asyncio.Semaphore | None = None) -> T:
+        """Do something with a sandbox, in a thread, as soon as there is room. It keeps its place to its end.
+
+        Args:
+            also: something else that has to have room.
+
+        Raises:
+            SessionGone: it has ended.
+            TooFast: too much is being done already.
+        """
+        with self.request(box):
+            return await self._run(box, work, also)
+
+    async def _run(self, box: SandboxSession, work: Callable[[Sandbox], T], also: asyncio.Semaphore | None) -> T:
+        async with contextlib.AsyncExitStack() as waiting:
+            if also is not None:
+                await waiting.enter_async_context(also)
+            await waiting.enter_async_context(box.use())
+            begun = waiting.pop_all()
+
+        async def whole() -> T:
+            async with begun:
+                return await asyncio.to_thread(work, box.sandbox.sync)
+
+        return await asyncio.shield(self.spawn(whole()))
+
+    def held(self, box: SandboxSession) -> contextlib.ExitStack:
+        """Count a request that is answered piece by piece, until this is closed.
+
+        Raises:
+            TooFast: there are too many.
+        """
+        stack = contextlib.ExitStack()
+        stack.enter_context(self.request(box))
+        return stack
+
+    @contextlib.contextmanager
+    def request(self, box: SandboxSession) -> Iterator[None]:
+        """Count a request while it is answered, which keeps the sandbox from being idle.
+
+        Raises:
+            TooFast: there are too many.
+        """
+        kept = self.kept(box)
+        if kept.requests >= _REQUESTS:
+            raise TooFast(f"{_REQUESTS} requests to this sandbox are being answered", retry_after=1.0)
+        kept.requests += 1
+        try:
+            with box.hold():
+                yield
+        finally:
+            kept.requests -= 1
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Do something that goes on when the request for it ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited for it was told
+
+    def route(self, method: str, path: str, handler: Handler, *, inside: bool = False) -> Route:
+        """A route whose errors are told as E2B tells them.
+
+        Args:
+            path: below :data:`PREFIX`.
+            inside: whether it is asked of a sandbox, and not of the service.
+        """
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except RollenvError as error:
+                return failure(error, inside)
+            except HTTPException as error:  # a form that is none
+                return failure(UsageError(error.detail), inside)
+
+        return Route(PREFIX + path, answer, methods=[method])
+
+
+def failure(error: RollenvError, inside: bool) -> Response:
+    """An error as E2B's clients expect it.
+
+    Args:
+        inside: whether something was asked of a sandbox. One that does not run has no server of its own: 502.
+    """
+    status, text = status_of(error), str(error)
+    if inside and isinstance(error, SessionGone | SandboxDied | SandboxPaused):
+        status, text = 502, f"The sandbox was not found: {error}"  # clients look for these words
+    elif getattr(error, "errno", None) in _NO_ROOM:
+        status = 507
+    return Json({"code": status, "message": text}, status, retry_after(error))
+
+
+def at_home(path: Any) -> str:
+    """An absolute path: relative ones begin in the home of code.
+
+    Raises:
+        UsageError: it is no path.
+    """
+    if not isinstance(path, str) or "\0" in path or len(path) > _LONGEST_PATH:
+        raise UsageError(f"a path is a text of up to {_LONGEST_PATH} characters without NUL")
+    if path == "~" or path.startswith("~/"):
+        path = path[2:]
+    return posixpath.normpath(posixpath.join(HOME, path))
+
+
+def texts(value: Any, what: str) -> dict[str, str]:
+    """An object of texts; missing ones are empty.
+
+    Args:
+        what: it is, for the message.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise UsageError(f"{what} is an object whose values are texts")
+    return dict(value)
+
+
+def variables(value: Any, what: str) -> dict[str, str]:
+    """Environment variables.
+
+    Args:
+        what: they are, for the message.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    found = texts(value, what)
+    for name, text in found.items():
+        try:
+            valid = bool(name) and "=" not in name and b"\0" not in (name + text).encode()
+        except UnicodeEncodeError:
+            valid = False
+        if not valid:
+            raise UsageError(f"{what} has {name!r:.80}, which is no variable or has a value that is none")
+    return found

@@ -1,0 +1,232 @@
+"""The service that makes sandboxes, lists and ends them."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from rollenv.core import RollenvError, UsageError
+from rollenv.serve.responses import Json, body_of
+from rollenv.serve.sandboxes import SandboxSession
+from rollenv.serve.protocols.e2b.base import Face, texts, variables
+
+#: The version of E2B's own server in sandboxes whose abilities these have; clients look at it before they ask.
+#: From 0.6.2 on files have metadata, and these have none.
+_VERSION = "0.6.1"
+#: Seconds of life where a client asks for none.
+_LIFETIME = 300
+#: Sandboxes on a page of the list.
+_PAGE = 100
+#: Metadata of a sandbox: entries, and characters of all of them.
+_ENTRIES, _CHARACTERS = 100, 20_000
+#: What else a client may want of a new sandbox, and cannot have.
+_MISSING = {
+    "volumeMounts": "volumes",
+    "mcp": "a gateway to MCP servers",
+    "iam": "tokens for workloads",
+    "network": "rules for a network: it has none",
+    "autoPause": "a pause at its end",
+}
+_CURSOR = re.compile(r"(\d{1,12}\.\d{6})_([\w-]{1,60})", re.ASCII)
+
+
+def routes(face: Face) -> list[BaseRoute]:
+    """What is asked of the service."""
+    control = _Control(face)
+    one = "/sandboxes/{name}"
+    found = [
+        ("POST", "/v2/sandboxes", control.make),
+        ("GET", "/v2/sandboxes", control.every),
+        ("GET", one, control.info),
+        ("DELETE", one, control.end),
+        ("POST", f"{one}/timeout", control.set_timeout),
+        ("GET", f"{one}/metrics", control.metrics),
+        ("POST", f"/v2{one}/connect", control.connect),
+        ("POST", f"{one}/pause", control.pause),
+        ("POST", "/sandboxes", control.make),  # from here on as older clients ask
+        ("GET", "/sandboxes", control.every),
+        ("POST", f"{one}/connect", control.connect),
+        ("POST", f"{one}/resume", control.connect),
+        ("POST", f"{one}/fork", control.missing),
+        ("POST", f"{one}/snapshots", control.missing),
+        ("PUT", f"{one}/network", control.missing),
+    ]
+    return [face.route(method, path, handler) for method, path, handler in found]
+
+
+class _Control:
+    def __init__(self, face: Face):
+        self.face, self.sandboxes = face, face.sandboxes
+
+    def _box(self, request: Request) -> SandboxSession:
+        return self.sandboxes.get(request.path_params["name"], self.face.client(request).name)
+
+    async def make(self, request: Request) -> Response:
+        client = self.face.client(request)
+        body = await body_of(request)
+        for name, what in _MISSING.items():
+            if body.get(name):
+                raise UsageError(f"sandboxes of this server cannot have {what}; leave out {name!r}")
+        if body.get("allowInternetAccess") or body.get("allow_internet_access"):
+            raise UsageError("sandboxes of this server have no access to the internet")
+        template = body.get("templateID", "base")
+        if not isinstance(template, str) or not 0 < len(template) <= 200:
+            raise UsageError("templateID is a text of up to 200 characters")
+        metadata = texts(body.get("metadata"), "metadata")
+        if len(metadata) > _ENTRIES or sum(map(len, [*metadata, *metadata.values()])) > _CHARACTERS:
+            raise UsageError(f"metadata has at most {_ENTRIES} entries and {_CHARACTERS} characters")
+        env, seconds = variables(body.get("envVars"), "envVars"), body.get("timeout", _LIFETIME)
+        box = await self.sandboxes.open(client.name, lifetime=seconds, env=env, metadata=metadata)
+        self.face.kept(box).template = template
+        return Json(self._key(box), 201)
+
+    async def every(self, request: Request) -> Response:
+        owner = self.face.client(request).name
+        asked = request.query_params
+        found = [box for box in self.sandboxes.of(owner) if self._wanted(box, asked)]
+        newest_first = _one_of(asked.get("order", "desc"), ("asc", "desc")) == "desc"
+        found.sort(key=_place, reverse=newest_first)
+        if token := asked.get("nextToken"):
+            after = _parsed(token)
+            found = [box for box in found if (_place(box) < after if newest_first else _place(box) > after)]
+        page = found[: _limit(asked.get("limit", str(_PAGE)))]
+        headers = {"x-next-token": "{:.6f}_{}".format(*_place(page[-1]))} if len(page) < len(found) else {}
+        return Json([self._told(box) for box in page], headers=headers)
+
+    async def info(self, request: Request) -> Response:
+        box = self._box(request)
+        return Json(self._told(box) | {"envdAccessToken": self.face.key_of(box.name), "domain": None})
+
+    async def end(self, request: Request) -> Response:
+        await self.sandboxes.close(self._box(request))
+        return Response(status_code=204)
+
+    async def set_timeout(self, request: Request) -> Response:
+        box = self._box(request)
+        seconds = (await body_of(request)).get("timeout")
+        if seconds == 0 and not isinstance(seconds, bool):
+            await self.sandboxes.close(box)
+        else:
+            if seconds is None:
+                raise UsageError("the request needs 'timeout', a number of seconds")
+            await box.sandbox.set_timeout(self.sandboxes.lifetime(seconds))
+        return Response(status_code=204)
+
+    async def metrics(self, request: Request) -> Response:
+        """What it uses now: nothing is recorded."""
+        box = self._box(request)
+        if self.face.kept(box).paused:
+            return Json([])
+        now = await self.face.run(box, lambda sandbox: sandbox.metrics())
+        told = {"timestamp": _time(now.timestamp), "timestampUnix": int(now.timestamp), "memCache": 0}
+        told |= {"cpuCount": now.cpu_count, "cpuUsedPct": round(now.cpu_percent, 2)}
+        told |= {"memUsed": now.memory_used, "memTotal": now.memory_total}
+        return Json([told | {"diskUsed": now.disk_used, "diskTotal": now.disk_total}])
+
+    async def connect(self, request: Request) -> Response:
+        """Resume it, and let it live for so many more seconds, if that is longer."""
+        box = self._box(request)
+        seconds = (await body_of(request)).get("timeout")
+        more = None if seconds is None else self.sandboxes.lifetime(seconds)
+        kept = self.face.kept(box)
+        if more is not None and time.time() + more > self._end(box):
+            await box.sandbox.set_timeout(more)
+        if kept.paused:
+            await box.sandbox.resume()
+            kept.paused = False
+        return Json(self._key(box), 201 if request.url.path.endswith("/resume") else 200)
+
+    async def pause(self, request: Request) -> Response:
+        box = self._box(request)
+        kept = self.face.kept(box)
+        if kept.paused:
+            return Json({"code": 409, "message": "the sandbox is paused already"}, 409)
+        kept.paused = True
+        try:
+            await box.sandbox.pause()
+        except RollenvError:
+            kept.paused = False
+            raise
+        return Response(status_code=204)
+
+    async def missing(self, request: Request) -> Response:
+        self._box(request)
+        return Json({"code": 501, "message": "this server has no forks, snapshots and networks"}, 501)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _key(self, box: SandboxSession) -> dict[str, Any]:
+        """What a client needs to use it. Some calls carry one of the two tokens, others the other one."""
+        key = self.face.key_of(box.name)
+        told = {"sandboxID": box.name, "templateID": self.face.kept(box).template, "clientID": "rollenv"}
+        return told | {"envdVersion": _VERSION, "envdAccessToken": key, "trafficAccessToken": key, "domain": None}
+
+    def _told(self, box: SandboxSession) -> dict[str, Any]:
+        kept, limits = self.face.kept(box), self.sandboxes.limits.limits
+        told: dict[str, Any] = {"sandboxID": box.name, "templateID": kept.template, "clientID": "rollenv"}
+        told |= {"envdVersion": _VERSION, "state": _state(kept.paused)}
+        told |= {"startedAt": _time(box.started), "endAt": _time(self._end(box)), "metadata": box.metadata}
+        return told | {"cpuCount": os.cpu_count() or 1, "memoryMB": limits.memory_mb, "diskSizeMB": limits.disk_mb}
+
+    def _end(self, box: SandboxSession) -> float:
+        last = box.started + self.sandboxes.limits.total
+        return min(box.sandbox.sync.expires_at or last, last)
+
+    def _wanted(self, box: SandboxSession, asked: Any) -> bool:
+        kept = self.face.kept(box)
+        if states := asked.get("state"):
+            wanted = [_one_of(state, ("running", "paused")) for state in states.split(",")]
+            if _state(kept.paused) not in wanted:
+                return False
+        if asked.get("template") not in (None, "", kept.template):
+            return False
+        if (since := asked.get("startedAfter")) and box.started <= _moment(since):
+            return False
+        pairs = parse_qsl(asked.get("metadata", ""), keep_blank_values=True)
+        return all(box.metadata.get(unquote(key)) == unquote(value) for key, value in pairs)
+
+
+def _state(paused: bool) -> str:
+    return "paused" if paused else "running"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def _moment(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text.replace(" ", "+")).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"startedAfter is no time: {error}") from error
+
+
+def _place(box: SandboxSession) -> tuple[float, str]:
+    return round(box.started, 6), box.name
+
+
+def _parsed(token: str) -> tuple[float, str]:
+    found = _CURSOR.fullmatch(token)
+    if found is None:
+        raise UsageError("nextToken is none of this server's")
+    return float(found[1]), found[2]
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
+        raise UsageError(f"limit is a number above 0, not {text!r:.40}")
+    return min(int(text), _PAGE)
+
+
+def _one_of(value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise UsageError(f"{value!r:.40} is none of {', '.join(known)}")
+    return value

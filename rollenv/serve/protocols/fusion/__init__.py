@@ -1,0 +1,283 @@
+"""SandboxFusion: ``sandbox_fusion`` with ``SANDBOX_FUSION_ENDPOINT``, verl and ROLL with ``http://HOST:PORT/run_code``.
+
+The paths are the original's, so whatever is set up for a SandboxFusion finds them; below ``/fusion`` they are free of
+those of other faces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import os
+import secrets
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from rollenv.core import UsageError
+from rollenv.envs.code.tests import StdioTests
+from rollenv.remote.protocol import ServerFull
+from rollenv.sandbox import AsyncSandbox
+from rollenv.sandbox.errors import NotFound, SandboxError
+from rollenv.sandbox.types import Limits, RunResult
+from rollenv.serve import grading
+from rollenv.serve.responses import Json, body_of, while_connected
+from rollenv.serve.server import EnvServer
+from rollenv.serve.protocols.fusion import rows
+from rollenv.serve.protocols.fusion.schemas import Notebook, OneRow, Program, Rows, Submission
+from rollenv.serve.protocols.fusion.programs import LANGUAGES, Language, broken, outcome, run_cells, run_words, write_files
+from rollenv.serve.quotas import NO_HURRY, FairQueue
+
+T = TypeVar("T")
+
+#: Where the routes are.
+_PREFIXES = ("", "/fusion")
+
+#: Programs that are graded at the same time.
+_GRADERS = 2 * (os.cpu_count() or 1)
+
+#: With less memory no program begins.
+_LEAST_MB = 16
+
+#: Seconds of a graded run that asks for no other.
+_GRADED_SECONDS = 20.0
+
+
+def routes(server: Server) -> list[BaseRoute]:
+    """Running and grading programs."""
+    face = _Face(server)
+    posts: dict[str, Any] = {
+        "run_code": (Program, face.run_code),
+        "run_jupyter": (Notebook, face.run_jupyter),
+        "submit": (Submission, face.submit),
+        "get_prompts": (Rows, face.get_prompts),
+        "get_prompt_by_id": (OneRow, face.get_prompt_by_id),
+        "list_ids": (Rows, face.list_ids),
+    }
+
+    def get(answer: Callable[[], Any]) -> Any:
+        async def handle(request: Request) -> Response:
+            server.client(request).needs("sandboxes")
+            return Json(answer())
+
+        return handle
+
+    found: list[BaseRoute] = []
+    for prefix in _PREFIXES:
+        found += [Route(f"{prefix}/{name}", face.handler(*post), methods=["POST"]) for name, post in posts.items()]
+        found.append(Route(f"{prefix}/list_datasets", get(lambda: list(grading.held()))))
+        found.append(Route(f"{prefix}/v1/ping", get(lambda: "pong")))
+    return found
+
+
+class _Face:
+    """What the routes lead to."""
+
+    def __init__(self, server: Server):
+        self.server, self.sandboxes = server, server.sandboxes
+        self._queue = FairQueue(_GRADERS, patience=NO_HURRY)
+        self._threads = ThreadPoolExecutor(_GRADERS, thread_name_prefix="grader")
+
+    def handler(self, model: type[BaseModel], call: Callable[[str, Any], Awaitable[Any]]) -> Any:
+        """A handler of requests.
+
+        Args:
+            call: called with (owner, body); returns the answer.
+        """
+
+        async def handle(request: Request) -> Response:
+            client = self.server.client(request)
+            client.needs("sandboxes")
+            body = await body_of(request)
+            try:
+                asked = model.model_validate(body)
+            except ValidationError as error:
+                detail = error.errors(include_url=False, include_context=False, include_input=False)
+                return Json({"detail": detail}, 422)
+            return Json(await while_connected(request, call(client.name, asked)))
+
+        return handle
+
+    async def run_code(self, owner: str, asked: Program) -> dict[str, Any]:
+        """Run a program in its own sandbox; a plain one of Python in a warm one."""
+        language, files = LANGUAGES.get(asked.language), asked.contents()
+        if language is None:
+            names = ", ".join(LANGUAGES)
+            return broken(f"the language {asked.language!r:.40} is not offered here; there are {names}")
+        try:
+            limits = self._limits(asked.memory_limit_MB)
+            if asked.language != "python" or files or asked.fetch_files or limits:
+                return await self._run_alone(owner, asked, language, files, limits)
+            ran = await self.sandboxes.run(owner, asked.code, stdin=asked.stdin or "", timeout=asked.run_timeout)
+            return outcome(ran)
+        except NotFound as error:
+            return broken(f"the language {asked.language!r} is not offered here: {error}")
+        except SandboxError as error:
+            return broken(str(error))
+
+    async def run_jupyter(self, owner: str, asked: Notebook) -> dict[str, Any]:
+        """Run cells one after another in a fresh interpreter."""
+        files = asked.contents()
+        try:
+            async with self.sandboxes.brief(owner) as sandbox:
+                await write_files(sandbox, files)
+                began = asyncio.get_running_loop().time()
+                cells, status, problem = await run_cells(sandbox, asked, self.sandboxes.seconds(asked.total_timeout))
+                seconds = asyncio.get_running_loop().time() - began
+                fetched = await self._fetched(sandbox, asked.fetch_files)
+        except SandboxError as error:
+            return broken(str(error)) | {"driver": None, "cells": []}
+        code = {"Finished": 0, "Error": 1}.get(status)
+        driver = {"status": status, "execution_time": seconds, "return_code": code, "stdout": "", "stderr": problem}
+        told = {"status": "Success" if status == "Finished" else "Failed", "message": "", "driver": driver}
+        return told | {"cells": cells, "executor_pod_name": None, "files": fetched}
+
+    async def submit(self, owner: str, asked: Submission) -> dict[str, Any]:
+        """Grade a model's reply.
+
+        Args:
+            asked: the reply, and the data set with the row, or the row itself.
+
+        Raises:
+            UsageError: it cannot be graded here.
+        """
+        language = asked.config.language or "python"
+        if asked.config.custom_extract_logic:
+            raise UsageError("custom_extract_logic is not offered: it would run on the server itself")
+        if language not in LANGUAGES:
+            raise UsageError(f"programs in {language!r:.40} are not graded here; there are {', '.join(LANGUAGES)}")
+        code, how = grading.extracted(asked.completion, language)
+        seconds = self.sandboxes.seconds(asked.config.run_timeout or _GRADED_SECONDS)
+        runner = grading.Queued(self._runner(owner, language, asked.config.compile_timeout), self.sandboxes.limits.longest)
+
+        def grade() -> list[grading.Verdict]:
+            env, _ = rows.task(asked, sandbox=runner, timeout=seconds)
+            if language != "python" and not isinstance(env.tests, StdioTests):
+                raise UsageError(f"programs in {language!r} are held to input and output only")
+            every = bool(asked.config.extra.get("run_all_cases"))
+            return grading.graded(env, code, runner, seconds=seconds, every=every) if code else []
+
+        verdicts = await self._in_thread(owner, grade, runner)
+        accepted = bool(verdicts) and all(verdict.passed for verdict in verdicts)
+        told = {"id": asked.id, "accepted": accepted, "extracted_code": code, "extracted_type": how}
+        return told | {
+            "full_code": None,
+            "test_code": None,
+            "tests": [rows.verdict(one) for one in verdicts],
+            "extra": None,
+        }
+
+    async def get_prompts(self, owner: str, asked: Rows) -> list[dict[str, Any]]:
+        """The questions of a data set.
+
+        Args:
+            asked: the data set and which of its rows.
+        """
+
+        return await self._in_thread(owner, lambda: rows.prompts(asked))
+
+    async def get_prompt_by_id(self, owner: str, asked: OneRow) -> dict[str, Any]:
+        """The question of a row.
+
+        Args:
+            asked: the data set and the row.
+        """
+        return await self._in_thread(owner, lambda: rows.prompt(asked))
+
+    async def list_ids(self, owner: str, asked: Rows) -> list[int | str]:
+        """The ids of the rows of a data set."""
+        return await self._in_thread(owner, lambda: rows.ids(asked)[asked.offset : asked.offset + asked.limit])
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _limits(self, memory_mb: int | None) -> Limits | None:
+        """Those of a program that may use less memory than others."""
+        usual = self.sandboxes.limits.limits
+        if memory_mb is None or memory_mb <= 0 or memory_mb >= usual.memory_mb:
+            return None
+        if memory_mb < _LEAST_MB:
+            raise UsageError(f"memory_limit_MB is at least {_LEAST_MB} here, or -1 for {usual.memory_mb}")
+        return dataclasses.replace(usual, memory_mb=memory_mb)
+
+    async def _run_alone(
+        self, owner: str, asked: Program, language: Language, files: Mapping[str, bytes], limits: Limits | None
+    ) -> dict[str, Any]:
+        async with self.sandboxes.brief(owner, limits) as sandbox:
+            compiled, ran = await self._run_file(sandbox, asked, language, files)
+            fetched = await self._fetched(sandbox, asked.fetch_files)
+        if asked.language == "pytest" and ran and ran.exit_code and "No module named pytest" in ran.stderr:
+            return broken("the language 'pytest' is not offered here: pytest is not installed")
+        return outcome(ran, compiled) | {"files": fetched}
+
+    async def _run_file(
+        self, sandbox: AsyncSandbox, asked: Program, language: Language, files: Mapping[str, bytes]
+    ) -> tuple[RunResult | None, RunResult | None]:
+        """What compiling it said, and running it."""
+        name = f"tmp{secrets.token_hex(4)}{language.suffix}"
+        python = sys.executable if self.sandboxes.limits.backend == "local" else "python3"
+        await write_files(sandbox, {**files, name: asked.code.encode()})
+        compiled = None
+        if language.compile:
+            words = [word.format(file=name) for word in language.compile]
+            compiled = await run_words(sandbox, words, "", self.sandboxes.seconds(asked.compile_timeout or None))
+            if compiled.exit_code or compiled.timed_out:
+                return compiled, None
+        words = [word.format(file=name, python=python) for word in language.run]
+        words += asked.args if asked.language == "pytest" else []
+        return compiled, await run_words(sandbox, words, asked.stdin or "", self.sandboxes.seconds(asked.run_timeout))
+
+    async def _fetched(self, sandbox: AsyncSandbox, paths: Iterable[str]) -> dict[str, str]:
+        """Files in base64. What is none is left out, as in the original."""
+        found: dict[str, str] = {}
+        left = self.sandboxes.limits.limits.disk_mb << 20
+        for path in paths:
+            with contextlib.suppress(SandboxError):
+                data = await sandbox.files.read_bytes(path)
+                left -= len(data)
+                if left < 0:
+                    raise UsageError(f"the files of fetch_files have more than {self.sandboxes.limits.limits.disk_mb} MiB")
+                found[path] = base64.b64encode(data).decode()
+        return found
+
+    def _runner(self, owner: str, language: str, compile_timeout: float | None) -> grading.Run:
+        """Runs programs of a grader."""
+
+        async def run(code: str, stdin: str, timeout: float | None) -> RunResult:
+            if language == "python":
+                return await self.sandboxes.run(owner, code, stdin=stdin, timeout=timeout)
+            seconds = self.sandboxes.seconds(timeout)
+            program = Program(code=code, language=language, stdin=stdin, run_timeout=seconds)
+            program.compile_timeout = compile_timeout or _GRADED_SECONDS
+            async with self.sandboxes.brief(owner) as sandbox:
+                compiled, ran = await self._run_file(sandbox, program, LANGUAGES[language], {})
+            found = ran or compiled
+            assert found is not None
+            return found
+
+        return run
+
+    async def _in_thread(self, owner: str, call: Callable[[], T], runner: grading.Queued | None = None) -> T:
+        """Call what takes time. Owners take turns."""
+        terms = self.sandboxes.limits
+        if self._queue.waiting >= terms.waiting:
+            raise ServerFull(f"{self._queue.waiting} programs wait to be graded already", retry_after=1.0)
+        async with self._queue.turn(owner):
+            try:
+                async with asyncio.timeout(terms.longest):
+                    return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            except TimeoutError:
+                text = f"it was not graded within {terms.longest:g} s; send fewer tests, or a shorter run_timeout"
+                raise UsageError(text) from None
+            except SandboxError as error:
+                raise UsageError(f"it could not be graded: {error}") from error
+            finally:
+                if runner is not None:
+                    runner.close()

@@ -1,0 +1,436 @@
+"""OpenReward's environments (ORS): ``OpenReward().environments.get(ENV_ID)`` with ``OPENREWARD_SESSION_URL`` and
+``OPENREWARD_API_URL`` set to ``http://HOST:PORT``.
+
+``OPENREWARD_API_KEY`` is a token of the server; without tokens any text will do. The client leaves out a path in these
+URLs, so the face has none of its own. An environment has one tool, ``step``. Its tasks are the numbered ones, or seeds:
+those of the split ``test`` are what ``rollenv eval`` plays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from rollenv import __version__, cards
+from rollenv.agents.prompts.session import shown
+from rollenv.core import EpisodeOver, RollenvError, UsageError
+from rollenv.env_spec import EnvSpec
+from rollenv.registry import list_envs
+from rollenv.remote.protocol import FAILED, ServerFull, SessionGone, session_name
+from rollenv.rollout.evaluate import DEFAULT_TASKS
+from rollenv.serve.responses import Json, body_of, json_of, retry_after, status_of
+from rollenv.serve.server import EnvServer
+from rollenv.serve.auth import Client
+from rollenv.serve.session import Session
+from rollenv.serve.sessions import served
+
+logger = logging.getLogger(__name__)
+
+#: Seeds of the splits of an environment whose tasks are not numbered.
+_SEEDS = {"train": range(1_000_000, 1_010_000), "test": range(DEFAULT_TASKS)}
+
+#: Splits of data sets that clients know; rows of any other are for tests.
+_SPLITS = ("train", "validation", "test")
+
+#: Seconds between signs of life in the answer to a call; clients give up after 30.
+_ALIVE = 10.0
+
+#: Characters of a piece of an answer; clients read no longer lines than 128 KiB.
+_PIECE = 4096
+
+#: Calls of a session that are kept, to be asked for again, and seconds that they are; as many may run.
+_CALLS, _KEPT = 8, 60.0
+
+_TOOL = {
+    "name": "step",
+    "description": "Play a turn.",
+    "input_schema": {
+        "type": "object",
+        "properties": {
+            "action": {
+                "type": "string",
+                "description": "What to do, in the form that the prompt explains.",
+            }
+        },
+        "required": ["action"],
+    },
+}
+
+
+class Play:
+    """A client's session.
+
+    Args:
+        task: "seed", and "index" where tasks are numbered.
+    """
+
+    def __init__(self, owner: str, env_id: str, task: dict[str, int]):
+        self.about = (owner, env_id, task)
+        self.prompt: list[dict[str, Any]] = []
+        self.beginning: asyncio.Task[Session] | None = None
+        self.calls: dict[str, asyncio.Task[tuple[str, str]]] = {}
+
+    async def begun(self, server: Server, name: str) -> Session:
+        """Open the session and begin its task, or wait for whoever does already.
+
+        Raises:
+            SessionGone: it was ended meanwhile.
+        """
+        if self.beginning is None:
+            self.beginning = asyncio.get_running_loop().create_task(self._begin(server, name))
+        try:
+            return await asyncio.shield(self.beginning)
+        except asyncio.CancelledError:
+            if self.beginning.cancelled():
+                raise SessionGone("the session was ended") from None
+            raise
+
+    async def _begin(self, server: Server, name: str) -> Session:
+        owner, env_id, task = self.about
+        session = await server.sessions.open(name, owner, env_id)
+        try:
+            options = {"index": task["index"]} if "index" in task else {}
+            observation, info, *_ = await session.call("reset", [task["seed"], options])
+        except BaseException:
+            server.sessions.close(session)
+            raise
+        self.prompt = [_block(observation, info, info)]
+        return session
+
+    def call(self, session: Session, name: str, given: dict[str, Any]) -> str:
+        """Start a call, which goes on if its client does not wait for it.
+
+        Returns:
+            The name of the call.
+
+        Raises:
+            UsageError: too many run.
+        """
+        old = [key for key, call in self.calls.items() if call.done()]
+        for key in old[: max(0, len(self.calls) - _CALLS + 1)]:
+            del self.calls[key]
+        if len(self.calls) >= _CALLS:
+            raise UsageError(f"{len(self.calls)} calls of this session run already")
+        key, loop = session_name(), asyncio.get_running_loop()
+        self.calls[key] = loop.create_task(_called(session, name, given))
+        self.calls[key].add_done_callback(lambda _: loop.call_later(_KEPT, self.calls.pop, key, None))
+        return key
+
+
+async def _called(session: Session, name: str, given: dict[str, Any]) -> tuple[str, str]:
+    """The last event of a call, and its data."""
+    try:
+        return "end", json_of(await _output(session, name, given))
+    except RollenvError as error:
+        return "error", str(error)
+    except asyncio.CancelledError:
+        return "error", "the session was ended"
+    except Exception:
+        logger.exception("a call of %s failed", session.owner)
+        return "error", FAILED
+
+
+async def _output(session: Session, name: str, given: dict[str, Any]) -> dict[str, Any]:
+    if name != _TOOL["name"]:
+        return _wrong("not_found", f"{name!r:.40} is not a valid tool; there is step")
+    if given.keys() != {"action"} or not isinstance(given["action"], str):
+        return _wrong("input_validation", "step takes an action, which is a text")
+    try:
+        observation, reward, terminated, truncated, info, *_ = await session.call("step", [given["action"]])
+    except EpisodeOver:
+        return _wrong("episode_finished", "the episode is over; another session begins another one")
+    except UsageError as error:
+        return _wrong("input_validation", str(error))
+    output = {
+        "blocks": [_block(observation, info)],
+        "metadata": {"info": info, "terminated": terminated, "truncated": truncated},
+        "reward": reward,
+        "finished": terminated or truncated,
+    }
+    return {"ok": True, "output": output}
+
+
+def _wrong(reason: str, error: str) -> dict[str, Any]:
+    return {"ok": False, "error": error, "reason": reason}
+
+
+def _block(observation: str, info: dict[str, Any], detail: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"text": shown(observation, info), "detail": detail, "type": "text"}
+
+
+def routes(server: Server) -> list[BaseRoute]:
+    """What the client asks for; about an environment also below its id, as the client does with a ``variant``."""
+    face = _Face(server)
+    plainly: dict[str, tuple[str, _Handler]] = {
+        "list_environments": ("GET", face.every),
+        "version": ("GET", face.version),
+        "create_session": ("POST", face.create_session),
+        "create": ("POST", face.create),
+        "ping": ("POST", face.ping),
+        "delete": ("POST", face.delete),
+        "delete_session": ("POST", face.delete),
+    }
+    of_environments: dict[str, tuple[str, _Handler]] = {
+        "tools": ("GET", face.tools),
+        "task_tools": ("GET", face.tools),
+        "splits": ("GET", face.splits),
+        "tasks": ("POST", face.tasks),
+        "num_tasks": ("POST", face.num_tasks),
+        "task": ("POST", face.task),
+        "task_range": ("POST", face.tasks),
+        "prompt": ("GET", face.prompt),
+        "messages": ("GET", face.messages),
+        "call": ("POST", face.call),
+    }
+    found: list[BaseRoute] = [face.route(f"/{name}", *how) for name, how in (plainly | of_environments).items()]
+    return found + [face.route(f"/{{env_id}}/{name}", *how) for name, how in of_environments.items()]
+
+
+#: Answers a request of a client that is known.
+_Handler = Callable[[Client, Request], Awaitable[Response]]
+
+
+class _Face:
+    """What the routes lead to."""
+
+    def __init__(self, server: Server):
+        self.server = server
+        self._plays: dict[str, Play] = {}
+        self._rows: dict[str, int] = {}
+
+    def route(self, path: str, verb: str, handler: _Handler) -> Route:
+        """A route whose refusals the client understands."""
+
+        async def answered(request: Request) -> Response:
+            try:
+                return await handler(self._client(request), request)
+            except SessionGone as error:  # the client takes a 404 for a server that lacks the path
+                return Json({"detail": str(error)}, 410)
+            except ServerFull as error:  # nothing has happened, so the client may ask again until there is room
+                headers = retry_after(error) | {"X-Backend-State": "starting"}
+                return Json({"detail": str(error)}, status_of(error), headers)
+
+        return Route(path, answered, methods=[verb])
+
+    async def every(self, client: Client, request: Request) -> Response:
+        """The ids of all environments."""
+        return Json([spec.id for spec in list_envs()])
+
+    async def version(self, client: Client, request: Request) -> Response:
+        """Of this server."""
+        return Json({"version": __version__, "build_sha": None})
+
+    async def create_session(self, client: Client, request: Request) -> Response:
+        """A name for a session, which :meth:`create` opens."""
+        return _stream(_pieces([("task_id", session_name()), ("end", "")]))
+
+    async def create(self, client: Client, request: Request) -> Response:
+        """Open a session and begin its task. Asking twice is asking once."""
+        body, name = await body_of(request), _name(request)
+        if body.get("toolset_name") is not None:
+            raise UsageError("this server adds no toolsets to environments")
+        spec, task = self._env(request, body.get("env_name")), body.get("task_spec")
+        if task is None:
+            task = _task(spec, _chosen(await self._numbers(client, spec, body), body))
+        about = (client.name, spec.id, _checked(task))
+        self._plays = {key: play for key, play in self._plays.items() if self._lasts(key, play)}
+        play = self._plays.get(name)
+        if (play is None and name in self.server.sessions.by_name) or (play is not None and play.about != about):
+            raise UsageError("there is such a session already")
+        play = self._plays.setdefault(name, Play(*about))
+        try:
+            await play.begun(self.server, name)
+        except BaseException:
+            if self._plays.get(name) is play:
+                del self._plays[name]
+            raise
+        return Json({"sid": name})
+
+    async def ping(self, client: Client, request: Request) -> Response:
+        """Keep a session."""
+        _, session = await self._play(client, request)
+        session.used = time.monotonic()
+        return Json({"status": "ok"})
+
+    async def delete(self, client: Client, request: Request) -> Response:
+        """End a session, if there is one."""
+        name = _name(request)
+        play = self._plays.get(name)
+        if play is not None and play.about[0] == client.name:
+            del self._plays[name]
+            for task in (play.beginning, *play.calls.values()):
+                if task is not None:
+                    task.cancel()
+            with contextlib.suppress(SessionGone):
+                self.server.sessions.close(self.server.sessions.get(name, client.name))
+        return Json({"sid": name})
+
+    async def tools(self, client: Client, request: Request) -> Response:
+        """The one tool."""
+        tool = _TOOL | {"description": f"Play a turn. {cards.summary(self._env(request))}".strip()}
+        more = {"terminal_tool": None, "supports_score_group": False, "message_block_types": ["text"]}
+        return Json({"tools": [tool]} | more)
+
+    async def splits(self, client: Client, request: Request) -> Response:
+        """Of the tasks."""
+        return Json([{"name": name, "type": name} for name in _splits(self._env(request))])
+
+    async def num_tasks(self, client: Client, request: Request) -> Response:
+        """How many tasks a split has."""
+        spec, body = self._env(request), await body_of(request)
+        return Json({"num_tasks": len(await self._numbers(client, spec, body))})
+
+    async def task(self, client: Client, request: Request) -> Response:
+        """A task of a split."""
+        spec, body = self._env(request), await body_of(request)
+        number = _chosen(await self._numbers(client, spec, body), body)
+        return Json({"task": _task(spec, number), "env_name": spec.id})
+
+    async def tasks(self, client: Client, request: Request) -> Response:
+        """The tasks of a split, from "start" to "stop" where they are given."""
+        spec, body = self._env(request), await body_of(request)
+        start, stop = (_whole(body, name) for name in ("start", "stop"))
+        numbers = (await self._numbers(client, spec, body))[start:stop]
+        return Json({"tasks": [_task(spec, number) for number in numbers], "env_name": spec.id})
+
+    async def prompt(self, client: Client, request: Request) -> Response:
+        """The first observation."""
+        play, _ = await self._play(client, request)
+        return Json(play.prompt)
+
+    async def messages(self, client: Client, request: Request) -> Response:
+        """The same as a conversation."""
+        play, _ = await self._play(client, request)
+        return Json([{"role": "user", "blocks": play.prompt, "detail": None}])
+
+    async def call(self, client: Client, request: Request) -> Response:
+        """Call the tool, or come back for the answer to a call."""
+        play, session = await self._play(client, request)
+        body = await body_of(request)
+        key, name, given = body.get("task_id"), body.get("name"), body.get("input")
+        if key is None:
+            if not isinstance(name, str) or not isinstance(given, dict):
+                raise UsageError("a call has a name, which is a text, and an input, which is an object")
+            key = play.call(session, name, given)
+        return _stream(_answer(str(key), play.calls.get(str(key))))
+
+    def _client(self, request: Request) -> Client:
+        client = self.server.client(request)
+        client.needs("environments")
+        return client
+
+    def _env(self, request: Request, name: Any = None) -> EnvSpec:
+        """The environment that is asked about: as it is told, in the path, or as the client's deployment."""
+        deployment = request.headers.get("x-deployment", "").rpartition("/")[2]
+        return served(name if name is not None else request.path_params.get("env_id", deployment))
+
+    async def _play(self, client: Client, request: Request) -> tuple[Play, Session]:
+        name = _name(request)
+        play, session = self._plays.get(name), self.server.sessions.get(name, client.name)
+        if play is None:
+            raise SessionGone("the session was begun elsewhere")
+        await play.begun(self.server, name)
+        return play, session
+
+    def _lasts(self, name: str, play: Play) -> bool:
+        return name in self.server.sessions.by_name or not (play.beginning and play.beginning.done())
+
+    async def _numbers(self, client: Client, spec: EnvSpec, body: dict[str, Any]) -> range:
+        """The numbers of the tasks of a split."""
+        split = body.get("split")
+        if split not in _splits(spec):
+            raise UsageError(f"{spec.id} has no split {split!r:.40}; it has {', '.join(_splits(spec))}")
+        if not spec.indexed:
+            return _SEEDS[split]
+        if spec.id not in self._rows:
+            session = await self.server.sessions.open(session_name(), client.name, spec.id)
+            try:
+                self._rows[spec.id] = int(await session.call("num_tasks", []))
+            finally:
+                self.server.sessions.close(session)
+        return range(self._rows[spec.id])
+
+
+def _splits(spec: EnvSpec) -> tuple[str, ...]:
+    if not spec.indexed:
+        return tuple(_SEEDS)
+    split = spec.kwargs.get("split", "train")
+    return (split if split in _SPLITS else "test",)
+
+
+def _task(spec: EnvSpec, number: int) -> dict[str, int]:
+    """What ``rollenv eval`` plays as well."""
+    return {"seed": number} | ({"index": number} if spec.indexed else {})
+
+
+def _checked(task: Any) -> dict[str, int]:
+    """A task as a client sends it."""
+    if not isinstance(task, dict) or "seed" not in task or not task.keys() <= {"seed", "index"}:
+        raise UsageError("a task has a seed, and an index where the environment numbers its tasks")
+    for name in task:
+        number = _whole(task, name)
+        if number is None or number < 0:
+            raise UsageError(f"{name} is a whole number from 0, not {number!r:.40}")
+    return task
+
+
+def _chosen(numbers: range, body: dict[str, Any]) -> int:
+    index = _whole(body, "index")
+    if index is None or not -len(numbers) <= index < len(numbers):
+        raise UsageError(f"there are tasks 0 to {len(numbers) - 1}, not {index!r:.40}")
+    return numbers[index]
+
+
+def _whole(body: dict[str, Any], name: str) -> int | None:
+    found = body.get(name)
+    if isinstance(found, bool) or not isinstance(found, int | None):
+        raise UsageError(f"{name} is a whole number, not {found!r:.40}")
+    return found
+
+
+def _name(request: Request) -> str:
+    name = request.headers.get("x-session-id", "").strip()
+    if not name:
+        raise UsageError("the header X-Session-ID is needed; create_session makes a name")
+    return name
+
+
+async def _answer(key: str, call: asyncio.Task[tuple[str, str]] | None) -> AsyncIterator[str]:
+    """The events of a call."""
+    if call is None:
+        yield _event("error", "there is no such call")
+        return
+    yield _event("task_id", key)
+    while not call.done():
+        await asyncio.wait({call}, timeout=_ALIVE)
+        if not call.done():
+            yield ": it runs\n\n"
+    async for piece in _pieces([call.result()]):
+        yield piece
+
+
+async def _pieces(events: list[tuple[str, str]]) -> AsyncIterator[str]:
+    """Events, large ones in pieces."""
+    for event, data in events:
+        while event == "end" and len(data) > _PIECE:
+            yield _event("chunk", data[:_PIECE])
+            data = data[_PIECE:]
+        yield _event(event, data)
+
+
+def _event(event: str, data: str) -> str:
+    if data.startswith(" "):  # the client drops it; it is within a text, as the JSON has no others
+        data = "\\u0020" + data[1:]
+    return f"event: {event}\ndata: {' '.join(data.splitlines())}\n\n"
+
+
+def _stream(events: AsyncIterator[str]) -> Response:
+    return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})

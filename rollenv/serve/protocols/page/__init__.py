@@ -1,0 +1,108 @@
+"""The page at ``/``: people look at environments, play them, watch sessions, and see how the server is.
+
+Static files and a JSON API below ``/page/api``. Its sessions are those of :class:`rollenv.serve.sessions.SessionManager`,
+with the tokens, limits and leases of every other face.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from rollenv import __version__, drawing
+from rollenv.core import RollenvError
+from rollenv.remote.protocol import NotAllowed, error_answer
+from rollenv.report.plain import plain
+from rollenv.serve.responses import Json, body_of, retry_after, status_of
+from rollenv.serve.server import EnvServer
+from rollenv.serve.protocols.page.requests import PageRequest
+from rollenv.serve.protocols.page.catalogue import Catalogue
+from rollenv.serve.protocols.page.live import Live
+from rollenv.serve.protocols.page.episodes import Episodes
+from rollenv.serve.protocols.page.metrics_history import MetricsHistory
+from rollenv.serve.protocols.page.static import HEADERS, Files
+
+#: Answers a client's request.
+_Handler = Callable[[PageRequest], Awaitable[Any]]
+
+#: Values of Sec-Fetch-Site that browsers send for a page's own requests; other clients send none.
+_OWN = ("", "same-origin", "none")
+
+#: Bytes of an answer that are worth compressing.
+_LARGE = 4096
+
+_NOT_KEPT = {"Cache-Control": "no-store"}
+
+
+def routes(server: Server) -> list[BaseRoute]:
+    """The page's files, and what they ask for."""
+    files, samples = Files(), MetricsHistory(server)
+    catalogue = Catalogue(server.sessions)
+    plays, live = Episodes(server.sessions, catalogue), Live(server.sessions)
+
+    async def me(asked: PageRequest) -> Any:
+        looks = {"grounds": drawing.grounds(), "pieces": drawing.shapes()}
+        client = asked.client
+        scopes = sorted(client.scopes)
+        return {"client": client.name, "scopes": scopes, "tokens": bool(server.tokens), "version": __version__} | looks
+
+    async def health(asked: PageRequest) -> Any:
+        return plain(server.health()) | {"canaries": samples.canaries(), "samples": samples.columns()}
+
+    async def check(asked: PageRequest) -> Any:
+        await server.readiness.problems()
+        return samples.canaries()
+
+    handlers: dict[str, tuple[str, _Handler]] = {
+        "me": ("", me),
+        "catalogue": ("environments", catalogue.rows),
+        "card": ("environments", catalogue.card),
+        "open": ("environments", plays.open),
+        "reset": ("environments", plays.reset),
+        "step": ("environments", plays.step),
+        "suggest": ("environments", plays.suggest),
+        "end": ("environments", plays.end),
+        "replay": ("environments", plays.replay),
+        "sessions": ("admin", live.table),
+        "watch": ("admin", live.watch),
+        "link": ("admin", live.link),
+        "health": ("admin", health),
+        "check": ("admin", check),
+    }
+    found: list[BaseRoute] = [Route("/", files.index), Route("/page/{name}", files.file)]
+    return found + [
+        Route(f"/page/api/{name}", _answers(server, scope, handler), methods=["POST"])
+        for name, (scope, handler) in handlers.items()
+    ]
+
+
+def _answers(server: Server, scope: str, handler: _Handler) -> Callable[[Request], Awaitable[Response]]:
+    async def answered(request: Request) -> Response:
+        headers = dict(HEADERS)
+        try:
+            if request.headers.get("sec-fetch-site", "") not in _OWN:
+                raise NotAllowed("pages of other sites may not use this server")
+            client = server.client(request)
+            if scope:
+                client.needs(scope)
+            answer = await handler(PageRequest(client, await body_of(request)))
+            if isinstance(answer, Response):
+                answer.headers.update(headers | _NOT_KEPT)
+                return answer
+            response: Response = Json(answer)
+        except RollenvError as error:
+            kind, text, details = error_answer(error)
+            response = Json({"detail": f"{text:.2000}", "kind": kind, "how": details.get("kind", "")}, status_of(error))
+            headers |= retry_after(error)
+        if len(response.body) > _LARGE and "gzip" in request.headers.get("accept-encoding", ""):
+            response = Response(gzip.compress(response.body, 5), response.status_code, media_type=response.media_type)
+            headers["Content-Encoding"] = "gzip"
+        response.headers.update(headers | _NOT_KEPT)
+        return response
+
+    return answered

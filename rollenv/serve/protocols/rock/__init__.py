@@ -1,0 +1,397 @@
+"""ROCK's sandboxes: ``rock.sdk.sandbox.client.Sandbox`` with ``SandboxConfig(base_url=...)``.
+
+A sandbox has the limits and the programs of this server, whatever image is asked for; its status tells the real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import dataclasses
+import datetime
+import os
+import shlex
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from rollenv.core import RollenvError, UsageError
+from rollenv.remote.protocol import ServerError, SessionGone
+from rollenv.sandbox import AsyncSandbox
+from rollenv.sandbox.errors import SandboxError, SandboxFileError
+from rollenv.serve.responses import Json
+from rollenv.serve.server import EnvServer
+from rollenv.serve.sandboxes import SandboxSession
+from rollenv.serve.protocols.rock.schemas import (
+    Action,
+    Command,
+    InSession,
+    Named,
+    NewSession,
+    Read,
+    Start,
+    Written,
+    queried,
+    reader,
+    started,
+)  # fmt: skip
+from rollenv.serve.protocols.rock.shells import PASSING, Failed, Held, Shell, close, exit_code, make_room, shell_of
+
+_PATH = "/apis/envs/sandbox/v1"
+
+#: Codes of failures: the request's, the server's, the command's.
+_BAD, _BROKEN, _COMMAND = 4000, 5000, 6000
+
+#: Seconds of a command in a session that asks for no other; their client waits no longer.
+_SECONDS = 300.0
+
+#: Encodings in which files are read; others would take long, or are no encodings of text.
+_ENCODINGS = (
+    "ascii", "big5", "cp1252", "euc_jp", "euc_kr", "gb18030", "gbk", "iso8859-1", "shift_jis", "utf-16", "utf-32",
+    "utf-8", "utf-8-sig",
+)  # fmt: skip
+
+#: Interactive shells know a job that has ended until the next prompt; the client counts on that.
+_DISOWN = 'disown() { if [ $# -eq 0 ]; then builtin disown 2>/dev/null || :; else builtin disown "$@"; fi; }'
+
+#: Bytes of a file that is read as text.
+_LARGEST_TEXT = 4 << 20
+
+#: Uploads that are held in memory at the same time, and stopped sandboxes whose ends are remembered.
+_UPLOADS, _REMEMBERED = 4, 1000
+
+
+def routes(server: Server) -> list[BaseRoute]:
+    """Sandboxes, their sessions and their files."""
+    face = _Face(server)
+    server.uploads.add(f"{_PATH}/upload")
+    posts: dict[str, Any] = {
+        "execute": (face.execute, Command),
+        "create_session": (face.create_session, NewSession),
+        "run_in_session": (face.run_in_session, Action),
+        "close_session": (face.close_session, InSession),
+        "write_file": (face.write_file, Written),
+        "read_file": (face.read_file, Read),
+        "stop": (face.stop, Named),
+        "delete": (face.delete, Named),
+        "restart": (face.restart, Named),
+    }
+    found = [
+        Route(f"{_PATH}/{name}", face.handler(reader(m), call), methods=["POST"]) for name, (call, m) in posts.items()
+    ]
+    for name in ("start_async", "start"):
+        found.append(Route(f"{_PATH}/{name}", face.handler(started, face.start), methods=["POST"]))
+    found.append(Route(f"{_PATH}/upload", face.handler(_form, face.upload), methods=["POST"]))
+    for name in ("get_status", "is_alive"):
+        found.append(Route(f"{_PATH}/{name}", face.handler(queried, face.get_status)))
+    for name in ("get_token", "commit", "commit/{sandbox_id}", "sandboxes/{sandbox_id}/archive"):
+        found.append(Route(f"{_PATH}/{name}", face.handler(_itself, face.refuse), methods=["GET", "POST"]))
+    return list(found)
+
+
+class _Face:
+    """What the routes lead to."""
+
+    def __init__(self, server: Server):
+        self.server, self.sandboxes = server, server.sandboxes
+        self._held: weakref.WeakKeyDictionary[SandboxSession, Held] = weakref.WeakKeyDictionary()
+        self._uploads = asyncio.Semaphore(_UPLOADS)
+        self._ended: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def handler(self, read: Callable[[Request], Awaitable[Any]], call: Callable[[str, Any], Awaitable[Any]]) -> Any:
+        """A handler of requests, whose failures are answers as well.
+
+        Args:
+            read: what the request asks for.
+            call: called with (owner, what is asked for); returns the result.
+        """
+
+        async def handle(request: Request) -> Response:
+            client = self.server.client(request)
+            client.needs("sandboxes")
+            try:
+                return _answer(result=await call(client.name, await read(request)))
+            except ValidationError as error:
+                said = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+                return _failure("; ".join(said), _BAD, "invalid parameter")
+            except (RollenvError, Failed) as error:
+                return _failure(str(error), _code(error))
+
+        return handle
+
+    # -- sandboxes -----------------------------------------------------------------------------------------------------
+
+    async def start(self, owner: str, asked: tuple[Start, dict[str, str]]) -> dict[str, Any]:
+        """A new sandbox."""
+        terms, labels = asked
+        if terms.image_os.lower() != "linux" or terms.num_gpus:
+            raise UsageError("the sandboxes here have Linux and no GPU")
+        minutes = terms.auto_clear_time_minutes
+        lease = self.sandboxes.lifetime(60 * minutes if minutes else None)
+        limits = dataclasses.replace(self.sandboxes.limits.limits, seconds=self.sandboxes.limits.total)  # for background work
+        box = await self.sandboxes.open(owner, lifetime=lease, metadata=labels, limits=limits)
+        self._held[box] = Held(lease if minutes else None, labels=labels)
+        return {"sandbox_id": box.name} | self._host()
+
+    async def get_status(self, owner: str, asked: tuple[str, bool]) -> dict[str, Any]:
+        """What is known of a sandbox.
+
+        Args:
+            asked: its id, and whether also one that was stopped counts.
+        """
+        name, ended = asked
+        state = self._ended.get((owner, name))
+        terms = self.sandboxes.limits
+        status: dict[str, Any] = {"sandbox_id": name, "status": {}, "port_mapping": {}, "is_alive": False}
+        status |= {"image": terms.settings.get("image", f"rollenv:{terms.backend}"), "state": state} | self._host()
+        if ended and state is not None:
+            return status
+        box = self.sandboxes.get(name, owner)
+        held, ends = self._held.get(box, Held()), box.sandbox.sync.expires_at
+        step = {"status": "success", "message": ""}
+        status |= {"status": {"start": step}, "is_alive": True, "state": "running"} | held.labels
+        status |= {"cpus": float(os.cpu_count() or 1), "memory": f"{terms.limits.memory_mb}m"}
+        status |= {"disk": f"{terms.limits.disk_mb}m", "start_time": _time(box.started)}
+        return status | {"create_time": _time(box.started), "auto_stop_time": ends and _time(ends)}
+
+    async def stop(self, owner: str, asked: Named) -> None:
+        """End a sandbox."""
+        await self._end(owner, asked.sandbox_id, "stopped")
+
+    async def delete(self, owner: str, asked: Named) -> None:
+        """End a sandbox, or forget one that was stopped."""
+        if (owner, asked.sandbox_id) in self._ended:
+            self._ended[owner, asked.sandbox_id] = "deleted"
+        else:
+            await self._end(owner, asked.sandbox_id, "deleted")
+
+    async def restart(self, owner: str, asked: Named) -> None:
+        """Refused: nothing is kept of a sandbox that was stopped.
+
+        Raises:
+            UsageError: in any case.
+        """
+        if (owner, asked.sandbox_id) in self._ended:
+            raise UsageError("nothing is kept of a stopped sandbox; start another one")
+        self.sandboxes.get(asked.sandbox_id, owner)
+        raise UsageError("the sandbox is running; only a stopped one could be restarted, and of that nothing is kept")
+
+    async def refuse(self, owner: str, asked: Request) -> None:
+        """What a server of this kind does not have.
+
+        Raises:
+            UsageError: in any case.
+        """
+        name = asked.url.path.removeprefix(_PATH)
+        raise UsageError(f"{name} is not offered here: there is no store for images and files")
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    async def execute(self, owner: str, asked: Command) -> dict[str, Any]:
+        """Run a command outside of the sessions."""
+        seconds = self.sandboxes.seconds(asked.timeout or self.sandboxes.limits.longest)
+        async with self._use(owner, asked.sandbox_id, seconds) as (sandbox, _):
+            try:
+                done = await sandbox.commands.run(asked.command, cwd=asked.cwd, env=asked.env, timeout=seconds)
+            except SandboxFileError as error:  # there is no such program or folder
+                return {"stdout": "", "stderr": str(error), "exit_code": -1, "failure_reason": str(error)}
+        told = {"stdout": done.stdout, "stderr": done.stderr, "exit_code": done.exit_code}
+        if done.error is None or done.error.name in ("Exit", "Killed"):
+            return told
+        why = done.error.value
+        return told | {"stderr": f"{done.stderr}\n{why}".strip(), "exit_code": -1, "failure_reason": why}
+
+    async def create_session(self, owner: str, asked: NewSession) -> dict[str, Any]:
+        """A new shell.
+
+        Args:
+            asked: its name and what it begins with.
+        """
+        if asked.remote_user not in (None, "", "root", "user"):
+            raise UsageError(f"a sandbox has one user, and none called {asked.remote_user!r:.40}")
+        exports = [f"export {name}={shlex.quote(value)}" for name, value in (asked.env or {}).items()]
+        setup = "; ".join(
+            ["exec 2>&1", _DISOWN, *exports, *(f"source {shlex.quote(path)}" for path in asked.startup_source)]
+        )
+        async with self._use(owner, asked.sandbox_id, _SECONDS) as (sandbox, held):
+            if asked.session in held.sessions:
+                raise UsageError(f"session {asked.session!r:.80} already exists")
+            session = Shell("", setup, PASSING.fullmatch(asked.session) is not None)
+            held.sessions[asked.session] = session  # at once, for others may ask for the name meanwhile
+            try:
+                async with session.turn(_SECONDS):
+                    await make_room(sandbox, held)
+                    session.context = await sandbox.create_context(language="bash")
+                    _, output = await session.run(sandbox, "", self.sandboxes.seconds(_SECONDS))
+                if held.sessions.get(asked.session) is not session:  # it was closed meanwhile
+                    await sandbox.remove_context(session.context)
+                    raise UsageError("the session was closed")
+            except BaseException:
+                if held.sessions.get(asked.session) is session:
+                    del held.sessions[asked.session]
+                raise
+            session.runs = 0
+        return {"output": output, "session_type": "bash"}
+
+    async def run_in_session(self, owner: str, asked: Action) -> dict[str, Any]:
+        """Run a command in a shell.
+
+        Raises:
+            UsageError: there is no such session.
+        """
+        seconds = self.sandboxes.seconds(asked.timeout or _SECONDS)
+        session = shell_of(self._held_of(owner, asked.sandbox_id)[1], asked.session)
+        async with session.turn(seconds), self._use(owner, asked.sandbox_id, seconds) as (sandbox, held):
+            if held.sessions.get(asked.session) is not session:
+                raise UsageError("the session was closed")
+            done, output = await session.run(sandbox, asked.command, seconds)
+        code = exit_code(done, asked.command, output)
+        if asked.check == "raise" and code:
+            text = f"Command {asked.command!r} failed with exit code {code}. Here is the output:\n{output!r}"
+            raise Failed(text)
+        told = {"session_type": "bash", "output": output, "exit_code": None if asked.check == "ignore" else code}
+        return told | {"failure_reason": "", "expect_string": ""}
+
+    async def close_session(self, owner: str, asked: InSession) -> dict[str, Any]:
+        """End a shell and what it started."""
+        async with self._use(owner, asked.sandbox_id) as (sandbox, held):
+            await close(sandbox, held, asked.session)
+        return {"session_type": "bash"}
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    async def write_file(self, owner: str, asked: Written) -> dict[str, Any]:
+        """Write a text."""
+        async with self._use(owner, asked.sandbox_id) as (sandbox, _):
+            await sandbox.files.write(asked.path, asked.content)
+        return _written(asked.path)
+
+    async def upload(self, owner: str, form: FormData) -> dict[str, Any]:
+        """Write a file.
+
+        Args:
+            form: with the sandbox, the path and the file.
+
+        Raises:
+            UsageError: it lacks one of them.
+        """
+        try:
+            file, target, name = form.get("file"), form.get("target_path"), form.get("sandbox_id")
+            if not isinstance(file, UploadFile) or not isinstance(target, str) or not isinstance(name, str):
+                raise UsageError("an upload has a file, target_path and sandbox_id")
+            path = _path(target)
+            async with self._use(owner, Named(sandbox_id=name).sandbox_id) as (sandbox, _), self._uploads:
+                await sandbox.files.write(path, await file.read())
+        finally:
+            await form.close()
+        return _written(path)
+
+    async def read_file(self, owner: str, asked: Read) -> dict[str, Any]:
+        """Read a text.
+
+        Raises:
+            UsageError: it is not text in this encoding.
+        """
+        encoding = asked.encoding or "utf-8"
+        with contextlib.suppress(LookupError, ValueError):
+            encoding = codecs.lookup(encoding).name
+        if encoding not in _ENCODINGS:
+            raise UsageError(f"files are not read in {encoding!r:.40}; the encodings are {', '.join(_ENCODINGS)}")
+        async with self._use(owner, asked.sandbox_id) as (sandbox, _):
+            size = (await sandbox.files.info(asked.path)).size
+            if size > _LARGEST_TEXT:
+                raise UsageError(f"{asked.path!r:.200} has {size} bytes; at most {_LARGEST_TEXT} are read as text")
+            data = await sandbox.files.read_bytes(asked.path)
+        if len(data) > _LARGEST_TEXT:
+            raise UsageError(f"{asked.path!r:.200} grew beyond {_LARGEST_TEXT} bytes while it was read")
+        try:
+            return {"content": await asyncio.to_thread(data.decode, encoding, asked.errors or "strict")}
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{asked.path!r:.200} is not text in {encoding}: {error.reason}") from error
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _host(self) -> dict[str, str]:
+        return {"host_name": "rollenv", "host_ip": self.server.settings.host}
+
+    def _held_of(self, owner: str, name: str) -> tuple[SandboxSession, Held]:
+        box = self.sandboxes.get(name, owner)
+        return box, self._held.setdefault(box, Held())
+
+    @contextlib.asynccontextmanager
+    async def _use(self, owner: str, name: str, seconds: float = 0.0) -> AsyncIterator[tuple[AsyncSandbox, Held]]:
+        """Hold a sandbox for a call of so many seconds. Each call renews its lease."""
+        box, held = self._held_of(owner, name)
+        held.calls += 1
+        try:
+            async with box.use() as sandbox:
+                self._renew(box, held, seconds)
+                yield sandbox, held
+        finally:
+            held.calls -= 1
+            if not held.calls and box.alive:
+                self._renew(box, held, 0.0)
+
+    def _renew(self, box: SandboxSession, held: Held, seconds: float) -> None:
+        if held.lease is not None:
+            ends = max(time.time() + held.lease + seconds, (box.sandbox.sync.expires_at or 0.0) if held.calls else 0.0)
+            left = min(ends - time.time(), box.opened + self.sandboxes.limits.total - time.monotonic())
+            box.sandbox.sync.set_timeout(max(left, 0.001))
+
+    async def _end(self, owner: str, name: str, state: str) -> None:
+        await self.sandboxes.close(self.sandboxes.get(name, owner))
+        self._ended[owner, name] = state
+        if len(self._ended) > _REMEMBERED:
+            self._ended.popitem(last=False)
+
+
+# -- requests and answers ----------------------------------------------------------------------------------------------
+
+
+async def _itself(request: Request) -> Request:
+    return request
+
+
+async def _form(request: Request) -> FormData:
+    try:
+        return await request.form(max_files=1, max_fields=8)
+    except HTTPException as error:
+        raise UsageError(f"the form cannot be read: {error.detail}") from error
+
+
+def _written(path: str) -> dict[str, Any]:
+    return {"success": True, "message": "", "file_name": path.rpartition("/")[2]}
+
+
+def _path(path: str) -> str:
+    return Written(sandbox_id="-", path=path, content="").path
+
+
+def _time(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat()
+
+
+def _code(error: Exception) -> int:
+    if isinstance(error, Failed):
+        return _COMMAND
+    broken = isinstance(error, ServerError | SandboxError) and not isinstance(error, SessionGone | SandboxFileError)
+    return _BROKEN if broken else _BAD
+
+
+def _failure(text: str, code: int, message: str | None = None) -> Response:
+    reason = {"code": code, "exit_code": None, "failure_reason": text}
+    return _answer("Failed", message=message, error=text, result=reason)
+
+
+def _answer(status: str = "Success", *, message: str | None = None, error: str | None = None, result: Any) -> Response:
+    return Json({"status": status, "message": message, "error": error, "result": result})

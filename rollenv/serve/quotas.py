@@ -1,0 +1,153 @@
+"""Fair turns: who asks for much does not keep others waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rollenv.remote.protocol import TooFast
+from rollenv.serve.deadlines import Deadlines
+
+#: Seconds after which somebody who is inside no longer keeps others out: an environment that hangs takes no place.
+PATIENCE = 1.0
+
+_MINUTE = 60.0
+
+#: For who keeps a place to the end.
+NO_HURRY = 1e9
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What one owner may take; 0 is no limit."""
+
+    sessions: int = 0
+    """At the same time; as many sandboxes."""
+    rate: float = 0.0
+    """Requests a second, and twice as many at once after a pause."""
+    compute: float = 0.0
+    """Seconds a minute: of processor time in environments, and that programs run in sandboxes."""
+
+    def __or__(self, usual: Quota) -> Quota:
+        return Quota(self.sessions or usual.sessions, self.rate or usual.rate, self.compute or usual.compute)
+
+
+class RateLimiter:
+    """How much owners take."""
+
+    def __init__(self, usual: Quota, own: Mapping[str, Quota] | None = None):
+        self._usual, self._own = usual, dict(own or {})
+        self._ready: dict[str, float] = {}
+        self._worked: dict[str, float] = {}
+
+    def quota(self, owner: str) -> Quota:
+        """What an owner may take."""
+        own = self._own.get(owner)
+        return self._usual if own is None else own | self._usual
+
+    def counts(self, owner: str) -> bool:
+        """Whether it matters how much an owner asks for."""
+        allowed = self.quota(owner)
+        return bool(allowed.rate or allowed.compute)
+
+    def take(self, owner: str) -> None:
+        """Count a request.
+
+        Raises:
+            TooFast: that is too often, or what was asked before took too long.
+        """
+        allowed, now = self.quota(owner), time.monotonic()
+        if allowed.compute and (wait := self._worked.get(owner, 0.0) - now) > 0:
+            text = f"{owner} has used its {allowed.compute:g} seconds of computing in a minute"
+            raise TooFast(text, retry_after=wait)
+        if allowed.rate:
+            ready = max(self._ready.get(owner, 0.0), now - 2.0) + 1 / allowed.rate  # when it would be in an even flow
+            if ready > now:
+                raise TooFast(f"{owner} asks more than {allowed.rate:g} times a second", retry_after=ready - now)
+            self._ready[owner] = ready
+
+    def spend(self, owner: str, seconds: float) -> None:
+        """Count what was computed for an owner."""
+        allowed = self.quota(owner)
+        if allowed.compute:
+            minute = time.monotonic() - _MINUTE
+            self._worked[owner] = max(self._worked.get(owner, 0.0), minute) + seconds * _MINUTE / allowed.compute
+
+
+class FairQueue:
+    """Lets so many in at a time; owners that wait take turns.
+
+    Args:
+        width: how many are inside at the same time, apart from those that have been there for long.
+        patience: seconds after which one counts as such.
+    """
+
+    def __init__(self, width: int, patience: float = PATIENCE):
+        self.width = self._free = width
+        self.patience, self._deadlines = patience, Deadlines()
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return sum(map(len, self._waiting.values()))
+
+    def turn(self, owner: str) -> _Turn:
+        """Wait for a turn, and hold it for an ``async with`` block."""
+        return _Turn(self, owner)
+
+    def enter(self) -> bool:
+        """Begin a turn at once, which :meth:`leave` ends, unless one has to wait for it. It has no limit."""
+        if not self._free or self._waiting:
+            return False
+        self._free -= 1
+        return True
+
+    def leave(self) -> None:
+        """End a turn."""
+        self._free += 1
+        while self._free and self._waiting:
+            owner, turns = self._waiting.popitem(last=False)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[owner] = turns  # to the end of the line
+            if not turn.done():
+                turn.set_result(None)
+                self._free -= 1
+
+    async def _wait(self, owner: str) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave()  # it was given a turn in the same moment
+            raise
+
+
+class _Turn:
+    __slots__ = ("_gate", "_inside", "_limit", "_owner")
+
+    def __init__(self, gate: FairQueue, owner: str):
+        self._queue, self._owner, self._inside = gate, owner, False
+        self._limit = gate._deadlines.limit(gate.patience, self._leave)
+
+    async def __aenter__(self) -> None:
+        if not self._queue.enter():
+            await self._queue._wait(self._owner)
+            self._limit.end = time.monotonic() + self._queue.patience
+        self._inside = True
+        self._limit.start()
+
+    async def __aexit__(self, *problem: object) -> None:
+        self._limit.stop()
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._inside:
+            self._inside = False
+            self._queue.leave()

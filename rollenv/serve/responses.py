@@ -1,0 +1,121 @@
+"""Requests and answers of HTTP, as all faces read and write them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from rollenv.core import EpisodeOver, RollenvError, UnknownEnv, Unsolvable, UsageError
+from rollenv.remote import protocol
+from rollenv.remote.protocol import NotAllowed, ServerFull, SessionGone, TooFast
+from rollenv.sandbox.errors import ContextBusy, NotFound, SandboxDied, SandboxFileError, SandboxPaused
+
+T = TypeVar("T")
+
+#: Half of a character of UTF-16, or a half of two, in JSON.
+_HALVES = re.compile(r"\\u[dD][89a-fA-F]")
+
+#: HTTP statuses of errors that clients are to tell apart, the narrower classes first.
+_STATUSES: tuple[tuple[type[RollenvError], int], ...] = (
+    (NotAllowed, 401),
+    (TooFast, 429),
+    (ServerFull, 503),
+    (SessionGone, 404),
+    (SandboxDied, 404),
+    (NotFound, 404),
+    (ContextBusy, 409),
+    (SandboxPaused, 409),
+    (SandboxFileError, 400),
+    (UnknownEnv, 404),
+    (EpisodeOver, 409),
+    (Unsolvable, 409),
+    (UsageError, 400),
+)
+
+
+def status_of(error: RollenvError) -> int:
+    """The status of HTTP for an error."""
+    return next((status for cls, status in _STATUSES if isinstance(error, cls)), 500)
+
+
+def retry_after(error: RollenvError) -> dict[str, str]:
+    """The header that says when to ask again, where the error does."""
+    if not isinstance(error, ServerFull):
+        return {}
+    return {"Retry-After": str(max(1, math.ceil(float(error.details.get("retry_after", 1)))))}
+
+
+async def refused(request: Request, error: RollenvError) -> Response:
+    """The answer where no face has its own."""
+    return Json({"detail": str(error)}, status_of(error), retry_after(error))
+
+
+async def left(request: Request, error: ClientDisconnect) -> Response:
+    """The answer to a client that is no longer there."""
+    return Response(status_code=499)  # nobody reads it
+
+
+async def body_of(request: Request) -> dict[str, Any]:
+    """The JSON object in the body of a request.
+
+    Raises:
+        UsageError: there is none.
+    """
+    try:
+        body = (await request.body()).decode()
+        data = json.loads(body or "{}")
+        if _HALVES.search(body):
+            json.dumps(data, ensure_ascii=False).encode()  # half a character is none; nothing else could take it
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the body is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise UsageError("the body is not a JSON object")
+    return data
+
+
+async def while_connected(request: Request, work: Awaitable[T]) -> T:
+    """Do something, but no longer than somebody waits for it. The body has to be read before.
+
+    Args:
+        request: that it is done for.
+        work: what is done; it is cancelled when the client leaves.
+
+    Raises:
+        ClientDisconnect: the client left.
+    """
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+class Json(JSONResponse):
+    """What environments and programs return, as JSON: arrays become lists.
+
+    It is in ASCII: texts may hold halves of characters, which UTF-8 has no bytes for.
+    """
+
+    def render(self, content: Any) -> bytes:
+        return json_of(content).encode()
+
+
+def json_of(content: Any) -> str:
+    """What environments return, as JSON: keys that it does not have are left out."""
+    return json.dumps(content, default=_plain, skipkeys=True, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else protocol.plain(value)

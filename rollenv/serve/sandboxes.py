@@ -1,0 +1,368 @@
+"""Sandboxes of clients: by name, with leases; and a pool for programs that run alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.remote.protocol import ServerFull, SessionGone, session_name
+from rollenv.sandbox import AsyncSandbox, Pool, Sandbox
+from rollenv.sandbox.types import Limits, RunResult
+from rollenv.serve.quotas import NO_HURRY, FairQueue, RateLimiter
+from rollenv.serve.logs import audit
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks for sandboxes whose lease is over.
+_REAP_EVERY = 1.0
+
+#: Programs that run alone at the same time; their own limits end them.
+_CORES = os.cpu_count() or 1
+
+#: Calls into one sandbox at the same time; each holds a thread. Threads for whatever else is in the default executor.
+_CALLS, _OTHERS = 8, 32
+
+#: Threads that end sandboxes: however many calls run, there is one to end them.
+_ENDING = 8
+
+#: Seconds that the sandboxes of a server that stops have to end.
+_STOP_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class SandboxLimits:
+    """What clients get."""
+
+    sandboxes: int = 64
+    """How many there are at the same time; 0 for none at all."""
+    per_owner: int = 0
+    """How many of them one owner has; 0 for all."""
+    idle: float = 1800.0
+    """Seconds without a call after which one ends."""
+    total: float = 86_400.0
+    """Seconds after which it ends in any case; clients may ask for less."""
+    limits: Limits = field(default_factory=Limits)
+    """Of each."""
+    longest: float = 600.0
+    """Seconds that one call may ask for."""
+    waiting: int = 1000
+    """Programs that may wait for the pool."""
+    backend: str = "local"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of the backend."""
+
+
+class SandboxSession:
+    """A client's sandbox."""
+
+    def __init__(
+        self, name: str, owner: str, sandbox: Sandbox, metadata: Mapping[str, str], limiter: RateLimiter, brief: bool = False
+    ):
+        self.name, self.owner, self.metadata, self._meter = name, owner, dict(metadata), limiter
+        self.brief = brief
+        """Whether it ends with the call that it was made for."""
+        self.sandbox = AsyncSandbox(sandbox)
+        self.started = time.time()
+        """Seconds since 1970."""
+        self.opened = self.used = time.monotonic()
+        self.busy = 0
+        self._room = asyncio.Semaphore(_CALLS)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.sandbox.sync.alive
+
+    @contextlib.asynccontextmanager
+    async def use(self) -> AsyncIterator[AsyncSandbox]:
+        """Hold it for a call: :class:`AsyncSandbox`. It is not idle meanwhile.
+
+        Raises:
+            SessionGone: it has ended.
+        """
+        if not self.alive:
+            raise SessionGone("the sandbox has ended")
+        with self.hold():
+            async with self._room:
+                began = time.monotonic()
+                try:
+                    yield self.sandbox
+                finally:
+                    self._meter.spend(self.owner, time.monotonic() - began)
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """It is not idle meanwhile."""
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+            self.used = time.monotonic()
+
+
+@dataclass
+class SandboxCounters:
+    """What happened since the start, for ``/metrics``."""
+
+    opened: int = 0
+    refused: int = 0
+    expired: int = 0
+    runs: int = 0
+
+
+class SandboxManager:
+    """All sandboxes of a server."""
+
+    def __init__(self, terms: SandboxLimits, limiter: RateLimiter):
+        self.terms, self.limiter, self.counts = terms, limiter, SandboxCounters()
+        self.sandboxes: dict[str, SandboxSession] = {}
+        self.draining = False
+        self.gate = FairQueue(_CORES, patience=NO_HURRY)
+        self._opening: list[str] = []
+        self._pool: Pool | None = None
+        self._pool_lock = asyncio.Lock()
+        self._reaper: asyncio.Task[None] | None = None
+        self._ending = ThreadPoolExecutor(_ENDING, thread_name_prefix="sandbox-end")
+        self._programs = ThreadPoolExecutor(2 * _CORES + 8, thread_name_prefix="sandbox-program")
+        self._alone: set[asyncio.Task[RunResult]] = set()
+
+    async def open(
+        self,
+        owner: str,
+        *,
+        lifetime: float | None = None,
+        env: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        brief: bool = False,
+    ) -> SandboxSession:
+        """Start a sandbox.
+
+        Args:
+            lifetime: seconds until it ends, at most those of the terms.
+            env: environment variables of everything that runs.
+            metadata: what the owner wants to remember of it.
+            limits: instead of those of the terms.
+            brief: whether it ends with the call that it is made for.
+
+        Raises:
+            ServerFull: there is no room.
+            SandboxError: this machine cannot isolate one.
+            UsageError: wrong arguments.
+        """
+        self._admit(owner)
+        terms, seconds = self.terms, self.lifetime(lifetime)
+        settings = {"limits": limits or terms.limits, "env": env, "timeout": seconds, **terms.settings}
+        self._opening.append(owner)
+        create = functools.partial(Sandbox.create, terms.backend, **settings)
+        starting = asyncio.get_running_loop().run_in_executor(self._programs, create)
+        try:
+            sandbox = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(self._discard)  # nobody would end it
+            raise
+        finally:
+            self._opening.remove(owner)
+        box = SandboxSession(session_name(), owner, sandbox, metadata or {}, self.limiter, brief)
+        if self.draining:
+            sandbox.kill()
+            raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
+        self.sandboxes[box.name] = box
+        self.counts.opened += 1
+        audit("open", owner, sandbox=box.name[:6])
+        return box
+
+    def lifetime(self, seconds: float | None) -> float:
+        """What a client gets that asks for so many seconds of life.
+
+        Args:
+            seconds: that it asks for; None for as many as there are.
+
+        Raises:
+            UsageError: it asks for none.
+        """
+        if seconds is None:
+            return self.terms.total
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+            raise UsageError(f"a sandbox's lifetime is a number of seconds above 0, not {seconds!r:.40}")
+        return float(min(seconds, self.terms.total))
+
+    def seconds(self, asked: float | None) -> float:
+        """What a call gets that asks for so many seconds.
+
+        Args:
+            asked: seconds; None for what the limits say.
+
+        Raises:
+            UsageError: that is no time.
+        """
+        if asked is None:
+            return self.terms.limits.seconds
+        if isinstance(asked, bool) or not isinstance(asked, int | float) or not asked > 0:
+            raise UsageError(f"a timeout is a number of seconds above 0, not {asked!r:.40}")
+        return float(min(asked, self.terms.longest))
+
+    def get(self, name: str, owner: str) -> SandboxSession:
+        """A sandbox by its name.
+
+        Raises:
+            SessionGone: there is none of this owner.
+        """
+        found = self.sandboxes.get(name)
+        if found is not None and found.owner == owner and found.alive:
+            return found
+        raise SessionGone("there is no such sandbox: it was ended, its time is over, or the server was restarted")
+
+    def of(self, owner: str) -> list[SandboxSession]:
+        """The sandboxes of an owner, the oldest first."""
+        return [box for box in self.sandboxes.values() if box.owner == owner and box.alive and not box.brief]
+
+    async def close(self, box: SandboxSession) -> None:
+        """End a sandbox, whatever runs in it."""
+        if self.sandboxes.pop(box.name, None) is not None:
+            audit("close", box.owner, sandbox=box.name[:6])
+            await asyncio.get_running_loop().run_in_executor(self._ending, box.sandbox.sync.kill)
+
+    async def run(self, owner: str, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
+        """Run a Python program alone, in a warm sandbox of the pool. Owners take turns.
+
+        Args:
+            timeout: seconds; see :meth:`seconds`.
+
+        Raises:
+            ServerFull: too many wait.
+            SandboxError: this machine cannot isolate one.
+        """
+        seconds = self.seconds(timeout)
+        self._admit_program()
+        pool, began = await self._pooled(), False
+
+        async def alone() -> RunResult:
+            nonlocal began
+            async with self.gate.turn(owner):
+                began, self.counts.runs = True, self.counts.runs + 1
+                call = functools.partial(pool.run, code, stdin=stdin, timeout=seconds)
+                ran = await asyncio.get_running_loop().run_in_executor(self._programs, call)
+                self.limiter.spend(owner, ran.seconds)
+                return ran
+
+        task = asyncio.ensure_future(alone())
+        self._alone.add(task)
+        task.add_done_callback(self._alone.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            if not began:  # else it keeps its turn until its own limits end it
+                task.cancel()
+            raise
+
+    @contextlib.asynccontextmanager
+    async def brief(self, owner: str, limits: Limits | None = None) -> AsyncIterator[AsyncSandbox]:
+        """A sandbox for one call; it ends with the block. Owners take turns, also with those that :meth:`run` programs.
+
+        Args:
+            limits: instead of those of the terms.
+
+        Raises:
+            ServerFull: too many wait, or there is no room.
+            SandboxError: this machine cannot isolate one.
+        """
+        self._admit_program()
+        async with self.gate.turn(owner):
+            self.counts.runs += 1
+            box = await self.open(owner, limits=limits, brief=True)
+            try:
+                async with box.use() as sandbox:
+                    yield sandbox
+            finally:
+                await self.close(box)
+
+    def report(self) -> dict[str, Any]:
+        """The state, as plain data."""
+        told = {"open": len(self.sandboxes), "most": self.terms.sandboxes}
+        return told | {"pool": self._pool.health() if self._pool is not None else None}
+
+    def start(self) -> None:
+        """Begin to end sandboxes whose lease is over."""
+        loop = asyncio.get_running_loop()
+        threads = _OTHERS + _CALLS * self.terms.sandboxes
+        loop.set_default_executor(ThreadPoolExecutor(threads, thread_name_prefix="sandbox"))
+        self._reaper = loop.create_task(self._reap())
+
+    async def stop(self) -> None:
+        """End all sandboxes."""
+        self.draining = True
+        if self._reaper is not None:
+            self._reaper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reaper
+        ending: list[Awaitable[None]] = [*map(self.close, list(self.sandboxes.values()))]
+        if self._pool is not None:
+            ending.append(asyncio.get_running_loop().run_in_executor(self._ending, self._pool.close))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_SECONDS):
+                await asyncio.gather(*ending)
+        for threads in (self._ending, self._programs):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _admit(self, owner: str) -> None:
+        terms = self.terms
+        mine = sum(box.owner == owner for box in self.sandboxes.values()) + self._opening.count(owner)
+        problem = ""
+        if self.draining:
+            problem = "the server is about to stop"
+        elif len(self.sandboxes) + len(self._opening) >= terms.sandboxes:
+            problem = f"all {terms.sandboxes} sandboxes are taken"
+        elif 0 < self.limiter.quota(owner).sessions <= mine:
+            problem = f"all {mine} sandboxes of this client are taken"
+        if problem:
+            self.counts.refused += 1
+            raise ServerFull(problem, retry_after=5.0, draining=self.draining)
+
+    def _admit_program(self) -> None:
+        if self.draining or self.gate.waiting >= self.terms.waiting:
+            self.counts.refused += 1
+            raise ServerFull(f"{self.gate.waiting} programs wait already", retry_after=1.0, draining=self.draining)
+
+    async def _pooled(self) -> Pool:
+        async with self._pool_lock:  # it is made when somebody first needs it
+            if self._pool is None:
+                terms = self.terms
+                create = functools.partial(Pool, _CORES, terms.backend, limits=terms.limits, **terms.settings)
+                self._pool = await asyncio.get_running_loop().run_in_executor(self._programs, create)
+        return self._pool
+
+    def _ended(self) -> Iterator[SandboxSession]:
+        now = time.monotonic()
+        for box in self.sandboxes.values():
+            idle = now - box.used > self.terms.idle and not box.busy
+            if not box.alive or idle or now - box.opened > self.terms.total:
+                yield box
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(_REAP_EVERY)
+            for box in list(self._ended()):
+                self.counts.expired += 1
+                try:
+                    await self.close(box)
+                except Exception:
+                    logger.exception("a sandbox could not be ended")
+
+    def _discard(self, starting: asyncio.Future[Sandbox]) -> None:
+        """End a sandbox that nobody waits for any more."""
+        if not starting.cancelled() and starting.exception() is None:
+            asyncio.get_running_loop().run_in_executor(self._ending, starting.result().kill)
