@@ -30,7 +30,7 @@ from rollenv.rollout.shard import LocalShard, Played
 from rollenv.rollout.shards import Fleet, ShardedManager
 from rollenv.rollout.stream import RolloutStream
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers.base import EnvFailure, Seen
+from rollenv.rollout.workers.base import EnvFailure, EnvResult
 
 #: Losses a node and hour: 419 unexpected interruptions in 54 days of 2,048 nodes (Llama 3, arXiv 2407.21783, table 5).
 PUBLISHED = 419 / (54 * 24 * 2048)
@@ -135,13 +135,13 @@ class TimedEnv:
     def __init__(self, timed: Timed):
         self.timed, self.turn = timed, 0
 
-    async def reset(self) -> Seen:
-        return Seen("0")
+    async def reset(self) -> EnvResult:
+        return EnvResult("0")
 
-    async def step(self, action: str) -> Seen:
+    async def step(self, action: str) -> EnvResult:
         await asyncio.sleep(self.timed.wait(self.timed.setting.environment))
         self.turn += 1
-        return Seen(str(self.turn), terminated=self.turn == self.timed.setting.turns)
+        return EnvResult(str(self.turn), terminated=self.turn == self.timed.setting.turns)
 
     async def call(self, method: str, *args: Any) -> Any:
         raise NotImplementedError(method)

@@ -32,7 +32,7 @@ from rollenv.rollout.race import Race
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers import InlineWorkers
-from rollenv.rollout.workers.places import make_workers
+from rollenv.rollout.workers.factory import make_workers
 
 with peer("verifiers", "0.4"):
     import verifiers.v1 as vf

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from rollenv.agents.base import Action
 from rollenv.agents.engines.base import Ids
 from rollenv.rollout.types import Turn
-from rollenv.rollout.workers.base import HostedEnv, InlineEnv, Seen
+from rollenv.rollout.workers.base import EnvResult, HostedEnv, InlineEnv
 
 if TYPE_CHECKING:
     from rollenv.agents.prompts.session import TokenSession
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Node:
     """Where an episode is after some answers; members of a group that gave the same ones share it."""
 
-    seen: Seen
+    seen: EnvResult
     session: TokenSession
     """The agent's, before it was asked for this turn's prompt."""
     env: HostedEnv | None
@@ -138,7 +138,7 @@ class Failing:
     def __init__(self, error: BaseException, env: HostedEnv | None):
         self.error, self.env = error, env
 
-    def step(self, action: str) -> Seen:
+    def step(self, action: str) -> EnvResult:
         raise self.error
 
     def close(self) -> None:

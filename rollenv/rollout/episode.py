@@ -15,23 +15,20 @@ from typing import TYPE_CHECKING, Any
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session
 from rollenv.agents.engines.base import EngineFailed, EngineLost
 from rollenv.core import RollenvError, UsageError
-from rollenv.rollout import border
-from rollenv.rollout.border import BadValue
+from rollenv.rollout import validation
 from rollenv.rollout.ending import GRACE, Ending
 from rollenv.rollout.records.health import Health, Record
 from rollenv.rollout.types import Trajectory, Turn
-from rollenv.rollout.workers.base import EnvFailure, Seen, WorkerEnv, Workers, failed, says, told
+from rollenv.rollout.validation import BadValue
+from rollenv.rollout.workers.base import EnvFailure, EnvResult, WorkerEnv, Workers, describe, error_text, failed
 
 if TYPE_CHECKING:
     from rollenv.rollout.lockstep import LockStep
 
 logger = logging.getLogger(__name__)
 
-#: Workers that an episode may lose without its fault before it plays alone, where no other episode can harm it.
-_UNLUCKY = 5
-
-#: Workers that an episode may lose while it plays alone.
-_LOST_ALONE = 2
+#: Workers that an episode may lose before it is played in a worker of its own.
+_LOSSES_WITH_OTHERS = 2
 
 
 @dataclass(frozen=True)
@@ -169,9 +166,10 @@ def never() -> bool:
 class Episode:
     """Plays one trajectory.
 
-    What the environment was asked is kept. When it crashes, hangs or is lost with its worker, a new one is asked the
-    same again, which by the contract gives the same answers, and the episode continues; the agent does not notice. An
-    environment that ended its worker then gets one for itself, so that it cannot end others'.
+    The calls of the environment are recorded. When it raises, hangs or is lost with its worker, they are made again
+    in a new environment in another worker, which by the contract gives the same results, and the episode continues; the
+    agent does not notice. An environment whose worker ends again is replayed in a worker of its own. If that ends too,
+    the episode has failed.
     """
 
     trajectory: Trajectory
@@ -197,7 +195,8 @@ class Episode:
     failures: Counter[str] = field(default_factory=Counter)
     phase: str = "waiting"
     alone: bool = False
-    lost_alone: int = 0
+    """It gets a worker of its own."""
+    lost_alone: bool = False
     failed_in: set[str] = field(default_factory=set)
     """The names of workers in which it failed."""
     since: float = field(init=False)
@@ -223,7 +222,7 @@ class Episode:
         try:
             await self._play()
         except AgentFailed as failure:
-            self._fail(says(failure) or told(failure), "agent")
+            self._fail(error_text(failure) or describe(failure), "agent")
             self.outcome = "agent_failed"
         except EnvFailure as failure:
             self._fail_here(str(failure), failure.kind)
@@ -237,7 +236,9 @@ class Episode:
                     self.trajectory.status = self.outcome = "cancelled"
                 raise
             else:
-                self._fail_here(f"{told(error)} was raised in phase {self.phase!r}, where it is not allowed", "raised")
+                self._fail_here(
+                    f"{describe(error)} was raised in phase {self.phase!r}, where it is not allowed", "raised"
+                )
         finally:
             self.watchdog.stop()
             self.trajectory.seconds = self.clock() - started
@@ -303,16 +304,16 @@ class Episode:
         except BaseException as error:
             if self.wanted(error):
                 raise
-            logger.warning("%s: the agent's close() raised %s", self.env_id, told(error))
+            logger.warning("%s: the agent's close() raised %s", self.env_id, describe(error))
 
-    async def _answer(self, session: Session, seen: Seen) -> Action | None:
+    async def _answer(self, session: Session, seen: EnvResult) -> Action | None:
         """The agent's action; None if its context is full."""
         began = self.enter("agent")
         self.watchdog.watch(self.limits.agent)
         try:
             oldest = self._version()
             said: Any = await Ending(session.act(seen.observation, seen.info), self._over)
-            answer = border.action(said)
+            answer = validation.action(said)
             for name, value in answer.usage.items():
                 self.trajectory.metrics[name] = self.trajectory.metrics.get(name, 0.0) + value
             if self._over():  # and the agent did not heed it
@@ -334,7 +335,7 @@ class Episode:
 
     def _version(self) -> int | None:
         version = getattr(self.agent, "version", None)
-        return None if version is None else border.whole(version, "the agent's version")
+        return None if version is None else validation.whole(version, "the agent's version")
 
     def _over(self) -> bool:
         """Whether the task is to end, or what it waits for."""
@@ -352,7 +353,7 @@ class Episode:
             return AgentFailed(f"what the agent's {what} returned is wrong: {error}")
         failed = isinstance(error, EngineFailed) and not isinstance(error, EngineLost)
         if failed or not (isinstance(error, Exception) or self._ends(error)):
-            return AgentFailed(f"the agent's {what} raised {told(error)}")
+            return AgentFailed(f"the agent's {what} raised {describe(error)}")
         if not isinstance(error, RollenvError) and isinstance(error, Exception):
             who = f"the agent {type(self.agent).__module__}.{type(self.agent).__qualname__}"
             where = f"{self.env_id} with seed {self.trajectory.task.seed}"
@@ -377,7 +378,7 @@ class Episode:
         others = self.failures.total() - lost
         return (
             bool(self.failures["differs"])
-            or self.lost_alone >= _LOST_ALONE
+            or self.lost_alone
             or lost > self.limits.max_losses
             or others > self.limits.max_replays
         )
@@ -402,7 +403,7 @@ class Episode:
                 self.done.append((method, args, fingerprint(answer)))
                 return answer
 
-    async def _begin(self) -> Seen:
+    async def _begin(self) -> EnvResult:
         """A new environment, brought to where the last one was."""
         record = self.health.env(self.env_id)
         if record.backoff:
@@ -410,10 +411,10 @@ class Episode:
             await asyncio.sleep(record.backoff)
         self.enter("waiting")
         how = {"alone": True} if self.alone else {}
-        self.env = await self.workers.open(self.trajectory.task, views=self.views, shun=self._shuns, **how)
+        self.env = await self.workers.open(self.trajectory.task, views=self.views, avoid=self._avoids, **how)
         self.trajectory.worker = self.env.worker
         self.records = self.health.env(self.env_id), self.health.worker(self.env.worker)
-        first: Seen = await self._ask("reset", ())
+        first: EnvResult = await self._ask("reset", ())
         if not self.done:
             self.done.append(("reset", (), first.fingerprint))
         for number, (method, args, expected) in enumerate(self.done):
@@ -460,9 +461,9 @@ class Episode:
         if self.watchdog.call_expired() and pending and not self.asked():
             await self.watchdog.absorb()
 
-    def _shuns(self, worker: str) -> bool:
+    def _avoids(self, worker: str) -> bool:
         """Workers that are in quarantine, or in which this episode failed: a neighbour may have changed them."""
-        return worker in self.failed_in or self.health.shuns(worker)
+        return worker in self.failed_in or self.health.avoids(worker)
 
     def _count(self, failure: EnvFailure) -> None:
         """Record a failure and release the environment that had it."""
@@ -470,10 +471,8 @@ class Episode:
         self.failures[failure.kind] += 1
         if self.env is not None:
             self.failed_in.add(self.env.worker)
-        if failure.kind == "lost":
-            self.lost_alone += self.alone
-        if failure.blamed or self.failures["lost"] >= _UNLUCKY:
-            self.alone = True
+        self.lost_alone = self.alone and failure.blamed
+        self.alone = self.alone or failure.blamed or self.failures["lost"] >= _LOSSES_WITH_OTHERS
         if self.env is not None and failure.kind == "hung":
             self.env.abandon()
             self.env = None
@@ -486,15 +485,15 @@ class Episode:
         self.watchdog = _Watchdog(None)
         self.watchdog.watch(self.limits.reward)
         try:
-            more = border.number(await Ending(reward(self.trajectory), self._over), "a reward")
+            more = validation.number(await Ending(reward(self.trajectory), self._over), "a reward")
             if self._over():
                 raise asyncio.CancelledError
-            last.reward = border.number(last.reward + more, "a reward")
+            last.reward = validation.number(last.reward + more, "a reward")
         except BaseException as error:
             if self.wanted(error):
                 raise
             late = isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired()
-            why = f"it did not answer within {self.limits.reward} s" if late else told(error)
+            why = f"it did not answer within {self.limits.reward} s" if late else describe(error)
             self._fail(f"its reward could not be computed: {why}", "reward")
             self.outcome = "reward_failed"
         finally:
@@ -511,7 +510,7 @@ class Episode:
         except BaseException as error:
             if isinstance(error, Exception) or self.wanted(error):
                 raise
-            logger.warning("%s could not be closed: %s", self.env_id, told(error))
+            logger.warning("%s could not be closed: %s", self.env_id, describe(error))
 
     def enter(self, phase: str) -> float:
         """Enter a phase and return the time."""
@@ -534,7 +533,7 @@ def _check_version(answer: Action, oldest: int, newest: int) -> None:
         )
 
 
-def turn_of(before: Seen, action: Action, after: Seen) -> Turn:
+def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:
     """Build the turn in which the agent took an action.
 
     Args:
@@ -562,7 +561,7 @@ def turn_of(before: Seen, action: Action, after: Seen) -> Turn:
 
 def fingerprint(answer: Any) -> int:
     """Equal, within this process, for equal answers."""
-    if isinstance(answer, Seen):
+    if isinstance(answer, EnvResult):
         return answer.fingerprint
     try:
         return hash(_shown.repr(answer))

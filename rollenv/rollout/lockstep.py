@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.base import Action
 from rollenv.agents.engines.base import Response
-from rollenv.rollout import border
+from rollenv.rollout import validation
 from rollenv.rollout.branches import Failing, Node, Tree
-from rollenv.rollout.workers.base import HostedEnv, InlineEnv, Seen
+from rollenv.rollout.workers.base import EnvResult, HostedEnv, InlineEnv
 
 if TYPE_CHECKING:
     from rollenv.agents.engines.local import LocalEngine
@@ -31,7 +31,7 @@ class Row:
     session: TokenSession
     tree: Tree
     node: Node
-    left: asyncio.Future[tuple[Seen, Action | None]]
+    left: asyncio.Future[tuple[EnvResult, Action | None]]
 
 
 class LockStep:
@@ -50,7 +50,7 @@ class LockStep:
         self._trees: dict[int, Tree] = {}
         self._scheduled_in: asyncio.AbstractEventLoop | None = None
 
-    async def play(self, episode: Episode, session: Any, seen: Seen) -> tuple[Seen, Action | None]:
+    async def play(self, episode: Episode, session: Any, seen: EnvResult) -> tuple[EnvResult, Action | None]:
         """Play an episode as far as it goes as usual.
 
         Returns:
@@ -74,7 +74,7 @@ class LockStep:
             if not tree.users:
                 self._trees.pop(key, None)
 
-    def _tree(self, env: InlineEnv, session: TokenSession, seen: Seen) -> tuple[int, Tree]:
+    def _tree(self, env: InlineEnv, session: TokenSession, seen: EnvResult) -> tuple[int, Tree]:
         original = env.original
         shared = original.shared and not original.env_spec.nondeterministic
         key = id(original) if shared else id(env)
@@ -186,7 +186,7 @@ class LockStep:
         response = Response([token], [logprob], [engine.version], engine.finish([token], row.session.sampling))
         try:
             action = session.take(node.seen.observation, node.prompt, response)
-            border.text(action.text, "an action's text")
+            validation.text(action.text, "an action's text")
         except Exception as error:
             _raise(row, episode.of_agent("act()", error))
             return None
