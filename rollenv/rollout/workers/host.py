@@ -74,7 +74,7 @@ class EnvHost:
                     args = ()
                 env = self._envs.get(number)
                 if env is None:
-                    raise EnvFailure("lost", f"the worker has no environment {number}")
+                    return messages.encode_error(EnvFailure("lost", f"the worker has no environment {number}"))
                 env_id = env.task.env_id
                 return messages.encode(env_id, getattr(env, operation)(*args))
             except BaseException as error:

@@ -55,7 +55,11 @@ class Template:
         self.close = weakref.finalize(self, _close, self._resources)
 
     def fork(self, owner: Forked, threads: int) -> tuple[int, socket.socket]:
-        """Start a worker; return its number, for :meth:`kill`, and the connection to it."""
+        """Start a worker.
+
+        Returns:
+            Its number, for :meth:`kill`, and the connection to it.
+        """
         if self._socket is None:
             self._start()
         assert self._socket is not None
