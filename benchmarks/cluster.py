@@ -197,7 +197,7 @@ def simulate(setting: Setting, steps: int, seed: int = 0) -> Outcome:
     async def nodes_fail() -> None:
         while setting.losses:
             await asyncio.sleep(rng.expovariate(setting.losses * setting.nodes / 3600))
-            there = [seat for seat in fleet.seats if seat.shard is not None]
+            there = [slot for slot in fleet.slots if slot.shard is not None]
             if there:
                 rng.choice(there).shard.kill()  # type: ignore[union-attr]
 
@@ -231,14 +231,14 @@ def simulate(setting: Setting, steps: int, seed: int = 0) -> Outcome:
     with ShardedManager(fleet, clock=Clock.VIRTUAL) as manager:
         taken, waited = manager.run(main(manager))
         cpu = time.process_time() - began
-        finished = sum(seat.groups for seat in fleet.seats)
+        finished = sum(slot.groups for slot in fleet.slots)
     warm = len(taken) // 3
     seconds = statistics.mean(taken[warm:])
     return Outcome(
         seconds,
         statistics.mean(waited[warm:]),
         (finished + fleet.begun_again) / (groups * steps),
-        sum(seat.losses for seat in fleet.seats),
+        sum(slot.losses for slot in fleet.slots),
         fleet.begun_again,
         1000 * cpu / max(1, finished),
         groups * setting.group_size * setting.turns / seconds,
@@ -371,7 +371,7 @@ def kill_one(manager: ShardedManager, given: argparse.Namespace) -> str:
     async def play() -> list[Any]:
         playing = asyncio.create_task(manager.batch_async(seeds(given.groups), given.groups, 8))
         await asyncio.sleep(given.turns * given.seconds / 2)
-        ray.kill(manager.fleet.seats[0].shard.actor)  # type: ignore[union-attr]
+        ray.kill(manager.fleet.slots[0].shard.actor)  # type: ignore[union-attr]
         return await playing
 
     groups = manager.run(play())

@@ -10,20 +10,17 @@ import reprlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session
 from rollenv.agents.engines.base import EngineFailed, EngineLost
 from rollenv.core import RollenvError, UsageError
 from rollenv.rollout import validation
-from rollenv.rollout.ending import GRACE, Ending
+from rollenv.rollout.group_runner import GRACE, Cancellable
 from rollenv.rollout.records.health import Health, Record
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.rollout.validation import BadValue
 from rollenv.rollout.workers.base import EnvFailure, EnvResult, WorkerEnv, Workers, describe, error_text, failed
-
-if TYPE_CHECKING:
-    from rollenv.rollout.lockstep import LockStep
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +99,7 @@ class _Watchdog:
         """The call is over."""
         self.due = math.inf
 
-    def go_on(self, due: float) -> None:
+    def resume(self, due: float) -> None:
         """Resume a call that another one interrupted, with its old deadline."""
         self.due = due
         self._set()
@@ -123,12 +120,12 @@ class _Watchdog:
         self.cancels = 0
         return True
 
-    def stray(self) -> bool:
-        """Whether someone without the right to do so has cancelled the task; it takes effect at its next pause."""
-        return bool(self._task and self._task.cancelling() and getattr(self._task, "_must_cancel", False))
+    def cancelled_inside(self) -> bool:
+        """Return whether the task was cancelled by an agent or environment; it may take effect at its next pause."""
+        return bool(self._task and self._task.cancelling())
 
     async def absorb(self) -> None:
-        """Let a stray cancellation pass."""
+        """Let a cancelled_inside cancellation pass."""
         assert self._task is not None
         while self._task.cancelling():
             self._task.uncancel()
@@ -162,6 +159,18 @@ def never() -> bool:
     return False
 
 
+class PlaysTogether(Protocol):
+    """Advances several episodes together; see :class:`rollenv.rollout.lockstep.LockStep`."""
+
+    async def play(self, episode: Episode, session: Session, result: EnvResult) -> tuple[EnvResult, Action | None]:
+        """Play an episode as far as possible.
+
+        Returns:
+            The environment's last result, and the action that comes next, if there is one already.
+        """
+        ...
+
+
 @dataclass(eq=False, slots=True)
 class Episode:
     """Plays one trajectory.
@@ -180,12 +189,12 @@ class Episode:
     views: bool
     clock: Callable[[], float]
     """Seconds; the event loop's time."""
-    asked: Callable[[], bool] = never
-    """Whether a CancelledError is what somebody wanted."""
+    cancelled: Callable[[], bool] = never
+    """Returns whether the rollout has cancelled the episode."""
     interrupted: Callable[[], bool] = never
-    """Whether a KeyboardInterrupt is the user's."""
-    together: LockStep | None = None
-    """Where episodes advance together as long as nothing unusual happens."""
+    """Returns whether a KeyboardInterrupt is the user's."""
+    lock_step: PlaysTogether | None = None
+    """Advances it together with others, as long as nothing unusual happens."""
     env: WorkerEnv | None = None
     records: tuple[Record, ...] = ()
     """Where successes are noted: the environment id's and the worker's."""
@@ -227,7 +236,7 @@ class Episode:
         except EnvFailure as failure:
             self._fail_here(str(failure), failure.kind)
         except BaseException as error:
-            if self.watchdog.expired == "episode" and not self.asked():
+            if self.watchdog.expired == "episode" and not self.cancelled():
                 self._fail_here(
                     f"the episode took longer than {self.limits.episode} s; its phase was {self.phase!r}", "episode"
                 )
@@ -244,7 +253,7 @@ class Episode:
             self.trajectory.seconds = self.clock() - started
             self.enter("over")
             self._release()
-        if self.watchdog.stray() and not self.asked():
+        if self.watchdog.cancelled_inside() and not self.cancelled():
             await self.watchdog.absorb()
         return self.trajectory
 
@@ -259,36 +268,36 @@ class Episode:
     def wanted(self, error: BaseException) -> bool:
         """Whether a BaseException comes from the user or the rollout, and so ends more than this episode."""
         if isinstance(error, asyncio.CancelledError):
-            return self.asked()
+            return self.cancelled()
         return isinstance(error, KeyboardInterrupt) and self.interrupted()
 
     async def _play(self) -> None:
         trajectory = self.trajectory
-        seen = await self._robust("reset")
+        result = await self._call_env("reset")
         session = self._start_session()
         action: Action | None = None
         try:
-            if self.together is not None and self.limits.turns is None:
-                seen, action = await self.together.play(self, session, seen)
-            while not (seen.terminated or seen.truncated):
+            if self.lock_step is not None and self.limits.turns is None:
+                result, action = await self.lock_step.play(self, session, result)
+            while not (result.terminated or result.truncated):
                 if len(trajectory.turns) == self.limits.turns:
-                    seen.truncated = True
+                    result.truncated = True
                     break
-                action = action or await self._answer(session, seen)
+                action = action or await self._answer(session, result)
                 if action is None:
-                    seen.truncated = True
+                    result.truncated = True
                     break
-                before, seen = seen, await self._robust("step", action.text)
-                trajectory.turns.append(turn_of(before, action, seen))
+                before, result = result, await self._call_env("step", action.text)
+                trajectory.turns.append(turn_of(before, action, result))
                 action = None
         finally:
             self._end_session(session)
-        trajectory.status = "terminated" if seen.terminated else "truncated"
+        trajectory.status = "terminated" if result.terminated else "truncated"
         self.outcome = "completed"
-        trajectory.success = bool(seen.info.get("success", False))
-        trajectory.metrics |= seen.info.get("metrics", {})
-        trajectory.final_observation = seen.observation
-        trajectory.final_view = seen.view
+        trajectory.success = bool(result.info.get("success", False))
+        trajectory.metrics |= result.info.get("metrics", {})
+        trajectory.final_observation = result.observation
+        trajectory.final_view = result.view
 
     # -- asking the agent --------------------------------------------------------------------------------------------
 
@@ -296,7 +305,7 @@ class Episode:
         try:
             return self.agent.start(self, self.trajectory.task.seed * 1_000_003 + self.trajectory.member)
         except BaseException as error:
-            raise self.of_agent("start()", error) from error
+            raise self.classify_agent_error("start()", error) from error
 
     def _end_session(self, session: Session) -> None:
         try:
@@ -306,19 +315,19 @@ class Episode:
                 raise
             logger.warning("%s: the agent's close() raised %s", self.env_id, describe(error))
 
-    async def _answer(self, session: Session, seen: EnvResult) -> Action | None:
+    async def _answer(self, session: Session, result: EnvResult) -> Action | None:
         """The agent's action; None if its context is full."""
         began = self.enter("agent")
         self.watchdog.watch(self.limits.agent)
         try:
             oldest = self._version()
-            said: Any = await Ending(session.act(seen.observation, seen.info), self._over)
+            said: Any = await Cancellable(session.act(result.observation, result.info), self._over)
             answer = validation.action(said)
             for name, value in answer.usage.items():
                 self.trajectory.metrics[name] = self.trajectory.metrics.get(name, 0.0) + value
             if self._over():  # and the agent did not heed it
                 raise asyncio.CancelledError
-            if self.watchdog.stray():
+            if self.watchdog.cancelled_inside():
                 await self.watchdog.absorb()
                 raise asyncio.CancelledError("by the agent itself")
             newest = self._version()
@@ -328,7 +337,7 @@ class Episode:
         except ContextFull:
             return None
         except BaseException as error:
-            raise self.of_agent("act()", error) from error
+            raise self.classify_agent_error("act()", error) from error
         finally:
             self.watchdog.rest()
             self.trajectory.agent_seconds += self.clock() - began
@@ -339,9 +348,9 @@ class Episode:
 
     def _over(self) -> bool:
         """Whether the task is to end, or what it waits for."""
-        return bool(self.watchdog.expired) or self.asked()
+        return bool(self.watchdog.expired) or self.cancelled()
 
-    def of_agent(self, what: str, error: BaseException) -> BaseException:
+    def classify_agent_error(self, what: str, error: BaseException) -> BaseException:
         """What an exception of the agent's means.
 
         Args:
@@ -367,8 +376,8 @@ class Episode:
     async def call(self, method: str, *args: Any) -> Any:
         """Call a method of the environment; for agents."""
         before, due = self.phase, self.watchdog.due
-        answer = await self._robust("call", method, *args)
-        self.watchdog.go_on(due)
+        answer = await self._call_env("call", method, *args)
+        self.watchdog.resume(due)
         self.enter(before)
         return answer
 
@@ -385,14 +394,14 @@ class Episode:
 
     # -- asking the environment --------------------------------------------------------------------------------------
 
-    async def _robust(self, method: str, *args: Any) -> Any:
+    async def _call_env(self, method: str, *args: Any) -> Any:
         """Ask the environment; if it fails, ask another one, replayed to the same point."""
         while True:
             try:
                 if self.env is None:
-                    seen = await self._begin()
+                    result = await self._begin()
                     if method == "reset":
-                        return seen
+                        return result
                 answer = await self._ask(method, args)
             except EnvFailure as failure:
                 self._count(failure)
@@ -447,7 +456,7 @@ class Episode:
         finally:
             self.watchdog.rest()
         await self._forget_deadline()
-        if self.watchdog.stray() and not self._over():
+        if self.watchdog.cancelled_inside() and not self._over():
             await self.watchdog.absorb()
             raise failed(self.env_id, method, asyncio.CancelledError("by the environment itself"))
         took = self.clock() - began
@@ -457,8 +466,8 @@ class Episode:
 
     async def _forget_deadline(self) -> None:
         """A deadline that passed in the moment of the answer counts no more, nor is its cancellation felt later."""
-        pending = self.watchdog.stray()
-        if self.watchdog.call_expired() and pending and not self.asked():
+        pending = self.watchdog.cancelled_inside()
+        if self.watchdog.call_expired() and pending and not self.cancelled():
             await self.watchdog.absorb()
 
     def _avoids(self, worker: str) -> bool:
@@ -485,7 +494,7 @@ class Episode:
         self.watchdog = _Watchdog(None)
         self.watchdog.watch(self.limits.reward)
         try:
-            more = validation.number(await Ending(reward(self.trajectory), self._over), "a reward")
+            more = validation.number(await Cancellable(reward(self.trajectory), self._over), "a reward")
             if self._over():
                 raise asyncio.CancelledError
             last.reward = validation.number(last.reward + more, "a reward")
@@ -498,7 +507,7 @@ class Episode:
             self.outcome = "reward_failed"
         finally:
             self.watchdog.stop()
-        if self.watchdog.stray() and not self.asked():
+        if self.watchdog.cancelled_inside() and not self.cancelled():
             await self.watchdog.absorb()
 
     def _release(self) -> None:
@@ -569,6 +578,12 @@ def fingerprint(answer: Any) -> int:
         return 0
 
 
-#: So that what refers to itself again and again has an end.
+#: Shortens values, which may contain themselves.
 _shown = reprlib.Repr()
-_shown.maxlevel, _shown.maxlist, _shown.maxtuple, _shown.maxdict, _shown.maxstring = 4, 30, 30, 30, 1000
+_shown.maxlevel, _shown.maxlist, _shown.maxtuple, _shown.maxdict, _shown.maxstring = (
+    4,
+    30,
+    30,
+    30,
+    1000,
+)

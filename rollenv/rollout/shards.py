@@ -23,9 +23,8 @@ from rollenv.agents.base import Agent, EnvHandle
 from rollenv.agents.engines.base import Sampling
 from rollenv.core import UsageError
 from rollenv.rollout.clock import Clock
-from rollenv.rollout.ending import GRACE
+from rollenv.rollout.group_runner import GRACE, RolloutBroken
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.race import RolloutBroken
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.records.stats import RolloutStats
 from rollenv.rollout.shard import Condition, Shard, ShardLost
@@ -47,7 +46,7 @@ Start = Callable[[str], Coroutine[Any, Any, Shard]]
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
+class ShardSlot:
     """The place of a shard, which may be lost and started again."""
 
     name: str
@@ -92,7 +91,7 @@ class Fleet:
     ):
         if not names or capacity < 1:
             raise UsageError(f"a rollout needs at least 1 shard with room for 1 group, got {len(names)} and {capacity}")
-        self.seats = [Seat(name) for name in names]
+        self.slots = [ShardSlot(name) for name in names]
         self.capacity, self.max_losses, self.backoff = capacity, max_losses, backoff
         self.ping_every, self.lost_after = ping_every, lost_after
         self.version = version
@@ -115,8 +114,8 @@ class Fleet:
         """Start what has not been started."""
         if self._updating is None:
             self._updating = asyncio.Lock()
-            for seat in self.seats:
-                self._keep(self._bring(seat, 0.0))
+            for slot in self.slots:
+                self._keep(self._bring(slot, 0.0))
             if self.ping_every:
                 self._keep(self._ping())
 
@@ -127,7 +126,7 @@ class Fleet:
             Exception: a shard could not be built.
         """
         await self.open()
-        while any(seat.shard is None and seat.losses <= self.max_losses for seat in self.seats):
+        while any(slot.shard is None and slot.losses <= self.max_losses for slot in self.slots):
             if self._failure:
                 raise self._failure
             self._changed.clear()
@@ -138,30 +137,30 @@ class Fleet:
         for keeper in list(self._keepers):
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        await asyncio.gather(*(seat.shard.close() for seat in self.seats if seat.shard), return_exceptions=True)
-        for seat in self.seats:
-            seat.shard = None
+        await asyncio.gather(*(slot.shard.close() for slot in self.slots if slot.shard), return_exceptions=True)
+        for slot in self.slots:
+            slot.shard = None
 
-    async def _bring(self, seat: Seat, delay: float) -> None:
+    async def _bring(self, slot: ShardSlot, delay: float) -> None:
         """Start a shard, with the newest weights."""
         await asyncio.sleep(delay)
         try:
-            shard = await self._start(seat.name)
+            shard = await self._start(slot.name)
             try:
-                await self._seat(seat, shard)
+                await self._install(slot, shard)
             except BaseException:
                 await shard.close()  # nobody else knows it
                 raise
         except ShardLost as lost:
-            self._away(seat, lost)
+            self._away(slot, lost)
         except Exception as error:
-            if seat.placed:
-                self._away(seat, ShardLost(f"{seat.name} could not be built again: {error}"))
+            if slot.placed:
+                self._away(slot, ShardLost(f"{slot.name} could not be built again: {error}"))
             else:  # another try would not help
                 self._failure = error
         self._changed.set()
 
-    async def _seat(self, seat: Seat, shard: Shard) -> None:
+    async def _install(self, slot: ShardSlot, shard: Shard) -> None:
         """Let a new shard play, as the others do."""
         async with self._lock():
             await shard.suspend()
@@ -169,25 +168,25 @@ class Fleet:
                 await shard.update(self._weights, self.version)
             if not self._suspended:
                 await shard.resume()
-            seat.shard, seat.placed = shard, True
-            seat.told.append((Health(), []))
+            slot.shard, slot.placed = shard, True
+            slot.told.append((Health(), []))
 
-    def lost(self, seat: Seat, shard: Shard, why: ShardLost) -> None:
+    def lost(self, slot: ShardSlot, shard: Shard, why: ShardLost) -> None:
         """A shard is gone: start it again, if that may help. Said by each of its groups; only the first counts."""
-        if seat.shard is not shard:
+        if slot.shard is not shard:
             return
-        seat.shard = None
-        for work in seat.work.values():  # it may never answer
+        slot.shard = None
+        for work in slot.work.values():  # it may never answer
             work.cancel()
         self._keep(shard.close())
-        self._away(seat, why)
+        self._away(slot, why)
 
-    def _away(self, seat: Seat, why: ShardLost) -> None:
-        seat.losses, seat.why = seat.losses + 1, str(why)
-        logger.warning("%s is lost (%d): %s", seat.name, seat.losses, why)
-        if seat.losses <= self.max_losses:
-            doubled = self.backoff * 2.0 ** min(seat.losses - 1, 64)
-            self._keep(self._bring(seat, min(doubled, max(self.backoff, _LONGEST_REST))))
+    def _away(self, slot: ShardSlot, why: ShardLost) -> None:
+        slot.losses, slot.why = slot.losses + 1, str(why)
+        logger.warning("%s is lost (%d): %s", slot.name, slot.losses, why)
+        if slot.losses <= self.max_losses:
+            doubled = self.backoff * 2.0 ** min(slot.losses - 1, 64)
+            self._keep(self._bring(slot, min(doubled, max(self.backoff, _LONGEST_REST))))
         self._changed.set()
 
     async def _ping(self) -> None:
@@ -197,34 +196,34 @@ class Fleet:
 
     async def look(self) -> None:
         """Ask all shards how they are."""
-        await asyncio.gather(*(self._ping_one(seat, seat.shard) for seat in self.seats if seat.shard))
+        await asyncio.gather(*(self._ping_one(slot, slot.shard) for slot in self.slots if slot.shard))
 
     def condition(self) -> Condition:
         """The health of all shards together, as far as they said; names of workers begin with those of their shards."""
         whole, reports = Health(), []
-        for seat in self.seats:
-            place = f"{seat.name}/"
-            for health, _ in seat.told:
+        for slot in self.slots:
+            place = f"{slot.name}/"
+            for health, _ in slot.told:
                 whole.absorb(health, place)
-            if seat.shard:
-                reports += [{**row, "worker": place + row["worker"]} for row in seat.told[-1][1]]
+            if slot.shard:
+                reports += [{**row, "worker": place + row["worker"]} for row in slot.told[-1][1]]
         whole.events = deque(sorted(whole.events), whole.events.maxlen)
         return whole, reports
 
-    async def _ping_one(self, seat: Seat, shard: Shard) -> None:
+    async def _ping_one(self, slot: ShardSlot, shard: Shard) -> None:
         asked = asyncio.ensure_future(shard.ping())
         try:
             for _ in range(2):  # time also passes while nobody runs the event loop, and an answer may be there already
                 await asyncio.wait({asked}, timeout=self.lost_after / 2)
             if not asked.done():
-                raise ShardLost(f"{seat.name} did not answer within {self.lost_after:g} s")
+                raise ShardLost(f"{slot.name} did not answer within {self.lost_after:g} s")
             condition = asked.result()
-            if seat.shard is shard:
-                seat.told[-1] = condition
+            if slot.shard is shard:
+                slot.told[-1] = condition
         except ShardLost as lost:
-            self.lost(seat, shard, lost)
+            self.lost(slot, shard, lost)
         except Exception as error:
-            self.lost(seat, shard, ShardLost(f"{seat.name} cannot answer: {type(error).__name__}: {error}"))
+            self.lost(slot, shard, ShardLost(f"{slot.name} cannot answer: {type(error).__name__}: {error}"))
         finally:
             asked.cancel()
 
@@ -235,7 +234,7 @@ class Fleet:
 
     # -- work --------------------------------------------------------------------------------------------------------
 
-    async def room(self) -> tuple[Seat, Shard]:
+    async def room(self) -> tuple[ShardSlot, Shard]:
         """The shard with most room, once there is one.
 
         Raises:
@@ -245,34 +244,34 @@ class Fleet:
         while True:
             if self._failure:
                 raise self._failure
-            free = [s for s in self.seats if s.shard is not None and len(s.work) < self.capacity]
+            free = [s for s in self.slots if s.shard is not None and len(s.work) < self.capacity]
             if free:
-                seat = min(free, key=lambda s: len(s.work))
-                assert seat.shard is not None
-                return seat, seat.shard
-            if all(seat.losses > self.max_losses for seat in self.seats):
-                told = "; ".join(f"{seat.name}: {seat.why}" for seat in self.seats)
-                raise RolloutBroken(f"all {len(self.seats)} shards are lost for good. {told}")
+                slot = min(free, key=lambda s: len(s.work))
+                assert slot.shard is not None
+                return slot, slot.shard
+            if all(slot.losses > self.max_losses for slot in self.slots):
+                told = "; ".join(f"{slot.name}: {slot.why}" for slot in self.slots)
+                raise RolloutBroken(f"all {len(self.slots)} shards are lost for good. {told}")
             self._changed.clear()
             await self._changed.wait()
 
     async def do(self, key: int, work: Callable[[Shard], Coroutine[Any, Any, T]]) -> T:
         """Have some shard do a piece of work; another one if that is lost."""
         while True:
-            seat, shard = await self.room()
-            seat.work[key] = doing = asyncio.create_task(work(shard))
+            slot, shard = await self.room()
+            slot.work[key] = doing = asyncio.create_task(work(shard))
             try:
                 done = await doing
-                seat.groups += 1
+                slot.groups += 1
                 return done
             except ShardLost as lost:
-                self.lost(seat, shard, lost)
+                self.lost(slot, shard, lost)
             except asyncio.CancelledError:
-                if seat.shard is shard or _cancelling():
+                if slot.shard is shard or _cancelling():
                     shard.cancel(key)
                     raise
             finally:
-                del seat.work[key]
+                del slot.work[key]
                 self._ages.pop(key, None)
                 self._changed.set()
             self.begun_again += 1
@@ -324,14 +323,14 @@ class Fleet:
     async def _all(self, work: Callable[[Shard], Coroutine[Any, Any, T]]) -> list[T]:
         """What every shard that is there says."""
 
-        async def one(seat: Seat, shard: Shard) -> list[T]:
+        async def one(slot: ShardSlot, shard: Shard) -> list[T]:
             try:
                 return [await work(shard)]
             except ShardLost as lost:
-                self.lost(seat, shard, lost)
+                self.lost(slot, shard, lost)
                 return []
 
-        there = [(seat, seat.shard) for seat in self.seats if seat.shard is not None]
+        there = [(slot, slot.shard) for slot in self.slots if slot.shard is not None]
         answers = await asyncio.gather(*(one(*pair) for pair in there), return_exceptions=True)  # none is left at it
         for answer in answers:
             if isinstance(answer, BaseException):

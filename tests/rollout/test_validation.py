@@ -28,8 +28,8 @@ from rollenv.agents.base import Action, AgentFailed, RandomAgent, Session
 from rollenv.agents.engines.base import EngineFailed
 from rollenv.rollout import validation
 from rollenv.rollout.clock import Clock
-from rollenv.rollout.ending import Ending
 from rollenv.rollout.episode import Limits
+from rollenv.rollout.group_runner import Cancellable
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.health import AgentUnhealthy, RewardUnhealthy
 from rollenv.rollout.stream import RolloutStream
@@ -494,7 +494,7 @@ def test_a_second_deadline_within_one_answer_is_not_taken_for_the_first():
         return "answer"
 
     async def answer():
-        return await Ending(calls_twice(), lambda: meant)
+        return await Cancellable(calls_twice(), lambda: meant)
 
     async def play():
         nonlocal meant
