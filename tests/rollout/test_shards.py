@@ -15,8 +15,7 @@ from rollenv.agents.base import OracleAgent
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.group_runner import RolloutBroken
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.shard import LocalShard
-from rollenv.rollout.shards import Fleet, ShardedManager
+from rollenv.rollout.shards import Fleet, LocalShard, ShardedManager
 from rollenv.rollout.stream import RolloutStream, renew
 from rollenv.rollout.types import Task, Trajectory
 
