@@ -17,9 +17,9 @@ from pydantic import BaseModel
 from server_clients import ACCEPT, HELLO
 
 from rollenv.rollout.workers.processes import ProcessWorkers
+from rollenv.serve.faces.fusion import forms as fusion
+from rollenv.serve.faces.rock import forms as rock
 from rollenv.serve.server import EnvServer, Settings
-from rollenv.serve.protocols.fusion import forms as fusion
-from rollenv.serve.protocols.rock import forms as rock
 
 ENV = "test:Echo-v0"
 GEM, ROCK, E2B, OPENENV = "/apis/v1/envs/gem", "/apis/envs/sandbox/v1", "/e2b", f"/openenv/{ENV}"
@@ -45,7 +45,7 @@ MODELS: dict[str, type[BaseModel]] = {
 
 
 @dataclass(frozen=True)
-class PageRequest:
+class Asked:
     """A request."""
 
     method: str
@@ -68,7 +68,7 @@ def envelope(message: object, flags: int = 0) -> bytes:
 
 
 class Opened:
-    """SessionManager and sandboxes that requests are about.
+    """Sessions and sandboxes that requests are about.
 
     Args:
         http: a client of the server.
@@ -98,52 +98,52 @@ class Opened:
             http.post(f"{ROCK}/stop", json={"sandbox_id": self.rock})
             http.delete("/mcp", headers=self.mcp)
 
-    def requests(self) -> list[PageRequest]:
+    def requests(self) -> list[Asked]:
         """A valid request of every kind."""
         return [*self._environments(), *self._sandboxes(), *self._e2b(), *self._mcp()]
 
-    def _environments(self) -> Iterator[PageRequest]:
+    def _environments(self) -> Iterator[Asked]:
         mine = {"sandbox_id": self.gem}
-        yield PageRequest("POST", f"{GEM}/make", {"env_id": ENV})
-        yield PageRequest("POST", f"{GEM}/reset", mine | {"seed": 3})
-        yield PageRequest("POST", f"{GEM}/step", mine | {"action": "hello"})
-        yield PageRequest("POST", f"{GEM}/list", {})
-        yield PageRequest("POST", f"{OPENENV}/reset", {"seed": 1, "episode_id": "e", "options": {}})
-        yield PageRequest("POST", f"{OPENENV}/step", {"action": {"action": "hello", "metadata": {}}})
+        yield Asked("POST", f"{GEM}/make", {"env_id": ENV})
+        yield Asked("POST", f"{GEM}/reset", mine | {"seed": 3})
+        yield Asked("POST", f"{GEM}/step", mine | {"action": "hello"})
+        yield Asked("POST", f"{GEM}/list", {})
+        yield Asked("POST", f"{OPENENV}/reset", {"seed": 1, "episode_id": "e", "options": {}})
+        yield Asked("POST", f"{OPENENV}/step", {"action": {"action": "hello", "metadata": {}}})
         for name in ("state", "health", "metadata", "schema", "openapi.json"):
-            yield PageRequest("GET", f"{OPENENV}/{name}")
-        yield PageRequest("POST", f"{OPENENV}/mcp", _rpc("openenv/session/create"))
-        yield PageRequest(
+            yield Asked("GET", f"{OPENENV}/{name}")
+        yield Asked("POST", f"{OPENENV}/mcp", _rpc("openenv/session/create"))
+        yield Asked(
             "POST", f"{OPENENV}/mcp", _rpc("tools/call", name="step", session_id="x", arguments={"action": "x"})
         )
-        yield PageRequest("POST", "/create", {"split": "test", "index": 0, "env_name": ENV}, self.ors)
-        yield PageRequest("POST", "/create", {"task_spec": {"seed": 3}}, self.ors)
+        yield Asked("POST", "/create", {"split": "test", "index": 0, "env_name": ENV}, self.ors)
+        yield Asked("POST", "/create", {"task_spec": {"seed": 3}}, self.ors)
         for name in ("ping", "create_session"):
-            yield PageRequest("POST", f"/{name}", {}, self.ors)
+            yield Asked("POST", f"/{name}", {}, self.ors)
         for name in ("prompt", "messages", "tools", "task_tools", "splits"):
-            yield PageRequest("GET", f"/{ENV}/{name}", None, self.ors)
-        yield PageRequest("POST", f"/{ENV}/task_range", {"split": "train", "start": 3, "stop": 5}, self.ors)
-        yield PageRequest("POST", "/num_tasks", {"split": "train"}, self.ors)
-        yield PageRequest("POST", "/task", {"split": "test", "index": 1}, self.ors)
-        yield PageRequest("POST", "/call", {"name": "step", "input": {"action": "hello"}, "task_id": None}, self.ors)
+            yield Asked("GET", f"/{ENV}/{name}", None, self.ors)
+        yield Asked("POST", f"/{ENV}/task_range", {"split": "train", "start": 3, "stop": 5}, self.ors)
+        yield Asked("POST", "/num_tasks", {"split": "train"}, self.ors)
+        yield Asked("POST", "/task", {"split": "test", "index": 1}, self.ors)
+        yield Asked("POST", "/call", {"name": "step", "input": {"action": "hello"}, "task_id": None}, self.ors)
         for path in ("/livez", "/health", "/metrics", "/list_environments", "/version"):
-            yield PageRequest("GET", path)
+            yield Asked("GET", path)
 
-    def _sandboxes(self) -> Iterator[PageRequest]:
+    def _sandboxes(self) -> Iterator[Asked]:
         mine = {"sandbox_id": self.rock}
-        yield PageRequest("POST", f"{ROCK}/start_async", {"image": "python:3.11", "memory": "8g", "cpus": 2.0})
-        yield PageRequest("GET", f"{ROCK}/is_alive?sandbox_id={self.rock}")
-        yield PageRequest("POST", f"{ROCK}/execute", mine | {"command": ["echo", "a"], "timeout": 5, "env": {"A": "b"}})
-        yield PageRequest("POST", f"{ROCK}/create_session", mine | {"session": "other", "startup_source": []})
-        yield PageRequest("POST", f"{ROCK}/run_in_session", mine | {"command": "pwd", "timeout": 5, "check": "silent"})
-        yield PageRequest("POST", f"{ROCK}/close_session", mine | {"session": "other"})
-        yield PageRequest("POST", f"{ROCK}/write_file", mine | {"path": "/tmp/a", "content": "text"})
-        yield PageRequest("POST", f"{ROCK}/read_file", mine | {"path": "/tmp/a", "encoding": "utf-8", "errors": "strict"})
+        yield Asked("POST", f"{ROCK}/start_async", {"image": "python:3.11", "memory": "8g", "cpus": 2.0})
+        yield Asked("GET", f"{ROCK}/is_alive?sandbox_id={self.rock}")
+        yield Asked("POST", f"{ROCK}/execute", mine | {"command": ["echo", "a"], "timeout": 5, "env": {"A": "b"}})
+        yield Asked("POST", f"{ROCK}/create_session", mine | {"session": "other", "startup_source": []})
+        yield Asked("POST", f"{ROCK}/run_in_session", mine | {"command": "pwd", "timeout": 5, "check": "silent"})
+        yield Asked("POST", f"{ROCK}/close_session", mine | {"session": "other"})
+        yield Asked("POST", f"{ROCK}/write_file", mine | {"path": "/tmp/a", "content": "text"})
+        yield Asked("POST", f"{ROCK}/read_file", mine | {"path": "/tmp/a", "encoding": "utf-8", "errors": "strict"})
         yield _upload(f"{ROCK}/upload", {"sandbox_id": self.rock, "target_path": "/tmp/b"}, {})
         program = {"code": "print(1)", "language": "python", "stdin": "", "run_timeout": 3, "files": {}}
-        yield PageRequest("POST", "/run_code", program | {"fetch_files": ["a.txt"], "compile_timeout": 3})
-        yield PageRequest("POST", "/fusion/run_code", program | {"language": "bash", "code": "echo 1"})
-        yield PageRequest("POST", "/run_jupyter", {"cells": ["1"], "total_timeout": 10, "kernel": "python3"})
+        yield Asked("POST", "/run_code", program | {"fetch_files": ["a.txt"], "compile_timeout": 3})
+        yield Asked("POST", "/fusion/run_code", program | {"language": "bash", "code": "echo 1"})
+        yield Asked("POST", "/run_jupyter", {"cells": ["1"], "total_timeout": 10, "kernel": "python3"})
         row = {
             "id": 1,
             "content": "c",
@@ -152,44 +152,44 @@ class Opened:
             "canonical_solution": "",
         }
         config = {"dataset_type": "HumanEvalDataset", "language": "python", "provided_data": row}
-        yield PageRequest("POST", "/submit", {"dataset": "d", "id": 1, "completion": "```\n1\n```", "config": config})
+        yield Asked("POST", "/submit", {"dataset": "d", "id": 1, "completion": "```\n1\n```", "config": config})
         config = {"dataset_type": "CommonOJDataset", "provided_data": [{"id": 1, "content": "c", "test": []}]}
-        yield PageRequest("POST", "/get_prompts", {"dataset": "d", "config": config, "offset": 0, "limit": 3})
+        yield Asked("POST", "/get_prompts", {"dataset": "d", "config": config, "offset": 0, "limit": 3})
 
-    def _e2b(self) -> Iterator[PageRequest]:
+    def _e2b(self) -> Iterator[Asked]:
         box = self.e2b
         name = box["E2b-Sandbox-Id"]
-        yield PageRequest("POST", f"{E2B}/sandboxes", {"templateID": "base", "timeout": 20, "metadata": {"a": "b"}})
+        yield Asked("POST", f"{E2B}/sandboxes", {"templateID": "base", "timeout": 20, "metadata": {"a": "b"}})
         for path in ("/v2/sandboxes", f"/sandboxes/{name}", f"/sandboxes/{name}/metrics", "/contexts", "/health"):
-            yield PageRequest("GET", E2B + path, None, box)
-        yield PageRequest("GET", f"{E2B}/files?path=a.txt&username=user", None, box)
-        yield PageRequest("POST", f"{E2B}/sandboxes/{name}/timeout", {"timeout": 3600}, box)
-        yield PageRequest("POST", f"{E2B}/v2/sandboxes/{name}/connect", {"timeout": 3600}, box)
-        yield PageRequest("POST", f"{E2B}/execute", {"code": "1", "language": "python", "env_vars": {"A": "b"}}, box)
-        yield PageRequest("POST", f"{E2B}/contexts", {"language": "python", "cwd": "/home/user"}, box)
-        yield PageRequest("POST", f"{E2B}/contexts/default/restart", {}, box)
+            yield Asked("GET", E2B + path, None, box)
+        yield Asked("GET", f"{E2B}/files?path=a.txt&username=user", None, box)
+        yield Asked("POST", f"{E2B}/sandboxes/{name}/timeout", {"timeout": 3600}, box)
+        yield Asked("POST", f"{E2B}/v2/sandboxes/{name}/connect", {"timeout": 3600}, box)
+        yield Asked("POST", f"{E2B}/execute", {"code": "1", "language": "python", "env_vars": {"A": "b"}}, box)
+        yield Asked("POST", f"{E2B}/contexts", {"language": "python", "cwd": "/home/user"}, box)
+        yield Asked("POST", f"{E2B}/contexts/default/restart", {}, box)
         yield _upload(f"{E2B}/files?path=a.txt", {}, box)
         files, processes = f"{E2B}/filesystem.Filesystem", f"{E2B}/process.Process"
         for method in ("Stat", "MakeDir", "ListDir", "Remove", "CreateWatcher"):
-            yield PageRequest("POST", f"{files}/{method}", {"path": "dir", "depth": 1, "recursive": True}, box)
-        yield PageRequest("POST", f"{files}/Move", {"source": "a.txt", "destination": "b.txt"}, box)
-        yield PageRequest("POST", f"{files}/GetWatcherEvents", {"watcherId": "x"}, box)
+            yield Asked("POST", f"{files}/{method}", {"path": "dir", "depth": 1, "recursive": True}, box)
+        yield Asked("POST", f"{files}/Move", {"source": "a.txt", "destination": "b.txt"}, box)
+        yield Asked("POST", f"{files}/GetWatcherEvents", {"watcherId": "x"}, box)
         selected = {"process": {"pid": 1}}
-        yield PageRequest("POST", f"{processes}/List", {}, box)
+        yield Asked("POST", f"{processes}/List", {}, box)
         data = base64.b64encode(b"text\n").decode()
-        yield PageRequest("POST", f"{processes}/SendInput", selected | {"input": {"stdin": data}}, box)
-        yield PageRequest("POST", f"{processes}/SendSignal", selected | {"signal": "SIGNAL_SIGTERM"}, box)
-        yield PageRequest("POST", f"{processes}/Update", selected | {"pty": {"size": {"cols": 80, "rows": 20}}}, box)
+        yield Asked("POST", f"{processes}/SendInput", selected | {"input": {"stdin": data}}, box)
+        yield Asked("POST", f"{processes}/SendSignal", selected | {"signal": "SIGNAL_SIGTERM"}, box)
+        yield Asked("POST", f"{processes}/Update", selected | {"pty": {"size": {"cols": 80, "rows": 20}}}, box)
         start = {"process": {"cmd": "/bin/bash", "args": ["-c", "echo a"], "envs": {}, "cwd": "/tmp"}, "stdin": False}
         streams = box | CONNECT
-        yield PageRequest("POST", f"{processes}/Start", envelope(start), streams)
-        yield PageRequest("POST", f"{processes}/Connect", envelope(selected), streams)
+        yield Asked("POST", f"{processes}/Start", envelope(start), streams)
+        yield Asked("POST", f"{processes}/Connect", envelope(selected), streams)
         inputs = envelope({"start": selected}) + envelope({"data": {"input": {"stdin": data}}})
-        yield PageRequest("POST", f"{processes}/StreamInput", inputs, streams)
+        yield Asked("POST", f"{processes}/StreamInput", inputs, streams)
 
-    def _mcp(self) -> Iterator[PageRequest]:
-        yield PageRequest("POST", "/mcp", _rpc("tools/list"), self.mcp)
-        yield PageRequest("POST", "/mcp", _rpc("ping"), self.mcp)
+    def _mcp(self) -> Iterator[Asked]:
+        yield Asked("POST", "/mcp", _rpc("tools/list"), self.mcp)
+        yield Asked("POST", "/mcp", _rpc("ping"), self.mcp)
         for tool, arguments in (
             ("list_environments", {"search": "Sokoban"}),
             ("reset", {"env_id": ENV, "seed": 1}),
@@ -199,8 +199,8 @@ class Opened:
             ("read_file", {"path": "a"}),
             ("write_file", {"path": "a", "content": "b"}),
         ):
-            yield PageRequest("POST", "/mcp", _rpc("tools/call", name=tool, arguments=arguments), self.mcp)
-        yield PageRequest("POST", f"/mcp/env/{ENV}", _rpc("initialize", **HELLO), ACCEPT)
+            yield Asked("POST", "/mcp", _rpc("tools/call", name=tool, arguments=arguments), self.mcp)
+        yield Asked("POST", f"/mcp/env/{ENV}", _rpc("initialize", **HELLO), ACCEPT)
 
 
 #: Ids of requests of MCP.
@@ -211,18 +211,18 @@ def _rpc(method: str, **params: object) -> dict[str, object]:
     return {"jsonrpc": "2.0", "id": next(_IDS), "method": method, "params": params}
 
 
-def _upload(path: str, form: dict[str, str], headers: dict[str, str]) -> PageRequest:
+def _upload(path: str, form: dict[str, str], headers: dict[str, str]) -> Asked:
     """A form with a file."""
     made = httpx.Request("POST", "http://localhost", data=form, files={"file": ("a.txt", b"text")})
-    return PageRequest("POST", path, made.read(), headers | {"Content-Type": made.headers["Content-Type"]})
+    return Asked("POST", path, made.read(), headers | {"Content-Type": made.headers["Content-Type"]})
 
 
 # -- an OpenAPI description --------------------------------------------------------------------------------------------
 
 
-def openapi(asked: list[PageRequest]) -> dict[str, Any]:
+def openapi(asked: list[Asked]) -> dict[str, Any]:
     """Of all routes over HTTP. Bodies are those of models where there are some, else like those of valid requests."""
-    server = Server(Settings(), ProcessWorkers(1))
+    server = EnvServer(Settings(), ProcessWorkers(1))
     app = server.app()
     while not hasattr(app, "routes"):
         app = app._app  # type: ignore[attr-defined]
@@ -234,7 +234,7 @@ def openapi(asked: list[PageRequest]) -> dict[str, Any]:
     return {"openapi": "3.1.0", "info": {"title": "rollenv", "version": "1"}, "paths": paths}
 
 
-def _operation(path: str, method: str, asked: list[PageRequest]) -> dict[str, Any]:
+def _operation(path: str, method: str, asked: list[Asked]) -> dict[str, Any]:
     names = [part[1:-1] for part in path.split("/") if part[:1] == "{"]
     told: dict[str, Any] = {"responses": {"default": {"description": "any"}}}
     told["parameters"] = [{"name": name, "in": "path", "required": True, "schema": _named(name)} for name in names]
@@ -327,13 +327,13 @@ def mutated_bytes(rng: random.Random, data: bytes) -> bytes:
     return data[:1_000_000]
 
 
-def _body(rng: random.Random, asked: PageRequest) -> PageRequest:
+def _body(rng: random.Random, asked: Asked) -> Asked:
     if isinstance(asked.body, bytes) or rng.random() < 0.2:
         return dataclasses.replace(asked, body=mutated_bytes(rng, asked.content()))
     return dataclasses.replace(asked, body=mutated_value(rng, asked.body))
 
 
-def _path(rng: random.Random, asked: PageRequest) -> PageRequest:
+def _path(rng: random.Random, asked: Asked) -> Asked:
     parts = asked.path.split(rng.choice("/?=&"))
     text = rng.choice(["..", "%2e%2e", "%00", "%ff", "", "a" * 3000, "%2fetc%2fpasswd", "{x}", "\u00e9", "1e999", "-1"])
     parts[rng.randrange(len(parts))] = text
@@ -351,19 +351,19 @@ _TEXTS = (
 )  # fmt: skip
 
 
-def _headers(rng: random.Random, asked: PageRequest) -> PageRequest:
+def _headers(rng: random.Random, asked: Asked) -> Asked:
     name, text = rng.choice([*asked.headers, *_NAMES]), rng.choice(_TEXTS)
     return dataclasses.replace(asked, headers=asked.headers | {name: text})
 
 
-def _method(rng: random.Random, asked: PageRequest) -> PageRequest:
+def _method(rng: random.Random, asked: Asked) -> Asked:
     return dataclasses.replace(asked, method=rng.choice(["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"]))
 
 
-_HOW: list[Callable[[random.Random, PageRequest], PageRequest]] = [_body, _body, _body, _body, _path, _headers, _method]
+_HOW: list[Callable[[random.Random, Asked], Asked]] = [_body, _body, _body, _body, _path, _headers, _method]
 
 
-def mutated(rng: random.Random, asked: PageRequest) -> PageRequest:
+def mutated(rng: random.Random, asked: Asked) -> Asked:
     """The same request with one to three changes."""
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         asked = rng.choice(_HOW)(rng, asked)

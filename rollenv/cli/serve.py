@@ -36,8 +36,8 @@ def command(
     host: str = typer.Option("127.0.0.1", help="Address to listen on; other machines need tokens."),
     port: int = typer.Option(8800, min=0, max=65535, help="Port; 0 for any free one."),
     workers: int = typer.Option(0, min=0, help="Worker processes; 0 for one each core."),
-    sessions: int = typer.Option(1024, min=1, help="SessionManager at the same time."),
-    per_client: int = typer.Option(0, min=0, help="SessionManager of one token at the same time; 0 for no limit."),
+    sessions: int = typer.Option(1024, min=1, help="Sessions at the same time."),
+    per_client: int = typer.Option(0, min=0, help="Sessions of one token at the same time; 0 for no limit."),
     rate: float = typer.Option(0.0, min=0, help="Requests of one token a second; 0 for no limit."),
     compute: float = typer.Option(0.0, min=0, help="Seconds of computing of one token a minute; 0 for no limit."),
     idle: float = typer.Option(1800.0, min=0.1, help="Seconds without a call after which a session ends."),
@@ -64,11 +64,11 @@ def command(
     """Serve environments and sandboxes to any client, from worker processes on this machine."""
     from rollenv.rollout.workers.processes import ProcessWorkers
     from rollenv.serve import auth, run
-    from rollenv.serve.app import Settings
-    from rollenv.serve.sandboxes import SandboxLimits
-    from rollenv.serve.quotas import Quota
     from rollenv.serve.logs import write_to_stderr
-    from rollenv.serve.sessions import Terms
+    from rollenv.serve.quotas import Quota
+    from rollenv.serve.sandboxes import SandboxLimits
+    from rollenv.serve.server import Settings
+    from rollenv.serve.session_context import SessionLimits
 
     if new_token:
         token, lines = auth.new_token(new_token, [scope.strip() for scope in scopes.split(",")])
@@ -79,7 +79,7 @@ def command(
         raise UsageError("TLS needs both --certificate and --key")
     settings = Settings(
         host=host,
-        faces=tuple(name.strip() for name in faces.split(",") if name.strip()),
+        protocols=tuple(name.strip() for name in faces.split(",") if name.strip()),
         hosts=tuple(allow_host),
         tokens=tokens,
         tls=(certificate, key) if certificate else None,
@@ -87,7 +87,7 @@ def command(
         hand_over=hand_over,
         silence=silence,
         traces=traces,
-        terms=Terms(
+        sessions=SessionLimits(
             sessions=sessions,
             each=Quota(per_client, rate, compute),
             idle=idle,

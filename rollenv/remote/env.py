@@ -18,8 +18,8 @@ from rollenv.errors import RollenvError, UsageError
 from rollenv.remote import protocol
 from rollenv.remote.address import Address, parse
 from rollenv.remote.connection import Connection
-from rollenv.remote.replay_log import ReplayLog, new_seed
 from rollenv.remote.protocol import EnvBroke, ServerLost, SessionGone
+from rollenv.remote.replay_log import ReplayLog, new_seed
 
 #: The methods that come with an ability.
 _METHODS = {

@@ -1,4 +1,4 @@
-"""SessionManager that go on elsewhere: in the next server on this machine, through a file, or in another one."""
+"""Sessions that go on elsewhere: in the next server on this machine, through a file, or in another one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 #: Where a server takes sessions.
 PATH = "/sessions"
 
-#: SessionManager that are sent to another server at the same time, and seconds for all that have stopped in time.
+#: Sessions that are sent to another server at the same time, and seconds for all that have stopped in time.
 _AT_ONCE, _SECONDS = 16, 30.0
 
 
@@ -36,7 +36,7 @@ def is_url(place: str) -> bool:
     return place.startswith(("http://", "https://"))
 
 
-async def hand_over(core: SessionManager, place: str, seconds: float) -> int:
+async def export_sessions(sessions: SessionManager, place: str, seconds: float) -> int:
     """Have sessions go on elsewhere. They take no more calls here; those that are too busy stay.
 
     Args:
@@ -47,7 +47,7 @@ async def hand_over(core: SessionManager, place: str, seconds: float) -> int:
     Returns:
         How many sessions were handed over.
     """
-    core.draining = True
+    sessions.draining = True
     file = None if is_url(place) else Path(place)
     token = os.environ.get("ROLLENV_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -57,7 +57,7 @@ async def hand_over(core: SessionManager, place: str, seconds: float) -> int:
         async def hand(session: Session) -> bool:
             try:
                 async with asyncio.timeout_at(end):
-                    data = protocol.pack_request(await session.leave())
+                    data = protocol.pack_request(await session.export())
                 if file is None:
                     async with asyncio.timeout_at(end + _SECONDS), room:
                         (await client.post(place.rstrip("/") + PATH, content=data)).raise_for_status()
@@ -73,11 +73,11 @@ async def hand_over(core: SessionManager, place: str, seconds: float) -> int:
     return sum(handed)
 
 
-def take_up(core: SessionManager, file: Path) -> int:
+def import_file(sessions: SessionManager, file: Path) -> int:
     """Go on with the sessions in a file, which is removed: a session must not go on twice.
 
     Args:
-        file: written by :func:`hand_over`; it need not be there.
+        file: written by :func:`export_sessions`; it need not be there.
 
     Returns:
         How many sessions go on.
@@ -98,18 +98,18 @@ def take_up(core: SessionManager, file: Path) -> int:
     taken = 0
     for told in sessions:
         try:
-            adopt(core, told)
+            import_session(sessions, told)
             taken += 1
         except Exception as error:  # the others go on
             logger.warning("a session cannot go on: %s", error)
     return taken
 
 
-def adopt(core: SessionManager, told: Any) -> None:
+def import_session(sessions: SessionManager, told: Any) -> None:
     """Go on with a session.
 
     Args:
-        told: by :meth:`Session.leave`.
+        told: by :meth:`Session.export`.
 
     Raises:
         UsageError: it is no session, or there is one of its name.
@@ -121,8 +121,8 @@ def adopt(core: SessionManager, told: Any) -> None:
     if told["name"] in sessions.by_name:
         raise UsageError("there is such a session already")
     history = ReplayLog([_call(call) for call in told["calls"]])
-    session = core.add(told["name"], told["owner"], told["env_id"], told["settings"])
-    session.go_on(told, history)
+    session = sessions.add(told["name"], told["owner"], told["env_id"], told["settings"])
+    session.restore(told, history)
 
 
 #: What is told of a session.

@@ -31,7 +31,7 @@ class Metrics(Collector):
         server: they are read from it when somebody asks.
     """
 
-    def __init__(self, server: Server):
+    def __init__(self, server: EnvServer):
         self._server = server
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -43,7 +43,7 @@ class Metrics(Collector):
             buckets=_BUCKETS,
         )
         known = {name: calls.labels(method=name) for name in ("reset", "step", "other")}
-        server.sessions.timed = lambda method, seconds: known.get(method, known["other"]).observe(seconds)
+        server.sessions.on_call_time = lambda method, seconds: known.get(method, known["other"]).observe(seconds)
 
     def text(self) -> bytes:
         """All of it, in Prometheus's format."""
@@ -51,19 +51,19 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The numbers that are kept elsewhere."""
-        core, sandboxes = self._server.core, self._server.sandboxes
+        sessions, sandboxes = self._server.sessions, self._server.sandboxes
         yield InfoMetricFamily("rollenv_server", "What runs.", {"version": __version__})
         for name, value, told in (
-            ("sessions_open", len(sessions.by_name), "SessionManager of environments."),
-            ("sessions_max", core.terms.sessions, "SessionManager that there may be."),
-            ("calls_waiting", core.gate.waiting, "Calls into environments that wait for their turn."),
+            ("sessions_open", len(sessions.by_name), "Sessions of environments."),
+            ("sessions_max", sessions.limits.sessions, "Sessions that there may be."),
+            ("calls_waiting", sessions.queue.waiting, "Calls into environments that wait for their turn."),
             ("sandboxes_open", len(sandboxes.by_name), "Sandboxes of clients."),
-            ("sandboxes_max", sandboxes.terms.sandboxes, "Sandboxes that there may be."),
-            ("programs_waiting", sandboxes.gate.waiting, "Programs that wait for the pool."),
-            ("draining", int(core.draining), "1 when the server is about to stop."),
+            ("sandboxes_max", sandboxes.limits.sandboxes, "Sandboxes that there may be."),
+            ("programs_waiting", sandboxes.queue.waiting, "Programs that wait for the pool."),
+            ("draining", int(sessions.draining), "1 when the server is about to stop."),
         ):
             yield GaugeMetricFamily(f"rollenv_{name}", told, value)
-        for what, counts in (("session", asdict(core.counts)), ("sandbox", asdict(sandboxes.counts))):
+        for what, counts in (("session", asdict(sessions.counters)), ("sandbox", asdict(sandboxes.counters))):
             for name, value in counts.items():
                 yield CounterMetricFamily(f"rollenv_{what}_{name}", f"{name} of {what} since the start.", value)
         yield from self._workers()
@@ -73,7 +73,7 @@ class Metrics(Collector):
         up = GaugeMetricFamily("rollenv_worker_up", "1 where a worker process is up.", labels=["worker"])
         envs = GaugeMetricFamily("rollenv_worker_envs", "Environments in a worker process.", labels=["worker"])
         deaths = CounterMetricFamily("rollenv_worker_deaths", "How often a worker died.", labels=["worker"])
-        for row in self._server.core.workers.report():
+        for row in self._server.sessions.workers.report():
             name = [str(row["worker"])]
             up.add_metric(name, float(row["state"] == "up"))
             envs.add_metric(name, float(row["envs"]))
@@ -84,7 +84,7 @@ class Metrics(Collector):
         events = CounterMetricFamily(
             "rollenv_env_events", "Calls that succeeded, ends of episodes and failures.", labels=["env", "event"]
         )
-        for record in self._server.core.health.envs.values():
+        for record in self._server.sessions.health.envs.values():
             for event, count in record.counts.items():
                 events.add_metric([record.name, event], count)
         yield events

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import time
 import weakref
@@ -36,15 +35,12 @@ class Native:
         silence: seconds without a message after which the connection is closed.
     """
 
-    def __init__(self, core: SessionManager, client: Client, receive: Receive, send: Send, silence: float):
-        self.core, self.client, self._receive, self._send, self.silence = core, client, receive, send, silence
-        self._counted = core.limiter.counts(client.name)
+    def __init__(self, sessions: SessionManager, client: Client, receive: Receive, send: Send, silence: float):
+        self.sessions, self.client, self._receive, self._send, self.silence = sessions, client, receive, send, silence
         self._running: dict[int, tuple[asyncio.Task[None], Any]] = {}
         self._begun, self._room = 0, asyncio.Event()
         self._connected = True
         self._used: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._quick: dict[int, tuple[Session, int]] = {}
-        """The sessions and counts of quick steps, by the numbers of their requests."""
         self._answers: list[bytes] = []
         self._sending: asyncio.Task[None] | None = None
 
@@ -83,42 +79,12 @@ class Native:
 
     def _begin(self, number: int, operation: Any, *args: Any) -> None:
         """Start to carry out a request. It keeps its room until its answer is sent."""
-        if operation == "call" and self._is_quick(number, args):
-            return
         task = asyncio.get_running_loop().create_task(self._answer(number, operation, list(args)))
         self._running[number] = (task, operation)
-
-    def _is_quick(self, number: int, args: tuple[Any, ...]) -> bool:
-        """Whether it is a step that could be sent to its worker at once."""
-        if len(args) != 4 or args[2] != "step" or self._counted or number in self._quick:
-            return False
-        name, count, _, given = args
-        session = self.sessions.by_name.get(name) if type(name) is str else None
-        if session is None or session.owner != self.client.name or type(given) is not list or len(given) != 1:
-            return False
-        action = given[0]
-        if type(count) is not int or type(action) is not str:
-            return False
-        self._quick[number] = session, count
-        if not session.quick_step(count, action, functools.partial(self._stepped, number)):
-            del self._quick[number]
-            return False
-        self._uses(session)
-        return True
 
     def _uses(self, session: Session) -> None:
         session.left = 0.0
         self._used.add(session)
-
-    def _stepped(self, number: int, outcome: list[Any] | RollenvError) -> None:
-        """A quick step has its answer."""
-        self._quick.pop(number, None)
-        try:
-            data = _refusal(number, outcome) if isinstance(outcome, RollenvError) else _packed(number, outcome)
-        except Exception:
-            logger.exception("an answer to %s cannot be sent", self.client.name)
-            data = _refusal(number, ServerError(FAILED))
-        self._say(data)
 
     def _say(self, data: bytes) -> None:
         """Send an answer, with whatever else there is to send in the same moment."""
@@ -188,18 +154,18 @@ class Native:
 
     async def _open(self, session: str, env_id: str, settings: dict[str, Any]) -> dict[str, Any]:
         self.client.needs("environments")
-        self.core.limiter.take(self.client.name)
-        found = await self.core.open(session, self.client.name, env_id, settings, lasting=True)
+        self.sessions.limiter.take(self.client.name)
+        found = await self.sessions.open(session, self.client.name, env_id, settings, lasting=True)
         return found.about
 
     async def _resume(self, session: str) -> int:
-        found = self.core.get(session, self.client.name)
+        found = self.sessions.get(session, self.client.name)
         self._uses(found)
         return found.count
 
     async def _call(self, session: str, count: int, method: str, args: list[Any]) -> Any:
-        found = self.core.get(session, self.client.name)
-        self.core.limiter.take(self.client.name)
+        found = self.sessions.get(session, self.client.name)
+        self.sessions.limiter.take(self.client.name)
         self._uses(found)
         try:
             return await found.numbered(count, method, args)
@@ -210,16 +176,13 @@ class Native:
 
     async def _close(self, session: str) -> None:
         with contextlib.suppress(ServerError):  # it is closed already
-            found = self.core.get(session, self.client.name)
+            found = self.sessions.get(session, self.client.name)
             self._used.discard(found)
-            self.core.close(found)
+            self.sessions.close(found)
 
     async def _cancel(self, number: int) -> None:
         if number in self._running:
             self._running[number][0].cancel()
-        elif number in self._quick:
-            session, count = self._quick[number]
-            session.cancel(count)
 
 
 _OPERATIONS: dict[str, tuple[Callable[..., Awaitable[Any]], tuple[type, ...]]] = {

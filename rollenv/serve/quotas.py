@@ -9,15 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollenv.remote.protocol import TooFast
-from rollenv.serve.deadlines import Deadlines
 
 #: Seconds after which somebody who is inside no longer keeps others out: an environment that hangs takes no place.
 PATIENCE = 1.0
 
 _MINUTE = 60.0
-
-#: For who keeps a place to the end.
-NO_HURRY = 1e9
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class RateLimiter:
         own = self._own.get(owner)
         return self._usual if own is None else own | self._usual
 
-    def counts(self, owner: str) -> bool:
+    def is_limited(self, owner: str) -> bool:
         """Whether it matters how much an owner asks for."""
         allowed = self.quota(owner)
         return bool(allowed.rate or allowed.compute)
@@ -82,12 +78,12 @@ class FairQueue:
 
     Args:
         width: how many are inside at the same time, apart from those that have been there for long.
-        patience: seconds after which one counts as such.
+        patience: seconds after which one counts as such; None for never.
     """
 
-    def __init__(self, width: int, patience: float = PATIENCE):
+    def __init__(self, width: int, patience: float | None = PATIENCE):
         self.width = self._free = width
-        self.patience, self._deadlines = patience, Deadlines()
+        self.patience = patience
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     @property
@@ -130,21 +126,24 @@ class FairQueue:
 
 
 class _Turn:
-    __slots__ = ("_gate", "_inside", "_limit", "_owner")
+    """One turn, for an ``async with`` block."""
 
-    def __init__(self, gate: FairQueue, owner: str):
-        self._queue, self._owner, self._inside = gate, owner, False
-        self._limit = gate._deadlines.limit(gate.patience, self._leave)
+    __slots__ = ("_inside", "_owner", "_queue", "_timer")
+
+    def __init__(self, queue: FairQueue, owner: str):
+        self._queue, self._owner, self._inside = queue, owner, False
+        self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> None:
         if not self._queue.enter():
             await self._queue._wait(self._owner)
-            self._limit.end = time.monotonic() + self._queue.patience
         self._inside = True
-        self._limit.start()
+        if self._queue.patience is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._queue.patience, self._leave)
 
     async def __aexit__(self, *problem: object) -> None:
-        self._limit.stop()
+        if self._timer is not None:
+            self._timer.cancel()
         self._leave()
 
     def _leave(self) -> None:

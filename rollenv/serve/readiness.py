@@ -55,11 +55,11 @@ class ReadinessChecks:
     """Checks them all when somebody asks, at most every half minute.
 
     Args:
-        core: the sessions that are checked.
+        sessions: the sessions that are checked.
     """
 
-    def __init__(self, core: SessionManager, sandboxes: SandboxManager):
-        self._sessions, self._boxes = core, sandboxes
+    def __init__(self, sessions: SessionManager, sandboxes: SandboxManager):
+        self._sessions, self._sandboxes = sessions, sandboxes
         self._envs = families()
         self.checks: dict[str, Check] = {}
         self._began = 0.0
@@ -88,7 +88,7 @@ class ReadinessChecks:
         calls: dict[str, Callable[[], Awaitable[str]]] = {
             name: functools.partial(self._plays, env_id) for name, env_id in self._envs.items()
         }
-        return calls | ({"sandbox": self._runs} if self._boxes.terms.sandboxes else {})
+        return calls | ({"sandbox": self._runs} if self._sandboxes.limits.sandboxes else {})
 
     async def _round(self) -> None:
         for name, call in self._calls().items():
@@ -121,7 +121,7 @@ class ReadinessChecks:
         return f"{env_id} was reset and played a turn"
 
     async def _runs(self) -> str:
-        done = await self._boxes.run(OWNER, _PROGRAM)
+        done = await self._sandboxes.run(OWNER, _PROGRAM)
         if done.stdout != _PRINTED:
             raise RollenvError(f"a program that prints {_PRINTED!r} printed {done.stdout!r:.80} {done.stderr!r:.200}")
         return "a program ran"

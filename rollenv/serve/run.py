@@ -17,8 +17,8 @@ from rollenv.core import UsageError
 from rollenv.needs import extra
 from rollenv.remote import protocol
 from rollenv.rollout.workers.processes import ProcessWorkers
+from rollenv.serve.handover import export_sessions
 from rollenv.serve.server import EnvServer, Settings
-from rollenv.serve.handover import hand_over
 
 with extra("serve", "rollenv serve"):
     import uvicorn
@@ -129,7 +129,7 @@ async def serve(
     Args:
         ready: called when clients can come.
     """
-    server = Server(settings, workers)
+    server = EnvServer(settings, workers)
     config = uvicorn.Config(
         server.app(),
         http=_Prompt,
@@ -151,7 +151,7 @@ async def serve(
 
     async def stop() -> None:
         if settings.hand_over:
-            await hand_over(server.sessions, settings.hand_over, settings.drain)
+            await export_sessions(server.sessions, settings.hand_over, settings.drain)
         else:
             await server.sessions.drain(settings.drain)
         web.should_exit = True

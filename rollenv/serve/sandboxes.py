@@ -17,8 +17,8 @@ from rollenv.core import UsageError
 from rollenv.remote.protocol import ServerFull, SessionGone, session_name
 from rollenv.sandbox import AsyncSandbox, Pool, Sandbox
 from rollenv.sandbox.types import Limits, RunResult
-from rollenv.serve.quotas import NO_HURRY, FairQueue, RateLimiter
 from rollenv.serve.logs import audit
+from rollenv.serve.quotas import FairQueue, RateLimiter
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +65,15 @@ class SandboxSession:
     """A client's sandbox."""
 
     def __init__(
-        self, name: str, owner: str, sandbox: Sandbox, metadata: Mapping[str, str], limiter: RateLimiter, brief: bool = False
+        self,
+        name: str,
+        owner: str,
+        sandbox: Sandbox,
+        metadata: Mapping[str, str],
+        limiter: RateLimiter,
+        brief: bool = False,
     ):
-        self.name, self.owner, self.metadata, self._meter = name, owner, dict(metadata), limiter
+        self.name, self.owner, self.metadata, self._limiter = name, owner, dict(metadata), limiter
         self.brief = brief
         """Whether it ends with the call that it was made for."""
         self.sandbox = AsyncSandbox(sandbox)
@@ -97,7 +103,7 @@ class SandboxSession:
                 try:
                     yield self.sandbox
                 finally:
-                    self._meter.spend(self.owner, time.monotonic() - began)
+                    self._limiter.spend(self.owner, time.monotonic() - began)
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -123,11 +129,11 @@ class SandboxCounters:
 class SandboxManager:
     """All sandboxes of a server."""
 
-    def __init__(self, terms: SandboxLimits, limiter: RateLimiter):
-        self.terms, self.limiter, self.counts = terms, limiter, SandboxCounters()
-        self.sandboxes: dict[str, SandboxSession] = {}
+    def __init__(self, limits: SandboxLimits, limiter: RateLimiter):
+        self.limits, self.limiter, self.counters = limits, limiter, SandboxCounters()
+        self.by_name: dict[str, SandboxSession] = {}
         self.draining = False
-        self.gate = FairQueue(_CORES, patience=NO_HURRY)
+        self.queue = FairQueue(_CORES, patience=None)
         self._opening: list[str] = []
         self._pool: Pool | None = None
         self._pool_lock = asyncio.Lock()
@@ -149,10 +155,10 @@ class SandboxManager:
         """Start a sandbox.
 
         Args:
-            lifetime: seconds until it ends, at most those of the terms.
+            lifetime: seconds until it ends, at most those of the limits.
             env: environment variables of everything that runs.
             metadata: what the owner wants to remember of it.
-            limits: instead of those of the terms.
+            limits: instead of those of the limits.
             brief: whether it ends with the call that it is made for.
 
         Raises:
@@ -161,10 +167,10 @@ class SandboxManager:
             UsageError: wrong arguments.
         """
         self._admit(owner)
-        terms, seconds = self.terms, self.lifetime(lifetime)
-        settings = {"limits": limits or terms.limits, "env": env, "timeout": seconds, **terms.settings}
+        seconds = self.lifetime(lifetime)
+        settings = {"limits": limits or self.limits.limits, "env": env, "timeout": seconds, **self.limits.settings}
         self._opening.append(owner)
-        create = functools.partial(Sandbox.create, terms.backend, **settings)
+        create = functools.partial(Sandbox.create, self.limits.backend, **settings)
         starting = asyncio.get_running_loop().run_in_executor(self._programs, create)
         try:
             sandbox = await asyncio.shield(starting)
@@ -177,8 +183,8 @@ class SandboxManager:
         if self.draining:
             sandbox.kill()
             raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
-        self.sandboxes[box.name] = box
-        self.counts.opened += 1
+        self.by_name[box.name] = box
+        self.counters.opened += 1
         audit("open", owner, sandbox=box.name[:6])
         return box
 
@@ -192,10 +198,10 @@ class SandboxManager:
             UsageError: it asks for none.
         """
         if seconds is None:
-            return self.terms.total
+            return self.limits.total
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
             raise UsageError(f"a sandbox's lifetime is a number of seconds above 0, not {seconds!r:.40}")
-        return float(min(seconds, self.terms.total))
+        return float(min(seconds, self.limits.total))
 
     def seconds(self, asked: float | None) -> float:
         """What a call gets that asks for so many seconds.
@@ -207,10 +213,10 @@ class SandboxManager:
             UsageError: that is no time.
         """
         if asked is None:
-            return self.terms.limits.seconds
+            return self.limits.limits.seconds
         if isinstance(asked, bool) or not isinstance(asked, int | float) or not asked > 0:
             raise UsageError(f"a timeout is a number of seconds above 0, not {asked!r:.40}")
-        return float(min(asked, self.terms.longest))
+        return float(min(asked, self.limits.longest))
 
     def get(self, name: str, owner: str) -> SandboxSession:
         """A sandbox by its name.
@@ -218,18 +224,18 @@ class SandboxManager:
         Raises:
             SessionGone: there is none of this owner.
         """
-        found = self.sandboxes.get(name)
+        found = self.by_name.get(name)
         if found is not None and found.owner == owner and found.alive:
             return found
         raise SessionGone("there is no such sandbox: it was ended, its time is over, or the server was restarted")
 
     def of(self, owner: str) -> list[SandboxSession]:
         """The sandboxes of an owner, the oldest first."""
-        return [box for box in self.sandboxes.values() if box.owner == owner and box.alive and not box.brief]
+        return [box for box in self.by_name.values() if box.owner == owner and box.alive and not box.brief]
 
     async def close(self, box: SandboxSession) -> None:
         """End a sandbox, whatever runs in it."""
-        if self.sandboxes.pop(box.name, None) is not None:
+        if self.by_name.pop(box.name, None) is not None:
             audit("close", box.owner, sandbox=box.name[:6])
             await asyncio.get_running_loop().run_in_executor(self._ending, box.sandbox.sync.kill)
 
@@ -249,8 +255,8 @@ class SandboxManager:
 
         async def alone() -> RunResult:
             nonlocal began
-            async with self.gate.turn(owner):
-                began, self.counts.runs = True, self.counts.runs + 1
+            async with self.queue.turn(owner):
+                began, self.counters.runs = True, self.counters.runs + 1
                 call = functools.partial(pool.run, code, stdin=stdin, timeout=seconds)
                 ran = await asyncio.get_running_loop().run_in_executor(self._programs, call)
                 self.limiter.spend(owner, ran.seconds)
@@ -272,15 +278,15 @@ class SandboxManager:
         """A sandbox for one call; it ends with the block. Owners take turns, also with those that :meth:`run` programs.
 
         Args:
-            limits: instead of those of the terms.
+            limits: instead of those of the limits.
 
         Raises:
             ServerFull: too many wait, or there is no room.
             SandboxError: this machine cannot isolate one.
         """
         self._admit_program()
-        async with self.gate.turn(owner):
-            self.counts.runs += 1
+        async with self.queue.turn(owner):
+            self.counters.runs += 1
             box = await self.open(owner, limits=limits, brief=True)
             try:
                 async with box.use() as sandbox:
@@ -290,13 +296,13 @@ class SandboxManager:
 
     def report(self) -> dict[str, Any]:
         """The state, as plain data."""
-        told = {"open": len(self.sandboxes), "most": self.terms.sandboxes}
+        told = {"open": len(self.by_name), "most": self.limits.sandboxes}
         return told | {"pool": self._pool.health() if self._pool is not None else None}
 
     def start(self) -> None:
         """Begin to end sandboxes whose lease is over."""
         loop = asyncio.get_running_loop()
-        threads = _OTHERS + _CALLS * self.terms.sandboxes
+        threads = _OTHERS + _CALLS * self.limits.sandboxes
         loop.set_default_executor(ThreadPoolExecutor(threads, thread_name_prefix="sandbox"))
         self._reaper = loop.create_task(self._reap())
 
@@ -307,7 +313,7 @@ class SandboxManager:
             self._reaper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._reaper
-        ending: list[Awaitable[None]] = [*map(self.close, list(self.sandboxes.values()))]
+        ending: list[Awaitable[None]] = [*map(self.close, list(self.by_name.values()))]
         if self._pool is not None:
             ending.append(asyncio.get_running_loop().run_in_executor(self._ending, self._pool.close))
         with contextlib.suppress(TimeoutError):
@@ -319,44 +325,44 @@ class SandboxManager:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _admit(self, owner: str) -> None:
-        terms = self.terms
-        mine = sum(box.owner == owner for box in self.sandboxes.values()) + self._opening.count(owner)
+        limits = self.limits
+        mine = sum(box.owner == owner for box in self.by_name.values()) + self._opening.count(owner)
         problem = ""
         if self.draining:
             problem = "the server is about to stop"
-        elif len(self.sandboxes) + len(self._opening) >= terms.sandboxes:
-            problem = f"all {terms.sandboxes} sandboxes are taken"
+        elif len(self.by_name) + len(self._opening) >= limits.sandboxes:
+            problem = f"all {limits.sandboxes} sandboxes are taken"
         elif 0 < self.limiter.quota(owner).sessions <= mine:
             problem = f"all {mine} sandboxes of this client are taken"
         if problem:
-            self.counts.refused += 1
+            self.counters.refused += 1
             raise ServerFull(problem, retry_after=5.0, draining=self.draining)
 
     def _admit_program(self) -> None:
-        if self.draining or self.gate.waiting >= self.terms.waiting:
-            self.counts.refused += 1
-            raise ServerFull(f"{self.gate.waiting} programs wait already", retry_after=1.0, draining=self.draining)
+        if self.draining or self.queue.waiting >= self.limits.waiting:
+            self.counters.refused += 1
+            raise ServerFull(f"{self.queue.waiting} programs wait already", retry_after=1.0, draining=self.draining)
 
     async def _pooled(self) -> Pool:
         async with self._pool_lock:  # it is made when somebody first needs it
             if self._pool is None:
-                terms = self.terms
-                create = functools.partial(Pool, _CORES, terms.backend, limits=terms.limits, **terms.settings)
+                limits = self.limits
+                create = functools.partial(Pool, _CORES, limits.backend, limits=limits.limits, **limits.settings)
                 self._pool = await asyncio.get_running_loop().run_in_executor(self._programs, create)
         return self._pool
 
     def _ended(self) -> Iterator[SandboxSession]:
         now = time.monotonic()
-        for box in self.sandboxes.values():
-            idle = now - box.used > self.terms.idle and not box.busy
-            if not box.alive or idle or now - box.opened > self.terms.total:
+        for box in self.by_name.values():
+            idle = now - box.used > self.limits.idle and not box.busy
+            if not box.alive or idle or now - box.opened > self.limits.total:
                 yield box
 
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(_REAP_EVERY)
             for box in list(self._ended()):
-                self.counts.expired += 1
+                self.counters.expired += 1
                 try:
                     await self.close(box)
                 except Exception:

@@ -8,23 +8,19 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from rollenv.core import EpisodeOver, NoSuchAbility, RollenvError, UsageError
 from rollenv.registry import spec
 from rollenv.remote import protocol
-from rollenv.remote.replay_log import ReplayDiffers, ReplayLog, new_seed
 from rollenv.remote.protocol import FAILED, Cancelled, EnvBroke, ServerError, SessionGone
-from rollenv.rollout import border
+from rollenv.remote.replay_log import ReplayDiffers, ReplayLog, new_seed
+from rollenv.rollout import validation
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers.base import EnvFailure, Seen, Views
+from rollenv.rollout.workers.base import EnvFailure, EnvResult, Views
 from rollenv.rollout.workers.pool import PooledEnv
-from rollenv.serve.deadlines import Limit
 from rollenv.serve.logs import asked_at
-from rollenv.serve.quick import QuickStep, Told
-
-if TYPE_CHECKING:
-    from rollenv.serve.sessions import SessionManager
+from rollenv.serve.session_context import SessionContext
 
 logger = logging.getLogger(__name__)
 
@@ -42,23 +38,22 @@ class Session:
     """One client's environment. Its calls are carried out one after another."""
 
     __slots__ = (
-        "__weakref__", "_apart", "_building", "_caller", "_closed", "_core", "_env", "_last", "_lock",
-        "_openers", "_quick", "about", "busy", "count", "history", "last_step", "lasting", "left", "name", "opened",
+        "__weakref__", "_alone", "_building", "_callers", "_closed", "_env", "_last", "_lock", "_losses", "_manager",
+        "_openers", "about", "busy", "count", "history", "last_step", "lasting", "left", "name", "opened",
         "over", "owner", "task", "turns", "used", "via", "views",
     )  # fmt: skip
 
-    def __init__(self, core: SessionManager, name: str, owner: str, task: Task, views: Views, apart: bool = False):
-        self._sessions, self.name, self.owner, self.task, self.views = core, name, owner, task, views
+    def __init__(self, manager: SessionContext, name: str, owner: str, task: Task, views: Views, alone: bool = False):
+        self._manager, self.name, self.owner, self.task, self.views = manager, name, owner, task, views
         self._env: PooledEnv | None = None
         self._lock = asyncio.Lock()
         self._last: asyncio.Future[Any] | None = None
-        self._caller: asyncio.Task[Any] | None = None
+        self._callers: dict[int, asyncio.Task[Any]] = {}
         self._building: asyncio.Future[None] | None = None
-        self._quick: QuickStep | None = None
         self._openers, self._closed = 0, False
         self.history, self.count = ReplayLog(), 0
         self.about: dict[str, Any] = {}
-        self.over, self._apart, self.busy = True, apart, 0
+        self.over, self._alone, self._losses, self.busy = True, alone, 0, 0
         self.lasting = False
         """Whether it outlasts its connection, and so can go on in another server."""
         self.opened = self.used = time.monotonic()
@@ -82,7 +77,8 @@ class Session:
         if count == self.count + 1:
             if self.busy >= _QUEUE:
                 raise UsageError(f"{self.busy} calls of this session wait already")
-            self.count, self._caller = count, asyncio.current_task()
+            self.count = count
+            self._callers[count] = cast("asyncio.Task[Any]", asyncio.current_task())
             last = self._last = asyncio.get_running_loop().create_future()
             try:
                 answer = await self.call(method, args)
@@ -94,31 +90,12 @@ class Session:
                     raise SessionGone("the session was closed") from None
                 raise
             finally:
-                if self._caller is asyncio.current_task():
-                    self._caller = None
+                del self._callers[count]
             last.set_result(answer)
             return answer
         if count != self.count or self._last is None:
             raise UsageError(f"call {count} is out of order; the last one was {self.count}")
         return await asyncio.shield(self._last)
-
-    def quick_step(self, count: int, action: str, told: Told) -> bool:
-        """Carry out a step without a task, if nothing has to be waited for.
-
-        Args:
-            told: called with the answer or the error.
-
-        Returns:
-            Whether it was done; else :meth:`numbered` does it.
-        """
-        env = self._env
-        if env is None or self.busy or self.over or count != self.count + 1 or not self._sessions.gate.enter():
-            return False
-        self.count, self.busy = count, 1
-        self._quick = QuickStep(self, env, count, action, told)
-        self._last = self._quick.answer
-        self._quick.send()
-        return True
 
     def cancel(self, count: int | None = None) -> None:
         """Give up the calls that run, if any do.
@@ -126,11 +103,9 @@ class Session:
         Args:
             count: of the one to give up; by default all are.
         """
-        if self._quick is not None and count in (None, self._quick.count):
-            closed = SessionGone("the session was closed")
-            self._quick.cancel(closed if self._closed else Cancelled("the request was cancelled"))
-        if self._caller is not None and self._caller is not asyncio.current_task() and count in (None, self.count):
-            self._caller.cancel()
+        for number, task in self._callers.items():
+            if task is not asyncio.current_task() and count in (None, number):
+                task.cancel()
 
     async def call(self, method: str, args: list[Any]) -> Any:
         """Call a method of the environment.
@@ -152,19 +127,18 @@ class Session:
         args = _checked(method, args)
         self.busy += 1
         try:
-            async with self._lock, self._sessions.gate.turn(self.owner):
-                await self._quick_step_over()
-                if self._sessions.sessions.get(self.name) is not self:
+            async with self._lock, self._manager.queue.turn(self.owner):
+                if self._closed:
                     raise SessionGone("the session was closed")
                 if method == "step" and self.over:
                     raise EpisodeOver(f"{self.task.env_id}: the episode is over; reset it to start the next one")
                 if method == "reset" and args[0] is None and self.history.needs_seed:
                     args = [new_seed(), args[1]]
-                answer = await self._carried_out(functools.partial(self._answered, method, args))
+                answer = await self._with_replay(functools.partial(self._perform, method, args))
         finally:
             self.busy -= 1
             self.used = time.monotonic()
-        self._note(method, args, answer)
+        self._record(method, args, answer)
         return answer
 
     async def card(self) -> dict[str, Any]:
@@ -176,18 +150,23 @@ class Session:
         """
         self.busy += 1
         try:
-            async with self._lock, self._sessions.gate.turn(self.owner):
-                await self._quick_step_over()
-                told: dict[str, Any] = await self._carried_out(self._card)
+            async with self._lock, self._manager.queue.turn(self.owner):
+                told: dict[str, Any] = await self._with_replay(self._card)
                 return told
         finally:
             self.busy -= 1
             self.used = time.monotonic()
 
-    async def built(self) -> None:
-        """Build the environment, to see that its arguments are right, or wait for whoever does already.
+    @property
+    def failed_to_build(self) -> bool:
+        """True if nobody waits for the environment any more, and it is not there."""
+        building = self._building
+        done = building is not None and building.done() and not building.cancelled() and building.exception() is None
+        return not self._openers and not done
 
-        The last one who waits and gives up ends the session.
+    async def built(self) -> None:
+        """Build the environment, which checks its arguments, or wait until it is built.
+
 
         Raises:
             UsageError: they are not.
@@ -200,14 +179,10 @@ class Session:
         self._openers += 1
         try:
             await self._outcome(building)
-        except BaseException:
-            if self._openers == 1 and (not building.done() or building.cancelled() or building.exception()):
-                self._sessions.close(self)
-            raise
         finally:
             self._openers -= 1
 
-    async def leave(self) -> dict[str, Any]:
+    async def export(self) -> dict[str, Any]:
         """What another server needs to go on with it. From now on, calls wait in vain for their turn.
 
         Cancelling it keeps the session.
@@ -228,7 +203,6 @@ class Session:
             self.busy -= 1
             raise
         try:
-            await self._quick_step_over()
             if self._env is not None and self.history.calls and "state" in spec(self.task.env_id).abilities:
                 with contextlib.suppress(EnvFailure, UsageError):  # else it is replayed there
                     state = await self._ask("get_state", [])
@@ -255,11 +229,11 @@ class Session:
             "via": self.via,
         }
 
-    def go_on(self, told: Mapping[str, Any], history: ReplayLog) -> None:
+    def restore(self, told: Mapping[str, Any], history: ReplayLog) -> None:
         """Go on with a session of another server.
 
         Args:
-            told: by :meth:`leave`.
+            told: by :meth:`export`.
         """
         self.about, self.count, self.over, self.last_step = (
             told["about"], told["count"], told["over"], told["last_step"],
@@ -292,99 +266,40 @@ class Session:
         if env is not None and hung:
             env.abandon()
         elif env is not None:
-            env.close(functools.partial(self._sessions.limiter.spend, self.owner))  # what a call did that failed counts, too
-
-    # -- what a quick step needs ---------------------------------------------------------------------------------------
-
-    def limit(self, seconds: float, late: Callable[[], None]) -> Limit:
-        """A limit for a call.
-
-        Args:
-            late: called if it takes longer.
-        """
-        return self._sessions.deadlines.limit(seconds, late)
-
-    def seconds(self, method: str) -> float:
-        """That a call may take."""
-        return self._sessions.terms.reset if method in ("reset", "card") else self._sessions.terms.step
-
-    def hung(self, method: str) -> EnvFailure:
-        """The failure of a call that got no answer in its time."""
-        return EnvFailure("hung", f"{self.task.env_id}: {method} did not return within {self.seconds(method):g} s")
-
-    def timed(self, method: str, env: PooledEnv, seconds: float) -> None:
-        """Note the time of a call that succeeded."""
-        health, limiter = self._sessions.health, self._sessions.limiter
-        if limiter.counts(self.owner):
-            limiter.spend(self.owner, env.computed())
-        for record in (health.env(self.task.env_id), health.worker(env.worker)):
-            record.ok(method, seconds)
-        self._sessions.timed(method, seconds)
-
-    def stepped(self, action: str, seen: Seen) -> list[Any]:
-        """Note a step.
-
-        Returns:
-            The answer.
-        """
-        answer = self._told(seen)
-        self._note("step", [action], answer)
-        return answer
-
-    async def step_again(self, action: str, failure: EnvFailure) -> list[Any]:
-        """Make up for a step that failed, by a replay where that is a remedy.
-
-        Raises:
-            EnvBroke: it is none.
-            SessionGone: the session was closed meanwhile.
-        """
-        answer: list[Any] = await self._carried_out(functools.partial(self._answered, "step", [action]), failure)
-        self._note("step", [action], answer)
-        return answer
-
-    def leave_gate(self) -> None:
-        """The quick step no longer keeps others waiting."""
-        self._sessions.gate.leave()
-
-    def quick_over(self) -> None:
-        """The quick step is over."""
-        self._quick = None
-        self.busy -= 1
-        self.used = time.monotonic()
+            env.close(
+                functools.partial(self._manager.limiter.spend, self.owner)
+            )  # what a call did that failed counts, too
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _told(self, seen: Seen) -> list[Any]:
+    def _step_answer(self, result: EnvResult) -> list[Any]:
         """The answer to a step."""
-        info = self._bounded("step", seen.info)
-        return [seen.observation, seen.reward, seen.terminated, seen.truncated, info, seen.state_key, seen.view]
+        r = result
+        info = self._bounded("step", r.info)
+        return [r.observation, r.reward, r.terminated, r.truncated, info, r.state_key, r.view]
 
     def _bounded(self, method: str, value: Any) -> Any:
         """What an environment returned, if it is small enough to be spelled out for a client."""
         try:
-            border.bounded(value, f"what {method} returned")
-        except border.BadValue as error:
+            validation.bounded(value, f"what {method} returned")
+        except validation.BadValue as error:
             raise EnvFailure("wrong", f"{self.task.env_id}: {error}") from error
         return value
 
-    async def _quick_step_over(self) -> None:
-        while self._quick is not None:
-            await asyncio.wait((self._quick.answer,))
-
-    def _note(self, method: str, args: list[Any], answer: Any) -> None:
+    def _record(self, method: str, args: list[Any], answer: Any) -> None:
         """What follows from a call that succeeded."""
-        self._sessions.counts.calls += 1
+        self._manager.counters.calls += 1
         self.history.add(method, args, answer)
         if method == "step":
             self.over, self.last_step = answer[2] or answer[3], answer
             self.turns += 1
             if self.over:
-                self._sessions.health.env(self.task.env_id).ended("completed")
+                self._manager.health.env(self.task.env_id).ended("completed")
         elif method == "reset":
             self.over, self.turns, self.last_step = False, 0, []
         elif method == "set_state":
             self.over = bool(args[0].get("over", False))
-        self._sessions.seen(self, method, args, answer)
+        self._manager.on_call(self, method, args, answer)
 
     async def _outcome(self, task: asyncio.Future[Any]) -> Any:
         """What a task returns. It goes on if its caller is cancelled."""
@@ -399,36 +314,34 @@ class Session:
     async def _build(self) -> None:
         self.busy += 1
         try:
-            async with self._lock, self._sessions.gate.turn(self.owner):
+            async with self._lock, self._manager.queue.turn(self.owner):
                 if self._env is None:  # else a call was faster
-                    await self._carried_out(self._opened)
+                    await self._with_replay(self._open_env)
         finally:
             self.busy -= 1
             self.used = time.monotonic()
-        self._sessions.counts.opened += 1
+        self._manager.counters.opened += 1
 
-    async def _carried_out(self, call: Callable[[], Awaitable[Any]], failure: EnvFailure | None = None) -> Any:
-        """Make a call, and again if its worker is lost. It may have failed once already."""
-        for left in range(self._sessions.terms.replays, -1, -1):
+    async def _with_replay(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Make a call. If its worker is lost, replay the episode in another one and make it again."""
+        for left in range(self._manager.limits.replays, -1, -1):
             try:
-                if failure is not None:
-                    raise failure
                 return await call()
             except EnvFailure as problem:
-                failure = None
                 if self._closed:
                     raise SessionGone("the session was closed") from problem
                 worker = self._env.worker if self._env is not None else ""
-                self._sessions.health.failed(self.task.env_id, worker, problem.kind, str(problem))
+                self._manager.health.failed(self.task.env_id, worker, problem.kind, str(problem))
                 self.release(hung=problem.kind == "hung")
                 if problem.kind == "hung":
-                    self._sessions.limiter.spend(self.owner, self._sessions.terms.step)
-                self._apart = self._apart or problem.blamed
+                    self._manager.limiter.spend(self.owner, self._manager.limits.step)
+                self._losses += problem.kind == "lost"
+                self._alone = self._alone or problem.blamed or self._losses > 1
                 if problem.blamed or problem.kind == "hung":
-                    self._sessions.records[self.owner, self.task.env_id].harm += 1
+                    self._manager.records[self.owner, self.task.env_id].harm += 1
                 if problem.kind != "lost" or not left:
                     raise EnvBroke(str(problem), kind=problem.kind) from problem
-                self._sessions.counts.replays += 1
+                self._manager.counters.replays += 1
                 logger.info("session %.6s is replayed: %s", self.name, problem)
             except ReplayDiffers as error:
                 self.release()
@@ -438,18 +351,18 @@ class Session:
                 raise
         raise AssertionError
 
-    async def _answered(self, method: str, args: list[Any]) -> Any:
+    async def _perform(self, method: str, args: list[Any]) -> Any:
         if self._env is None:
             anew = method == "set_state" or (method == "reset" and args[0] is not None)
-            await (self._opened() if anew else self._begin())
+            await (self._open_env() if anew else self._rebuild())
         return await self._ask(method, args)
 
-    async def _opened(self) -> None:
+    async def _open_env(self) -> None:
         """A new environment."""
-        seconds = self._sessions.terms.reset
+        seconds = self._manager.limits.reset
         try:
             async with asyncio.timeout(seconds):
-                env = await self._placed()
+                env = await self._open_in_worker()
         except TimeoutError:
             text = f"{self.task.env_id}: no worker had room for it within {seconds:g} s"
             raise EnvBroke(text, kind="lost") from None
@@ -457,29 +370,29 @@ class Session:
             env.close()
             raise SessionGone("the session was closed")
         self._env = env
-        self.about = await self._in_time("reset", env.about())
+        self.about = await self._within_limit("reset", env.about())
 
-    async def _placed(self) -> PooledEnv:
+    async def _open_in_worker(self) -> PooledEnv:
         """A place in a worker; for who harms them one of its own, if that is there soon."""
-        open_in = functools.partial(self._sessions.workers.open, self.task, views=self.views)
-        if self._apart:
+        open_in = functools.partial(self._manager.workers.open, self.task, views=self.views)
+        if self._alone:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_APART_SECONDS):
                     return await open_in(alone=True)
         return await open_in()
 
-    async def _begin(self) -> None:
+    async def _rebuild(self) -> None:
         """A new environment, brought to where the last one was."""
-        await self._opened()
+        await self._open_env()
         for number, (method, args, _) in enumerate(self.history.calls):
             self.history.check(number, await self._ask(method, args), self.task.env_id)
 
     async def _card(self) -> dict[str, Any]:
         if self._env is None:
-            await self._begin()
+            await self._rebuild()
         if self._env is None:  # released during a replay
             raise SessionGone("the session was closed")
-        told: dict[str, Any] = await self._in_time("card", self._env.card())
+        told: dict[str, Any] = await self._within_limit("card", self._env.card())
         return told
 
     async def _ask(self, method: str, args: list[Any]) -> Any:
@@ -487,21 +400,33 @@ class Session:
         if env is None:  # released during a replay
             raise SessionGone("the session was closed")
         if method == "step":
-            return self._told(await self._in_time(method, env.step(args[0])))
+            return self._step_answer(await self._within_limit(method, env.step(args[0])))
         if method == "reset":
-            seen = await self._in_time(method, env.restart(*args))
+            seen = await self._within_limit(method, env.restart(*args))
             return [seen.observation, self._bounded(method, seen.info), seen.state_key, seen.view]
-        return self._bounded(method, await self._in_time(method, env.call(method, *args)))
+        return self._bounded(method, await self._within_limit(method, env.call(method, *args)))
 
-    async def _in_time(self, method: str, call: Any) -> Any:
-        env, began = self._env, time.monotonic()
+    async def _within_limit(self, method: str, call: Awaitable[Any]) -> Any:
+        """Await a call into the environment, and record its time.
+
+        Raises:
+            EnvFailure: It took longer than the limits allow, or failed.
+        """
+        manager, env, began = self._manager, self._env, time.monotonic()
         assert env is not None
+        seconds = manager.limits.reset if method in ("reset", "card") else manager.limits.step
         try:
-            with self._sessions.deadlines.limit(self.seconds(method)):
+            async with asyncio.timeout(seconds):
                 answer = await call
         except TimeoutError:
-            raise await env.overdue(self.hung(method)) from None
-        self.timed(method, env, time.monotonic() - began)
+            text = f"{self.task.env_id}: {method} did not return within {seconds:g} s"
+            raise await env.overdue(EnvFailure("hung", text)) from None
+        seconds = time.monotonic() - began
+        if manager.limiter.is_limited(self.owner):
+            manager.limiter.spend(self.owner, env.computed())
+        manager.health.env(self.task.env_id).ok(method, seconds)
+        manager.health.worker(env.worker).ok(method, seconds)
+        manager.on_call_time(method, seconds)
         return answer
 
 

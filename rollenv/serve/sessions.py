@@ -1,4 +1,4 @@
-"""SessionManager: environments in worker processes, by name, with leases; a lost one is replayed."""
+"""Sessions: environments in worker processes, by name, with leases; a lost one is replayed."""
 
 from __future__ import annotations
 
@@ -6,108 +6,35 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from rollenv.core import UsageError
 from rollenv.env_spec import EnvSpec
 from rollenv.registry import is_elsewhere, spec
 from rollenv.remote.protocol import ServerFull, SessionGone
-from rollenv.rollout.records.health import Health
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import Views
 from rollenv.rollout.workers.pool import WorkerPool
 from rollenv.serve import arguments
-from rollenv.serve.deadlines import Deadlines
-from rollenv.serve.quotas import Quota, FairQueue, RateLimiter
 from rollenv.serve.logs import audit
+from rollenv.serve.quotas import RateLimiter
 from rollenv.serve.session import Session
+from rollenv.serve.session_context import SessionContext, SessionLimits
 
 logger = logging.getLogger(__name__)
 
 #: Seconds between two looks for sessions whose lease is over.
 _REAP_EVERY = 1.0
 
-#: An owner's sessions with an environment are kept from others once so many ended their workers or hung, if these
-#: are such a share of the sessions; and how many sessions count.
-_HARM, _SHARE, _OPENED = 3, 0.2, 100
 
-
-@dataclass(frozen=True)
-class Terms:
-    """What clients get."""
-
-    sessions: int = 1024
-    """How many there are at the same time."""
-    each: Quota = field(default_factory=Quota)
-    """What one owner gets, whose token says nothing else."""
-    idle: float = 1800.0
-    """Seconds without a call after which a session ends."""
-    gone: float = 300.0
-    """Seconds after which a session ends whose client's connection has ended, where it had one."""
-    total: float = 86_400.0
-    """Seconds after which it ends in any case."""
-    reset: float = 300.0
-    """Seconds for building and for each reset of an environment."""
-    step: float = 120.0
-    """Seconds for every other call."""
-    replays: int = 3
-    """How often a call is made again whose worker was lost."""
-    running: int = 256
-    """Calls into environments at the same time."""
-    any_arguments: bool = False
-    """Take every constructor argument, also those that name files and programs."""
-
-
-@dataclass
-class Record:
-    """What became of an owner's sessions with an environment."""
-
-    opened: float = 0.0
-    harm: float = 0.0
-    """How often one of them ended its worker or hung in it."""
-
-    @property
-    def bad(self) -> bool:
-        """Whether they do so again and again, so that they had better have workers of their own."""
-        return self.harm >= _HARM and self.harm >= _SHARE * self.opened
-
-    def add(self) -> None:
-        """One more is opened. Those of long ago count less and less."""
-        if self.opened > _OPENED:
-            self.opened, self.harm = self.opened / 2, self.harm / 2
-        self.opened += 1
-
-
-@dataclass
-class Counts:
-    """What happened since the start, for ``/metrics``."""
-
-    opened: int = 0
-    refused: int = 0
-    expired: int = 0
-    calls: int = 0
-    replays: int = 0
-
-
-class SessionManager:
+class SessionManager(SessionContext):
     """All sessions of a server."""
 
-    def __init__(self, workers: WorkerPool, terms: Terms, limiter: RateLimiter | None = None):
-        self.workers, self.terms, self.limiter = workers, terms, limiter or RateLimiter(terms.each)
-        self.sessions: dict[str, Session] = {}
+    def __init__(self, workers: WorkerPool, limits: SessionLimits, limiter: RateLimiter | None = None):
+        super().__init__(workers, limits, limiter)
+        self.by_name: dict[str, Session] = {}
         self.session_class: type[Session] = Session
-        self.deadlines = Deadlines()
-        self.gate = FairQueue(terms.running)
-        self.counts, self.health = Counts(), Health(max_backoff=0.0)
-        self.timed: Callable[[str, float], None] = lambda method, seconds: None
-        """Called with the time of every call that succeeded."""
-        self.seen: Callable[[Session, str, list[Any], Any], None] = lambda session, method, args, answer: None
-        """Called with every call of a session that succeeded."""
-        self.records: defaultdict[tuple[str, str], Record] = defaultdict(Record)
-        """By owner and environment."""
         self.draining = False
         self._reaper: asyncio.Task[None] | None = None
 
@@ -128,15 +55,20 @@ class SessionManager:
             UsageError: wrong arguments.
             EnvBroke: the environment could not be built.
         """
-        if name in self.sessions:
+        if name in self.by_name:
             found = self.get(name, owner)
         else:
             if self.draining:
-                self.counts.refused += 1
+                self.counters.refused += 1
                 raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
             found = self.add(name, owner, env_id, settings)
         found.lasting = found.lasting or lasting
-        await found.built()
+        try:
+            await found.built()
+        except BaseException:
+            if found.failed_to_build:
+                self.close(found)
+            raise
         return found
 
     def add(self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> Session:
@@ -159,7 +91,7 @@ class SessionManager:
         self._admit(owner)
         record = self.records[owner, env_id]
         record.add()
-        found = self.sessions[name] = self.session_class(self, name, owner, task, views, record.bad)
+        found = self.by_name[name] = self.session_class(self, name, owner, task, views, record.needs_own_worker)
         audit("open", owner, session=name[:6], env=env_id)
         return found
 
@@ -169,14 +101,14 @@ class SessionManager:
         Raises:
             SessionGone: there is none of this owner.
         """
-        found = self.sessions.get(name)
+        found = self.by_name.get(name)
         if found is not None and found.owner == owner:
             return found
         raise SessionGone("there is no such session: it was closed, its lease is over, or the server was restarted")
 
     def close(self, session: Session) -> None:
         """End a session; a call that runs is given up."""
-        if self.sessions.pop(session.name, None) is not None:
+        if self.by_name.pop(session.name, None) is not None:
             session.end()
             audit("close", session.owner, session=session.name[:6], env=session.task.env_id, calls=session.count)
 
@@ -190,14 +122,14 @@ class SessionManager:
             self._reaper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._reaper
-        for session in list(self.sessions.values()):
+        for session in list(self.by_name.values()):
             self.close(session)
 
     async def drain(self, seconds: float) -> None:
         """Take no new sessions, and wait until the others have ended."""
         self.draining = True
         end = time.monotonic() + seconds
-        while self.sessions and time.monotonic() < end:
+        while self.by_name and time.monotonic() < end:
             await asyncio.sleep(0.05)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -209,30 +141,30 @@ class SessionManager:
         if settings:
             raise UsageError(f"unknown setting {next(iter(settings))!r:.40}; there are kwargs, wrappers and views")
         env_spec, task = served(env_id), Task(env_id, 0, kwargs, wrappers)
-        if not self.terms.any_arguments:
+        if not self.limits.any_arguments:
             arguments.check(env_spec, task.kwargs, task.wrappers)
         if not isinstance(name, str) or not 16 <= len(name) <= 64:
             raise UsageError("the name of a session has 16 to 64 characters")
         return task, views
 
     def _admit(self, owner: str) -> None:
-        if len(self.sessions) >= self.terms.sessions:
-            self.counts.refused += 1
-            raise ServerFull(f"all {self.terms.sessions} sessions are taken", retry_after=1.0)
+        if len(self.by_name) >= self.limits.sessions:
+            self.counters.refused += 1
+            raise ServerFull(f"all {self.limits.sessions} sessions are taken", retry_after=1.0)
         most = self.limiter.quota(owner).sessions
-        if most and sum(session.owner == owner for session in self.sessions.values()) >= most:
-            self.counts.refused += 1
+        if most and sum(session.owner == owner for session in self.by_name.values()) >= most:
+            self.counters.refused += 1
             raise ServerFull(f"all {most} sessions of this client are taken", retry_after=1.0)
 
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(_REAP_EVERY)
             now = time.monotonic()
-            for session in list(self.sessions.values()):
+            for session in list(self.by_name.values()):
                 since = now - session.used
-                idle = since > self.terms.idle or (session.left and min(since, now - session.left) > self.terms.gone)
-                if (idle and not session.busy) or now - session.opened > self.terms.total:
-                    self.counts.expired += 1
+                idle = since > self.limits.idle or (session.left and min(since, now - session.left) > self.limits.gone)
+                if (idle and not session.busy) or now - session.opened > self.limits.total:
+                    self.counters.expired += 1
                     self.close(session)
 
 

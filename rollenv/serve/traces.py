@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollenv.core import RollenvError
 from rollenv.needs import extra
-from rollenv.serve.responses import status_of
 from rollenv.serve.native import Native
+from rollenv.serve.responses import status_of
 from rollenv.serve.session import Session
 
 with extra("otel", "rollenv serve --traces"):
@@ -42,7 +42,7 @@ _PROBES = ("/livez", "/readyz", "/metrics")
 _LAST = 5.0
 
 
-def begin(server: Server) -> Callable[[ASGIApp], ASGIApp]:
+def begin(server: EnvServer) -> Callable[[ASGIApp], ASGIApp]:
     """Trace a server.
 
     Spans go to the provider that this process has, or by OTLP over HTTP to where ``OTEL_EXPORTER_OTLP_ENDPOINT`` says.
@@ -125,9 +125,9 @@ class TracedSession(Session):
 
     __slots__ = ()
 
-    async def _opened(self) -> None:
+    async def _open_env(self) -> None:
         with _span("worker open", self._about("open")):
-            await super()._opened()
+            await super()._open_env()
 
     async def _ask(self, method: str, args: list[Any]) -> Any:
         with _span(f"worker {method}", self._about(method)):

@@ -51,7 +51,7 @@ def process_of(url):
 
 
 def episodes(address, number):
-    """SessionManager at their first turn, each with a twin at home."""
+    """Sessions at their first turn, each with a twin at home."""
     found = []
     for seed in range(number):
         pair = rollenv.make(f"{address}/game:Sokoban-v0-tiny"), rollenv.make("game:Sokoban-v0-tiny")

@@ -1,4 +1,4 @@
-"""Who may ask for what: every route of every face, with every kind of token that does not fit."""
+"""Who may ask for what: every route of every service, with every kind of token that does not fit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rollenv.errors import UsageError
 from rollenv.remote.address import parse
 from rollenv.remote.connection import Connection
 from rollenv.rollout.workers.processes import ProcessWorkers
-from rollenv.serve.server import EnvServer, Settings
 from rollenv.serve.auth import new_token
+from rollenv.serve.server import EnvServer, Settings
 
 #: Routes that probes ask for, and files that are the same for everybody.
 OPEN = ("/livez", "/readyz", "/", "/page/test:Echo-v0")
@@ -28,7 +28,7 @@ ADMIN |= {f"/page/api/{name}" for name in ("sessions", "watch", "link", "health"
 
 def routes():
     """Every route: its method, or WS, and a path that it takes."""
-    app = Server(Settings(), ProcessWorkers(1)).app()
+    app = EnvServer(Settings(), ProcessWorkers(1)).app()
     while not hasattr(app, "routes"):
         app = app._app
     found = []

@@ -116,7 +116,7 @@ def test_a_meter_forgives_with_time(monkeypatch):
     monkeypatch.setattr("rollenv.serve.quotas.time.monotonic", lambda: now[0])
     limiter = RateLimiter(Quota(compute=30.0), {"ann": Quota(compute=6.0), "ben": Quota(rate=1.0)})
     for owner, limit in {"ann": 6.0, "other": 30.0, "ben": 30.0}.items():
-        assert limiter.counts(owner)
+        assert limiter.is_limited(owner)
         limiter.take(owner)
         limiter.spend(owner, limit)
         now[0] += 5
@@ -126,4 +126,4 @@ def test_a_meter_forgives_with_time(monkeypatch):
             limiter.take(owner)
         now[0] += refused.value.details["retry_after"] + 1.1
         limiter.take(owner)
-    assert not RateLimiter(Quota()).counts("ann")
+    assert not RateLimiter(Quota()).is_limited("ann")

@@ -31,9 +31,10 @@ from rollenv.remote.protocol import Cancelled, ServerFull, ServerLost, SessionGo
 from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.serve import handover
 from rollenv.serve.auth import ANYONE
-from rollenv.serve.quotas import Quota
 from rollenv.serve.native import Native
-from rollenv.serve.sessions import SessionManager, Terms
+from rollenv.serve.quotas import Quota
+from rollenv.serve.session_context import SessionLimits
+from rollenv.serve.sessions import SessionManager
 
 OWNER = "anyone"
 
@@ -47,7 +48,7 @@ def oddities(monkeypatch):
     importlib.import_module("oddities")
 
 
-def in_a_core(terms=None):
+def in_a_core(limits=None):
     """Run a test with sessions in this process; afterwards none of them may hold anything."""
 
     def run(test):
@@ -55,19 +56,19 @@ def in_a_core(terms=None):
         def tested(**kwargs):
             async def main():
                 workers = ProcessWorkers(1)
-                core = SessionManager(workers, terms or Terms())
+                sessions = SessionManager(workers, limits or SessionLimits())
                 try:
-                    await test(core, **kwargs)
-                    await core.stop()
+                    await test(sessions, **kwargs)
+                    await sessions.stop()
                     await asyncio.sleep(0)
-                    assert core.gate._free == core.gate.width
+                    assert sessions.queue._free == sessions.queue.width
                 finally:
                     await workers.aclose()
 
             asyncio.run(main())
 
         del tested.__wrapped__
-        names = [name for name in inspect.signature(test).parameters if name != "core"]
+        names = [name for name in inspect.signature(test).parameters if name != "sessions"]
         tested.__signature__ = inspect.Signature(  # for pytest
             [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
         )
@@ -76,41 +77,42 @@ def in_a_core(terms=None):
     return run
 
 
-async def begun(core, env_id="game:Sokoban-v0-tiny", seed=5):
+async def begun(sessions, env_id="game:Sokoban-v0-tiny", seed=5):
     """A session whose first call was a reset."""
-    session = await core.open(protocol.session_name(), OWNER, env_id)
+    session = await sessions.open(protocol.session_name(), OWNER, env_id)
     session.lasting = True
     await session.numbered(1, "reset", [seed])
     return session
 
 
-# -- steps without a task ----------------------------------------------------------------------------------------------
+# -- sessions that move ------------------------------------------------------------------------------------------------
 
 
 @in_a_core()
-async def test_no_step_is_played_while_a_session_is_handed_over(core):
-    session, twin = await begun(core), await begun(core)
-    leaving = asyncio.create_task(session.leave())
+async def test_no_step_is_played_while_a_session_is_handed_over(sessions):
+    session, twin = await begun(sessions), await begun(sessions)
+    leaving = asyncio.create_task(session.export())
     await asyncio.sleep(0)
-    assert not session.quick_step(2, "\\boxed{up}", lambda outcome: None), "it would be played here and again there"
+    waiting = asyncio.create_task(session.numbered(2, "step", ["\\boxed{up}"]))
     told = await leaving
+    assert not waiting.done(), "it would be played here and again there"
     assert told["count"] == 1
-    other = SessionManager(core.workers, Terms())
-    handover.adopt(other, protocol.unpack(protocol.pack(told)))
+    other = SessionManager(sessions.workers, SessionLimits())
+    handover.import_session(other, protocol.unpack(protocol.pack(told)))
     there = other.get(session.name, OWNER)
     assert await there.numbered(2, "step", ["\\boxed{up}"]) == await twin.numbered(2, "step", ["\\boxed{up}"])
     await other.stop()
 
 
 @in_a_core()
-async def test_a_session_whose_state_is_not_to_be_had_is_handed_over_with_its_history(core):
-    session, twin = await begun(core), await begun(core)
-    os.kill(core.workers.places[0].worker.pid, signal.SIGKILL)
-    told = await session.leave()
+async def test_a_session_whose_state_is_not_to_be_had_is_handed_over_with_its_history(sessions):
+    session, twin = await begun(sessions), await begun(sessions)
+    os.kill(sessions.workers.slots[0].worker.pid, signal.SIGKILL)
+    told = await session.export()
     await asyncio.sleep(0)
     assert [call[0] for call in told["calls"]] == ["reset"]
-    other = SessionManager(core.workers, Terms())
-    handover.adopt(other, protocol.unpack(protocol.pack(told)))
+    other = SessionManager(sessions.workers, SessionLimits())
+    handover.import_session(other, protocol.unpack(protocol.pack(told)))
     there = other.get(session.name, OWNER)
     assert await there.numbered(2, "step", ["\\boxed{up}"]) == await twin.numbered(2, "step", ["\\boxed{up}"])
     await other.stop()
@@ -141,11 +143,11 @@ def test_who_cancels_a_call_cancels_no_other(server):
 class Client:
     """A connection of the native protocol, in the server's process."""
 
-    def __init__(self, core):
+    def __init__(self, sessions):
         self.messages: asyncio.Queue = asyncio.Queue()
         self.waiting: dict[int, asyncio.Future] = {}
         self.number = 0
-        self.talk = asyncio.create_task(Native(core, ANYONE, self.messages.get, self.told, 900.0).talk())
+        self.talk = asyncio.create_task(Native(sessions, ANYONE, self.messages.get, self.told, 900.0).talk())
 
     async def told(self, message):
         for answer in protocol.unpack_all(message["bytes"]):
@@ -166,8 +168,8 @@ class Client:
 
 
 @in_a_core()
-async def test_who_closes_a_session_and_leaves_has_closed_it(core):
-    session, client = await begun(core), Client(core)
+async def test_who_closes_a_session_and_leaves_has_closed_it(sessions):
+    session, client = await begun(sessions), Client(sessions)
     client.say(("close", session.name))
     client.leave()
     await client.talk
@@ -177,13 +179,13 @@ async def test_who_closes_a_session_and_leaves_has_closed_it(core):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("seed", [0, 1])
-@in_a_core(Terms(running=8, step=2.0, reset=3.0))
-async def test_whatever_happens_every_request_is_answered_once_and_no_place_is_lost(core, seed):
+@in_a_core(SessionLimits(running=8, step=2.0, reset=3.0))
+async def test_whatever_happens_every_request_is_answered_once_and_no_place_is_lost(sessions, seed):
     rng, end = random.Random(seed), time.monotonic() + 8
     words = ["on"] * 12 + ["hang 0.3", "hang 1.3", "hang 9", "raise x", "wrong", "huge 3000", "end", "spin 0.2", "die"]
 
     async def play():
-        client = Client(core)
+        client = Client(sessions)
         while time.monotonic() < end:
             name, count = protocol.session_name(), 1
             client.say(("open", name, "test:Moody-v0", {}), ("call", name, 1, "reset", [1]))
@@ -200,7 +202,7 @@ async def test_whatever_happens_every_request_is_answered_once_and_no_place_is_l
                     client.say(("close", name))
                 elif chance < 0.14:
                     client.leave()
-                    client = Client(core)
+                    client = Client(sessions)
                     asked = client.say(requests[-1])
                 await asyncio.wait_for(asyncio.gather(*asked.values()), 45)
             await asyncio.gather(*client.say(("close", name)).values())
@@ -209,7 +211,7 @@ async def test_whatever_happens_every_request_is_answered_once_and_no_place_is_l
     async def kill():
         while seed and time.monotonic() < end:
             await asyncio.sleep(rng.random())
-            worker = core.workers.places[0].worker
+            worker = sessions.workers.slots[0].worker
             if worker is not None and worker.pid and rng.random() < 0.3:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(worker.pid, signal.SIGKILL)
@@ -217,23 +219,22 @@ async def test_whatever_happens_every_request_is_answered_once_and_no_place_is_l
     await asyncio.gather(*(play() for _ in range(12)), kill())
     await asyncio.sleep(3)
     assert [session.busy for session in sessions.by_name.values() if session.busy] == []
-    assert not core.deadlines._limits
 
 
 @pytest.mark.slow
-@in_a_core(Terms(each=Quota(compute=30.0)))
-async def test_a_call_that_is_cancelled_or_fails_is_counted(core):
-    session = await begun(core, "test:Moody-v0")
-    assert core.limiter._worked[OWNER] < time.monotonic()
+@in_a_core(SessionLimits(each=Quota(compute=30.0)))
+async def test_a_call_that_is_cancelled_or_fails_is_counted(sessions):
+    session = await begun(sessions, "test:Moody-v0")
+    assert sessions.limiter._worked[OWNER] < time.monotonic()
     call = asyncio.create_task(session.numbered(2, "step", ["spin 1.5"]))
     await asyncio.sleep(0.3)
     call.cancel()
     with pytest.raises((Cancelled, asyncio.CancelledError)):
         await call
-    before = core.limiter._worked[OWNER]
+    before = sessions.limiter._worked[OWNER]
     for _ in range(100):
         await asyncio.sleep(0.05)
-        if core.limiter._worked[OWNER] > before + 0.5:  # a busy machine gives it less than its time
+        if sessions.limiter._worked[OWNER] > before + 0.5:  # a busy machine gives it less than its time
             return
     raise AssertionError("what it computed was not counted")
 
@@ -493,9 +494,9 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_a_session_that_is_none_leaves_nothing_and_harms_no_other(tmp_path, what):
     async def taken():
-        core = SessionManager(None, Terms())  # type: ignore[arg-type]
+        sessions = SessionManager(None, SessionLimits())  # type: ignore[arg-type]
         (tmp_path / "sessions").write_bytes(protocol.pack([told_of(**WRONG[what]), 5, told_of()]))
-        assert handover.take_up(core, tmp_path / "sessions") == 1
+        assert handover.import_file(sessions, tmp_path / "sessions") == 1
         assert [session.task.env_id for session in sessions.by_name.values()] == ["test:Echo-v0"]
 
     asyncio.run(taken())
@@ -503,7 +504,7 @@ def test_a_session_that_is_none_leaves_nothing_and_harms_no_other(tmp_path, what
 
 def test_only_a_file_of_this_user_is_taken_up(tmp_path, monkeypatch):
     async def take(file):
-        return handover.take_up(SessionManager(None, Terms()), file)  # type: ignore[arg-type]
+        return handover.import_file(SessionManager(None, SessionLimits()), file)  # type: ignore[arg-type]
 
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "theirs").write_bytes(protocol.pack([told_of()]))

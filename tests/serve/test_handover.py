@@ -20,12 +20,13 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.remote import RemoteWorkers
 from rollenv.serve import handover
-from rollenv.serve.sessions import SessionManager, Terms
+from rollenv.serve.session_context import SessionLimits
+from rollenv.serve.sessions import SessionManager
 
 IDS = ["webshop:mini-easy", "test:Echo-v0", "test:Moody-v0", "gym:Taxi-v3"]
 
 
-def counts(server):
+def counters(server):
     return httpx.get(f"{server.http}/health").json()["counts"]
 
 
@@ -52,11 +53,11 @@ def test_an_episode_goes_on_in_the_next_server(serve, tmp_path, env_id):
     first = played(env, 4)
     assert played(twin, 4) == first
     server = restarted(serve, server, "--hand-over", str(file))
-    assert counts(server)["opened"] == 0
+    assert counters(server)["opened"] == 0
     assert not file.exists()
     assert played(env, 4) == played(twin, 4)
     assert fresh.reset(seed=3)[0] == env.reset(seed=3)[0]
-    assert counts(server)["opened"] == 0, "it was played in new sessions, by replays"
+    assert counters(server)["opened"] == 0, "it was played in new sessions, by replays"
     for each in (env, twin, fresh):
         each.close()
 
@@ -76,13 +77,13 @@ def test_what_is_being_built_goes_on_in_the_next_server(serve, tmp_path):
         thread.start()
     while httpx.get(f"{server.http}/health").json()["sessions"]["open"] < 3:
         time.sleep(0.05)
-    assert counts(server)["opened"] == 0, "none is built yet"
+    assert counters(server)["opened"] == 0, "none is built yet"
     server = restarted(serve, server, "--hand-over", str(file))
     for thread in threads:
         thread.join(60)
     assert len(set(shown)) == 2
     assert len(shown) == 6
-    assert counts(server)["opened"] == 0, "they were handed over"
+    assert counters(server)["opened"] == 0, "they were handed over"
 
 
 def test_the_file_is_for_its_user_alone(serve, tmp_path):
@@ -105,11 +106,11 @@ def test_a_session_goes_on_in_another_server(serve):
     envs = [rollenv.make(f"rollenv+ws://{both}/test:Echo-v0") for _ in range(6)]
     shown = [env.reset(seed=i)[0] for i, env in enumerate(envs)]
     assert len(set(shown)) > 1
-    before = counts(new)["opened"]
+    before = counters(new)["opened"]
     old.signal(signal.SIGTERM)
     old.process.wait(30)
     assert [env.step("hi")[0].split()[0] for env in envs] == ["1"] * 6
-    assert counts(new)["opened"] == before
+    assert counters(new)["opened"] == before
     for env in envs:
         env.close()
     assert httpx.get(f"{new.http}/health").json()["sessions"]["open"] == 0
@@ -193,5 +194,5 @@ def test_a_file_that_is_none_stops_the_start(tmp_path):
     file = tmp_path / "sessions"
     file.write_bytes(b"\xc1 nonsense")
     with pytest.raises(rollenv.errors.UsageError):
-        handover.take_up(SessionManager(None, Terms()), file)  # type: ignore[arg-type]
+        handover.import_file(SessionManager(None, SessionLimits()), file)  # type: ignore[arg-type]
     assert file.exists()

@@ -123,7 +123,9 @@ def test_one_environment_needs_no_names(server):
     assert talk.end().status_code == 200
     assert eventually(lambda: held(server)[0] == before - 1)
     assert talk.post("tools/list").status_code == 404
-    assert "not registered" in McpSession(server.http, "/mcp/env/no:Such-v0").hello.text.replace("no environment is", "not")
+    assert "not registered" in McpSession(server.http, "/mcp/env/no:Such-v0").hello.text.replace(
+        "no environment is", "not"
+    )
     assert McpSession(server.http, "/mcp/env/no:Such-v0").hello.status_code == 404
 
 

@@ -1,4 +1,4 @@
-"""Random and mutated requests to every face, for a short while; benchmarks/server_fuzz.py does so for long."""
+"""Random and mutated requests to every service, for a short while; benchmarks/server_fuzz.py does so for long."""
 
 from __future__ import annotations
 

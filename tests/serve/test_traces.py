@@ -159,7 +159,7 @@ def test_without_traces_nothing_of_it_is_loaded():
     code = (
         "import sys, rollenv.serve.run; from rollenv.serve.server import EnvServer, Settings; "
         "from rollenv.rollout.workers.processes import ProcessWorkers; from rollenv.serve.native import Native; "
-        "server = Server(Settings(), ProcessWorkers(1)); server.app(); "
+        "server = EnvServer(Settings(), ProcessWorkers(1)); server.app(); "
         "print(server.native_class is Native, 'rollenv.serve.traces' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, timeout=60)

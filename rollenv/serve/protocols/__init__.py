@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 PROTOCOLS = ("gem", "openenv", "rock", "e2b", "fusion", "mcp", "ors", "page")
 
 
-def routes(name: str, server: Server) -> list[BaseRoute]:
-    """The routes of a face.
+def routes(name: str, server: EnvServer) -> list[BaseRoute]:
+    """The routes of a service.
 
     Args:
         name: one of :data:`PROTOCOLS`.
 
     Raises:
-        UsageError: there is no such face.
+        UsageError: there is no such service.
     """
     if name not in PROTOCOLS:
         raise UsageError(f"there is no face {name!r}; there are {', '.join(PROTOCOLS)}")

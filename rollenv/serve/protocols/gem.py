@@ -18,7 +18,7 @@ from rollenv.serve.session import Session
 _PATH = "/apis/v1/envs/gem"
 
 
-def routes(server: Server) -> list[BaseRoute]:
+def routes(server: EnvServer) -> list[BaseRoute]:
     """make, reset, step, close and list."""
 
     async def make(request: Request) -> Response:

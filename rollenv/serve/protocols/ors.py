@@ -26,9 +26,9 @@ from rollenv.env_spec import EnvSpec
 from rollenv.registry import list_envs
 from rollenv.remote.protocol import FAILED, ServerFull, SessionGone, session_name
 from rollenv.rollout.evaluate import DEFAULT_TASKS
+from rollenv.serve.auth import Client
 from rollenv.serve.responses import Json, body_of, json_of, retry_after, status_of
 from rollenv.serve.server import EnvServer
-from rollenv.serve.auth import Client
 from rollenv.serve.session import Session
 from rollenv.serve.sessions import served
 
@@ -78,7 +78,7 @@ class Play:
         self.beginning: asyncio.Task[Session] | None = None
         self.calls: dict[str, asyncio.Task[tuple[str, str]]] = {}
 
-    async def begun(self, server: Server, name: str) -> Session:
+    async def begun(self, server: EnvServer, name: str) -> Session:
         """Open the session and begin its task, or wait for whoever does already.
 
         Raises:
@@ -93,7 +93,7 @@ class Play:
                 raise SessionGone("the session was ended") from None
             raise
 
-    async def _begin(self, server: Server, name: str) -> Session:
+    async def _begin(self, server: EnvServer, name: str) -> Session:
         owner, env_id, task = self.about
         session = await server.sessions.open(name, owner, env_id)
         try:
@@ -166,42 +166,42 @@ def _block(observation: str, info: dict[str, Any], detail: dict[str, Any] | None
     return {"text": shown(observation, info), "detail": detail, "type": "text"}
 
 
-def routes(server: Server) -> list[BaseRoute]:
+def routes(server: EnvServer) -> list[BaseRoute]:
     """What the client asks for; about an environment also below its id, as the client does with a ``variant``."""
-    face = _Face(server)
+    service = _Service(server)
     plainly: dict[str, tuple[str, _Handler]] = {
-        "list_environments": ("GET", face.every),
-        "version": ("GET", face.version),
-        "create_session": ("POST", face.create_session),
-        "create": ("POST", face.create),
-        "ping": ("POST", face.ping),
-        "delete": ("POST", face.delete),
-        "delete_session": ("POST", face.delete),
+        "list_environments": ("GET", service.every),
+        "version": ("GET", service.version),
+        "create_session": ("POST", service.create_session),
+        "create": ("POST", service.create),
+        "ping": ("POST", service.ping),
+        "delete": ("POST", service.delete),
+        "delete_session": ("POST", service.delete),
     }
     of_environments: dict[str, tuple[str, _Handler]] = {
-        "tools": ("GET", face.tools),
-        "task_tools": ("GET", face.tools),
-        "splits": ("GET", face.splits),
-        "tasks": ("POST", face.tasks),
-        "num_tasks": ("POST", face.num_tasks),
-        "task": ("POST", face.task),
-        "task_range": ("POST", face.tasks),
-        "prompt": ("GET", face.prompt),
-        "messages": ("GET", face.messages),
-        "call": ("POST", face.call),
+        "tools": ("GET", service.tools),
+        "task_tools": ("GET", service.tools),
+        "splits": ("GET", service.splits),
+        "tasks": ("POST", service.tasks),
+        "num_tasks": ("POST", service.num_tasks),
+        "task": ("POST", service.task),
+        "task_range": ("POST", service.tasks),
+        "prompt": ("GET", service.prompt),
+        "messages": ("GET", service.messages),
+        "call": ("POST", service.call),
     }
-    found: list[BaseRoute] = [face.route(f"/{name}", *how) for name, how in (plainly | of_environments).items()]
-    return found + [face.route(f"/{{env_id}}/{name}", *how) for name, how in of_environments.items()]
+    found: list[BaseRoute] = [service.route(f"/{name}", *how) for name, how in (plainly | of_environments).items()]
+    return found + [service.route(f"/{{env_id}}/{name}", *how) for name, how in of_environments.items()]
 
 
 #: Answers a request of a client that is known.
 _Handler = Callable[[Client, Request], Awaitable[Response]]
 
 
-class _Face:
+class _Service:
     """What the routes lead to."""
 
-    def __init__(self, server: Server):
+    def __init__(self, server: EnvServer):
         self.server = server
         self._plays: dict[str, Play] = {}
         self._rows: dict[str, int] = {}

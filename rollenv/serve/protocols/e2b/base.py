@@ -22,11 +22,11 @@ from rollenv.core import RollenvError, UsageError
 from rollenv.remote.protocol import NotAllowed, SessionGone, TooFast
 from rollenv.sandbox import Sandbox
 from rollenv.sandbox.errors import SandboxDied, SandboxPaused
-from rollenv.serve.responses import Json, retry_after, status_of
-from rollenv.serve.server import EnvServer
 from rollenv.serve.auth import Client
-from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.logs import audit
+from rollenv.serve.responses import Json, retry_after, status_of
+from rollenv.serve.sandboxes import SandboxSession
+from rollenv.serve.server import EnvServer
 
 if TYPE_CHECKING:
     from rollenv.sandbox.watching import WatchHandle
@@ -62,10 +62,10 @@ class Kept:
         """Writes to processes, which may not read, so that they leave room for other calls."""
 
 
-class Face:
+class E2BService:
     """What the routes lead to."""
 
-    def __init__(self, server: Server):
+    def __init__(self, server: EnvServer):
         self.server, self.sandboxes = server, server.sandboxes
         self._secret = secrets.token_bytes(32)
         self._kept: weakref.WeakKeyDictionary[SandboxSession, Kept] = weakref.WeakKeyDictionary()

@@ -16,36 +16,36 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rollenv.core import UsageError
+from rollenv.serve.protocols.e2b.base import PREFIX, E2BService, at_home
+from rollenv.serve.protocols.e2b.streams import Streamed
 from rollenv.serve.responses import Json
 from rollenv.serve.sandboxes import SandboxSession
-from rollenv.serve.protocols.e2b.base import PREFIX, Face, at_home
-from rollenv.serve.protocols.e2b.streams import Streamed
 
 _PIECE = 1 << 20
 #: Files in one request.
 _FILES = 1000
 
 
-def routes(face: Face) -> list[BaseRoute]:
+def routes(service: E2BService) -> list[BaseRoute]:
     """Reading, writing, and a sign of life."""
-    contents = _Contents(face)
-    face.server.uploads.add(f"{PREFIX}/files")
+    contents = _Contents(service)
+    service.server.uploads.add(f"{PREFIX}/files")
     found = [("GET", "/files", contents.read), ("POST", "/files", contents.write), ("GET", "/health", contents.health)]
-    return [face.route(method, path, handler, inside=True) for method, path, handler in found]
+    return [service.route(method, path, handler, inside=True) for method, path, handler in found]
 
 
 class _Contents:
-    def __init__(self, face: Face):
-        self.face = face
+    def __init__(self, service: E2BService):
+        self.service = service
 
     async def health(self, request: Request) -> Response:
-        self.face.box(request)
+        self.service.box(request)
         return Response(status_code=204)
 
     async def read(self, request: Request) -> Response:
         """A file, in pieces; what cannot be read is said before the first."""
-        box, path = self.face.box(request), _path(request)
-        held = self.face.held(box)
+        box, path = self.service.box(request), _path(request)
+        held = self.service.held(box)
         pieces = self._pieces(box, path)
         try:
             first = await anext(pieces, b"")
@@ -56,12 +56,12 @@ class _Contents:
 
     async def write(self, request: Request) -> Response:
         """One file in the body, or several in a form."""
-        box = self.face.box(request)
+        box = self.service.box(request)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in ("multipart/form-data", "application/octet-stream"):
             raise UsageError("files come as multipart/form-data or as application/octet-stream")
-        with self.face.request(box):
-            async with self.face.kept(box).uploads:
+        with self.service.request(box):
+            async with self.service.kept(box).uploads:
                 told = await (self._form(box, request) if kind.startswith("m") else self._file(box, request))
         return Json(told)
 

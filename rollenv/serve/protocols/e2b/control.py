@@ -14,9 +14,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rollenv.core import RollenvError, UsageError
+from rollenv.serve.protocols.e2b.base import E2BService, texts, variables
 from rollenv.serve.responses import Json, body_of
 from rollenv.serve.sandboxes import SandboxSession
-from rollenv.serve.protocols.e2b.base import Face, texts, variables
 
 #: The version of E2B's own server in sandboxes whose abilities these have; clients look at it before they ask.
 #: From 0.6.2 on files have metadata, and these have none.
@@ -38,9 +38,9 @@ _MISSING = {
 _CURSOR = re.compile(r"(\d{1,12}\.\d{6})_([\w-]{1,60})", re.ASCII)
 
 
-def routes(face: Face) -> list[BaseRoute]:
+def routes(service: E2BService) -> list[BaseRoute]:
     """What is asked of the service."""
-    control = _Control(face)
+    control = _Control(service)
     one = "/sandboxes/{name}"
     found = [
         ("POST", "/v2/sandboxes", control.make),
@@ -59,18 +59,18 @@ def routes(face: Face) -> list[BaseRoute]:
         ("POST", f"{one}/snapshots", control.missing),
         ("PUT", f"{one}/network", control.missing),
     ]
-    return [face.route(method, path, handler) for method, path, handler in found]
+    return [service.route(method, path, handler) for method, path, handler in found]
 
 
 class _Control:
-    def __init__(self, face: Face):
-        self.face, self.sandboxes = face, face.sandboxes
+    def __init__(self, service: E2BService):
+        self.service, self.sandboxes = service, service.sandboxes
 
     def _box(self, request: Request) -> SandboxSession:
-        return self.sandboxes.get(request.path_params["name"], self.face.client(request).name)
+        return self.sandboxes.get(request.path_params["name"], self.service.client(request).name)
 
     async def make(self, request: Request) -> Response:
-        client = self.face.client(request)
+        client = self.service.client(request)
         body = await body_of(request)
         for name, what in _MISSING.items():
             if body.get(name):
@@ -85,11 +85,11 @@ class _Control:
             raise UsageError(f"metadata has at most {_ENTRIES} entries and {_CHARACTERS} characters")
         env, seconds = variables(body.get("envVars"), "envVars"), body.get("timeout", _LIFETIME)
         box = await self.sandboxes.open(client.name, lifetime=seconds, env=env, metadata=metadata)
-        self.face.kept(box).template = template
+        self.service.kept(box).template = template
         return Json(self._key(box), 201)
 
     async def every(self, request: Request) -> Response:
-        owner = self.face.client(request).name
+        owner = self.service.client(request).name
         asked = request.query_params
         found = [box for box in self.sandboxes.of(owner) if self._wanted(box, asked)]
         newest_first = _one_of(asked.get("order", "desc"), ("asc", "desc")) == "desc"
@@ -103,7 +103,7 @@ class _Control:
 
     async def info(self, request: Request) -> Response:
         box = self._box(request)
-        return Json(self._told(box) | {"envdAccessToken": self.face.key_of(box.name), "domain": None})
+        return Json(self._told(box) | {"envdAccessToken": self.service.key_of(box.name), "domain": None})
 
     async def end(self, request: Request) -> Response:
         await self.sandboxes.close(self._box(request))
@@ -123,9 +123,9 @@ class _Control:
     async def metrics(self, request: Request) -> Response:
         """What it uses now: nothing is recorded."""
         box = self._box(request)
-        if self.face.kept(box).paused:
+        if self.service.kept(box).paused:
             return Json([])
-        now = await self.face.run(box, lambda sandbox: sandbox.metrics())
+        now = await self.service.run(box, lambda sandbox: sandbox.metrics())
         told = {"timestamp": _time(now.timestamp), "timestampUnix": int(now.timestamp), "memCache": 0}
         told |= {"cpuCount": now.cpu_count, "cpuUsedPct": round(now.cpu_percent, 2)}
         told |= {"memUsed": now.memory_used, "memTotal": now.memory_total}
@@ -136,7 +136,7 @@ class _Control:
         box = self._box(request)
         seconds = (await body_of(request)).get("timeout")
         more = None if seconds is None else self.sandboxes.lifetime(seconds)
-        kept = self.face.kept(box)
+        kept = self.service.kept(box)
         if more is not None and time.time() + more > self._end(box):
             await box.sandbox.set_timeout(more)
         if kept.paused:
@@ -146,7 +146,7 @@ class _Control:
 
     async def pause(self, request: Request) -> Response:
         box = self._box(request)
-        kept = self.face.kept(box)
+        kept = self.service.kept(box)
         if kept.paused:
             return Json({"code": 409, "message": "the sandbox is paused already"}, 409)
         kept.paused = True
@@ -165,12 +165,12 @@ class _Control:
 
     def _key(self, box: SandboxSession) -> dict[str, Any]:
         """What a client needs to use it. Some calls carry one of the two tokens, others the other one."""
-        key = self.face.key_of(box.name)
-        told = {"sandboxID": box.name, "templateID": self.face.kept(box).template, "clientID": "rollenv"}
+        key = self.service.key_of(box.name)
+        told = {"sandboxID": box.name, "templateID": self.service.kept(box).template, "clientID": "rollenv"}
         return told | {"envdVersion": _VERSION, "envdAccessToken": key, "trafficAccessToken": key, "domain": None}
 
     def _told(self, box: SandboxSession) -> dict[str, Any]:
-        kept, limits = self.face.kept(box), self.sandboxes.limits.limits
+        kept, limits = self.service.kept(box), self.sandboxes.limits.limits
         told: dict[str, Any] = {"sandboxID": box.name, "templateID": kept.template, "clientID": "rollenv"}
         told |= {"envdVersion": _VERSION, "state": _state(kept.paused)}
         told |= {"startedAt": _time(box.started), "endAt": _time(self._end(box)), "metadata": box.metadata}
@@ -181,7 +181,7 @@ class _Control:
         return min(box.sandbox.sync.expires_at or last, last)
 
     def _wanted(self, box: SandboxSession, asked: Any) -> bool:
-        kept = self.face.kept(box)
+        kept = self.service.kept(box)
         if states := asked.get("state"):
             wanted = [_one_of(state, ("running", "paused")) for state in states.split(",")]
             if _state(kept.paused) not in wanted:

@@ -20,11 +20,11 @@ from rollenv.sandbox import Sandbox
 from rollenv.sandbox.errors import FileRefused, FileThere, NotADirectory, NotFound
 from rollenv.sandbox.types import Entry
 from rollenv.sandbox.watching import FileEvent, OnEvent
-from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.protocols.e2b import rpc
-from rollenv.serve.protocols.e2b.base import Face, at_home
+from rollenv.serve.protocols.e2b.base import E2BService, at_home
 from rollenv.serve.protocols.e2b.rpc import Message
 from rollenv.serve.protocols.e2b.streams import Feed
+from rollenv.serve.sandboxes import SandboxSession
 
 #: Entries of a listing, and folders of one sandbox that are watched at the same time.
 _ENTRIES, _WATCHES = 10_000, 16
@@ -33,9 +33,9 @@ _EVENTS = {kind: f"EVENT_TYPE_{kind.upper()}" for kind in ("create", "write", "r
 _USERS = {0: "root", 1000: "user", 65534: "nobody"}
 
 
-def routes(face: Face) -> list[BaseRoute]:
+def routes(service: E2BService) -> list[BaseRoute]:
     """All methods of the service."""
-    files, name = _Filesystem(face), "filesystem.Filesystem"
+    files, name = _Filesystem(service), "filesystem.Filesystem"
     found = {
         "Stat": files.stat,
         "MakeDir": files.make_dir,
@@ -46,17 +46,17 @@ def routes(face: Face) -> list[BaseRoute]:
         "GetWatcherEvents": files.get_watcher_events,
         "RemoveWatcher": files.remove_watcher,
     }
-    methods: list[BaseRoute] = [rpc.unary(face, f"{name}/{method}", call) for method, call in found.items()]
-    return [*methods, rpc.server_stream(face, f"{name}/WatchDir", files.watch_dir)]
+    methods: list[BaseRoute] = [rpc.unary(service, f"{name}/{method}", call) for method, call in found.items()]
+    return [*methods, rpc.server_stream(service, f"{name}/WatchDir", files.watch_dir)]
 
 
 class _Filesystem:
-    def __init__(self, face: Face):
-        self.face = face
+    def __init__(self, service: E2BService):
+        self.service = service
 
     async def stat(self, box: SandboxSession, message: Message) -> Message:
         path = at_home(message.get("path", ""))
-        return {"entry": _told(await self.face.run(box, lambda sandbox: sandbox.files.info(path)))}
+        return {"entry": _told(await self.service.run(box, lambda sandbox: sandbox.files.info(path)))}
 
     async def make_dir(self, box: SandboxSession, message: Message) -> Message:
         path = at_home(message.get("path", ""))
@@ -67,7 +67,7 @@ class _Filesystem:
             sandbox.files.make_dir(path)
             return sandbox.files.info(path)
 
-        return {"entry": _told(await self.face.run(box, made))}
+        return {"entry": _told(await self.service.run(box, made))}
 
     async def move(self, box: SandboxSession, message: Message) -> Message:
         path, to = at_home(message.get("source", "")), at_home(message.get("destination", ""))
@@ -78,33 +78,33 @@ class _Filesystem:
             sandbox.files.rename(path, to)
             return sandbox.files.info(to)
 
-        return {"entry": _told(await self.face.run(box, moved))}
+        return {"entry": _told(await self.service.run(box, moved))}
 
     async def list_dir(self, box: SandboxSession, message: Message) -> Message:
         path = at_home(message.get("path", ""))
         depth = rpc.number_of(message.get("depth", 1), "depth", 2**32 - 1) or 1
         found: list[Entry] = []
-        await self.face.run(box, lambda sandbox: _walk(sandbox, path, depth, found))
+        await self.service.run(box, lambda sandbox: _walk(sandbox, path, depth, found))
         return {"entries": [_told(entry) for entry in found]}
 
     async def remove(self, box: SandboxSession, message: Message) -> Message:
         """Remove it; what is not there is removed already."""
         path = at_home(message.get("path", ""))
         with contextlib.suppress(NotFound):
-            await self.face.run(box, lambda sandbox: sandbox.files.remove(path))
+            await self.service.run(box, lambda sandbox: sandbox.files.remove(path))
         return {}
 
     async def create_watcher(self, box: SandboxSession, message: Message) -> Message:
         return {"watcherId": await self._watch(box, message, None)}
 
     async def get_watcher_events(self, box: SandboxSession, message: Message) -> Message:
-        watch = self.face.kept(box).watches.get(str(message.get("watcherId")))
+        watch = self.service.kept(box).watches.get(str(message.get("watcherId")))
         if watch is None:
             raise NotFound("there is no such watcher")
         return {"events": [_event(event) for event in watch.events() if event.type in _EVENTS]}
 
     async def remove_watcher(self, box: SandboxSession, message: Message) -> Message:
-        watch = self.face.kept(box).watches.pop(str(message.get("watcherId")), None)
+        watch = self.service.kept(box).watches.pop(str(message.get("watcherId")), None)
         if watch is None:
             raise NotFound("there is no such watcher")
         await asyncio.to_thread(watch.stop)
@@ -123,9 +123,9 @@ class _Filesystem:
                     yield {"filesystem": _event(event)}
         finally:
             feed.close()
-            watch = self.face.kept(box).watches.pop(name, None)
+            watch = self.service.kept(box).watches.pop(name, None)
             if watch is not None:
-                self.face.spawn(asyncio.to_thread(watch.stop))
+                self.service.spawn(asyncio.to_thread(watch.stop))
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class _Filesystem:
         if message.get("includeEntry"):
             raise UsageError("events do not say more of an entry than its name")
         path, recursive = at_home(message.get("path", "")), bool(message.get("recursive"))
-        watches, name = self.face.kept(box).watches, secrets.token_urlsafe(12)
+        watches, name = self.service.kept(box).watches, secrets.token_urlsafe(12)
 
         def watch(sandbox: Sandbox) -> None:
             for other in [other for other, watch in list(watches.items()) if not watch.running]:
@@ -143,7 +143,7 @@ class _Filesystem:
                 raise TooFast(f"{_WATCHES} folders of this sandbox are watched already")
             watches[name] = sandbox.files.watch(path, recursive=recursive, on_event=on_event)
 
-        await self.face.run(box, watch)
+        await self.service.run(box, watch)
         return name
 
 

@@ -18,10 +18,10 @@ from rollenv.remote.protocol import SessionGone
 from rollenv.sandbox.contexts import DEFAULT, STATEFUL, default_name
 from rollenv.sandbox.errors import NotFound, SandboxDied
 from rollenv.sandbox.types import Context, Execution, ExecutionError, Result
+from rollenv.serve.protocols.e2b.base import HOME, E2BService, at_home, variables
+from rollenv.serve.protocols.e2b.streams import Feed, Streamed
 from rollenv.serve.responses import Json, body_of
 from rollenv.serve.sandboxes import SandboxSession
-from rollenv.serve.protocols.e2b.base import HOME, Face, at_home, variables
-from rollenv.serve.protocols.e2b.streams import Feed, Streamed
 
 #: Seconds of silence until a client hears that code still runs.
 _QUIET = 5.0
@@ -47,9 +47,9 @@ class _Cell:
         return self.context or default_name(self.language or "python")
 
 
-def routes(face: Face) -> list[BaseRoute]:
+def routes(service: E2BService) -> list[BaseRoute]:
     """Cells and contexts."""
-    desk = _Interpreter(face)
+    desk = _Interpreter(service)
     found = [
         ("POST", "/execute", desk.execute),
         ("POST", "/contexts", desk.create),
@@ -57,16 +57,16 @@ def routes(face: Face) -> list[BaseRoute]:
         ("DELETE", "/contexts/{context}", desk.remove),
         ("POST", "/contexts/{context}/restart", desk.restart),
     ]
-    return [face.route(method, path, handler, inside=True) for method, path, handler in found]
+    return [service.route(method, path, handler, inside=True) for method, path, handler in found]
 
 
 class _Interpreter:
-    def __init__(self, face: Face):
-        self.face = face
+    def __init__(self, service: E2BService):
+        self.service = service
 
     async def execute(self, request: Request) -> Response:
         """Run a cell; its output comes as lines of JSON."""
-        box = self.face.box(request)
+        box = self.service.box(request)
         body = await body_of(request)
         code, context = body.get("code"), body.get("context_id")
         if not isinstance(code, str) or not (context is None or isinstance(context, str)):
@@ -77,45 +77,45 @@ class _Interpreter:
         cell = _Cell(box, code, language, context, variables(body.get("env_vars"), "env_vars"))
         if context is not None:
             await self._require(box, context)
-        return Streamed(self._lines(cell), "application/x-ndjson", self.face.held(box))
+        return Streamed(self._lines(cell), "application/x-ndjson", self.service.held(box))
 
     async def create(self, request: Request) -> Response:
-        box = self.face.box(request)
+        box = self.service.box(request)
         body = await body_of(request)
         language = _language(body.get("language")) or "python"
         cwd = None if body.get("cwd") is None else at_home(body["cwd"])
-        name = await self.face.run(box, lambda sandbox: sandbox.create_context(language=language, cwd=cwd))
+        name = await self.service.run(box, lambda sandbox: sandbox.create_context(language=language, cwd=cwd))
         return Json(_told(Context(name, language, cwd)), 201)
 
     async def every(self, request: Request) -> Response:
-        box = self.face.box(request)
-        found = await self.face.run(box, lambda sandbox: sandbox.list_contexts())
+        box = self.service.box(request)
+        found = await self.service.run(box, lambda sandbox: sandbox.list_contexts())
         if all(context.name != DEFAULT for context in found):
             found = [Context(DEFAULT, "python", None), *found]  # it begins with its first cell
         return Json([_told(context) for context in found])
 
     async def remove(self, request: Request) -> Response:
-        box, name = self.face.box(request), request.path_params["context"]
-        await self.face.run(box, lambda sandbox: sandbox.remove_context(name))
-        self.face.kept(box).turns.pop(name, None)
+        box, name = self.service.box(request), request.path_params["context"]
+        await self.service.run(box, lambda sandbox: sandbox.remove_context(name))
+        self.service.kept(box).turns.pop(name, None)
         return Response(status_code=204)
 
     async def restart(self, request: Request) -> Response:
-        box, name = self.face.box(request), request.path_params["context"]
-        await self.face.run(box, lambda sandbox: sandbox.restart_context(name))
+        box, name = self.service.box(request), request.path_params["context"]
+        await self.service.run(box, lambda sandbox: sandbox.restart_context(name))
         return Response(status_code=204)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
     async def _require(self, box: SandboxSession, name: str) -> None:
-        found = await self.face.run(box, lambda sandbox: sandbox.list_contexts())
+        found = await self.service.run(box, lambda sandbox: sandbox.list_contexts())
         if all(context.name != name for context in found) and name != DEFAULT:
             raise NotFound(f"there is no context {name!r:.80}")
 
     async def _lines(self, cell: _Cell) -> AsyncGenerator[bytes, None]:
         """What a cell says, until it ends. Where nobody listens to the end, it is stopped."""
         feed = Feed(cell.box.sandbox.sync)
-        task = self.face.spawn(self._run(cell, feed))
+        task = self.service.spawn(self._run(cell, feed))
         try:
             while True:
                 try:
@@ -130,11 +130,11 @@ class _Interpreter:
         finally:
             feed.close()
             if not task.done():
-                self.face.spawn(self._stop(cell, task))
+                self.service.spawn(self._stop(cell, task))
 
     async def _run(self, cell: _Cell, feed: Feed) -> None:
         last: dict[str, Any] = {"type": "end_of_execution"}
-        turn = self.face.kept(cell.box).turns.setdefault(cell.place, asyncio.Lock())
+        turn = self.service.kept(cell.box).turns.setdefault(cell.place, asyncio.Lock())
         try:
             async with turn, cell.box.use():
                 cell.begun = True
@@ -156,7 +156,7 @@ class _Interpreter:
             cell.code,
             language=cell.language,
             context=cell.context,
-            timeout=self.face.sandboxes.limits.longest,
+            timeout=self.service.sandboxes.limits.longest,
             on_stdout=lambda text: feed.put(_text("stdout", text)),
             on_stderr=stderr.put,
             on_result=lambda result: feed.put(_result(result)),

@@ -21,11 +21,11 @@ from rollenv.sandbox.commands import CommandHandle
 from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxTimeout
 from rollenv.sandbox.terminals import Terminal
 from rollenv.sandbox.types import CommandResult
-from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.protocols.e2b import rpc
-from rollenv.serve.protocols.e2b.base import Face, at_home, variables
+from rollenv.serve.protocols.e2b.base import E2BService, at_home, variables
 from rollenv.serve.protocols.e2b.rpc import Message
 from rollenv.serve.protocols.e2b.streams import Feed
+from rollenv.serve.sandboxes import SandboxSession
 
 #: Processes of one sandbox that clients started.
 _PROCESSES = 64
@@ -117,9 +117,9 @@ class Running:
         return told | ({} if self.cwd is None else {"cwd": self.cwd})
 
 
-def routes(face: Face) -> list[BaseRoute]:
+def routes(service: E2BService) -> list[BaseRoute]:
     """All methods of the service."""
-    desk, name = _Processes(face), "process.Process"
+    desk, name = _Processes(service), "process.Process"
     found = {
         "List": desk.list,
         "Update": desk.update,
@@ -127,23 +127,23 @@ def routes(face: Face) -> list[BaseRoute]:
         "SendSignal": desk.send_signal,
         "CloseStdin": desk.close_stdin,
     }
-    methods: list[BaseRoute] = [rpc.unary(face, f"{name}/{method}", call) for method, call in found.items()]
-    methods.append(rpc.server_stream(face, f"{name}/Start", desk.start))
-    methods.append(rpc.server_stream(face, f"{name}/Connect", desk.connect))
-    methods.append(rpc.client_stream(face, f"{name}/StreamInput", desk.stream_input))
+    methods: list[BaseRoute] = [rpc.unary(service, f"{name}/{method}", call) for method, call in found.items()]
+    methods.append(rpc.server_stream(service, f"{name}/Start", desk.start))
+    methods.append(rpc.server_stream(service, f"{name}/Connect", desk.connect))
+    methods.append(rpc.client_stream(service, f"{name}/StreamInput", desk.stream_input))
     return methods
 
 
 class _Processes:
-    def __init__(self, face: Face):
-        self.face = face
+    def __init__(self, service: E2BService):
+        self.service = service
 
     async def start(self, box: SandboxSession, message: Message, request: Request) -> AsyncGenerator[Message, None]:
         """Start a process and say what it does. It goes on when the client goes."""
-        seconds = self.face.sandboxes.seconds(rpc.timeout_of(request) or self.face.sandboxes.limits.longest)
+        seconds = self.service.sandboxes.seconds(rpc.timeout_of(request) or self.service.sandboxes.limits.longest)
         running, feed = _asked(message, seconds), Feed(box.sandbox.sync)
         running.feeds.append(feed)
-        await self.face.run(box, lambda sandbox: self._start(running, sandbox, self.face.kept(box).processes))
+        await self.service.run(box, lambda sandbox: self._start(running, sandbox, self.service.kept(box).processes))
         async with contextlib.aclosing(self._said(running, feed, request, None)) as events:
             async for event in events:
                 yield event
@@ -157,7 +157,7 @@ class _Processes:
                 yield event
 
     async def list(self, box: SandboxSession, message: Message) -> Message:
-        running = list(self.face.kept(box).processes.values())
+        running = list(self.service.kept(box).processes.values())
         return {"processes": [_info(each) for each in running]}
 
     async def update(self, box: SandboxSession, message: Message) -> Message:
@@ -166,7 +166,7 @@ class _Processes:
         if size is None or not isinstance(running.handle, Terminal):
             raise UsageError("only terminals have something to change: their size")
         terminal = running.handle
-        await self.face.run(box, lambda sandbox: terminal.resize(*size))
+        await self.service.run(box, lambda sandbox: terminal.resize(*size))
         return {}
 
     async def send_input(self, box: SandboxSession, message: Message) -> Message:
@@ -189,10 +189,10 @@ class _Processes:
         if kind not in ("SIGNAL_SIGKILL", "SIGNAL_SIGTERM", 9, 15):
             raise UsageError("processes can be sent SIGNAL_SIGKILL and SIGNAL_SIGTERM")
         if kind in ("SIGNAL_SIGKILL", 9):
-            await self.face.run(box, lambda sandbox: running.kill())
+            await self.service.run(box, lambda sandbox: running.kill())
         else:
             command = ["/bin/sh", "-c", f"kill -TERM {running.pid}"]
-            await self.face.run(box, lambda sandbox: sandbox.commands.run(command))
+            await self.service.run(box, lambda sandbox: sandbox.commands.run(command))
         return {}
 
     async def close_stdin(self, box: SandboxSession, message: Message) -> Message:
@@ -221,7 +221,7 @@ class _Processes:
                 running.feeds.remove(feed)
 
     def _find(self, box: SandboxSession, message: Message) -> Running:
-        processes = self.face.kept(box).processes
+        processes = self.service.kept(box).processes
         selector = rpc.object_of(message.get("process"), "process")
         if "tag" in selector:
             found = next((each for each in list(processes.values()) if each.tag == selector["tag"]), None)
@@ -234,7 +234,7 @@ class _Processes:
     async def _write(self, box: SandboxSession, running: Running, data: bytes, close: bool = False) -> None:
         if isinstance(running.handle, CommandHandle) and not running.stdin:
             raise UsageError("the process was started without an input: pass stdin=True")
-        await self.face.run(box, lambda sandbox: running.write(data, close), self.face.kept(box).inputs)
+        await self.service.run(box, lambda sandbox: running.write(data, close), self.service.kept(box).inputs)
 
     @staticmethod
     def _start(running: Running, sandbox: Sandbox, processes: dict[int, Running]) -> None:

@@ -29,10 +29,10 @@ from rollenv.sandbox.errors import (
     SandboxPaused,
     SandboxTimeout,
 )
+from rollenv.serve.protocols.e2b.base import E2BService
+from rollenv.serve.protocols.e2b.streams import Feed, Streamed, TooSlow, seconds_of
 from rollenv.serve.responses import Json
 from rollenv.serve.sandboxes import SandboxSession
-from rollenv.serve.protocols.e2b.base import Face
-from rollenv.serve.protocols.e2b.streams import Feed, Streamed, TooSlow, seconds_of
 
 Message = dict[str, Any]
 #: Answers a message.
@@ -74,15 +74,15 @@ _STATUSES = {
 }
 
 
-def unary(face: Face, name: str, method: Unary) -> Route:
+def unary(service: E2BService, name: str, method: Unary) -> Route:
     """A method with one answer.
 
     Args:
-        face: whose sandboxes it is for.
+        service: whose sandboxes it is for.
     """
 
     async def answer(request: Request) -> Response:
-        box = face.box(request)
+        box = service.box(request)
         if (refused := _refused(request, "application/json")) is not None:
             return refused
         try:
@@ -93,14 +93,14 @@ def unary(face: Face, name: str, method: Unary) -> Route:
             told = failure(error)
             return Json(told, _STATUSES.get(told["code"], 500))
 
-    return face.route("POST", f"/{name}", answer, inside=True)
+    return service.route("POST", f"/{name}", answer, inside=True)
 
 
-def server_stream(face: Face, name: str, method: Stream) -> Route:
+def server_stream(service: E2BService, name: str, method: Stream) -> Route:
     """A method with many answers.
 
     Args:
-        face: whose sandboxes it is for.
+        service: whose sandboxes it is for.
     """
 
     async def answers(box: SandboxSession, request: Request) -> AsyncGenerator[bytes, None]:
@@ -117,24 +117,26 @@ def server_stream(face: Face, name: str, method: Stream) -> Route:
         yield envelope(last, 2)
 
     async def answer(request: Request) -> Response:
-        box = face.box(request)
+        box = service.box(request)
         if (refused := _refused(request, _MEDIA_TYPE)) is not None:
             return refused
         await request.body()  # what comes from then on is that the client has gone
-        return Streamed(answers(box, request), _MEDIA_TYPE, face.held(box))
+        return Streamed(answers(box, request), _MEDIA_TYPE, service.held(box))
 
-    return face.route("POST", f"/{name}", answer, inside=True)
+    return service.route("POST", f"/{name}", answer, inside=True)
 
 
-def client_stream(face: Face, name: str, method: Callable[[SandboxSession, AsyncIterator[Message]], Awaitable[Message]]) -> Route:
+def client_stream(
+    service: E2BService, name: str, method: Callable[[SandboxSession, AsyncIterator[Message]], Awaitable[Message]]
+) -> Route:
     """A method that takes many messages.
 
     Args:
-        face: whose sandboxes it is for.
+        service: whose sandboxes it is for.
     """
 
     async def answer(request: Request) -> Response:
-        box = face.box(request)
+        box = service.box(request)
         if (refused := _refused(request, _MEDIA_TYPE)) is not None:
             return refused
         try:
@@ -144,7 +146,7 @@ def client_stream(face: Face, name: str, method: Callable[[SandboxSession, Async
             body = envelope({"error": failure(error)}, 2)
         return Response(body, media_type=_MEDIA_TYPE)
 
-    return face.route("POST", f"/{name}", answer, inside=True)
+    return service.route("POST", f"/{name}", answer, inside=True)
 
 
 async def followed(feed: Feed, request: Request, seconds: float | None) -> AsyncGenerator[Any, None]:

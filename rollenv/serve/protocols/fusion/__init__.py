@@ -29,12 +29,20 @@ from rollenv.sandbox import AsyncSandbox
 from rollenv.sandbox.errors import NotFound, SandboxError
 from rollenv.sandbox.types import Limits, RunResult
 from rollenv.serve import grading
+from rollenv.serve.protocols.fusion import rows
+from rollenv.serve.protocols.fusion.programs import (
+    LANGUAGES,
+    Language,
+    broken,
+    outcome,
+    run_cells,
+    run_words,
+    write_files,
+)
+from rollenv.serve.protocols.fusion.schemas import Notebook, OneRow, Program, Rows, Submission
+from rollenv.serve.quotas import FairQueue
 from rollenv.serve.responses import Json, body_of, while_connected
 from rollenv.serve.server import EnvServer
-from rollenv.serve.protocols.fusion import rows
-from rollenv.serve.protocols.fusion.schemas import Notebook, OneRow, Program, Rows, Submission
-from rollenv.serve.protocols.fusion.programs import LANGUAGES, Language, broken, outcome, run_cells, run_words, write_files
-from rollenv.serve.quotas import NO_HURRY, FairQueue
 
 T = TypeVar("T")
 
@@ -51,16 +59,16 @@ _LEAST_MB = 16
 _GRADED_SECONDS = 20.0
 
 
-def routes(server: Server) -> list[BaseRoute]:
+def routes(server: EnvServer) -> list[BaseRoute]:
     """Running and grading programs."""
-    face = _Face(server)
+    service = _Service(server)
     posts: dict[str, Any] = {
-        "run_code": (Program, face.run_code),
-        "run_jupyter": (Notebook, face.run_jupyter),
-        "submit": (Submission, face.submit),
-        "get_prompts": (Rows, face.get_prompts),
-        "get_prompt_by_id": (OneRow, face.get_prompt_by_id),
-        "list_ids": (Rows, face.list_ids),
+        "run_code": (Program, service.run_code),
+        "run_jupyter": (Notebook, service.run_jupyter),
+        "submit": (Submission, service.submit),
+        "get_prompts": (Rows, service.get_prompts),
+        "get_prompt_by_id": (OneRow, service.get_prompt_by_id),
+        "list_ids": (Rows, service.list_ids),
     }
 
     def get(answer: Callable[[], Any]) -> Any:
@@ -72,18 +80,18 @@ def routes(server: Server) -> list[BaseRoute]:
 
     found: list[BaseRoute] = []
     for prefix in _PREFIXES:
-        found += [Route(f"{prefix}/{name}", face.handler(*post), methods=["POST"]) for name, post in posts.items()]
+        found += [Route(f"{prefix}/{name}", service.handler(*post), methods=["POST"]) for name, post in posts.items()]
         found.append(Route(f"{prefix}/list_datasets", get(lambda: list(grading.held()))))
         found.append(Route(f"{prefix}/v1/ping", get(lambda: "pong")))
     return found
 
 
-class _Face:
+class _Service:
     """What the routes lead to."""
 
-    def __init__(self, server: Server):
+    def __init__(self, server: EnvServer):
         self.server, self.sandboxes = server, server.sandboxes
-        self._queue = FairQueue(_GRADERS, patience=NO_HURRY)
+        self._queue = FairQueue(_GRADERS, patience=None)
         self._threads = ThreadPoolExecutor(_GRADERS, thread_name_prefix="grader")
 
     def handler(self, model: type[BaseModel], call: Callable[[str, Any], Awaitable[Any]]) -> Any:
@@ -156,7 +164,9 @@ class _Face:
             raise UsageError(f"programs in {language!r:.40} are not graded here; there are {', '.join(LANGUAGES)}")
         code, how = grading.extracted(asked.completion, language)
         seconds = self.sandboxes.seconds(asked.config.run_timeout or _GRADED_SECONDS)
-        runner = grading.Queued(self._runner(owner, language, asked.config.compile_timeout), self.sandboxes.limits.longest)
+        runner = grading.Queued(
+            self._runner(owner, language, asked.config.compile_timeout), self.sandboxes.limits.longest
+        )
 
         def grade() -> list[grading.Verdict]:
             env, _ = rows.task(asked, sandbox=runner, timeout=seconds)
@@ -243,7 +253,9 @@ class _Face:
                 data = await sandbox.files.read_bytes(path)
                 left -= len(data)
                 if left < 0:
-                    raise UsageError(f"the files of fetch_files have more than {self.sandboxes.limits.limits.disk_mb} MiB")
+                    raise UsageError(
+                        f"the files of fetch_files have more than {self.sandboxes.limits.limits.disk_mb} MiB"
+                    )
                 found[path] = base64.b64encode(data).decode()
         return found
 
@@ -266,15 +278,15 @@ class _Face:
 
     async def _in_thread(self, owner: str, call: Callable[[], T], runner: grading.Queued | None = None) -> T:
         """Call what takes time. Owners take turns."""
-        terms = self.sandboxes.limits
-        if self._queue.waiting >= terms.waiting:
+        limits = self.sandboxes.limits
+        if self._queue.waiting >= limits.waiting:
             raise ServerFull(f"{self._queue.waiting} programs wait to be graded already", retry_after=1.0)
         async with self._queue.turn(owner):
             try:
-                async with asyncio.timeout(terms.longest):
+                async with asyncio.timeout(limits.longest):
                     return await asyncio.get_running_loop().run_in_executor(self._threads, call)
             except TimeoutError:
-                text = f"it was not graded within {terms.longest:g} s; send fewer tests, or a shorter run_timeout"
+                text = f"it was not graded within {limits.longest:g} s; send fewer tests, or a shorter run_timeout"
                 raise UsageError(text) from None
             except SandboxError as error:
                 raise UsageError(f"it could not be graded: {error}") from error

@@ -8,8 +8,8 @@ from typing import Any
 from rollenv.core import UsageError
 from rollenv.envs.code.env import CodeEnv
 from rollenv.serve import grading
-from rollenv.serve.protocols.fusion.schemas import Config, OneRow, Rows
 from rollenv.serve.protocols.fusion.programs import outcome
+from rollenv.serve.protocols.fusion.schemas import Config, OneRow, Rows
 
 #: Prompts of one answer.
 _PROMPTS = 1000

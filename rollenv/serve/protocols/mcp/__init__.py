@@ -16,14 +16,14 @@ from starlette.types import Message, Receive, Scope, Send
 from rollenv.core import RollenvError
 from rollenv.needs import extra
 from rollenv.remote.protocol import NotAllowed, ServerFull, SessionGone
-from rollenv.serve.responses import Json, retry_after, status_of
-from rollenv.serve.server import EnvServer
 from rollenv.serve.auth import Client
 from rollenv.serve.protocols.mcp.sessions import McpSession
 from rollenv.serve.protocols.mcp.tools import Held
+from rollenv.serve.responses import Json, retry_after, status_of
+from rollenv.serve.server import EnvServer
 from rollenv.serve.sessions import served
 
-with extra("serve", "The MCP face"):
+with extra("serve", "The MCP protocol"):
     from mcp_types import INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION
     from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
@@ -31,7 +31,7 @@ with extra("serve", "The MCP face"):
 class Door:
     """Takes requests for all MCP sessions."""
 
-    def __init__(self, server: Server):
+    def __init__(self, server: EnvServer):
         self.server = server
         self.talks: dict[str, McpSession] = {}
 
@@ -96,11 +96,11 @@ class Door:
         self.talks.pop(talk.name, None)
 
     def _admit(self, owner: str) -> None:
-        core, terms = self.server.sessions, self.server.settings.sessions
+        sessions, limits = self.server.sessions, self.server.settings.sessions
         mine = sum(talk.held.client.name == owner for talk in self.talks.values())
-        if core.draining:
+        if sessions.draining:
             raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
-        if len(self.talks) >= terms.sessions or mine >= (core.limiter.quota(owner).sessions or terms.sessions):
+        if len(self.talks) >= limits.sessions or mine >= (sessions.limiter.quota(owner).sessions or limits.sessions):
             raise ServerFull("all MCP sessions are taken", retry_after=1.0)
 
 
@@ -139,7 +139,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-def routes(server: Server) -> list[BaseRoute]:
+def routes(server: EnvServer) -> list[BaseRoute]:
     """All tools, and those of one environment."""
     door = Door(server)
     server.closing.append(door.stop)

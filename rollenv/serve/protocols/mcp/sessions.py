@@ -16,12 +16,12 @@ from rollenv import __version__, cards
 from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
 from rollenv.remote.protocol import FAILED, ServerFull
-from rollenv.serve.responses import json_of
 from rollenv.serve.protocols.mcp.tools import EVERY, ONE, Held, told
+from rollenv.serve.responses import json_of
 from rollenv.serve.sessions import served
 from rollenv.tools.python import shortened
 
-with extra("serve", "The MCP face"):
+with extra("serve", "The MCP protocol"):
     from mcp import types
     from mcp.server.lowlevel import Server as Protocol
     from mcp.server.streamable_http import StreamableHTTPServerTransport

@@ -20,9 +20,7 @@ from rollenv.needs import extra
 from rollenv.registry import list_envs
 from rollenv.remote.protocol import SessionGone, session_name
 from rollenv.sandbox.types import CommandResult, Execution, ExecutionError
-from rollenv.serve.server import EnvServer
 from rollenv.serve.auth import Client
-from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.protocols.mcp.schemas import (
     About,
     Act,
@@ -52,11 +50,13 @@ from rollenv.serve.protocols.mcp.schemas import (
     Write,
     Written,
 )
+from rollenv.serve.sandboxes import SandboxSession
+from rollenv.serve.server import EnvServer
 from rollenv.serve.session import Session
 from rollenv.serve.sessions import served
 from rollenv.tools.python import shortened
 
-with extra("serve", "The MCP face"):
+with extra("serve", "The MCP protocol"):
     from mcp import types
 
 #: Environments on a page, files in a listing, pictures of a run and characters of each: at most.
@@ -73,7 +73,7 @@ class Held:
         env_id: of the only environment, where there is one.
     """
 
-    def __init__(self, server: Server, client: Client, env_id: str = ""):
+    def __init__(self, server: EnvServer, client: Client, env_id: str = ""):
         self.server, self.client, self.env_id = server, client, env_id
         self._sessions: set[str] = set()
         self._only: Session | None = None
@@ -82,9 +82,9 @@ class Held:
 
     async def end(self) -> None:
         """End everything."""
-        core = self.server.sessions
+        sessions = self.server.sessions
         for name in self._sessions & sessions.by_name.keys():
-            core.close(sessions.by_name[name])
+            sessions.close(sessions.by_name[name])
         if self._box is not None:
             await self.server.sandboxes.close(self._box)
 
@@ -222,9 +222,9 @@ class Held:
         return "It has ended.", Ended(ended=box.name)
 
     async def _opened(self, env_id: str) -> Session:
-        core, name = self.server.sessions, session_name()
+        sessions, name = self.server.sessions, session_name()
         self._sessions = (self._sessions & sessions.by_name.keys()) | {name}
-        return await core.open(name, self.client.name, env_id)
+        return await sessions.open(name, self.client.name, env_id)
 
     async def _use(self, name: str | None) -> SandboxSession:
         """The sandbox of this name, or the session's own, which is started when it is first used."""

@@ -17,39 +17,43 @@ from starlette.types import Receive, Send
 from rollenv import __version__, cards
 from rollenv.core import EpisodeOver, RollenvError, UsageError
 from rollenv.remote.protocol import ServerFull, session_name
-from rollenv.serve.responses import Json, body_of, json_of
-from rollenv.serve.server import Endpoint, EnvServer
 from rollenv.serve.auth import Client
 from rollenv.serve.protocols.openenv import tools
 from rollenv.serve.protocols.openenv.play import Action, Observation, Play, State
+from rollenv.serve.responses import Json, body_of, json_of
+from rollenv.serve.server import Endpoint, EnvServer
 from rollenv.serve.session import Session
 from rollenv.serve.sessions import served
 
 _PATH = "/openenv/{env_id}"
 
 
-def routes(server: Server) -> list[BaseRoute]:
+def routes(server: EnvServer) -> list[BaseRoute]:
     """The WebSocket, and what is asked over HTTP."""
-    face = _Face(server)
-    http = {"reset": ("POST", face.reset), "step": ("POST", face.step), "state": ("GET", face.state)}
-    http |= {"health": ("GET", face.health), "metadata": ("GET", face.metadata), "schema": ("GET", face.schema)}
-    http |= {"mcp": ("POST", face.mcp)}
+    service = _Service(server)
+    http = {"reset": ("POST", service.reset), "step": ("POST", service.step), "state": ("GET", service.state)}
+    http |= {
+        "health": ("GET", service.health),
+        "metadata": ("GET", service.metadata),
+        "schema": ("GET", service.schema),
+    }
+    http |= {"mcp": ("POST", service.mcp)}
     paths: dict[str, Any] = {f"/{name}": {verb.lower(): {"responses": {"200": {}}}} for name, (verb, _) in http.items()}
 
     async def openapi(request: Request) -> Response:
-        face._allowed(request)
+        service._allowed(request)
         about = {"title": served(request.path_params["env_id"]).id, "version": "1.0.0"}
         return Json({"openapi": "3.1.0", "info": about, "paths": paths})
 
     found: list[BaseRoute] = [Route(f"{_PATH}/{name}", f, methods=[verb]) for name, (verb, f) in http.items()]
-    socket = WebSocketRoute(f"{_PATH}/ws", Endpoint(server, face.talk, scope="environments"))
+    socket = WebSocketRoute(f"{_PATH}/ws", Endpoint(server, service.talk, scope="environments"))
     return [*found, Route(f"{_PATH}/openapi.json", openapi), socket]
 
 
-class _Face:
+class _Service:
     """What the routes lead to."""
 
-    def __init__(self, server: Server):
+    def __init__(self, server: EnvServer):
         self.server = server
 
     async def reset(self, request: Request) -> Response:
@@ -194,7 +198,7 @@ async def _answer(play: Play, kind: Any, data: Any) -> dict[str, Any]:
         return _error("EXECUTION_ERROR", str(error))
 
 
-def _opening_error(server: Server, error: RollenvError) -> dict[str, Any]:
+def _opening_error(server: EnvServer, error: RollenvError) -> dict[str, Any]:
     if isinstance(error, ServerFull):
         counts = {"active_sessions": len(server.sessions.by_name), "max_sessions": server.settings.sessions.sessions}
         return _error("CAPACITY_REACHED", str(error), **counts)

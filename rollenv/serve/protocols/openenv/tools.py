@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from rollenv.core import RollenvError, UsageError
-from rollenv.serve.responses import json_of
 from rollenv.serve.protocols.openenv.play import Action, Play
+from rollenv.serve.responses import json_of
 
 #: What an agent may call.
 TOOLS = [

@@ -1,7 +1,7 @@
 """The page at ``/``: people look at environments, play them, watch sessions, and see how the server is.
 
-Static files and a JSON API below ``/page/api``. Its sessions are those of :class:`rollenv.serve.sessions.SessionManager`,
-with the tokens, limits and leases of every other face.
+Static files and a JSON API below ``/page/api``. Its sessions are those of every other protocol, with the same tokens,
+limits and leases.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rollenv import __version__, drawing
 from rollenv.core import RollenvError
 from rollenv.remote.protocol import NotAllowed, error_answer
 from rollenv.report.plain import plain
+from rollenv.serve.protocols.page.catalogue import Catalogue
+from rollenv.serve.protocols.page.episodes import Episodes
+from rollenv.serve.protocols.page.live import Live
+from rollenv.serve.protocols.page.metrics_history import MetricsHistory
+from rollenv.serve.protocols.page.requests import PageRequest
+from rollenv.serve.protocols.page.static import HEADERS, Files
 from rollenv.serve.responses import Json, body_of, retry_after, status_of
 from rollenv.serve.server import EnvServer
-from rollenv.serve.protocols.page.requests import PageRequest
-from rollenv.serve.protocols.page.catalogue import Catalogue
-from rollenv.serve.protocols.page.live import Live
-from rollenv.serve.protocols.page.episodes import Episodes
-from rollenv.serve.protocols.page.metrics_history import MetricsHistory
-from rollenv.serve.protocols.page.static import HEADERS, Files
 
 #: Answers a client's request.
 _Handler = Callable[[PageRequest], Awaitable[Any]]
@@ -39,7 +39,7 @@ _LARGE = 4096
 _NOT_KEPT = {"Cache-Control": "no-store"}
 
 
-def routes(server: Server) -> list[BaseRoute]:
+def routes(server: EnvServer) -> list[BaseRoute]:
     """The page's files, and what they ask for."""
     files, samples = Files(), MetricsHistory(server)
     catalogue = Catalogue(server.sessions)
@@ -52,11 +52,11 @@ def routes(server: Server) -> list[BaseRoute]:
         return {"client": client.name, "scopes": scopes, "tokens": bool(server.tokens), "version": __version__} | looks
 
     async def health(asked: PageRequest) -> Any:
-        return plain(server.health()) | {"canaries": samples.canaries(), "samples": samples.columns()}
+        return plain(server.health()) | {"canaries": samples.readiness(), "samples": samples.columns()}
 
     async def check(asked: PageRequest) -> Any:
         await server.readiness.problems()
-        return samples.canaries()
+        return samples.readiness()
 
     handlers: dict[str, tuple[str, _Handler]] = {
         "me": ("", me),
@@ -81,7 +81,7 @@ def routes(server: Server) -> list[BaseRoute]:
     ]
 
 
-def _answers(server: Server, scope: str, handler: _Handler) -> Callable[[Request], Awaitable[Response]]:
+def _answers(server: EnvServer, scope: str, handler: _Handler) -> Callable[[Request], Awaitable[Response]]:
     async def answered(request: Request) -> Response:
         headers = dict(HEADERS)
         try:

@@ -13,8 +13,8 @@ from rollenv.env_spec import EnvSpec
 from rollenv.registry import list_envs
 from rollenv.remote.protocol import EnvBroke, session_name
 from rollenv.report.plain import plain
-from rollenv.serve.responses import json_of
 from rollenv.serve.protocols.page.requests import PageRequest
+from rollenv.serve.responses import json_of
 from rollenv.serve.sessions import SessionManager, served
 from rollenv.typed import Reader
 
@@ -29,8 +29,8 @@ class Catalogue:
         core: whose workers play the examples.
     """
 
-    def __init__(self, core: SessionManager):
-        self._sessions = core
+    def __init__(self, sessions: SessionManager):
+        self._sessions = sessions
         self._rows: dict[str, Any] = {}
         self._made = 0.0
         self._cards: OrderedDict[tuple[str, str], asyncio.Task[dict[str, Any]]] = OrderedDict()

@@ -13,10 +13,10 @@ from starlette.types import Receive, Scope, Send
 
 from rollenv.core import EpisodeOver, NoSuchAbility, RollenvError, UsageError
 from rollenv.remote.protocol import SessionGone, error_answer, session_name
-from rollenv.serve.responses import json_of
-from rollenv.serve.protocols.page.requests import ACTIONS, PageRequest
 from rollenv.serve.protocols.page.catalogue import Catalogue
+from rollenv.serve.protocols.page.requests import ACTIONS, PageRequest
 from rollenv.serve.protocols.page.turns import ACTION, turn_of
+from rollenv.serve.responses import json_of
 from rollenv.serve.session import Session
 from rollenv.serve.sessions import SessionManager, served
 
@@ -34,8 +34,8 @@ class Episodes:
         catalogue: knows how actions are written.
     """
 
-    def __init__(self, core: SessionManager, catalogue: Catalogue):
-        self._sessions, self._catalogue = core, catalogue
+    def __init__(self, sessions: SessionManager, catalogue: Catalogue):
+        self._sessions, self._catalogue = sessions, catalogue
 
     async def open(self, asked: PageRequest) -> Any:
         """Open a session under the name that the page chose, so that it can end it meanwhile, and reset it.
@@ -45,7 +45,7 @@ class Episodes:
         """
         name, seed, options = asked.text("session", 64), asked.seed(), asked.mapping("options")
         settings = {"kwargs": asked.mapping("kwargs"), "views": "board"}
-        if name in self._sessions.sessions:
+        if name in self._sessions.by_name:
             raise UsageError("there is such a session already")
         session = await self._sessions.open(name, asked.client.name, asked.text("env"), settings)
         try:

@@ -1,4 +1,4 @@
-"""SessionManager as they run: a table of all of them, and one of them turn by turn."""
+"""Sessions as they run: a table of all of them, and one of them turn by turn."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class _Watched:
 class Live:
     """What is seen of sessions, whichever face opened them. Their names, which are secret, are not among it."""
 
-    def __init__(self, core: SessionManager):
-        self._sessions = core
+    def __init__(self, sessions: SessionManager):
+        self._sessions = sessions
         self._watched: dict[Session, _Watched] = {}
-        core.seen = self._seen
+        sessions.on_call = self._seen
 
     async def table(self, asked: PageRequest) -> Any:
         """A row for each session."""
         now = time.monotonic()
-        return {"sessions": [_row(session, now) for session in self._sessions.sessions.values()]}
+        return {"sessions": [_row(session, now) for session in self._sessions.by_name.values()]}
 
     async def watch(self, asked: PageRequest) -> Any:
         """The turns of session ``key`` since number ``after``; waits a while if there are none.
@@ -76,7 +76,9 @@ class Live:
         if after < 0:
             return self._told(session, watched, 0)
         end = time.monotonic() + _WAIT
-        while watched.count <= after and time.monotonic() < end and self._lasts(session) and not self._sessions.draining:
+        while (
+            watched.count <= after and time.monotonic() < end and self._lasts(session) and not self._sessions.draining
+        ):
             watched.news.clear()
             try:
                 async with asyncio.timeout(1):
@@ -104,13 +106,13 @@ class Live:
 
     def _session(self, asked: PageRequest) -> Session:
         key = asked.text("key")
-        found = next((s for s in self._sessions.sessions.values() if key_of(s) == key), None)
+        found = next((s for s in self._sessions.by_name.values() if key_of(s) == key), None)
         if found is None:
             raise SessionGone("the session has ended")
         return found
 
     def _lasts(self, session: Session) -> bool:
-        return self._sessions.sessions.get(session.name) is session
+        return self._sessions.by_name.get(session.name) is session
 
     def _watching(self, session: Session) -> _Watched:
         self._forget()

@@ -30,28 +30,28 @@ class MetricsHistory:
         server: that is looked at while it runs.
     """
 
-    def __init__(self, server: Server):
+    def __init__(self, server: EnvServer):
         self._server = server
         self._rows: deque[tuple[float | None, ...]] = deque(maxlen=_KEPT)
         self._times: deque[float] = deque(maxlen=_TIMES)
         self._calls = self._failures = 0
         self._task: asyncio.Task[None] | None = None
-        self._timed, server.sessions.timed = server.sessions.timed, self._note
+        self._timed, server.sessions.on_call_time = server.sessions.on_call_time, self._note
         server.opening.append(self._start)
         server.closing.append(self._stop)
 
     def columns(self) -> dict[str, Any]:
         """The samples: ``every`` so many seconds, a list for each number, the last ones last.
 
-        SessionManager and sandboxes are counts; calls and failures happen so often a second; times are in seconds, and None
+        Sessions and sandboxes are counts; calls and failures happen so often a second; times are in seconds, and None
         where nothing was called.
         """
         columns = dict(zip(_NAMES, zip(*self._rows, strict=True), strict=True)) if self._rows else {}
         return {"every": _EVERY} | {name: list(columns.get(name, ())) for name in _NAMES}
 
-    def canaries(self) -> dict[str, Any]:
+    def readiness(self) -> dict[str, Any]:
         """What the last checks found, by name."""
-        return {name: plain(asdict(check)) for name, check in self._server.canaries.checks.items()}
+        return {name: plain(asdict(check)) for name, check in self._server.readiness.checks.items()}
 
     def _note(self, method: str, seconds: float) -> None:
         self._timed(method, seconds)
@@ -73,9 +73,9 @@ class MetricsHistory:
 
     def take(self) -> None:
         """Note the numbers of now."""
-        core = self._server.core
-        calls = core.counts.calls
-        failures = sum(record.counts[kind] for record in core.health.envs.values() for kind in _FAILURES)
+        sessions = self._server.sessions
+        calls = sessions.counters.calls
+        failures = sum(record.counts[kind] for record in sessions.health.envs.values() for kind in _FAILURES)
         times, self._times = self._times, deque(maxlen=_TIMES)
         p50, p99 = np.quantile(times, (0.5, 0.99)).tolist() if times else (None, None)
         rates = ((calls - self._calls) / _EVERY, (failures - self._failures) / _EVERY)

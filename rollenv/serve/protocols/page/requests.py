@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollenv.core import UsageError
-from rollenv.serve.responses import json_of
 from rollenv.serve.auth import Client
+from rollenv.serve.responses import json_of
 
 #: Actions of a replay, and bytes of all of them.
 ACTIONS, BYTES = 2_000, 1 << 20

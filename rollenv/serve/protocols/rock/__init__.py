@@ -29,9 +29,6 @@ from rollenv.core import RollenvError, UsageError
 from rollenv.remote.protocol import ServerError, SessionGone
 from rollenv.sandbox import AsyncSandbox
 from rollenv.sandbox.errors import SandboxError, SandboxFileError
-from rollenv.serve.responses import Json
-from rollenv.serve.server import EnvServer
-from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.protocols.rock.schemas import (
     Action,
     Command,
@@ -46,6 +43,9 @@ from rollenv.serve.protocols.rock.schemas import (
     started,
 )  # fmt: skip
 from rollenv.serve.protocols.rock.shells import PASSING, Failed, Held, Shell, close, exit_code, make_room, shell_of
+from rollenv.serve.responses import Json
+from rollenv.serve.sandboxes import SandboxSession
+from rollenv.serve.server import EnvServer
 
 _PATH = "/apis/envs/sandbox/v1"
 
@@ -71,38 +71,39 @@ _LARGEST_TEXT = 4 << 20
 _UPLOADS, _REMEMBERED = 4, 1000
 
 
-def routes(server: Server) -> list[BaseRoute]:
+def routes(server: EnvServer) -> list[BaseRoute]:
     """Sandboxes, their sessions and their files."""
-    face = _Face(server)
+    service = _Service(server)
     server.uploads.add(f"{_PATH}/upload")
     posts: dict[str, Any] = {
-        "execute": (face.execute, Command),
-        "create_session": (face.create_session, NewSession),
-        "run_in_session": (face.run_in_session, Action),
-        "close_session": (face.close_session, InSession),
-        "write_file": (face.write_file, Written),
-        "read_file": (face.read_file, Read),
-        "stop": (face.stop, Named),
-        "delete": (face.delete, Named),
-        "restart": (face.restart, Named),
+        "execute": (service.execute, Command),
+        "create_session": (service.create_session, NewSession),
+        "run_in_session": (service.run_in_session, Action),
+        "close_session": (service.close_session, InSession),
+        "write_file": (service.write_file, Written),
+        "read_file": (service.read_file, Read),
+        "stop": (service.stop, Named),
+        "delete": (service.delete, Named),
+        "restart": (service.restart, Named),
     }
     found = [
-        Route(f"{_PATH}/{name}", face.handler(reader(m), call), methods=["POST"]) for name, (call, m) in posts.items()
+        Route(f"{_PATH}/{name}", service.handler(reader(m), call), methods=["POST"])
+        for name, (call, m) in posts.items()
     ]
     for name in ("start_async", "start"):
-        found.append(Route(f"{_PATH}/{name}", face.handler(started, face.start), methods=["POST"]))
-    found.append(Route(f"{_PATH}/upload", face.handler(_form, face.upload), methods=["POST"]))
+        found.append(Route(f"{_PATH}/{name}", service.handler(started, service.start), methods=["POST"]))
+    found.append(Route(f"{_PATH}/upload", service.handler(_form, service.upload), methods=["POST"]))
     for name in ("get_status", "is_alive"):
-        found.append(Route(f"{_PATH}/{name}", face.handler(queried, face.get_status)))
+        found.append(Route(f"{_PATH}/{name}", service.handler(queried, service.get_status)))
     for name in ("get_token", "commit", "commit/{sandbox_id}", "sandboxes/{sandbox_id}/archive"):
-        found.append(Route(f"{_PATH}/{name}", face.handler(_itself, face.refuse), methods=["GET", "POST"]))
+        found.append(Route(f"{_PATH}/{name}", service.handler(_itself, service.refuse), methods=["GET", "POST"]))
     return list(found)
 
 
-class _Face:
+class _Service:
     """What the routes lead to."""
 
-    def __init__(self, server: Server):
+    def __init__(self, server: EnvServer):
         self.server, self.sandboxes = server, server.sandboxes
         self._held: weakref.WeakKeyDictionary[SandboxSession, Held] = weakref.WeakKeyDictionary()
         self._uploads = asyncio.Semaphore(_UPLOADS)
@@ -133,12 +134,14 @@ class _Face:
 
     async def start(self, owner: str, asked: tuple[Start, dict[str, str]]) -> dict[str, Any]:
         """A new sandbox."""
-        terms, labels = asked
-        if terms.image_os.lower() != "linux" or terms.num_gpus:
+        wanted, labels = asked
+        if wanted.image_os.lower() != "linux" or wanted.num_gpus:
             raise UsageError("the sandboxes here have Linux and no GPU")
-        minutes = terms.auto_clear_time_minutes
+        minutes = wanted.auto_clear_time_minutes
         lease = self.sandboxes.lifetime(60 * minutes if minutes else None)
-        limits = dataclasses.replace(self.sandboxes.limits.limits, seconds=self.sandboxes.limits.total)  # for background work
+        limits = dataclasses.replace(
+            self.sandboxes.limits.limits, seconds=self.sandboxes.limits.total
+        )  # for background work
         box = await self.sandboxes.open(owner, lifetime=lease, metadata=labels, limits=limits)
         self._held[box] = Held(lease if minutes else None, labels=labels)
         return {"sandbox_id": box.name} | self._host()
@@ -151,17 +154,17 @@ class _Face:
         """
         name, ended = asked
         state = self._ended.get((owner, name))
-        terms = self.sandboxes.limits
+        limits = self.sandboxes.limits
         status: dict[str, Any] = {"sandbox_id": name, "status": {}, "port_mapping": {}, "is_alive": False}
-        status |= {"image": terms.settings.get("image", f"rollenv:{terms.backend}"), "state": state} | self._host()
+        status |= {"image": limits.settings.get("image", f"rollenv:{limits.backend}"), "state": state} | self._host()
         if ended and state is not None:
             return status
         box = self.sandboxes.get(name, owner)
         held, ends = self._held.get(box, Held()), box.sandbox.sync.expires_at
         step = {"status": "success", "message": ""}
         status |= {"status": {"start": step}, "is_alive": True, "state": "running"} | held.labels
-        status |= {"cpus": float(os.cpu_count() or 1), "memory": f"{terms.limits.memory_mb}m"}
-        status |= {"disk": f"{terms.limits.disk_mb}m", "start_time": _time(box.started)}
+        status |= {"cpus": float(os.cpu_count() or 1), "memory": f"{limits.limits.memory_mb}m"}
+        status |= {"disk": f"{limits.limits.disk_mb}m", "start_time": _time(box.started)}
         return status | {"create_time": _time(box.started), "auto_stop_time": ends and _time(ends)}
 
     async def stop(self, owner: str, asked: Named) -> None:

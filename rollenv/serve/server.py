@@ -19,16 +19,17 @@ from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed, ServerFull, TooFast
 from rollenv.rollout.workers.pool import WorkerPool
 from rollenv.serve import handover
-from rollenv.serve.responses import Json, left, refused, status_of
 from rollenv.serve.auth import Client, Tokens
-from rollenv.serve.sandboxes import SandboxManager, SandboxLimits
-from rollenv.serve.readiness import ReadinessChecks
-from rollenv.serve.protocols import PROTOCOLS
-from rollenv.serve.quotas import RateLimiter
 from rollenv.serve.logs import Requests, audit
 from rollenv.serve.metrics import CONTENT_TYPE, Metrics
 from rollenv.serve.native import Native
-from rollenv.serve.sessions import SessionManager, Terms
+from rollenv.serve.protocols import PROTOCOLS
+from rollenv.serve.quotas import RateLimiter
+from rollenv.serve.readiness import ReadinessChecks
+from rollenv.serve.responses import Json, left, refused, status_of
+from rollenv.serve.sandboxes import SandboxLimits, SandboxManager
+from rollenv.serve.session_context import SessionLimits
+from rollenv.serve.sessions import SessionManager
 
 with extra("serve", "rollenv serve"):
     from starlette.applications import Starlette
@@ -49,7 +50,7 @@ class Settings:
     """How a server is run."""
 
     host: str = "127.0.0.1"
-    faces: tuple[str, ...] = PROTOCOLS
+    protocols: tuple[str, ...] = PROTOCOLS
     hosts: tuple[str, ...] = ()
     """Names by which clients may call it, besides its own address and those of this machine."""
     tokens: Path | None = None
@@ -63,7 +64,7 @@ class Settings:
     """Seconds without a message after which a connection is closed."""
     traces: bool = False
     """Send traces to a collector of OpenTelemetry."""
-    terms: Terms = field(default_factory=Terms)
+    sessions: SessionLimits = field(default_factory=SessionLimits)
     sandboxes: SandboxLimits = field(default_factory=SandboxLimits)
 
     @property
@@ -82,7 +83,7 @@ def is_local(host: str) -> bool:
         return False
 
 
-class Server:
+class EnvServer:
     """Everything that the faces share.
 
     Raises:
@@ -98,10 +99,13 @@ class Server:
                 "`rollenv serve --new-token NAME >> tokens.toml` and pass --tokens tokens.toml"
             )
         limiter = RateLimiter(settings.sessions.each, self.tokens.quotas)
-        self.core, self.sandboxes = SessionManager(workers, settings.sessions, limiter), SandboxManager(settings.sandboxes, limiter)
+        self.sessions, self.sandboxes = (
+            SessionManager(workers, settings.sessions, limiter),
+            SandboxManager(settings.sandboxes, limiter),
+        )
         self.uploads: set[str] = set()
         """Paths whose bodies are files for sandboxes."""
-        self.metrics, self.canaries = Metrics(self), ReadinessChecks(self.core, self.sandboxes)
+        self.metrics, self.readiness = Metrics(self), ReadinessChecks(self.sessions, self.sandboxes)
         self.started = time.time()
         self.opening: list[Callable[[], None]] = []
         """What faces do when the server starts."""
@@ -137,53 +141,53 @@ class Server:
             TooFast: it asks too often.
         """
         connection.scope.setdefault("state", {})["client"] = name
-        self.core.limiter.take(name)
+        self.sessions.limiter.take(name)
 
     def app(self) -> ASGIApp:
         """The web application."""
-        from rollenv.serve import faces
+        from rollenv.serve import protocols
 
         routes: list[BaseRoute] = [
             Route("/livez", self._alive),
             Route("/readyz", self._ready),
             Route("/health", self._health),
             Route("/metrics", self._metrics),
-            Route(handover.PATH, self._adopt, methods=["POST"]),
+            Route(handover.PATH, self._import_session, methods=["POST"]),
             WebSocketRoute(protocol.PATH, Endpoint(self, self._native, subprotocol=protocol.SUBPROTOCOL)),
         ]
-        for name in self.settings.faces:
-            routes += faces.routes(name, self)
+        for name in self.settings.protocols:
+            routes += protocols.routes(name, self)
         handlers = {RollenvError: refused, ClientDisconnect: left}
         app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
         return Requests(self._traced(Guard(app, self)))
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self.core.start()
+        self.sessions.start()
         self.sandboxes.start()
         if self.settings.hand_over and not handover.is_url(self.settings.hand_over):
-            handover.take_up(self.core, Path(self.settings.hand_over))
+            handover.import_file(self.sessions, Path(self.settings.hand_over))
         for begin in self.opening:
             begin()
         try:
             yield
         finally:
-            await self.canaries.stop()
+            await self.readiness.stop()
             for close in self.closing:
                 await close()
             await self.sandboxes.stop()
-            await self.core.stop()
-            await self.core.workers.aclose()
+            await self.sessions.stop()
+            await self.sessions.workers.aclose()
 
     async def _native(self, client: Client, connection: HTTPConnection, receive: Receive, send: Send) -> None:
-        await self.native_class(self.core, client, receive, send, self.settings.silence).talk()
+        await self.native_class(self.sessions, client, receive, send, self.settings.silence).talk()
 
     async def _alive(self, request: Request) -> Response:
         return PlainTextResponse("alive\n")
 
     async def _ready(self, request: Request) -> Response:
         """Whether it works: environments of every family and a sandbox are tried."""
-        problems = await self.canaries.problems()
+        problems = await self.readiness.problems()
         if not problems:
             return PlainTextResponse("ready\n")
         told = dict.fromkeys(problems, "failed")
@@ -196,12 +200,12 @@ class Server:
         self.client(request).needs("admin")
         return Response(self.metrics.text(), media_type=CONTENT_TYPE)
 
-    async def _adopt(self, request: Request) -> Response:
+    async def _import_session(self, request: Request) -> Response:
         """Go on with a session of a server that stops."""
         self.client(request).needs("admin")
-        if self.core.draining:
+        if self.sessions.draining:
             raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
-        handover.adopt(self.core, protocol.unpack(await request.body()))
+        handover.import_session(self.sessions, protocol.unpack(await request.body()))
         return Response(status_code=204)
 
     async def _health(self, request: Request) -> Response:
@@ -210,17 +214,21 @@ class Server:
 
     def health(self) -> dict[str, Any]:
         """The state of everything, as plain data."""
-        core = self.core
+        sessions = self.sessions
         told = {
-            "status": "draining" if core.draining else "healthy",
+            "status": "draining" if sessions.draining else "healthy",
             "version": __version__,
             "uptime": time.time() - self.started,
-            "sessions": {"open": len(sessions.by_name), "most": core.terms.sessions, "waiting": core.gate.waiting},
-            "counts": asdict(core.counts),
+            "sessions": {
+                "open": len(sessions.by_name),
+                "most": sessions.limits.sessions,
+                "waiting": sessions.queue.waiting,
+            },
+            "counts": asdict(sessions.counters),
             "tasks": len(asyncio.all_tasks()),
-            "sandboxes": self.sandboxes.report() | {"counts": asdict(self.sandboxes.counts)},
+            "sandboxes": self.sandboxes.report() | {"counts": asdict(self.sandboxes.counters)},
         }
-        return told | core.health.snapshot(core.workers.report())
+        return told | sessions.health.snapshot(sessions.workers.report())
 
 
 class Endpoint:
@@ -234,7 +242,7 @@ class Endpoint:
 
     def __init__(
         self,
-        server: Server,
+        server: EnvServer,
         talk: Callable[[Client, HTTPConnection, Receive, Send], Awaitable[None]],
         *,
         scope: str | None = None,
@@ -278,7 +286,7 @@ class Guard:
     come from the server's own.
     """
 
-    def __init__(self, app: ASGIApp, server: Server):
+    def __init__(self, app: ASGIApp, server: EnvServer):
         self._app, self._settings, self._uploads = app, server.settings, server.uploads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
