@@ -1,7 +1,7 @@
 """One rollout over several managers: each plays whole groups beside its own environments and engine.
 
-Beyond some ten thousand turns a second, or on several machines, each shard has a manager of its own. A coordinator gives
-it another group whenever it has room, and plays the groups of a lost shard again. It has a manager's interface.
+Beyond some ten thousand turns a second, or on several machines, each shard has a manager of its own. A coordinator with
+a manager's interface gives it another group whenever it has room, and plays the groups of a lost shard again.
 """
 
 from __future__ import annotations
@@ -518,7 +518,7 @@ class ShardedManager(RolloutManager):
         super().__init__(fleet, clock=clock, thread=thread, run_dir=run_dir)
         self.fleet = fleet
         self.sampling: Sampling | None = None
-        self._keys = itertools.count()
+        self._keys, self._closed = itertools.count(), False
         self._key_of: dict[int, int] = {}
 
     def beside(self, agent: Agent, *, keep_views: bool = False) -> ShardedManager:
@@ -597,5 +597,3 @@ class ShardedManager(RolloutManager):
             self._closed = True
             self.run(self.fleet.close())
         super().close()
-
-    _closed = False
