@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from rollenv import __version__
 from rollenv.needs import extra
-
-if TYPE_CHECKING:
-    from rollenv.serve.server import EnvServer
+from rollenv.serve.sandboxes import SandboxManager
+from rollenv.serve.sessions import SessionManager
 
 with extra("serve", "rollenv serve"):
     from prometheus_client import CollectorRegistry, Histogram
@@ -25,14 +23,10 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class Metrics(Collector):
-    """The numbers of one server.
+    """The metrics of one server, read when they are asked for."""
 
-    Args:
-        server: they are read from it when somebody asks.
-    """
-
-    def __init__(self, server: EnvServer):
-        self._server = server
+    def __init__(self, sessions: SessionManager, sandboxes: SandboxManager):
+        self._sessions, self._sandboxes = sessions, sandboxes
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         calls = Histogram(
@@ -43,7 +37,7 @@ class Metrics(Collector):
             buckets=_BUCKETS,
         )
         known = {name: calls.labels(method=name) for name in ("reset", "step", "other")}
-        server.sessions.on_call_time = lambda method, seconds: known.get(method, known["other"]).observe(seconds)
+        sessions.on_call_time = lambda method, seconds: known.get(method, known["other"]).observe(seconds)
 
     def text(self) -> bytes:
         """All of it, in Prometheus's format."""
@@ -51,7 +45,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The numbers that are kept elsewhere."""
-        sessions, sandboxes = self._server.sessions, self._server.sandboxes
+        sessions, sandboxes = self._sessions, self._sandboxes
         yield InfoMetricFamily("rollenv_server", "What runs.", {"version": __version__})
         for name, value, told in (
             ("sessions_open", len(sessions.by_name), "Sessions of environments."),
@@ -73,7 +67,7 @@ class Metrics(Collector):
         up = GaugeMetricFamily("rollenv_worker_up", "1 where a worker process is up.", labels=["worker"])
         envs = GaugeMetricFamily("rollenv_worker_envs", "Environments in a worker process.", labels=["worker"])
         deaths = CounterMetricFamily("rollenv_worker_deaths", "How often a worker died.", labels=["worker"])
-        for row in self._server.sessions.workers.report():
+        for row in self._sessions.workers.report():
             name = [str(row["worker"])]
             up.add_metric(name, float(row["state"] == "up"))
             envs.add_metric(name, float(row["envs"]))
@@ -84,7 +78,7 @@ class Metrics(Collector):
         events = CounterMetricFamily(
             "rollenv_env_events", "Calls that succeeded, ends of episodes and failures.", labels=["env", "event"]
         )
-        for record in self._server.sessions.health.envs.values():
+        for record in self._sessions.health.envs.values():
             for event, count in record.counts.items():
                 events.add_metric([record.name, event], count)
         yield events

@@ -1,9 +1,10 @@
-"""The web application: sessions behind the faces that clients know."""
+"""The web application: one set of sessions and sandboxes behind all protocols."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import ipaddress
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -84,7 +85,7 @@ def is_local(host: str) -> bool:
 
 
 class EnvServer:
-    """Everything that the faces share.
+    """The state that all protocols share.
 
     Raises:
         UsageError: it would listen to other machines without tokens.
@@ -99,24 +100,25 @@ class EnvServer:
                 "`rollenv serve --new-token NAME >> tokens.toml` and pass --tokens tokens.toml"
             )
         limiter = RateLimiter(settings.sessions.each, self.tokens.quotas)
-        self.sessions, self.sandboxes = (
-            SessionManager(workers, settings.sessions, limiter),
-            SandboxManager(settings.sandboxes, limiter),
-        )
+        self.sessions = SessionManager(workers, settings.sessions, limiter)
+        self.sandboxes = SandboxManager(settings.sandboxes, limiter)
         self.uploads: set[str] = set()
         """Paths whose bodies are files for sandboxes."""
-        self.metrics, self.readiness = Metrics(self), ReadinessChecks(self.sessions, self.sandboxes)
+        self.metrics = Metrics(self.sessions, self.sandboxes)
+        self.readiness = ReadinessChecks(self.sessions, self.sandboxes)
         self.started = time.time()
         self.opening: list[Callable[[], None]] = []
-        """What faces do when the server starts."""
+        """Called when the server starts."""
         self.closing: list[Callable[[], Awaitable[None]]] = []
-        """What faces do when the server stops."""
+        """Called when the server stops."""
         self.native_class: type[Native] = Native
         self._traced: Callable[[ASGIApp], ASGIApp] = lambda app: app
         if settings.traces:
             from rollenv.serve import traces
 
-            self._traced = traces.begin(self)
+            self.closing += traces.start_exporting()
+            self._traced, self.native_class = traces.TracedRequests, traces.TracedNative
+            self.sessions.session_class = traces.TracedSession
 
     def client(self, connection: HTTPConnection) -> Client:
         """Who asks: its token is in the header ``X-API-Key`` or ``Authorization``.
@@ -145,8 +147,6 @@ class EnvServer:
 
     def app(self) -> ASGIApp:
         """The web application."""
-        from rollenv.serve import protocols
-
         routes: list[BaseRoute] = [
             Route("/livez", self._alive),
             Route("/readyz", self._ready),
@@ -156,7 +156,9 @@ class EnvServer:
             WebSocketRoute(protocol.PATH, Endpoint(self, self._native, subprotocol=protocol.SUBPROTOCOL)),
         ]
         for name in self.settings.protocols:
-            routes += protocols.routes(name, self)
+            if name not in PROTOCOLS:
+                raise UsageError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
+            routes += importlib.import_module(f"rollenv.serve.protocols.{name}").routes(self)
         handlers = {RollenvError: refused, ClientDisconnect: left}
         app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
         return Requests(self._traced(Guard(app, self)))

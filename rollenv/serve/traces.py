@@ -12,8 +12,8 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -30,9 +30,6 @@ with extra("otel", "rollenv serve --traces"):
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-if TYPE_CHECKING:
-    from rollenv.serve.server import EnvServer
-
 _tracer = trace.get_tracer("rollenv")
 
 #: Paths that are asked for all the time and tell nothing.
@@ -42,34 +39,28 @@ _PROBES = ("/livez", "/readyz", "/metrics")
 _LAST = 5.0
 
 
-def begin(server: EnvServer) -> Callable[[ASGIApp], ASGIApp]:
-    """Trace a server.
-
-    Spans go to the provider that this process has, or by OTLP over HTTP to where ``OTEL_EXPORTER_OTLP_ENDPOINT`` says.
-
-    Args:
-        server: that has no sessions yet.
+def start_exporting() -> list[Callable[[], Awaitable[None]]]:
+    """Send spans to the provider that this process has, or by OTLP over HTTP to ``OTEL_EXPORTER_OTLP_ENDPOINT``.
 
     Returns:
-        What wraps its web application.
+        Calls to make when the server stops.
     """
-    if not isinstance(trace.get_tracer_provider(), TracerProvider):
-        name = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "rollenv"}
-        provider = TracerProvider(resource=Resource.create(name), shutdown_on_exit=False)
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-        trace.set_tracer_provider(provider)
+    if isinstance(trace.get_tracer_provider(), TracerProvider):
+        return []
+    name = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "rollenv"}
+    provider = TracerProvider(resource=Resource.create(name), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
 
-        async def send_last() -> None:  # a collector that does not answer keeps nobody waiting
-            last = threading.Thread(target=provider.shutdown, daemon=True)
-            last.start()
-            await asyncio.to_thread(last.join, _LAST)
+    async def send_last() -> None:  # a collector that does not answer keeps nobody waiting
+        last = threading.Thread(target=provider.shutdown, daemon=True)
+        last.start()
+        await asyncio.to_thread(last.join, _LAST)
 
-        server.closing.append(send_last)
-    server.sessions.session_class, server.native_class = TracedSession, TracedNative
-    return ASGITraces
+    return [send_last]
 
 
-class ASGITraces:
+class TracedRequests:
     """A span for each request of HTTP; a child of the caller's, where the header ``traceparent`` names one."""
 
     def __init__(self, app: ASGIApp):
@@ -104,9 +95,6 @@ class ASGITraces:
 
 class TracedNative(Native):
     """A connection whose requests have spans."""
-
-    def _is_quick(self, number: int, args: tuple[Any, ...]) -> bool:
-        return False  # a step that is traced has a task of its own, to which its spans belong
 
     async def _carried_out(self, operation: Any, args: list[Any]) -> Any:
         method = f" {args[2]:.40}" if operation == "call" and len(args) == 4 and isinstance(args[2], str) else ""

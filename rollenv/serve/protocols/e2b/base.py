@@ -30,7 +30,7 @@ from rollenv.serve.server import EnvServer
 
 if TYPE_CHECKING:
     from rollenv.sandbox.watching import WatchHandle
-    from rollenv.serve.protocols.e2b.processes import Running
+    from rollenv.serve.protocols.e2b.running import Running
 
 PREFIX = "/e2b"
 #: The home of code, which leads to the scratch folder.
