@@ -73,6 +73,7 @@ def test_what_reaches_beyond_the_tables_is_an_error_and_changes_nothing(image: b
     assert data_of(database.image) == data_of(image)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     "query",
     [
