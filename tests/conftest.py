@@ -31,10 +31,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move browser tests, and all but the first case of ``combinations``, to the integration run."""
+    """Move browser and smoke tests, and all but the first case of ``combinations``, to the integration run."""
     begun: set[str] = set()
     for item in items:
-        if "browser" in getattr(item, "fixturenames", ()):
+        if "browser" in getattr(item, "fixturenames", ()) or item.get_closest_marker("smoke"):
             item.add_marker(pytest.mark.integration)
         if item.get_closest_marker("combinations"):
             test = item.nodeid.split("[")[0]

@@ -81,6 +81,7 @@ def in_box(action):
     return action.replace("<answer>", "\\boxed{").replace("</answer>", "}")
 
 
+@pytest.mark.smoke
 def test_programs(tmp_path):
     asked = {"class": "gem.envs.code_env:CodeEnv", "attribute": "tests", "cases": CASES}
     both = run_both("programs/judge_answers.py", {**asked, "arguments": {"dataset_name": "apps"}}, folder=tmp_path)
@@ -136,6 +137,7 @@ RG_BY_INTENT = {
 }
 
 
+@pytest.mark.smoke
 def test_reasoning_gym(tmp_path):
     rg = pytest.importorskip("rollenv.envs.rg")
     names = [name for name in rg.NAMES if not any(name in group for group in LEFT_OUT.values())]

@@ -33,6 +33,7 @@ def contents(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.smoke
 @pytest.mark.integration
 def test_a_task_is_sound(forged):
     folder, result = forged
