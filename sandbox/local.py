@@ -22,6 +22,8 @@ from rollenv.sandbox.worker import Worker
 
 #: Seconds for a jail to hand out what it listens with.
 _HANDING = 30.0
+#: Folders that are the sandbox's own, so that a Python below them cannot be mounted.
+_COVERED = ("/box/", "/aside/", "/empty/", "/proc/", "/sys/", "/dev/", "/etc/")
 _INSIDE = str(Path(__file__).with_name("inside"))
 _START = f"import sys; sys.path.insert(0, {_INSIDE!r}); import jail; jail.main(int(sys.argv[1]))"
 
@@ -147,6 +149,9 @@ def _last_words(process: subprocess.Popen[bytes]) -> str:
 def _settings(limits: Limits, packages: Sequence[str]) -> dict[str, Any]:
     named = (sys.base_prefix, sys.prefix)  # of which one may be a link to what has to be shown
     prefixes = dict.fromkeys([*map(os.path.realpath, named), *named])
+    for path in prefixes:
+        if path.startswith(_COVERED) and not path.startswith("/dev/shm/"):
+            raise IsolationError(f"Python is in {path}, which a sandbox cannot show: move it to another top folder")
     return {
         "read_only": [p for p in prefixes if not p.startswith("/usr/") and p != "/usr"],
         "path": list(dict.fromkeys(os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib"))),

@@ -23,22 +23,13 @@ PAX_OPAQUE = f"SCHILY.xattr.{OPAQUE}"
 def pack(_: dict[str, Any]) -> None:
     """Write files, folders and links to standard output. What cannot be read, is mounted or no file is left out."""
     os.chdir("..")
-    mounts = _mounts()
     with open(1, "wb", closefd=False) as out, tarfile.open(fileobj=out, mode="w|") as archive:
         for place in _PLACES:
             for folder, folders, names in os.walk(place):
-                folders[:] = [name for name in folders if os.path.abspath(os.path.join(folder, name)) not in mounts]
+                # The host's Python may be mounted below the temporary folder.
+                folders[:] = [name for name in folders if not os.path.ismount(os.path.join(folder, name))]
                 for name in (*folders, *names):
                     _add(archive, os.path.join(folder, name))
-
-
-def _mounts() -> set[str]:
-    """Mount points, which are not the code's files: the host's Python may lie below its temporary folder."""
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-            return {line.split()[4].encode().decode("unicode_escape") for line in lines}
-    except (OSError, ValueError):
-        return set()
 
 
 def _add(archive: tarfile.TarFile, path: str) -> None:
