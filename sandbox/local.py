@@ -24,8 +24,15 @@ from rollenv.sandbox.worker import Worker
 _HANDING = 30.0
 #: Folders that are the sandbox's own, so that a Python below them cannot be mounted.
 _COVERED = ("/box/", "/aside/", "/empty/", "/proc/", "/sys/", "/dev/", "/etc/")
-_INSIDE = str(Path(__file__).with_name("inside"))
-_START = f"import sys; sys.path.insert(0, {_INSIDE!r}); import jail; jail.main(int(sys.argv[1]))"
+#: Imports the part of this package that runs inside, without the weight of the rest.
+_START = """
+import sys, types
+for name, path in ("rollenv", []), ("rollenv.sandbox", [FOLDER]):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = path
+from rollenv.sandbox.inside import jail
+jail.main(int(sys.argv[1]))
+""".replace("FOLDER", repr(str(Path(__file__).parent)))
 
 
 class JailChannel:

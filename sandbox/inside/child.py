@@ -17,15 +17,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside import accounts, files, report, terminal
-    from rollenv.sandbox.inside.interpreter import run_program, runner, serve_cells
-else:
-    import accounts  # type: ignore[import-not-found,no-redef]
-    import files  # type: ignore[import-not-found,no-redef]
-    import report  # type: ignore[import-not-found,no-redef]
-    import terminal  # type: ignore[import-not-found,no-redef]
-    from interpreter import run_program, runner, serve_cells  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import accounts, files, report, terminal
+from rollenv.sandbox.inside.interpreter import run_program, runner, serve_cells
 
 Json = dict[str, Any]
 
@@ -33,12 +26,6 @@ Json = dict[str, Any]
 REQUESTS, REPORTS = 1000, 1001
 #: The two ends of its terminal, if it has one.
 TERMINAL = (1002, 1003)
-#: Modules of this folder, which code that imports one of that name does not mean.
-_OURS = (
-    "accounts", "archive", "charts", "child", "container", "enforce", "files", "formats", "interpreter", "jail",
-    "kernel", "linux", "machine", "magics", "notify", "processes", "report", "room", "seccomp", "sessions", "sockets",
-    "terminal", "tunnel", "watch",
-)  # fmt: skip
 
 
 def main(streams: Sequence[int], harden: Callable[[], None], scratch: str) -> None:
@@ -77,8 +64,8 @@ def _open_streams(more: int) -> None:
     sys.stderr = io.TextIOWrapper(errors, "utf-8", "backslashreplace", line_buffering=True)
     sys.argv = [""]
     sys.path.insert(0, "")
-    for name in _OURS:
-        sys.modules.pop(name, None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rollenv"]:
+        del sys.modules[name]  # only a part of the package is there: code that imports it shall find its own
 
 
 def begin(scratch: str) -> None:

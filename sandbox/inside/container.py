@@ -14,15 +14,7 @@ import socket
 import sys
 from collections.abc import Callable
 
-if __package__:
-    from rollenv.sandbox.inside import kernel, linux, processes, room, seccomp, watch
-else:  # its source was sent to the container
-    import kernel  # type: ignore[import-not-found,no-redef]
-    import linux  # type: ignore[import-not-found,no-redef]
-    import processes  # type: ignore[import-not-found,no-redef]
-    import room  # type: ignore[import-not-found,no-redef]
-    import seccomp  # type: ignore[import-not-found,no-redef]
-    import watch  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import kernel, linux, processes, room, seccomp, watch
 
 #: Who ends code: a user whom it cannot signal.
 ENDER = 2

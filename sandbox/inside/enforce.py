@@ -6,12 +6,8 @@ import select
 import signal
 import time
 
-if __package__:
-    from rollenv.sandbox.inside.processes import Child, Job, Room
-    from rollenv.sandbox.inside.watch import Watch
-else:
-    from processes import Child, Job, Room  # type: ignore[import-not-found,no-redef]
-    from watch import Watch  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside.processes import Child, Job, Room
+from rollenv.sandbox.inside.watch import Watch
 
 #: Seconds between checks of running requests, and of background work.
 WATCH_INTERVAL, IDLE_INTERVAL = 0.02, 1.0

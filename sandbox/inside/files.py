@@ -13,16 +13,9 @@ import shutil
 import stat
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside import archive, notify, tunnel
-    from rollenv.sandbox.inside.linux import open_without_magic
-    from rollenv.sandbox.inside.report import write_all
-else:
-    import archive  # type: ignore[import-not-found,no-redef]
-    import notify  # type: ignore[import-not-found,no-redef]
-    import tunnel  # type: ignore[import-not-found,no-redef]
-    from linux import open_without_magic  # type: ignore[import-not-found,no-redef]
-    from report import write_all  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import archive, notify, tunnel
+from rollenv.sandbox.inside.linux import open_without_magic
+from rollenv.sandbox.inside.report import write_all
 
 Json = dict[str, Any]
 _PIECE = 1 << 20

@@ -11,10 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside import charts
-else:
-    import charts  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import charts
 
 #: Representations with short names, by the method that offers them; every other one has its MIME type's name.
 _METHODS = {

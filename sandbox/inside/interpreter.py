@@ -17,15 +17,9 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside import magics, report
-    from rollenv.sandbox.inside.formats import SHORT, ShowFigures, bundle_of, formats
-    from rollenv.sandbox.inside.sessions import Session
-else:
-    import magics  # type: ignore[import-not-found,no-redef]
-    import report  # type: ignore[import-not-found,no-redef]
-    from formats import SHORT, ShowFigures, bundle_of, formats  # type: ignore[import-not-found,no-redef]
-    from sessions import Session  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import magics, report
+from rollenv.sandbox.inside.formats import SHORT, ShowFigures, bundle_of, formats
+from rollenv.sandbox.inside.sessions import Session
 
 Json = dict[str, Any]
 

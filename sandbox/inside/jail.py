@@ -1,4 +1,4 @@
-"""Builds a jail around itself and becomes the kernel in it: ``python -s -S -P -c "... import jail; jail.main(fd)"``.
+"""Builds a jail around itself and becomes the kernel in it; :mod:`rollenv.sandbox.local` starts it.
 
 The jail has its own user, pid, mount, network, ipc, uts and cgroup namespaces. Its file system is a read-only view of
 the system and of Python. Code runs in rooms inside it (see :mod:`room`), each with pid, ipc and mount namespaces of its
@@ -25,16 +25,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside import kernel, linux, machine, processes, room, seccomp, watch
-else:  # started by path, without the weight of the package
-    import kernel  # type: ignore[import-not-found,no-redef]
-    import linux  # type: ignore[import-not-found,no-redef]
-    import machine  # type: ignore[import-not-found,no-redef]
-    import processes  # type: ignore[import-not-found,no-redef]
-    import room  # type: ignore[import-not-found,no-redef]
-    import seccomp  # type: ignore[import-not-found,no-redef]
-    import watch  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import kernel, linux, machine, processes, room, seccomp, watch
 
 #: The users inside: the kernel's (only if root started the jail) and the code's.
 KERNEL_USER, CODE_USER = 0, 1000
@@ -347,7 +338,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     os.chdir("/")
     if any(map(_place, settings["read_only"])):
         _mount_scratch(settings)  # Python itself lies where every room has its scratch folder
-    sys.path[:] = [*sys.path[1:], *settings["path"]]  # this folder, which came first, is not there inside
+    sys.path += settings["path"]
     loaded = _preload(settings["preload"])
     os.dup2(os.open("/dev/null", os.O_RDWR), 2)
     oom = settings["oom"]

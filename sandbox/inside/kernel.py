@@ -22,16 +22,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside.enforce import Enforcer
-    from rollenv.sandbox.inside.processes import Child, Job, Room
-    from rollenv.sandbox.inside.report import Violation, write_all
-    from rollenv.sandbox.inside.watch import Watch
-else:
-    from enforce import Enforcer  # type: ignore[import-not-found,no-redef]
-    from processes import Child, Job, Room  # type: ignore[import-not-found,no-redef]
-    from report import Violation, write_all  # type: ignore[import-not-found,no-redef]
-    from watch import Watch  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside.enforce import Enforcer
+from rollenv.sandbox.inside.processes import Child, Job, Room
+from rollenv.sandbox.inside.report import Violation, write_all
+from rollenv.sandbox.inside.watch import Watch
 
 #: Bytes of one message at most; what is larger ends the channel.
 MAX_MESSAGE = 64 << 20

@@ -15,11 +15,7 @@ import stat
 from collections.abc import Callable
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside import linux, seccomp
-else:
-    import linux  # type: ignore[import-not-found,no-redef]
-    import seccomp  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import linux, seccomp
 
 Json = dict[str, Any]
 

@@ -11,12 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside.linux import check, libc
-    from rollenv.sandbox.inside.report import write_all
-else:
-    from linux import check, libc  # type: ignore[import-not-found,no-redef]
-    from report import write_all  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside.linux import check, libc
+from rollenv.sandbox.inside.report import write_all
 
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE, _SELF = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200, 0xC00
 _OVERFLOW, _IGNORED, _IS_FOLDER, _ONLY_FOLDER, _NO_LINK = 0x4000, 0x8000, 0x40000000, 0x1000000, 0x2000000

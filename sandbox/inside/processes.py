@@ -12,10 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside.report import Report
-else:
-    from report import Report  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside.report import Report
 
 Json = dict[str, Any]
 

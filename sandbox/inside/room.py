@@ -20,12 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-if __package__:
-    from rollenv.sandbox.inside import child, linux, terminal
-else:
-    import child  # type: ignore[import-not-found,no-redef]
-    import linux  # type: ignore[import-not-found,no-redef]
-    import terminal  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import child, linux, terminal
 
 Json = dict[str, Any]
 

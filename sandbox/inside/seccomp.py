@@ -13,10 +13,7 @@ import platform
 import struct
 from collections.abc import Sequence
 
-if __package__:
-    from rollenv.sandbox.inside.linux import check, libc
-else:
-    from linux import check, libc  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside.linux import check, libc
 
 #: Name to number on x86_64 and on aarch64 (None: not there), by what the calls are for.
 CALLS: dict[str, dict[str, tuple[int | None, int | None]]] = {

@@ -15,11 +15,7 @@ import struct
 import termios
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside import linux, report
-else:
-    import linux  # type: ignore[import-not-found,no-redef]
-    import report  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import linux, report
 
 _PR_SET_PDEATHSIG = 1
 _TIOCSPTLCK, _TIOCGPTPEER = 0x40045431, 0x5441

@@ -7,10 +7,7 @@ import select
 import socket
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside.report import write_all
-else:
-    from report import write_all  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside.report import write_all
 
 
 def connect(request: dict[str, Any]) -> None:

@@ -13,10 +13,7 @@ import os
 import resource
 from collections.abc import Iterable
 
-if __package__:
-    from rollenv.sandbox.inside import sockets
-else:
-    import sockets  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import sockets
 
 #: The nice value of work that has run for a while: about a third of the share of a process that has none.
 YIELD_TO = 5
