@@ -9,8 +9,9 @@ import threading
 
 from rollenv.core import UsageError
 from rollenv.sandbox.errors import FileThere, NotFound
+from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.types import Context
-from rollenv.sandbox.worker import Json, Worker
+from rollenv.sandbox.worker import Worker
 
 #: The context of cells that name none, for Python; other languages have one each.
 DEFAULT = "default"
@@ -108,19 +109,11 @@ class Contexts:
 
     def _end(self, name: str) -> None:
         with contextlib.suppress(NotFound):  # its process had ended
-            self._worker.request("signal", key=f"context-{name}", signal=int(signal.SIGKILL))
+            self._worker.ask(protocol.Signal(f"context-{name}", int(signal.SIGKILL)))
 
     def _open(self, context: Context) -> None:
-        fields = self._worker.run_fields(None, self._env) | {"timeout": 0}
+        fields = self._worker.limits_of(None, self._env) | {"timeout": 0}
         if context.language != "python":
             fields["memory_bytes"] = None  # other programs reserve far more address space than they use
-        key = f"context-{context.name}"
-        self._worker.request("open", key=key, cwd=context.cwd, language=context.language, **fields)
-
-    def cell(self, context: Context, seconds: float) -> Json:
-        """The fields of a request that runs a cell.
-
-        Args:
-            context: in which the cell runs.
-        """
-        return self._worker.run_fields(seconds) | {"key": f"context-{context.name}"}
+        fields |= {"key": f"context-{context.name}", "cwd": context.cwd, "language": context.language}
+        self._worker.run(protocol.OpenContext(**fields))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rollenv.core import UsageError
 from rollenv.sandbox.errors import NotFound
+from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.machine import Machine
 
 _TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[\^?(?:\\.|[^\]\\])+\]|\\.|.", re.DOTALL)
@@ -139,7 +140,7 @@ def machine_sources(machine: Machine, name: str, most: int) -> list[Source]:
         Source(
             posixpath.basename(path),
             machine.files.exists(f"{path}/."),
-            machine.files._perform("tar", path, most=most, follow=True),
+            machine.files._perform(protocol.PackPath(path=path, follow=True), most=most),
             host=False,
         )
         for path in found

@@ -17,9 +17,10 @@ from typing import Any, Self
 from rollenv.core import UsageError
 from rollenv.sandbox import backends
 from rollenv.sandbox.errors import PoolFull, SandboxDied, SandboxError, SandboxFileError
+from rollenv.sandbox.inside.protocol import Finished, Run
 from rollenv.sandbox.results import Output, died, exit_code
 from rollenv.sandbox.types import Limits, RunResult
-from rollenv.sandbox.worker import Json, Worker
+from rollenv.sandbox.worker import Worker
 
 #: Seconds until a place whose sandboxes do not start is tried again: doubled each time, up to the second number.
 BACKOFF = (0.5, 30.0)
@@ -89,18 +90,6 @@ class Pool:
         Raises:
             PoolFull: too many runs are waiting.
             SandboxError: no sandbox can be started, or the pool is closed.
-        """
-        done = self.execute(code, stdin=stdin, timeout=timeout)
-        flags = (done["timed_out"], done["seconds"], done["truncated"], done["out_of_memory"])
-        return RunResult(done["stdout"], done["stderr"], exit_code(done), *flags)
-
-    def execute(self, code: str, *, stdin: str | bytes = "", timeout: float | None = None) -> Json:
-        """Like :meth:`run`, but return all fields of the kernel's answer.
-
-        Args:
-            timeout: seconds; by default from the limits.
-
-        Raises:
             UsageError: the timeout is not above 0.
         """
         seconds = self.limits.seconds if timeout is None else timeout
@@ -113,18 +102,19 @@ class Pool:
         finally:
             self._release(place)
         output.end()
-        self._counts["timed_out"] += done["timed_out"]
+        self._counts["timed_out"] += done.timed_out
         self._counts["runs"] += 1
-        self._seconds.append(done["seconds"])
-        return done | {name: output.text(name) for name in ("stdout", "stderr")}
+        self._seconds.append(done.seconds)
+        flags = (done.timed_out, done.seconds, done.truncated, done.out_of_memory)
+        return RunResult(output.text("stdout"), output.text("stderr"), exit_code(done), *flags)
 
-    def _twice(self, place: _Place, code: str, stdin: bytes, seconds: float) -> tuple[Json, Output]:
+    def _twice(self, place: _Place, code: str, stdin: bytes, seconds: float) -> tuple[Finished, Output]:
         """A sandbox that ends under a program may have been ended by anything; one that ends again, by the program."""
         for _ in range(2):
             worker, output = self._ready(place), Output()
-            fields = worker.run_fields(seconds) | {"code": code, "again": True}
+            request = Run(**worker.limits_of(seconds), code=code, again=True)
             try:
-                return worker.request("run", data=stdin, wait=seconds + 10, on_bytes=output.take, **fields), output
+                return worker.run(request, stdin, wait=seconds + 10, on_bytes=output.take), output
             except (SandboxDied, SandboxFileError):
                 self._counts["died"] += 1
                 self._discard(place)
@@ -205,8 +195,8 @@ class Pool:
         if not worker.alive or idle < PROBE_AFTER:
             return worker.alive
         try:
-            output, fields = Output(), worker.run_fields(3) | {"code": "print(6 * 7)", "again": True}
-            worker.request("run", wait=5, on_bytes=output.take, **fields)
+            output, request = Output(), Run(**worker.limits_of(3), code="print(6 * 7)", again=True)
+            worker.run(request, wait=5, on_bytes=output.take)
         except SandboxError:
             return False
         return output.text("stdout") == "42\n"

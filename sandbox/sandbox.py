@@ -16,9 +16,11 @@ from rollenv.sandbox.commands import Commands
 from rollenv.sandbox.contexts import DEFAULT, STATEFUL, Contexts
 from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxFileError
 from rollenv.sandbox.filesystem import Files
+from rollenv.sandbox.inside import protocol
+from rollenv.sandbox.inside.protocol import Finished
 from rollenv.sandbox.lifetime import Lifetime
 from rollenv.sandbox.ports import Ports
-from rollenv.sandbox.results import OnError, OnResult, OnText, Output, died, execution, no_room
+from rollenv.sandbox.results import OnError, OnResult, OnText, Output, died, execution, no_process
 from rollenv.sandbox.terminals import Terminals
 from rollenv.sandbox.types import Context, Execution, Limits, Metrics
 from rollenv.sandbox.worker import Inbox, Json, Worker
@@ -80,7 +82,7 @@ class Sandbox:
         sandbox = cls(worker, backend, env)
         try:
             if snapshot is not None:
-                sandbox.files._perform("unpack", "the snapshot", snapshot)
+                sandbox.files._perform(protocol.UnpackScratch(path="the snapshot"), snapshot)
             if files:
                 sandbox.files.write_many(files)
             sandbox.set_timeout(timeout)
@@ -136,9 +138,8 @@ class Sandbox:
         """
         seconds, output = self._seconds(timeout), Output(on_stdout, on_stderr, on_result)
         if language in LANGUAGES and context is None:
-            fields = self._worker.run_fields(seconds, {**self._env, **(env or {})})
-            fields |= {"command": [*LANGUAGES[language], code], "memory_bytes": None}
-            done = self._run("command", seconds, output, **fields)
+            limits = self._worker.limits_of(seconds, {**self._env, **(env or {})}) | {"memory_bytes": None}
+            done = self._run(protocol.Command(**limits, command=[*LANGUAGES[language], code]), seconds, output)
         elif language is None or language in STATEFUL:
             done = self._run_cell(self._contexts.of(context, language), code, seconds, output, dict(env or {}))
         else:
@@ -149,39 +150,44 @@ class Sandbox:
             on_error(result.error)
         return result
 
-    def _run_cell(self, context: Context, code: str, seconds: float, output: Output, env: dict[str, str]) -> Json:
-        fields = self._contexts.cell(context, seconds) | {"code": code, "env": env}
+    def _run_cell(self, context: Context, code: str, seconds: float, output: Output, env: dict[str, str]) -> Finished:
+        limit = self._worker.limits.output_bytes
+        cell = protocol.Cell(f"context-{context.name}", code, seconds, limit, env)
         for attempt in range(_REOPENED):
             with contextlib.suppress(NotFound):
-                return self._run("cell", seconds, output, **fields)
+                return self._run(cell, seconds, output)
             time.sleep(0.05 * attempt)  # after a memory limit, killed processes take a moment to release their memory
             self._contexts.reopen(context)
-        return no_room("its interpreter was ended again and again before it could begin: memory is short")
+        return no_process("its interpreter was ended again and again before it could begin: memory is short")
 
-    def _run(self, op: str, seconds: float, output: Output, **fields: Any) -> Json:
+    def _run(
+        self, request: protocol.Start | protocol.Cell, seconds: float, output: Output, data: bytes = b""
+    ) -> Finished:
         """A request that runs code. Code that takes the sandbox with it has failed; so has code without room."""
         if not self._worker.alive:
             raise SandboxDied("the sandbox has ended")
         try:
             results = output.show if output.on_result else None
-            return self._worker.request(op, wait=seconds + _GRACE, on_bytes=output.take, on_result=results, **fields)
+            return self._worker.run(request, data, wait=seconds + _GRACE, on_bytes=output.take, on_result=results)
         except SandboxDied:
             return self._died()
         except SandboxFileError as error:
             if error.errno != errno.EAGAIN:
                 raise
-            return no_room(str(error))
+            return no_process(str(error))
 
-    def _follow(self, number: int, inbox: Inbox, seconds: float, output: Output) -> Json:
+    def _follow(self, number: int, inbox: Inbox, seconds: float, output: Output) -> Finished:
         """The same for a worker that was started before."""
         try:
-            return self._worker.finish(inbox, seconds + _GRACE, output.take)
+            done = self._worker.receive(inbox, seconds + _GRACE, output.take)
+            assert isinstance(done, Finished)
+            return done
         except SandboxDied:
             return self._died()
         finally:
-            self._worker._waiting.pop(number, None)
+            self._worker.forget(number)
 
-    def _died(self) -> Json:
+    def _died(self) -> Finished:
         if self._killed:
             raise SandboxDied("the sandbox was ended while this ran in it")
         return died()
@@ -229,7 +235,7 @@ class Sandbox:
     def interrupt(self, context: str = DEFAULT) -> None:
         """Raise KeyboardInterrupt in the code that a context is running; without any, nothing happens."""
         with contextlib.suppress(NotFound):
-            self._worker.request("signal", key=f"context-{context}", signal=int(signal.SIGINT))
+            self._worker.ask(protocol.Signal(f"context-{context}", int(signal.SIGINT)))
 
     def set_timeout(self, seconds: float | None) -> None:
         """End the sandbox this many seconds from now, even if something runs in it; None for never."""
@@ -244,7 +250,7 @@ class Sandbox:
 
     def metrics(self) -> Metrics:
         """What it uses now."""
-        said, limits, now = self._worker.request("metrics"), self._worker.limits, time.monotonic()
+        said, limits, now = self._worker.ask(protocol.GetMetrics()), self._worker.limits, time.monotonic()
         before, self._measured = self._measured, (now, float(said["cpu_seconds"]))
         spent = max(0.0, self._measured[1] - before[1])  # what has ended no longer counts
         return Metrics(
@@ -265,11 +271,11 @@ class Sandbox:
         Until :meth:`resume`, every method that runs code or touches files raises :class:`SandboxPaused`.
         """
         self._worker.paused = True  # nothing has to answer any more
-        self._worker.request("pause")
+        self._worker.ask(protocol.Pause())
 
     def resume(self) -> None:
         """Resume everything; without a pause, nothing happens."""
-        self._worker.request("resume")
+        self._worker.ask(protocol.Resume())
         self._worker.resumed_at, self._worker.paused = time.monotonic(), False
 
     def snapshot(self) -> bytes:
@@ -277,7 +283,9 @@ class Sandbox:
 
         Names, contents, permissions, times and links are kept. Processes, variables, contexts and pipes are not.
         """
-        return self.files._perform("pack", "the scratch folder", most=4 * self._worker.limits.disk_mb << 20)
+        return self.files._perform(
+            protocol.PackScratch(path="the scratch folder"), most=4 * self._worker.limits.disk_mb << 20
+        )
 
     def kill(self) -> None:
         """End the sandbox and everything in it; calling it again does nothing."""

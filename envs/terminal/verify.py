@@ -18,6 +18,7 @@ from rollenv.envs.terminal.guard import Guard, tells_runners
 from rollenv.envs.terminal.runners import read_runners
 from rollenv.envs.terminal.services import carried, listening, talk_to_servers
 from rollenv.sandbox import CommandResult, Image, Limits, Machine, NotFound, SandboxDied, SandboxError
+from rollenv.sandbox.inside.protocol import ReadFile
 from rollenv.sandbox.layers import temporary
 from rollenv.sandbox.machine import LIMITS, PATH
 from rollenv.sandbox.offline import FIRST_MODULES, NOTES, Offline, with_files
@@ -298,7 +299,7 @@ def _rewards(task: TaskFolder, step: Step, grader: Machine, done: CommandResult)
     for name in sorted(("reward.json", "reward.txt"), key=lambda name: not _mention(step.verifier, name)):
         path = f"{_LOGS}/{name}"
         try:
-            text = grader.files._perform("read", path, max_bytes=_MOST).decode("utf-8", "replace")
+            text = grader.files._perform(ReadFile(path=path, max_bytes=_MOST)).decode("utf-8", "replace")
         except NotFound:
             continue
         except SandboxError as error:
@@ -334,7 +335,7 @@ def _parsed(task: TaskFolder, path: str, text: str) -> dict[str, float]:
 
 def _note(grader: Machine, name: str) -> str:
     try:
-        return grader.files._perform("read", f"{NOTES}/{name}", max_bytes=_MOST).decode("utf-8", "replace")
+        return grader.files._perform(ReadFile(path=f"{NOTES}/{name}", max_bytes=_MOST)).decode("utf-8", "replace")
     except (NotFound, SandboxError):
         return ""
 
@@ -352,7 +353,7 @@ def _was_changed(grader: Machine, script: Path) -> bool:
         return False
     wanted = script.read_bytes()
     try:
-        return grader.files._perform("read", f"/tests/{script.name}", max_bytes=len(wanted)) != wanted
+        return grader.files._perform(ReadFile(path=f"/tests/{script.name}", max_bytes=len(wanted))) != wanted
     except NotFound:  # tests may tidy up
         return False
     except SandboxError:

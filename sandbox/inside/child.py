@@ -15,12 +15,10 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rollenv.sandbox.inside import accounts, files, report, terminal
 from rollenv.sandbox.inside.interpreter import run_program, runner, serve_cells
-
-Json = dict[str, Any]
+from rollenv.sandbox.inside.protocol import Command, FileOperation, OpenContext, Run, Start, Terminal, from_json
 
 #: The descriptors of a child besides its standard streams, out of the way of those that programs close or reuse.
 REQUESTS, REPORTS = 1000, 1001
@@ -70,35 +68,37 @@ def _open_streams(more: int) -> None:
 
 def begin(scratch: str) -> None:
     """Read the terms, take them on, and do what they say."""
-    terms = json.loads(report.read_message(REQUESTS) or b"null")
-    if terms is None:  # never needed
+    data = report.read_message(REQUESTS)
+    if not data:  # never needed
         os._exit(0)
+    request = from_json(json.loads(data))
     try:
         os.environ.clear()
-        os.environ.update(terms["env"])
+        os.environ.update(request.env)
         os.chdir(scratch)
-        if user := terms.get("user"):
-            accounts.become(user)
-        os.chdir(terms.get("cwd") or ".")
-        _limit(terms)
-        if terms["do"] == "command":
-            _execute(terms["command"])
-        elif terms["do"] == "file":
-            files.perform(terms)
+        if request.user:
+            accounts.become(request.user)
+        os.chdir(request.cwd or ".")
+        _limit(request)
+        if isinstance(request, Terminal):
+            terminal.run(request.command, request.size, *TERMINAL, REQUESTS)
+        elif isinstance(request, Command):
+            _execute(request.command)
+        elif isinstance(request, FileOperation):
+            files.perform(request)
             os._exit(0)
-        elif terms["do"] == "terminal":
-            terminal.run(terms["command"], terms["size"], *TERMINAL, REQUESTS)
-        elif terms["do"] == "cells":
-            cells = runner(terms.get("language"), REPORTS)
+        elif isinstance(request, OpenContext):
+            cells = runner(request.language, REPORTS)
     except (OSError, ValueError) as error:
         number = getattr(error, "errno", None) or 22
-        name = getattr(error, "filename", None) or terms.get("path")
+        name = getattr(error, "filename", None) or getattr(request, "path", None)
         message = f"{os.strerror(number)}: {name}" if isinstance(name, str) else getattr(error, "strerror", str(error))
         report.write_all(REPORTS, report.frame(report.FAILED, str(number), str(message)))
         os._exit(126)
     report.write_all(REPORTS, report.frame(report.READY))
-    if terms["do"] == "run":
-        run_program(terms.pop("code"), REPORTS)
+    if isinstance(request, Run):
+        code, request.code = request.code, ""
+        run_program(code, REPORTS)
     serve_cells(cells, REQUESTS, REPORTS)
 
 
@@ -111,12 +111,12 @@ def _execute(command: list[str]) -> None:
         raise FileNotFoundError(2, "no such program in the sandbox", command[0]) from None
 
 
-def _limit(terms: Json) -> None:
+def _limit(request: Start) -> None:
     limits = {
-        resource.RLIMIT_AS: terms.get("memory_bytes"),
-        resource.RLIMIT_FSIZE: terms.get("file_bytes"),
-        resource.RLIMIT_NPROC: terms.get("processes"),
-        resource.RLIMIT_NOFILE: terms.get("open_files"),
+        resource.RLIMIT_AS: request.memory_bytes,
+        resource.RLIMIT_FSIZE: request.file_bytes,
+        resource.RLIMIT_NPROC: request.processes,
+        resource.RLIMIT_NOFILE: request.open_files,
         resource.RLIMIT_SIGPENDING: 1024,
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_CORE: 0,

@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Callable
 
-from rollenv.sandbox.inside import kernel, linux, processes, room, seccomp, watch
+from rollenv.sandbox.inside import kernel, linux, processes, protocol, room, seccomp, watch
 
 #: Who ends code: a user whom it cannot signal.
 ENDER = 2
@@ -69,7 +69,7 @@ def main() -> None:
         idle_seconds=float(seconds),
     )
     ready = {"proc": True, "landlock": int(rules is not None), "loaded": loaded, "memory_group": oom is not None}
-    serving.send({"id": 0, "ready": {**ready, "scratch": SCRATCH}})
+    serving.send(0, protocol.Ready({**ready, "scratch": SCRATCH}))
     serving.serve()
 
 

@@ -7,6 +7,7 @@ import signal
 import time
 
 from rollenv.sandbox.inside.processes import Child, Job, Room
+from rollenv.sandbox.inside.protocol import Cell, Run
 from rollenv.sandbox.inside.watch import Watch
 
 #: Seconds between checks of running requests, and of background work.
@@ -121,7 +122,7 @@ class Enforcer:
             self._settle()
 
     def _timed_out(self, child: Child, job: Job, now: float) -> None:
-        if job.op == "cell" and not job.flags["timed_out"]:
+        if isinstance(job.request, Cell) and not job.flags["timed_out"]:
             job.deadline = now + GRACE  # a context keeps its state if it reacts to the interrupt
             child.room.signal(child, signal.SIGINT, False)
         else:
@@ -146,7 +147,7 @@ class Enforcer:
 
     def _stop(self, child: Child) -> None:
         """Kill a process and its session; a run's whole room."""
-        if child.job is not None and child.job.op == "run":
+        if child.job is not None and isinstance(child.job.request, Run):
             child.room.end()
         else:
             child.room.signal(child, signal.SIGKILL, True)

@@ -11,9 +11,10 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from typing import Any
 
-from rollenv.sandbox.inside import archive, notify, tunnel
+from rollenv.sandbox.inside import archive, notify, protocol, tunnel
 from rollenv.sandbox.inside.linux import open_without_magic
 from rollenv.sandbox.inside.report import write_all
 
@@ -21,31 +22,31 @@ Json = dict[str, Any]
 _PIECE = 1 << 20
 
 
-def perform(request: Json) -> None:
+def perform(request: protocol.FileOperation) -> None:
     """Do what the request says.
 
     Raises:
         OSError: if it fails; the number says why.
     """
-    _OPERATIONS[request["what"]](request)
+    _OPERATIONS[type(request)](request)
 
 
-def _read(request: Json) -> None:
-    fd = open_without_magic(request["path"], os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    _require_regular(fd, request["path"])
-    if os.fstat(fd).st_size > request["max_bytes"]:
-        raise OSError(errno.EFBIG, f"the file has more than {request['max_bytes']} bytes", request["path"])
+def _read(request: protocol.ReadFile) -> None:
+    fd = open_without_magic(request.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    _require_regular(fd, request.path)
+    if os.fstat(fd).st_size > request.max_bytes:
+        raise OSError(errno.EFBIG, f"the file has more than {request.max_bytes} bytes", request.path)
     while piece := os.read(fd, _PIECE):
         write_all(1, piece)
 
 
-def _write(request: Json) -> None:
-    _put(request["path"], None)
+def _write(request: protocol.WriteFile) -> None:
+    _put(request.path, None)
 
 
-def _write_many(request: Json) -> None:
+def _write_many(request: protocol.WriteFiles) -> None:
     """Several files, with their contents one after another."""
-    for path, size in request["parts"]:
+    for path, size in request.parts:
         _put(path, size)
 
 
@@ -85,15 +86,15 @@ def _device(path: str) -> int | None:
     return None
 
 
-def _list(request: Json) -> None:
-    base = request["path"]
+def _list(request: protocol.ListFolder) -> None:
+    base = request.path
     for name in sorted(os.listdir(base)):
         with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
             _describe(os.path.join(base, name))
 
 
-def _info(request: Json) -> None:
-    _describe(request["path"])
+def _info(request: protocol.DescribePath) -> None:
+    _describe(request.path)
 
 
 def _describe(path: str) -> None:
@@ -112,41 +113,41 @@ def _shown(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
-def _make_dir(request: Json) -> None:
-    os.makedirs(request["path"], exist_ok=True)
+def _make_dir(request: protocol.MakeFolder) -> None:
+    os.makedirs(request.path, exist_ok=True)
 
 
-def _remove(request: Json) -> None:
-    path = request["path"]
+def _remove(request: protocol.RemovePath) -> None:
+    path = request.path
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     else:
         os.remove(path)
 
 
-def _rename(request: Json) -> None:
-    os.rename(request["path"], request["to"])
+def _rename(request: protocol.RenamePath) -> None:
+    os.rename(request.path, request.to)
 
 
-def _exists(request: Json) -> None:
-    os.lstat(request["path"])
+def _exists(request: protocol.CheckPath) -> None:
+    os.lstat(request.path)
 
 
-_OPERATIONS = {
-    "read": _read,
-    "write": _write,
-    "write_many": _write_many,
-    "list": _list,
-    "info": _info,
-    "watch": notify.watch,
-    "pack": archive.pack,
-    "unpack": archive.unpack,
-    "pack_machine": archive.pack_machine,
-    "tar": archive.tar,
-    "untar": archive.untar,
-    "connect": tunnel.connect,
-    "make_dir": _make_dir,
-    "remove": _remove,
-    "rename": _rename,
-    "exists": _exists,
+_OPERATIONS: dict[type, Callable[[Any], None]] = {
+    protocol.ReadFile: _read,
+    protocol.WriteFile: _write,
+    protocol.WriteFiles: _write_many,
+    protocol.ListFolder: _list,
+    protocol.DescribePath: _info,
+    protocol.WatchFolder: notify.watch,
+    protocol.MakeFolder: _make_dir,
+    protocol.RemovePath: _remove,
+    protocol.RenamePath: _rename,
+    protocol.CheckPath: _exists,
+    protocol.PackScratch: archive.pack,
+    protocol.UnpackScratch: archive.unpack,
+    protocol.PackMachine: archive.pack_machine,
+    protocol.PackPath: archive.tar,
+    protocol.UnpackInto: archive.untar,
+    protocol.Connect: tunnel.connect,
 }

@@ -19,6 +19,7 @@ from typing import Any
 
 from rollenv.sandbox.inside import magics, report
 from rollenv.sandbox.inside.formats import SHORT, ShowFigures, bundle_of, formats
+from rollenv.sandbox.inside.protocol import Cell, from_json
 from rollenv.sandbox.inside.sessions import Session
 
 Json = dict[str, Any]
@@ -225,14 +226,14 @@ def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int)
     """Run cells as they come, and report on each with its number."""
     signal.signal(signal.SIGINT, _nothing)
     while line := report.read_message(requests):
-        request = json.loads(line)
+        cell: Cell = from_json(json.loads(line))
         try:
-            with _environment(request.get("env") or {}):
+            with _environment(cell.env):
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 if isinstance(interpreter, Session):
-                    interpreter.run(request["code"], request.get("env"))
+                    interpreter.run(cell.code, cell.env)
                 else:
-                    interpreter.run(request["code"])
+                    interpreter.run(cell.code)
         except KeyboardInterrupt:  # between the cell's end and its report
             if interpreter.reporting:
                 interpreter.interrupted()
@@ -242,7 +243,7 @@ def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int)
         if not interpreter.reporting:
             flush()
             os._exit(0)
-        report.write_all(reports, report.frame(report.DONE, str(request["number"])))
+        report.write_all(reports, report.frame(report.DONE, str(cell.number)))
     os._exit(0)
 
 

@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rollenv.sandbox.inside import kernel, linux, machine, processes, room, seccomp, watch
+from rollenv.sandbox.inside import kernel, linux, machine, processes, protocol, room, seccomp, watch
 
 #: The users inside: the kernel's (only if root started the jail) and the code's.
 KERNEL_USER, CODE_USER = 0, 1000
@@ -126,9 +126,8 @@ def _read_line(fd: int) -> bytes:
 
 def _refuse(channel: int, error: OSError) -> None:
     """Say what is missing, and end."""
-    data = json.dumps({"id": 0, "refused": str(error)}).encode()
     with contextlib.suppress(OSError):
-        os.write(channel, len(data).to_bytes(4, "big") + data)
+        os.write(channel, protocol.encode(0, protocol.Refused(str(error))))
     os._exit(1)
 
 
@@ -309,7 +308,8 @@ def _mount_scratch(settings: dict[str, Any]) -> None:
     linux.mount("scratch", SCRATCH, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
     for name in PLACES:
         os.mkdir(f"{SCRATCH}/{name}", 0o700)
-        os.chown(f"{SCRATCH}/{name}", CODE_USER, CODE_USER)
+        if "machine" not in settings:  # which may have no user but root
+            os.chown(f"{SCRATCH}/{name}", CODE_USER, CODE_USER)
     for path in settings["read_only"]:
         if (place := _place(path)) and os.path.isdir(ASIDE + path):
             target = f"{SCRATCH}/{place}/{path.removeprefix('/' + PLACES[place] + '/')}"
@@ -379,7 +379,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     serving.only_room = "machine" in settings
     ready = {"proc": proc, "landlock": linux.landlock_version(), "loaded": loaded, "memory_group": oom is not None}
     ready |= {"own_users": privileged, "own_files": settings["own_files"]}
-    serving.send({"id": 0, "ready": {**ready, "scratch": f"{SCRATCH}/home"}})
+    serving.send(0, protocol.Ready({**ready, "scratch": f"{SCRATCH}/home"}))
     serving.serve()
 
 

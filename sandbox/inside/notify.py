@@ -9,9 +9,9 @@ import os
 import struct
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 from rollenv.sandbox.inside.linux import check, libc
+from rollenv.sandbox.inside.protocol import WatchFolder
 from rollenv.sandbox.inside.report import write_all
 
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE, _SELF = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200, 0xC00
@@ -29,14 +29,14 @@ _ALL = sum(_KINDS) | _SELF | _ONLY_FOLDER
 _MAX_FOLDERS = 2000
 
 
-def watch(request: dict[str, Any]) -> None:
+def watch(request: WatchFolder) -> None:
     """Watch a folder, and what is below it if the request says so. Returns when the folder is gone.
 
     Raises:
         OSError: if it is not a folder.
     """
     fd = check(libc.inotify_init1(os.O_CLOEXEC), "inotify_init1")
-    watching = _Watching(fd, request["path"], bool(request.get("recursive")))
+    watching = _Watching(fd, request.path, request.recursive)
     watching.add("", _ALL)
     write_all(1, b'{"type": "ready", "name": ""}\n')
     while watching.folders:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from rollenv.sandbox.inside.protocol import Cell, Resize, Start, encode
 from rollenv.sandbox.inside.report import Report
 
 Json = dict[str, Any]
@@ -76,18 +77,14 @@ class Feed:
 class Job:
     """A request that a process is serving."""
 
-    def __init__(self, request: Json):
-        self.id, self.op = request["id"], request["op"]
-        self.stream, self.again = bool(request.get("stream")), bool(request.get("again"))
-        self.window = int(request.get("window") or 0)  # bytes that may be on their way; 0 for any number
-        self.flying = 0
-        self.quiet = bool(request.get("quiet"))  # whether it counts as nothing to do
-        self.showing = bool(request.get("show"))  # whether results are wanted as they come
-        self.shown = 0
-        self.limit = int(request.get("output_bytes", 4 << 20))
+    def __init__(self, number: int, request: Start | Cell):
+        self.number, self.request = number, request
+        self.window = request.window if isinstance(request, Start) else 0
+        self.quiet = isinstance(request, Start) and request.quiet
+        self.unacknowledged = 0  # bytes of output
+        self.shown = 0  # results that were sent
         self.started = time.monotonic()
-        timeout = float(request.get("timeout") or 0)
-        self.deadline = self.started + timeout if timeout else float("inf")
+        self.deadline = self.started + request.timeout if request.timeout else float("inf")
         self.held = {"stdout": bytearray(), "stderr": bytearray()}  # not sent yet
         self.seen = {"stdout": 0, "stderr": 0}
         self.flags = {"timed_out": False, "truncated": False, "out_of_memory": False}
@@ -111,10 +108,9 @@ class Child:
         self.asked: list[int] = []  # requests that wait for its number
         self.status: int | None = None
 
-    def tell(self, message: Json) -> None:
-        """Send terms, or a cell."""
-        data = json.dumps(message).encode()
-        self.requests.put(len(data).to_bytes(4, "big") + data)
+    def tell(self, number: int, message: Start | Cell | Resize) -> None:
+        """Send what it shall do."""
+        self.requests.put(encode(number, message))
 
 
 class Room:

@@ -10,6 +10,8 @@ import os
 import re
 from typing import Any
 
+from rollenv.sandbox.inside.protocol import Failed
+
 Json = dict[str, Any]
 
 #: The process has its terms and begins; or it could not (number of the error, message).
@@ -55,7 +57,7 @@ class Report:
         self.results: list[Json] = []
         self.whole = 0  # so many of them
         self.error: Json | None = None
-        self.failed: Json | None = None
+        self.failed: Failed | None = None
         self.ready = False
         self.done: int | None = None
         self._bytes = self._frames = 0
@@ -95,7 +97,7 @@ class Report:
             self.ready = True
         elif kind == FAILED:
             number, _, message = text.partition("\0")
-            self.failed = {"errno": _number(number[:6]), "message": message[:1000]}
+            self.failed = Failed(_number(number[:6]), message[:1000])
         elif kind == RESULT:
             self.results.append({"is_main_result": text == "main"})
         elif kind == FIELD and self.results:

@@ -16,6 +16,7 @@ import termios
 from typing import Any
 
 from rollenv.sandbox.inside import linux, report
+from rollenv.sandbox.inside.protocol import from_json
 
 _PR_SET_PDEATHSIG = 1
 _TIOCSPTLCK, _TIOCGPTPEER = 0x40045431, 0x5441
@@ -105,5 +106,5 @@ def _relay(ours: int, requests: int) -> None:
 def _obey(ours: int, requests: int) -> bool:
     line: Any = report.read_message(requests)
     with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
-        resize(ours, json.loads(line)["size"])
+        resize(ours, from_json(json.loads(line)).size)
     return bool(line)

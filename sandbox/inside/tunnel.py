@@ -7,17 +7,18 @@ import select
 import socket
 from typing import Any
 
+from rollenv.sandbox.inside.protocol import Connect
 from rollenv.sandbox.inside.report import write_all
 
 
-def connect(request: dict[str, Any]) -> None:
+def connect(request: Connect) -> None:
     """Carry bytes until the server ends the connection.
 
     Raises:
         OSError: if nothing listens on the port.
     """
     with socket.socket() as server:
-        server.connect(("127.0.0.1", request["port"]))  # nothing that has to be imported, which a machine cannot
+        server.connect(("127.0.0.1", request.port))  # nothing that has to be imported, which a machine cannot
         sources: list[Any] = [0, server]
         while server in sources:
             for source in select.select(sources, [], [])[0]:

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from rollenv.sandbox import Limits, Pool, wire
-from rollenv.sandbox.inside import report
+from rollenv.sandbox import Limits, Pool, results
+from rollenv.sandbox.inside import protocol, report
 from rollenv.sandbox.inside.child import REPORTS, REQUESTS
 
 #: Of the sandbox that the tests of this file share.
@@ -133,34 +133,37 @@ def test_every_way_to_end_is_told(code):
 
 
 @pytest.mark.parametrize(
-    "done",
+    "message",
     [
-        None,
-        [],
-        {"failed": "x"},
-        {"failed": {"errno": "x", "message": ""}},
-        {"results": None},
-        {"results": [1]},
-        {"results": [{"text": 5}]},
-        {"results": [], "error": "x"},
-        {"results": [], "error": None, "exit_code": "y"},
-        {"results": [], "error": None, "exit_code": None, "signal": -1},
+        {},
+        {"type": "Unknown"},
+        {"type": "Failed", "errno": "x", "message": ""},
+        {"type": "Finished", "unknown": 1},
+        {"type": "Finished", "results": None},
+        {"type": "Finished", "results": [1]},
+        {"type": "Finished", "results": [{"text": 5}]},
+        {"type": "Finished", "error": "x"},
+        {"type": "Finished", "exit_code": "y"},
+        {"type": "Finished", "signal": -1},
+        {"type": "Output", "stream": "stdin"},
+        {"type": "Shown", "result": {"text": None}},
+        {"type": "Value", "value": []},
     ],
 )
-def test_the_host_takes_only_what_is_in_order(done):
-    with pytest.raises((wire.ProtocolError, KeyError)):
-        wire.checked_done(done)
+def test_malformed_message_is_refused(message):
+    with pytest.raises(protocol.ProtocolError):
+        protocol.from_json(message)
 
 
 def test_documents_are_read_within_bounds():
-    assert wire.parsed_json('{"a": [1, "]["]}') == {"a": [1, "]["]}
+    assert results.parsed_json('{"a": [1, "]["]}') == {"a": [1, "]["]}
     for text in (
         "[" * 100_000,
         "[" + "[]," * 300_000 + "1]",
         "x",
-        '"' + "a" * wire.MAX_JSON + '"',
+        '"' + "a" * results.MAX_JSON + '"',
         "1" * 5000,
         '"' + '\\"' * 2_000_000,
     ):
-        assert wire.parsed_json(text) is None
-    assert wire.parsed_json(json.dumps([[1] * 10] * 100)) == [[1] * 10] * 100
+        assert results.parsed_json(text) is None
+    assert results.parsed_json(json.dumps([[1] * 10] * 100)) == [[1] * 10] * 100
