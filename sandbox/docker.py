@@ -175,7 +175,7 @@ def _user(client: Any) -> tuple[int, bool]:
 
 
 def _program() -> str:
-    """What runs in the container, as one text: it needs no file there, and an argument has 128 KiB at most."""
+    """Return the program of the container as one text: it needs no file there, and an argument has 128 KiB at most."""
     sources = {
         f"rollenv.sandbox.inside.{path.stem}": path.read_text(encoding="utf-8")
         for path in _INSIDE.glob("*.py")

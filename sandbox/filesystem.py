@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Generator, Iterable, Mapping
-from dataclasses import replace
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from rollenv.sandbox.errors import NotFound, SandboxFileError
+from rollenv.sandbox.errors import NotFound, SandboxError, SandboxFileError
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.streams import Stream
 from rollenv.sandbox.types import Entry
-from rollenv.sandbox.watching import OnEvent, WatchHandle
 from rollenv.sandbox.worker import PIECE
 
 if TYPE_CHECKING:
@@ -21,8 +22,87 @@ if TYPE_CHECKING:
 _Operation = TypeVar("_Operation", bound=protocol.FileOperation)
 #: Seconds for an operation on files: inside, and until the sandbox counts as failed.
 _SECONDS, _GRACE = 120.0, 30.0
+#: Events that wait to be fetched, at most; older ones are forgotten.
+MAX_EVENTS = 10_000
+_MAX_LINE = 1 << 16
+_KINDS = ("create", "write", "remove", "rename", "chmod", "overflow")
 #: Bytes that a listing, and all events of a watch, have at most.
-_MAX_LISTING, _MAX_EVENTS = 64 << 20, 1 << 30
+_MAX_LISTING, _MAX_EVENT_BYTES = 64 << 20, 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class FileEvent:
+    """Something that happened to a file or folder."""
+
+    type: str
+    """``create``, ``write``, ``remove``, ``rename`` (away; the new name is created), ``chmod``, or ``overflow``: more
+    happened than could be reported."""
+    name: str
+    """Relative to the folder that is watched."""
+
+
+OnEvent = Callable[[FileEvent], None]
+
+
+class WatchHandle:
+    """Watches a folder until it is stopped, the folder goes, or the sandbox ends."""
+
+    def __init__(self, stream: Stream, on_event: OnEvent | None):
+        self._stream, self._on_event = stream, on_event
+        self._events: deque[FileEvent] = deque(maxlen=MAX_EVENTS)
+        self._begun = threading.Event()
+        self._failure: SandboxError | None = None
+        self._thread = threading.Thread(target=self._read, name="sandbox-watch", daemon=True)
+        self._thread.start()
+        self._begun.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def running(self) -> bool:
+        """Return whether it still watches."""
+        return self._thread.is_alive()
+
+    def events(self) -> list[FileEvent]:
+        """Return the events since the last call."""
+        taken = []
+        while self._events:
+            taken.append(self._events.popleft())
+        return taken
+
+    def stop(self) -> None:
+        """End it; calling it again does nothing."""
+        self._stream.close()
+
+    def _read(self) -> None:
+        rest = b""
+        try:
+            for name, data in self._stream.pieces():
+                if name == "stdout":
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines:
+                        self._take(line)
+                    if len(rest) > _MAX_LINE:
+                        break
+        except SandboxError as error:
+            self._failure = error
+        finally:
+            self._begun.set()
+            self._stream.close()
+
+    def _take(self, line: bytes) -> None:
+        try:
+            said = json.loads(line)
+            kind, name = said["type"], said["name"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return  # code can write to what code's user runs
+        if kind == "ready":
+            self._begun.set()
+        elif kind in _KINDS and isinstance(name, str):
+            event = FileEvent(kind, name)
+            self._events.append(event)
+            if self._on_event:
+                self._on_event(event)
 
 
 class Files:
@@ -114,12 +194,12 @@ class Files:
         self._perform(request, b"".join(whole.values()))
 
     def list(self, path: str = ".") -> list[Entry]:
-        """What is in a folder, by name."""
+        """List a folder, by name."""
         base = path.rstrip("/")
         return [_entry(line, base) for line in self._perform(protocol.ListFolder(path=path)).splitlines()]
 
     def info(self, path: str) -> Entry:
-        """What is known of a file, folder or link; a link is not followed.
+        """Describe a file, folder or link; a link is not followed.
 
         Raises:
             NotFound: if there is nothing.
@@ -138,10 +218,10 @@ class Files:
             NotFound, NotADirectory: if it is not a folder.
         """
         request = protocol.WatchFolder(path=path, recursive=recursive, quiet=True)
-        return WatchHandle(Stream(self._sandbox._worker, self._limited(request, _MAX_EVENTS, seconds=0)), on_event)
+        return WatchHandle(Stream(self._sandbox._worker, self._limited(request, _MAX_EVENT_BYTES, seconds=0)), on_event)
 
     def exists(self, path: str) -> bool:
-        """Whether the path exists."""
+        """Return whether the path exists."""
         try:
             self._perform(protocol.CheckPath(path=path))
         except (NotFound, NotADirectoryError):
@@ -162,7 +242,7 @@ class Files:
 
 
 def _require_done(done: protocol.Finished, request: protocol.FileOperation) -> None:
-    """What was stopped on its way has not happened, or not all of it."""
+    """Raise an error if the operation was stopped before its end."""
     why = next((name for name in ("out_of_memory", "timed_out", "truncated") if getattr(done, name)), None)
     if why or done.signal or done.exit_code:
         why = why.replace("_", " ") if why else "it was ended"

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rollenv.sandbox.cgroups import ControlGroups
 from rollenv.sandbox.errors import IsolationError, SandboxError
-from rollenv.sandbox.groups import Groups
 from rollenv.sandbox.network import AllowList, Gateway, Tunnel
 from rollenv.sandbox.types import Limits
 from rollenv.sandbox.worker import Worker
@@ -38,7 +38,7 @@ jail.main(int(sys.argv[1]))
 class JailChannel:
     """A socket to the kernel in a jail, which ends when the socket does."""
 
-    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, groups: Groups):
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, groups: ControlGroups):
         self.process, self.connection, self.groups = process, connection, groups
         self._ways_out: list[Gateway | Tunnel] = []
         self._early = b""
@@ -106,7 +106,7 @@ def start(
     """
     if sys.platform != "linux":
         raise IsolationError("the local sandbox needs Linux; use backend='docker' on this machine")
-    groups = Groups(limits)
+    groups = ControlGroups(limits)
     ours, theirs = socket.socketpair()
     with contextlib.ExitStack() as descriptors:
         joining = [descriptors.enter_context(os.fdopen(fd, "wb", 0)).fileno() for fd in groups.joining()]
@@ -171,7 +171,7 @@ def _settings(limits: Limits, packages: Sequence[str]) -> dict[str, Any]:
 
 
 def _advice() -> str:
-    """What to change on this machine so that a jail can be made."""
+    """Return what to change on this machine so that a jail can be made."""
     switches = {
         "/proc/sys/kernel/unprivileged_userns_clone": ("0", "sysctl kernel.unprivileged_userns_clone=1"),
         "/proc/sys/user/max_user_namespaces": ("0", "sysctl user.max_user_namespaces=10000"),

@@ -253,7 +253,7 @@ class Machine(Sandbox):
 
 @functools.cache
 def why_not() -> str | None:
-    """Why no machine can be started here, and what to do; None if one can. It is tried once in a process."""
+    """Return why no machine can be started here and what to do; None if one can. It is tried once in a process."""
     try:
         Machine.create(limits=Limits(memory_mb=256, disk_mb=16)).kill()
     except (SandboxError, OSError) as error:
@@ -299,7 +299,7 @@ def _harmless(archive: tarfile.TarFile, most: int) -> Iterator[Entry]:
 
 
 def _stays_inside(member: tarfile.TarInfo) -> bool:
-    """Whether a link leads nowhere else: up no further than it lies deep, and then only down."""
+    """Return whether a link leads nowhere else: up no further than it lies deep, and then only down."""
     up = member.linkname.split("/")
     while up and up[0] == "..":
         up = up[1:]

@@ -10,9 +10,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from rollenv.core import UsageError
+from rollenv.sandbox.connections import ConnectionServer
 from rollenv.sandbox.errors import SandboxError
 from rollenv.sandbox.inside import protocol
-from rollenv.sandbox.listening import Listening
 from rollenv.sandbox.streams import Stream
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MAX_CONNECTIONS = 16
 
 
-class Forward(Listening):
+class Forward(ConnectionServer):
     """A port of this machine's loopback that leads to a port in the sandbox. Everybody on this machine can use it."""
 
     def __init__(self, sandbox: Sandbox, port: int):

@@ -184,7 +184,7 @@ time.sleep(20)
 
 
 def _counts_memory(worker: Worker) -> bool:
-    """Whether the kernel sees memory of three kinds, each in a place where it is easily missed."""
+    """Return whether the kernel sees memory of three kinds, each in a place where it is easily missed."""
     seen: list[int] = []
 
     def on_bytes(*_: object) -> None:
@@ -197,7 +197,7 @@ def _counts_memory(worker: Worker) -> bool:
 
 
 def _contexts_apart(worker: Worker) -> bool:
-    """Whether one context may open the memory of another; a descriptor would be enough."""
+    """Return whether one context may open the memory of another; a descriptor would be enough."""
     output = Output()
     limits = worker.limits_of(10) | {"timeout": 0}
     for key, code in {

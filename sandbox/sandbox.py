@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import signal
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -18,7 +19,6 @@ from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxFileError
 from rollenv.sandbox.filesystem import Files
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.protocol import Finished
-from rollenv.sandbox.lifetime import Lifetime
 from rollenv.sandbox.ports import Ports
 from rollenv.sandbox.results import OnError, OnResult, OnText, Output, died, execution, no_process
 from rollenv.sandbox.terminals import Terminals
@@ -46,7 +46,9 @@ class Sandbox:
         self._contexts = Contexts(worker, self._env)
         self._killed = False
         self._shell: Sequence[str] = ("/bin/sh", "-c")
-        self._lifetime = Lifetime(self.kill)
+        self._timer: threading.Timer | None = None
+        self._timer_lock = threading.Lock()
+        self._expires_at: float | None = None
         self._measured = (time.monotonic(), 0.0)
 
     @classmethod
@@ -98,7 +100,7 @@ class Sandbox:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Return whether it still runs."""
         return self._worker.alive
 
     def run_code(
@@ -199,7 +201,7 @@ class Sandbox:
         return seconds
 
     def _place(self, cwd: str | None, user: str | None) -> Json:
-        """Where a program starts, and as whom."""
+        """Return the working directory and user of a program."""
         if user is not None:
             raise UsageError("programs of a sandbox have one user; a Machine has more (Machine.create)")
         return {"cwd": cwd}
@@ -241,15 +243,26 @@ class Sandbox:
         """End the sandbox this many seconds from now, even if something runs in it; None for never."""
         if seconds is not None and not seconds > 0:
             raise UsageError(f"a sandbox's lifetime must be above 0 seconds, got {seconds!r}; kill() ends it now")
-        self._lifetime.set(seconds)
+        self._set_timer(seconds)
+
+    def _set_timer(self, seconds: float | None) -> None:
+        with self._timer_lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._expires_at = None
+            if seconds is not None:
+                self._expires_at = time.time() + seconds
+                self._timer = threading.Timer(seconds, self.kill)
+                self._timer.daemon = True
+                self._timer.start()
 
     @property
     def expires_at(self) -> float | None:
-        """When it will be ended, in seconds since 1970; None for never."""
-        return self._lifetime.ends_at
+        """The end of its lifetime in seconds since 1970; None for never."""
+        return self._expires_at
 
     def metrics(self) -> Metrics:
-        """What it uses now."""
+        """Return what it uses now."""
         said, limits, now = self._worker.ask(protocol.GetMetrics()), self._worker.limits, time.monotonic()
         before, self._measured = self._measured, (now, float(said["cpu_seconds"]))
         spent = max(0.0, self._measured[1] - before[1])  # what has ended no longer counts
@@ -290,7 +303,7 @@ class Sandbox:
     def kill(self) -> None:
         """End the sandbox and everything in it; calling it again does nothing."""
         self._killed = True
-        self._lifetime.set(None)
+        self._set_timer(None)
         self.ports.close()
         self._worker.close()
 

@@ -1,4 +1,4 @@
-"""What a fork does: it enters its namespaces, drops all privileges, reads its limits from its own pipe, and begins.
+"""The life of a fork: it enters its namespaces, drops all privileges, reads its limits from its own pipe, and begins.
 
 Its limits and its code come directly from the kernel. The process that it was forked from never sees them.
 """

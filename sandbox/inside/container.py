@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Callable
 
-from rollenv.sandbox.inside import kernel, linux, processes, protocol, room, seccomp, watch
+from rollenv.sandbox.inside import kernel, linux, monitor, namespace_init, processes, protocol, seccomp
 
 #: Who ends code: a user whom it cannot signal.
 ENDER = 2
@@ -54,18 +54,20 @@ def main() -> None:
             os.close(fd)
         linux.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         end_all = functools.partial(_end_all, int(user))
-        room.Room(theirs, _harden(rules, int(user)), SCRATCH, end_all, lambda: _clean(as_code)).serve()
+        namespace_init.NamespaceInit(
+            theirs, _harden(rules, int(user)), SCRATCH, end_all, lambda: _clean(as_code)
+        ).serve()
     theirs.close()
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     oom = next((os.open(path, os.O_RDONLY) for path in OOM if os.path.exists(path)), None)
-    watching = watch.Watch(proc, False, oom, int(limit), counts=False)
-    watching.own.add(pid)
+    monitoring = monitor.ResourceMonitor(proc, False, oom, int(limit), counts=False)
+    monitoring.own.add(pid)
     serving = kernel.Kernel(
         inward,
         outward,
-        new_room=None,
-        common=processes.Room(ours, 0, os.open("/box", os.O_RDONLY | os.O_DIRECTORY)),
-        watch=watching,
+        new_namespace=None,
+        common=processes.Namespace(ours, 0, os.open("/box", os.O_RDONLY | os.O_DIRECTORY)),
+        monitor=monitoring,
         idle_seconds=float(seconds),
     )
     ready = {"proc": True, "landlock": int(rules is not None), "loaded": loaded, "memory_group": oom is not None}

@@ -9,12 +9,14 @@ import contextlib
 import errno
 import json
 import os
+import select
 import shutil
+import socket
 import stat
 from collections.abc import Callable
 from typing import Any
 
-from rollenv.sandbox.inside import archive, notify, protocol, tunnel
+from rollenv.sandbox.inside import archive, inotify, protocol
 from rollenv.sandbox.inside.linux import open_without_magic
 from rollenv.sandbox.inside.report import write_all
 
@@ -133,13 +135,36 @@ def _exists(request: protocol.CheckPath) -> None:
     os.lstat(request.path)
 
 
+def _connect(request: protocol.Connect) -> None:
+    """Carry bytes until the server ends the connection.
+
+    Raises:
+        OSError: if nothing listens on the port.
+    """
+    with socket.socket() as server:
+        server.connect(("127.0.0.1", request.port))  # nothing that has to be imported, which a machine cannot
+        sources: list[Any] = [0, server]
+        while server in sources:
+            for source in select.select(sources, [], [])[0]:
+                if source is server:
+                    data = server.recv(1 << 16)
+                    if not data:
+                        return
+                    write_all(1, data)
+                elif data := os.read(0, 1 << 16):
+                    server.sendall(data)
+                else:
+                    sources.remove(0)
+                    server.shutdown(socket.SHUT_WR)
+
+
 _OPERATIONS: dict[type, Callable[[Any], None]] = {
     protocol.ReadFile: _read,
     protocol.WriteFile: _write,
     protocol.WriteFiles: _write_many,
     protocol.ListFolder: _list,
     protocol.DescribePath: _info,
-    protocol.WatchFolder: notify.watch,
+    protocol.WatchFolder: inotify.watch,
     protocol.MakeFolder: _make_dir,
     protocol.RemovePath: _remove,
     protocol.RenamePath: _rename,
@@ -149,5 +174,5 @@ _OPERATIONS: dict[type, Callable[[Any], None]] = {
     protocol.PackMachine: archive.pack_machine,
     protocol.PackPath: archive.tar,
     protocol.UnpackInto: archive.untar,
-    protocol.Connect: tunnel.connect,
+    protocol.Connect: _connect,
 }

@@ -85,7 +85,7 @@ class Interpreter:
 
     @property
     def reporting(self) -> bool:
-        """Whether this is the process that was asked, and not a fork of it that the code did not end."""
+        """Return whether this is the process that was asked, and not a fork of it that the code did not end."""
         return os.getpid() == self.pid
 
     def _cell(self, code: str) -> None:
@@ -218,7 +218,7 @@ def _describe(error: BaseException) -> tuple[str, str, str]:
 
 
 def runner(language: str | None, reports: int) -> Interpreter | Session:
-    """What runs cells of a language."""
+    """Return an object that runs cells of a language."""
     return Interpreter(reports, notebook=True) if language in (None, "python") else Session(reports, language)
 
 

@@ -2,7 +2,7 @@
 
 It is process 1 of its pid namespace: when it ends, everything in the sandbox ends. It needs only the standard library.
 :mod:`jail` and ``container`` put it where it works. It never forks what runs code, because it has seen code: that is
-done in :mod:`room`.
+done in :mod:`namespace`.
 
 Its messages are those of :mod:`protocol`. The channel's end is the sandbox's end.
 """
@@ -20,11 +20,11 @@ from collections.abc import Callable
 from typing import Any
 
 from rollenv.sandbox.inside import protocol
-from rollenv.sandbox.inside.enforce import Enforcer
-from rollenv.sandbox.inside.processes import Child, Job, Room
+from rollenv.sandbox.inside.limit_enforcer import LimitEnforcer
+from rollenv.sandbox.inside.monitor import ResourceMonitor
+from rollenv.sandbox.inside.processes import Child, Job, Namespace
 from rollenv.sandbox.inside.protocol import Failed, Value
 from rollenv.sandbox.inside.report import Violation, write_all
-from rollenv.sandbox.inside.watch import Watch
 
 #: Bytes of one message at most; what is larger ends the channel.
 MAX_MESSAGE = 64 << 20
@@ -36,15 +36,15 @@ _SHOWN = 100
 Json = dict[str, Any]
 
 
-class Kernel(Enforcer):
+class Kernel(LimitEnforcer):
     """Serves one channel until it ends.
 
     Args:
         inward: a file descriptor that requests come from.
         outward: the channel for answers; may be the same.
-        new_room: makes a room; None where there is only ``common``.
-        common: the one room of a container.
-        watch: looks at memory and time.
+        new_namespace: makes a namespace; None where there is only ``common``.
+        common: the one namespace of a container.
+        monitor: looks at memory and time.
         idle_seconds: processor time that what stays between requests may use.
     """
 
@@ -53,16 +53,16 @@ class Kernel(Enforcer):
         inward: int,
         outward: int,
         *,
-        new_room: Callable[[], Room] | None,
-        common: Room | None,
-        watch: Watch,
+        new_namespace: Callable[[], Namespace] | None,
+        common: Namespace | None,
+        monitor: ResourceMonitor,
         idle_seconds: float,
     ):
-        super().__init__(watch, idle_seconds)
+        super().__init__(monitor, idle_seconds)
         self.inward, self.outward = inward, outward
-        self.new_room, self.home = new_room, common
-        self.only_room = False  # whether nothing can take the place of the home room
-        self.spare: Room | None = None
+        self.new_namespace, self.shared = new_namespace, common
+        self.only_namespace = False  # whether nothing can take the place of the shared namespace
+        self.spare: Namespace | None = None
         self.named: dict[str, Child] = {}
         self.inbox = bytearray()
         self._handlers: dict[type, Callable[[int, Any], Any]] = {
@@ -92,8 +92,8 @@ class Kernel(Enforcer):
                     if now is not None and now.data is key.data:  # the number may belong to another process by now
                         key.data()
                 self._enforce()
-        for room in self.rooms:
-            room.end()
+        for namespace in self.namespaces:
+            namespace.end()
 
     # -- the channel -------------------------------------------------------------------------------------------------
 
@@ -157,9 +157,9 @@ class Kernel(Enforcer):
         if isinstance(request, protocol.Run):
             child = self._child_for_run()
         elif isinstance(request, protocol.PackMachine):
-            child = self._fork(self._the_home(), trusted=True)
+            child = self._fork(self._shared_namespace(), trusted=True)
         else:
-            child = self._fork(self._the_home(), terminal=isinstance(request, protocol.Terminal))
+            child = self._fork(self._shared_namespace(), terminal=isinstance(request, protocol.Terminal))
         if isinstance(request, protocol.Command):
             child.words = [str(word)[:_SHOWN] for word in request.command[:_SHOWN]]
         child.context = isinstance(request, protocol.OpenContext)
@@ -169,23 +169,23 @@ class Kernel(Enforcer):
         child.stdin.put(payload, close=request.last)
 
     def _child_for_run(self) -> Child:
-        """A process in a room that was never used before and will never be used again."""
-        if self.new_room is None:
-            room = self._the_home()
-            child, room.waiting = room.waiting or self._fork(room), None
+        """A process in a namespace that was never used before and will never be used again."""
+        if self.new_namespace is None:
+            namespace = self._shared_namespace()
+            child, namespace.waiting = namespace.waiting or self._fork(namespace), None
         else:
-            room, self.spare = self.spare or self._new_room(), None
-            child, room.waiting = room.waiting or self._fork(room, once=True), None
+            namespace, self.spare = self.spare or self._new_namespace(), None
+            child, namespace.waiting = namespace.waiting or self._fork(namespace, once=True), None
         return child
 
     def _prepare(self) -> None:
-        """A room, with a process that waits in it, for the next run."""
-        if self.new_room is None:
-            home = self._the_home()
+        """A namespace, with a process that waits in it, for the next run."""
+        if self.new_namespace is None:
+            home = self._shared_namespace()
             home.waiting = home.waiting or self._fork(home)
         elif self.spare is None:
             with contextlib.suppress(OSError):  # the next run says what is wrong
-                self.spare = self._new_room()
+                self.spare = self._new_namespace()
                 self.spare.waiting = self._fork(self.spare, once=True)
 
     def _cell(self, number: int, request: protocol.Cell) -> None:
@@ -193,7 +193,7 @@ class Kernel(Enforcer):
         if child.job is not None:
             raise BlockingIOError(errno.EBUSY, "the context is running other code", request.key)
         if child.report.unread or not child.context:
-            child.room.signal(child, signal.SIGKILL, True)
+            child.namespace.signal(child, signal.SIGKILL, True)
             raise ProcessLookupError(errno.ESRCH, "it is not running", request.key)
         child.report.clear()
         child.cells += 1
@@ -203,13 +203,13 @@ class Kernel(Enforcer):
     def _signal(self, number: int, request: protocol.Signal) -> Value:
         child, name = self._find(request.key), request.signal
         if name != signal.SIGINT or child.job is not None:
-            child.room.signal(child, name, name == signal.SIGKILL)
+            child.namespace.signal(child, name, name == signal.SIGKILL)
         if name == signal.SIGKILL:
             self.named.pop(request.key, None)
         return Value()
 
     def _write_input(self, number: int, request: protocol.WriteInput, payload: bytes) -> None:
-        """Answer when there is room for the next piece."""
+        """Answer when there is namespace for the next piece."""
 
         def then(taken: bool) -> None:
             self.send(number, Value() if taken else Failed(errno.EPIPE, "its standard input is closed"))
@@ -239,23 +239,23 @@ class Kernel(Enforcer):
         return None
 
     def _get_memory(self, number: int, request: protocol.GetMemory) -> Value:
-        return Value({"used": self.watch.used(self._scratches(), True)})
+        return Value({"used": self.monitor.used(self._scratches(), True)})
 
     def _get_metrics(self, number: int, request: protocol.GetMetrics) -> Value:
-        disk = os.fstatvfs(self.home.scratch) if self.home is not None and self.home.scratch is not None else None
+        disk = os.fstatvfs(self.shared.scratch) if self.shared is not None and self.shared.scratch is not None else None
         return Value(
             {
-                "cpu_seconds": self.watch.cpu_seconds(),
-                "memory_used": self.watch.used(self._scratches(), True),
+                "cpu_seconds": self.monitor.cpu_seconds(),
+                "memory_used": self.monitor.used(self._scratches(), True),
                 "disk_used": (disk.f_blocks - disk.f_bfree) * disk.f_frsize if disk else 0,
-                "processes": len(self.watch.pids()),
+                "processes": len(self.monitor.pids()),
             }
         )
 
     def _list_processes(self, number: int, request: protocol.ListProcesses) -> Value:
         """Contexts and commands, with their numbers inside."""
         now = time.monotonic()
-        found = [(key, child) for key, child in self.named.items() if child.pid and child.room is self.home]
+        found = [(key, child) for key, child in self.named.items() if child.pid and child.namespace is self.shared]
         return Value(
             {
                 "processes": [
@@ -269,7 +269,7 @@ class Kernel(Enforcer):
     def _pause(self, number: int, request: protocol.Pause) -> Value:
         if self._paused_at is None:
             self._paused_at = time.monotonic()
-            self._the_home().order(signal_all=int(signal.SIGSTOP))
+            self._shared_namespace().order(signal_all=int(signal.SIGSTOP))
         return Value()
 
     def _resume(self, number: int, request: protocol.Resume) -> Value:
@@ -277,39 +277,39 @@ class Kernel(Enforcer):
         return Value()
 
     def _end_all(self, number: int, request: protocol.EndAll) -> None:
-        self._the_home().order(end_all=number)
+        self._shared_namespace().order(end_all=number)
 
     def _scratches(self) -> list[int]:
-        return [room.scratch for room in self.rooms if room.scratch is not None]
+        return [namespace.scratch for namespace in self.namespaces if namespace.scratch is not None]
 
     def _find(self, key: str) -> Child:
         if key not in self.named:
             raise ProcessLookupError(errno.ESRCH, "it is not running", key)
         return self.named[key]
 
-    # -- rooms -------------------------------------------------------------------------------------------------------
+    # -- namespaces --------------------------------------------------------------------------------------------------
 
-    def _the_home(self) -> Room:
-        if self.home is None:
-            self.home = self._new_room()
-        return self.home
+    def _shared_namespace(self) -> Namespace:
+        if self.shared is None:
+            self.shared = self._new_namespace()
+        return self.shared
 
-    def _new_room(self) -> Room:
-        assert self.new_room is not None
-        room = self.new_room()
-        self.watch.own.add(room.pid)
-        self._join(room)
-        return room
+    def _new_namespace(self) -> Namespace:
+        assert self.new_namespace is not None
+        namespace = self.new_namespace()
+        self.monitor.own.add(namespace.pid)
+        self._join(namespace)
+        return namespace
 
-    def _join(self, room: Room) -> None:
-        self.rooms.append(room)
-        room.connection.setblocking(False)
-        self.selector.register(room.connection, selectors.EVENT_READ, lambda: self._on_room(room))
-        if room.pidfd is not None:
-            self.selector.register(room.pidfd, selectors.EVENT_READ, lambda: self._gone(room))
+    def _join(self, namespace: Namespace) -> None:
+        self.namespaces.append(namespace)
+        namespace.connection.setblocking(False)
+        self.selector.register(namespace.connection, selectors.EVENT_READ, lambda: self._on_namespace(namespace))
+        if namespace.pidfd is not None:
+            self.selector.register(namespace.pidfd, selectors.EVENT_READ, lambda: self._gone(namespace))
 
-    def _fork(self, room: Room, **how: bool) -> Child:
-        child = room.fork(self.selector, **how)
+    def _fork(self, namespace: Namespace, **how: bool) -> Child:
+        child = namespace.fork(self.selector, **how)
         self._listen(child)
         return child
 
@@ -318,23 +318,23 @@ class Kernel(Enforcer):
             if fd not in self.selector.get_map():
                 self.selector.register(fd, selectors.EVENT_READ, lambda fd=fd: self._on_output(child, fd))
 
-    def _on_room(self, room: Room) -> bool:
-        """What the first process of a room says; whether it said something."""
+    def _on_namespace(self, namespace: Namespace) -> bool:
+        """Handle a message of the first process of a namespace; return whether there was one."""
         try:
-            data = room.connection.recv(4096)
+            data = namespace.connection.recv(4096)
         except BlockingIOError:
             return False
         except OSError:
             data = b""
         if not data:
             with contextlib.suppress(KeyError, ValueError):
-                self.selector.unregister(room.connection)
-            if room.pidfd is None:
-                raise EOFError  # the only room is gone
+                self.selector.unregister(namespace.connection)
+            if namespace.pidfd is None:
+                raise EOFError  # the only namespace is gone
             return False
         said = json.loads(data)
         if "cleared" in said:
-            for child in list(room.children.values()):
+            for child in list(namespace.children.values()):
                 if child.status is not None:
                     self._finish(child)
             self._prepare()
@@ -342,7 +342,7 @@ class Kernel(Enforcer):
             self._ending = False
             if said["all_ended"]:
                 self.send(said["all_ended"], Value())
-        elif speaks := room.children.get(said["number"]):
+        elif speaks := namespace.children.get(said["number"]):
             self._heard(speaks, said)
         return True
 
@@ -359,34 +359,34 @@ class Kernel(Enforcer):
             child.asked.clear()
 
     def _ended(self, child: Child, status: int) -> None:
-        """A process has ended. A run is over when its whole room is."""
+        """A process has ended. A run is over when its whole namespace is."""
         child.status = status
         if child.job is None or not isinstance(child.job.request, protocol.Run):
             self._finish(child)
-        elif child.room.pidfd is None:
-            child.room.order(clear=True)
+        elif child.namespace.pidfd is None:
+            child.namespace.order(clear=True)
 
-    def _gone(self, room: Room) -> None:
-        """Nothing is left of a room."""
-        while self._on_room(room):
+    def _gone(self, namespace: Namespace) -> None:
+        """Nothing is left of a namespace."""
+        while self._on_namespace(namespace):
             pass
-        for fileobj in (room.connection, room.pidfd):
+        for fileobj in (namespace.connection, namespace.pidfd):
             with contextlib.suppress(KeyError, ValueError):
                 self.selector.unregister(fileobj)  # type: ignore[arg-type]
-        if self.only_room and room is self.home:
+        if self.only_namespace and namespace is self.shared:
             raise EOFError
-        self.rooms.remove(room)
-        self.watch.own.discard(room.pid)
-        self.home = None if self.home is room else self.home
-        self.spare = None if self.spare is room else self.spare
+        self.namespaces.remove(namespace)
+        self.monitor.own.discard(namespace.pid)
+        self.shared = None if self.shared is namespace else self.shared
+        self.spare = None if self.spare is namespace else self.spare
         again = any(
             child.job and isinstance(child.job.request, protocol.Run) and child.job.request.again
-            for child in room.children.values()
+            for child in namespace.children.values()
         )
-        for child in list(room.children.values()):
+        for child in list(namespace.children.values()):
             child.status = 9 if child.status is None else child.status
             self._finish(child)
-        room.close()
+        namespace.close()
         if again:
             self._prepare()
 
@@ -466,7 +466,7 @@ class Kernel(Enforcer):
             self.send(job.number, protocol.Output(name), data)
 
     def _drain(self, child: Child) -> None:
-        """What was written before the end; others may hold the pipes open and keep writing."""
+        """Read output that was written before the end; others may hold the pipes open and keep writing."""
         for fd in [fd for fd in child.fds if child.fds[fd] != "reports" or child.status is not None]:
             for _ in range(1 << 10):
                 if fd not in child.fds or not self._on_output(child, fd):
@@ -478,9 +478,9 @@ class Kernel(Enforcer):
         self._drain(child)
         for fd in list(child.fds):
             self._let_go(child, fd)
-        child.room.children.pop(child.number, None)
-        if child.room.waiting is child:
-            child.room.waiting = None
+        child.namespace.children.pop(child.number, None)
+        if child.namespace.waiting is child:
+            child.namespace.waiting = None
         if self.named.get(child.key) is child:
             del self.named[child.key]
         if child.job is not None and job is not None:
@@ -495,7 +495,7 @@ class Kernel(Enforcer):
         child.job = None
         report, status = child.report, child.status
         self._rested()
-        if self.watch.killed():
+        if self.monitor.killed():
             job.flags["out_of_memory"] = True
             self._out_of_memory()
         for name in job.held:

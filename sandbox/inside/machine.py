@@ -159,7 +159,7 @@ def _make_devices(settings: Json) -> None:
 
 
 def hardener(memfd: bool, affinity: bool) -> Callable[[], None]:
-    """What every fork does before anything foreign comes to it: root keeps :data:`CAPABILITIES`, and no others."""
+    """Return a function that leaves a fork, before it reads anything, :data:`CAPABILITIES` and no others."""
     program = seccomp.filter_program(memfd=memfd, affinity=affinity, machine=True)
 
     def harden() -> None:

@@ -1,4 +1,4 @@
-"""The kernel's side of what runs: rooms, the processes in them, and the requests that they serve."""
+"""The kernel's side of what runs: namespaces, the processes in them, and the requests that they serve."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Feed:
         os.set_blocking(fd, False)
 
     def put(self, data: bytes, close: bool = False, then: Callable[[bool], None] | None = None) -> None:
-        """Write; ``then`` is called once there is room for more: with whether it was taken."""
+        """Write; ``then`` is called once there is namespace for more: with whether it was taken."""
         if self.closed:
             if then:
                 then(False)
@@ -94,8 +94,8 @@ class Job:
 class Child:
     """A process that was asked for, and what is known of it."""
 
-    def __init__(self, room: Room, number: int, selector: selectors.BaseSelector, pipes: dict[str, int]):
-        self.room, self.number, self.key = room, number, ""
+    def __init__(self, namespace: Namespace, number: int, selector: selectors.BaseSelector, pipes: dict[str, int]):
+        self.namespace, self.number, self.key = namespace, number, ""
         self.stdin, self.requests = Feed(selector, pipes["stdin"]), Feed(selector, pipes["requests"])
         self.fds = {pipes[name]: name for name in ("stdout", "stderr", "reports")}
         self.report = Report()
@@ -113,11 +113,11 @@ class Child:
         self.requests.put(encode(number, message))
 
 
-class Room:
+class Namespace:
     """A place for processes.
 
     Args:
-        pid: of that process; 0 for the one room of a container.
+        pid: of that process; 0 for the one namespace of a container.
         scratch: a descriptor of its scratch folder, for looking at how full it is.
     """
 
@@ -147,7 +147,7 @@ class Room:
         return child
 
     def order(self, descriptors: list[int] | None = None, **message: Any) -> None:
-        """Tell the room's first process what to do; if it has ended, that is noticed elsewhere."""
+        """Tell the namespace's first process what to do; if it has ended, that is noticed elsewhere."""
         with contextlib.suppress(OSError):
             socket.send_fds(self.connection, [json.dumps(message).encode()], descriptors or [])
 
@@ -164,7 +164,7 @@ class Room:
             self.order(kill_all=True)
 
     def close(self) -> None:
-        """Release everything held for a room that has ended."""
+        """Release everything held for a namespace that has ended."""
         self.connection.close()
         for fd in (self.pidfd, self.scratch):
             if fd is not None:

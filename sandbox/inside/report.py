@@ -1,4 +1,4 @@
-"""What a process in a sandbox says of its work: frames on a pipe, one byte of kind and four of length before each.
+"""The report of a process in a sandbox on its work: frames on a pipe, one byte of kind and four of length before each.
 
 The process that writes them may be under the control of untrusted code, so a reader takes nothing for
 granted: it copies bytes, bounds sizes and counts, and never follows a structure.
@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.+/-]{1,100}")
 
 
 def is_name(name: str) -> bool:
-    """Whether a representation may be called that."""
+    """Return whether a representation may be called that."""
     return _NAME.fullmatch(name) is not None and name != "is_main_result"
 
 
@@ -64,7 +64,7 @@ class Report:
 
     @property
     def unread(self) -> bool:
-        """Whether the beginning of a frame is left over."""
+        """Return whether the beginning of a frame is left over."""
         return bool(self._buffer)
 
     def take(self, data: bytes) -> None:

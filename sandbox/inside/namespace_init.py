@@ -1,10 +1,10 @@
 """The processes that fork others: they hold limits and numbers, never code, input or output.
 
-A *room* is where code runs: a pid namespace with its own /proc, its own ipc and its own scratch folder. Its first
-process (:class:`Room`) forks what the kernel asks for and collects what has ended; when it ends, nothing of the room is
-left. The *nursery* (:func:`nursery`) forks rooms. It was itself forked before the first request came.
+Code runs in a *namespace*: a pid namespace with its own /proc, its own ipc and its own scratch folder. Its first
+process (:class:`NamespaceInit`) forks processes for the kernel and collects those that ended; when it ends, the whole
+namespace ends. The :func:`zygote` forks namespaces; it was itself forked before the first request came.
 
-In a container, which may have no namespaces of its own, there is one room for all, and it is cleared instead.
+A container may have no namespaces of its own. There all processes share one, and it is cleared instead of ended.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ Json = dict[str, Any]
 _ENDING = 2.0
 
 
-class Built(NamedTuple):
-    """A room that is ready for its first process."""
+class Prepared(NamedTuple):
+    """A namespace that is ready for its first process."""
 
     harden: Callable[[], None]
     scratch: str
     written: int
     """A descriptor of the folder that holds all that is written."""
     machine: bool = False
-    """Whether what a command leaves in the background lives on, and the folder can be packed from here."""
+    """True for a machine: background processes of commands live on, and the folder can be packed from here."""
 
 
-def nursery(
+def zygote(
     connection: socket.socket,
     own: int,
-    build: Callable[[], Built],
+    build: Callable[[], Prepared],
     part: Callable[[], None] | None = None,
 ) -> None:
-    """Fork a room for every socket that comes.
+    """Fork a namespace for every socket that comes.
 
     Args:
         own: a descriptor of this process's pid namespace.
-        build: finishes a room from inside.
-        part: called in a room for a single run, to separate it from what the others share.
+        build: finishes a namespace from inside.
+        part: called in the namespace of a single run, to separate it from what the others share.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.collect()
@@ -78,33 +78,33 @@ def nursery(
 
 def _live(
     connection: socket.socket,
-    build: Callable[[], Built],
+    build: Callable[[], Prepared],
     part: Callable[[], None] | None,
 ) -> None:
     try:
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWIPC)
         built = build()
-        room = Room(
+        namespace = NamespaceInit(
             connection, built.harden, built.scratch, part=part, machine=built.written if built.machine else None
         )
         socket.send_fds(connection, [b'{"ready": 1}'], [built.written])
         if not built.machine:
             os.close(built.written)
-        room.serve()
+        namespace.serve()
     except OSError as error:
         connection.send(json.dumps({"error": str(error)}).encode())
     finally:
         os._exit(0)
 
 
-class Room:
-    """The first process of a room.
+class NamespaceInit:
+    """The first process of a namespace.
 
     Args:
         harden: called in every fork before anything foreign comes to it.
         kill_all: signals every process that runs code; by default all that this one can see.
-        wipe: empties the folders that can be written, in a room that is used again.
-        part: called before the fork of a room's only run.
+        wipe: empties the folders that can be written, in a namespace that is used again.
+        part: called before the fork of a namespace's only run.
         machine: a descriptor of all that is written in a machine.
     """
 
@@ -238,6 +238,6 @@ def _end_session(leader: int, number: int) -> None:
 
 
 def _kill_all(number: int) -> None:
-    """Everything in the namespace but its first process. A fork cannot escape: it fails once the signal is pending."""
+    """Everything in it but its first process. A fork cannot escape: it fails once the signal is pending."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, number)

@@ -30,7 +30,7 @@ _MAX_FOLDERS = 2000
 
 
 def watch(request: WatchFolder) -> None:
-    """Watch a folder, and what is below it if the request says so. Returns when the folder is gone.
+    """ResourceMonitor a folder, and what is below it if the request says so. Returns when the folder is gone.
 
     Raises:
         OSError: if it is not a folder.
