@@ -11,11 +11,10 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from rollenv.sandbox.commands import CommandHandle
-from rollenv.sandbox.contexts import default_name
 from rollenv.sandbox.errors import SandboxDied
 from rollenv.sandbox.filesystem import WatchHandle
 from rollenv.sandbox.ports import Forward
-from rollenv.sandbox.sandbox import Sandbox
+from rollenv.sandbox.sandbox import Sandbox, default_name
 from rollenv.sandbox.terminals import Terminal
 from rollenv.sandbox.types import CommandResult, Execution
 

@@ -20,9 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 from rollenv.sandbox.inside import protocol
-from rollenv.sandbox.inside.limit_enforcer import LimitEnforcer
 from rollenv.sandbox.inside.monitor import ResourceMonitor
-from rollenv.sandbox.inside.processes import Child, Job, Namespace
+from rollenv.sandbox.inside.processes import Child, Job, LimitEnforcer, Namespace
 from rollenv.sandbox.inside.protocol import Failed, Value
 from rollenv.sandbox.inside.report import Violation, write_all
 
