@@ -120,6 +120,7 @@ class Kernel(LimitEnforcer):
 
     def _dispatch(self, number: int, request: Any, payload: bytes) -> None:
         starting = isinstance(request, (protocol.Start, protocol.Cell))
+        starting &= not isinstance(request, protocol.PackMachine)  # which needs nothing that is paused
         if starting:
             self._starts(time.monotonic())
         answer: Any

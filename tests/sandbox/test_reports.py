@@ -21,8 +21,8 @@ LIMITS = Limits(seconds=2, memory_mb=256)
 NUMBER = """
 import os, sys
 frame = sys._getframe()
-while "request" not in frame.f_locals: frame = frame.f_back
-number = str(frame.f_locals["request"]["number"]).encode()
+while not hasattr(frame.f_locals.get("cell"), "number"): frame = frame.f_back
+number = str(frame.f_locals["cell"].number).encode()
 end = b"D" + len(number).to_bytes(4, "big") + number
 """
 
