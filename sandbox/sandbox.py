@@ -367,18 +367,18 @@ class Sandbox:
 
     def metrics(self) -> Metrics:
         """Return what it uses now."""
-        said, limits, now = self._worker.ask(protocol.GetMetrics()), self._worker.limits, time.monotonic()
-        before, self._measured = self._measured, (now, float(said["cpu_seconds"]))
+        used, limits, now = self._worker.ask(protocol.GetMetrics()), self._worker.limits, time.monotonic()
+        before, self._measured = self._measured, (now, float(used["cpu_seconds"]))
         spent = max(0.0, self._measured[1] - before[1])  # what has ended no longer counts
         return Metrics(
             cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             cpu_seconds=self._measured[1],
             cpu_percent=100 * spent / max(now - before[0], 1e-6),
-            memory_used=int(said["memory_used"]),
+            memory_used=int(used["memory_used"]),
             memory_total=limits.memory_mb << 20,
-            disk_used=int(said["disk_used"]),
+            disk_used=int(used["disk_used"]),
             disk_total=limits.disk_mb << 20,
-            processes=int(said["processes"]),
+            processes=int(used["processes"]),
             timestamp=time.time(),
         )
 

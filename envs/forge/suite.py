@@ -30,7 +30,7 @@ _TREE, _RUN, _SITE, _TOOLS = "tree", "run", "site", "tools"
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of the tests gave.
+    """The outcome of a run of the tests.
 
     Args:
         outcomes: node id to one of :data:`~rollenv.envs.forge.inside.grade.OUTCOMES` and the message of a failure.

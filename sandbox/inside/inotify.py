@@ -36,12 +36,12 @@ def watch(request: WatchFolder) -> None:
         OSError: if it is not a folder.
     """
     fd = check(libc.inotify_init1(os.O_CLOEXEC), "inotify_init1")
-    watching = _Watching(fd, request.path, request.recursive)
+    watching = _Watcher(fd, request.path, request.recursive)
     watching.add("", _ALL)
     write_all(1, b'{"type": "ready", "name": ""}\n')
     while watching.folders:
         for number, mask, name in _events(os.read(fd, 1 << 16)):
-            watching.tell(number, mask, name)
+            watching.handle(number, mask, name)
 
 
 def _events(data: bytes) -> Iterator[tuple[int, int, str]]:
@@ -51,7 +51,7 @@ def _events(data: bytes) -> Iterator[tuple[int, int, str]]:
         data = data[16 + size :]
 
 
-class _Watching:
+class _Watcher:
     def __init__(self, fd: int, path: str, recursive: bool):
         self.fd, self.path, self.recursive = fd, path, recursive
         self.folders: dict[int, str] = {}  # by number, relative to the path
@@ -69,9 +69,9 @@ class _Watching:
                     if entry.is_dir(follow_symlinks=False):
                         self.add(os.path.join(folder, entry.name), _ALL | _NO_LINK)
 
-    def tell(self, number: int, mask: int, name: str) -> None:
+    def handle(self, number: int, mask: int, name: str) -> None:
         if mask & _OVERFLOW:
-            self._say("overflow", "")
+            self._report("overflow", "")
         if mask & _IGNORED:
             self.folders.pop(number, None)
         if number not in self.folders or not name:
@@ -81,10 +81,10 @@ class _Watching:
             self.add(path, _ALL | _NO_LINK)
         for bit, kind in _KINDS.items():
             if mask & bit:
-                self._say(kind, path)
+                self._report(kind, path)
 
     @staticmethod
-    def _say(kind: str, name: str) -> None:
+    def _report(kind: str, name: str) -> None:
         name = os.fsencode(name).decode("utf-8", "backslashreplace")
         try:
             write_all(1, json.dumps({"type": kind, "name": name}).encode() + b"\n")

@@ -411,18 +411,18 @@ def _asker(connection: socket.socket) -> Callable[[], processes.Namespace]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(connection, [b"namespace"], [theirs.fileno()])
-        if not (said := connection.recv(4096)):
+        if not (reply := connection.recv(4096)):
             raise EOFError("the process that creates namespaces has ended, and the sandbox with it")
-        answer = json.loads(said)
+        answer = json.loads(reply)
         if "error" in answer:
             ours.close()
             raise OSError(errno.EAGAIN, answer["error"])
         try:
-            said, descriptors, _, _ = socket.recv_fds(ours, 4096, 1)
+            reply, descriptors, _, _ = socket.recv_fds(ours, 4096, 1)
         except OSError:
-            said, descriptors = b"", []
+            reply, descriptors = b"", []
         if not descriptors:
-            raise OSError(errno.EAGAIN, said.decode() or "no more namespaces can be created")
+            raise OSError(errno.EAGAIN, reply.decode() or "no more namespaces can be created")
         return processes.Namespace(ours, answer["pid"], descriptors[0])
 
     return ask

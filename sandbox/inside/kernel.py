@@ -86,7 +86,7 @@ class Kernel(LimitEnforcer):
         """The loop. Returns when the channel has ended."""
         with contextlib.suppress(EOFError):
             while True:
-                for key, _ in self.selector.select(self._patience()):
+                for key, _ in self.selector.select(self._seconds_until_check()):
                     now = self.selector.get_map().get(key.fd)
                     if now is not None and now.data is key.data:  # the number may belong to another process by now
                         key.data()
@@ -122,7 +122,7 @@ class Kernel(LimitEnforcer):
         starting = isinstance(request, (protocol.Start, protocol.Cell))
         starting &= not isinstance(request, protocol.PackMachine)  # which needs nothing that is paused
         if starting:
-            self._starts(time.monotonic())
+            self._on_request_start(time.monotonic())
         answer: Any
         try:
             if self._paused_at is not None and starting:
@@ -273,7 +273,7 @@ class Kernel(LimitEnforcer):
         return Value()
 
     def _resume(self, number: int, request: protocol.Resume) -> Value:
-        self._go_on()
+        self._resume_all()
         return Value()
 
     def _end_all(self, number: int, request: protocol.EndAll) -> None:
@@ -306,7 +306,7 @@ class Kernel(LimitEnforcer):
         namespace.connection.setblocking(False)
         self.selector.register(namespace.connection, selectors.EVENT_READ, lambda: self._on_namespace(namespace))
         if namespace.pidfd is not None:
-            self.selector.register(namespace.pidfd, selectors.EVENT_READ, lambda: self._gone(namespace))
+            self.selector.register(namespace.pidfd, selectors.EVENT_READ, lambda: self._on_namespace_end(namespace))
 
     def _fork(self, namespace: Namespace, **how: bool) -> Child:
         child = namespace.fork(self.selector, **how)
@@ -332,28 +332,28 @@ class Kernel(LimitEnforcer):
             if namespace.pidfd is None:
                 raise EOFError  # the only namespace is gone
             return False
-        said = json.loads(data)
-        if "cleared" in said:
+        message = json.loads(data)
+        if "cleared" in message:
             for child in list(namespace.children.values()):
                 if child.status is not None:
                     self._finish(child)
             self._prepare()
-        elif "all_ended" in said:
+        elif "all_ended" in message:
             self._ending = False
-            if said["all_ended"]:
-                self.send(said["all_ended"], Value())
-        elif speaks := namespace.children.get(said["number"]):
-            self._heard(speaks, said)
+            if message["all_ended"]:
+                self.send(message["all_ended"], Value())
+        elif sender := namespace.children.get(message["number"]):
+            self._on_message(sender, message)
         return True
 
-    def _heard(self, child: Child, said: Json) -> None:
-        if "error" in said:
-            child.report.failed = Failed(errno.EAGAIN, said["error"])
+    def _on_message(self, child: Child, message: Json) -> None:
+        if "error" in message:
+            child.report.failed = Failed(errno.EAGAIN, message["error"])
             self._ended(child, 126 << 8)
-        elif "status" in said:
-            self._ended(child, said["status"])
+        elif "status" in message:
+            self._ended(child, message["status"])
         else:
-            child.pid = said["pid"]
+            child.pid = message["pid"]
             for asked in child.asked:
                 self.send(asked, Value({"pid": child.pid}))
             child.asked.clear()
@@ -366,7 +366,7 @@ class Kernel(LimitEnforcer):
         elif child.namespace.pidfd is None:
             child.namespace.order(clear=True)
 
-    def _gone(self, namespace: Namespace) -> None:
+    def _on_namespace_end(self, namespace: Namespace) -> None:
         """Nothing is left of a namespace."""
         while self._on_namespace(namespace):
             pass
@@ -402,7 +402,7 @@ class Kernel(LimitEnforcer):
             data = b""
         name = child.fds[fd]
         if not data:
-            self._let_go(child, fd)
+            self._close_pipe(child, fd)
             return False
         if name == "reports":
             self._on_report(child, data)
@@ -410,7 +410,7 @@ class Kernel(LimitEnforcer):
             self._collect(child, child.job, name, data)
         return True
 
-    def _let_go(self, child: Child, fd: int) -> None:
+    def _close_pipe(self, child: Child, fd: int) -> None:
         with contextlib.suppress(KeyError):
             self.selector.unregister(fd)
         os.close(fd)
@@ -477,7 +477,7 @@ class Kernel(LimitEnforcer):
         job = child.job
         self._drain(child)
         for fd in list(child.fds):
-            self._let_go(child, fd)
+            self._close_pipe(child, fd)
         child.namespace.children.pop(child.number, None)
         if child.namespace.waiting is child:
             child.namespace.waiting = None
@@ -494,7 +494,7 @@ class Kernel(LimitEnforcer):
     def _answer(self, child: Child, job: Job) -> None:
         child.job = None
         report, status = child.report, child.status
-        self._rested()
+        self._on_request_done()
         if self.monitor.killed():
             job.flags["out_of_memory"] = True
             self._out_of_memory()

@@ -67,7 +67,7 @@ def zygote(
             if pid == 0:
                 connection.close()
                 os.close(own)
-                _live(theirs, build, part)
+                _run_init(theirs, build, part)
             linux.enter_pid_namespace(own)
             answer = {"pid": pid}
         except OSError as error:
@@ -76,7 +76,7 @@ def zygote(
         connection.send(json.dumps(answer).encode())
 
 
-def _live(
+def _run_init(
     connection: socket.socket,
     build: Callable[[], Prepared],
     part: Callable[[], None] | None,
@@ -140,9 +140,9 @@ class NamespaceInit:
                         os.read(self.wakeup, 4096)
                     self._reap(os.WNOHANG)
                 else:
-                    self._obey()
+                    self._handle_order()
 
-    def _obey(self) -> None:
+    def _handle_order(self) -> None:
         data, descriptors, _, _ = socket.recv_fds(self.connection, 4096, 5)
         if not data:
             os._exit(0)
@@ -160,7 +160,7 @@ class NamespaceInit:
             self.kill_all(signal.SIGKILL)
         elif "end_all" in order:
             self._end_all()
-            self._say(all_ended=order["end_all"])
+            self._send(all_ended=order["end_all"])
         elif "signal_all" in order:
             self.kill_all(order["signal_all"])
         elif "clear" in order:
@@ -176,7 +176,7 @@ class NamespaceInit:
             pid = os.fork()
         except OSError as error:
             pid = -1
-            self._say(number=number, error=str(error))
+            self._send(number=number, error=str(error))
         if pid == 0:
             child.main(descriptors, (lambda: None) if trusted else self.harden, self.scratch)
         for fd in descriptors:
@@ -184,7 +184,7 @@ class NamespaceInit:
         if pid > 0:
             self.numbers[pid] = number
             self.once = once
-            self._say(number=number, pid=pid)
+            self._send(number=number, pid=pid)
 
     def _end_all(self) -> None:
         """Kill everything, and wait until its memory is free again."""
@@ -207,7 +207,7 @@ class NamespaceInit:
                     continue
                 if not self.once and self.machine is None:  # else all goes
                     _end_session(pid, signal.SIGKILL)
-                self._say(number=number, status=status)
+                self._send(number=number, status=status)
                 if self.once:
                     os._exit(0)
             return True
@@ -219,9 +219,9 @@ class NamespaceInit:
         self._reap(0)
         if self.wipe is not None:
             self.wipe()
-        self._say(cleared=True)
+        self._send(cleared=True)
 
-    def _say(self, **message: Any) -> None:
+    def _send(self, **message: Any) -> None:
         with contextlib.suppress(OSError):
             self.connection.send(json.dumps(message).encode())
 

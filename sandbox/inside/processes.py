@@ -204,23 +204,23 @@ class LimitEnforcer:
     def _on_namespace(self, namespace: Namespace) -> bool:
         raise NotImplementedError
 
-    def _rested(self) -> None:
+    def _on_request_done(self) -> None:
         """A request is done. If no other request is running, background work counts from now."""
         if not self._busy():
             self.monitor.restore_priority()
             self._look_at = min(self._look_at, time.monotonic() + IDLE_BEGINS)
 
-    def _starts(self, now: float) -> None:
+    def _on_request_start(self, now: float) -> None:
         """Look at what begins, but not so early that a short run has to wait for it."""
         self.monitor.killed()  # what went before is not its fault
         if self._idle_at is not None:
-            self._hold_idle(now)
+            self._limit_idle_work(now)
             self._idle_at = None
         soon = now + WATCH_INTERVAL / 2
         if self._look_at > soon or now - self._looked < IDLE_INTERVAL / 4 or self.shared is None:
             self._look_at = soon if self._look_at <= now else min(self._look_at, soon)
 
-    def _go_on(self) -> None:
+    def _resume_all(self) -> None:
         """After a pause, which no time limit counts."""
         if self._paused_at is None or self.shared is None:
             self._paused_at = None
@@ -235,7 +235,7 @@ class LimitEnforcer:
         jobs = (child.job for namespace in self.namespaces for child in namespace.children.values())
         return any(job is not None and not job.quiet for job in jobs)
 
-    def _patience(self) -> float | None:
+    def _seconds_until_check(self) -> float | None:
         jobs = [child.job for namespace in self.namespaces for child in namespace.children.values() if child.job]
         now = time.monotonic()
         if (not jobs and self.shared is None) or self._paused_at is not None:
@@ -270,10 +270,10 @@ class LimitEnforcer:
             self.monitor.lower_priority()
             self._lower_at = now + YIELD_AFTER
         if not busy and self.shared is not None:
-            self._hold_idle(now)
+            self._limit_idle_work(now)
         self._look_at, self._looked = time.monotonic() + wait, now
 
-    def _hold_idle(self, now: float) -> None:
+    def _limit_idle_work(self, now: float) -> None:
         """Work between requests has as much processor time as a request, and a tenth of the time that passes."""
         seconds, before = self.monitor.cpu_seconds(), self._idle_at
         self._idle_at = (now, seconds)
@@ -283,7 +283,7 @@ class LimitEnforcer:
         if self._idle_left < 0:
             self._idle_left = self.idle_seconds
             self._stop_all()
-            self._settle()
+            self._wait_until_ended()
 
     def _timed_out(self, child: Child, job: Job, now: float) -> None:
         if isinstance(job.request, Cell) and not job.flags["timed_out"]:
@@ -300,9 +300,9 @@ class LimitEnforcer:
                 if child.job:
                     child.job.flags["out_of_memory"] = True
         self._stop_all()
-        self._settle()
+        self._wait_until_ended()
 
-    def _settle(self) -> None:
+    def _wait_until_ended(self) -> None:
         """Wait until those that were killed are gone, lest the next request goes to one, or pays for their memory."""
         until = time.monotonic() + 2.5
         while self.shared is not None and self._ending and (left := until - time.monotonic()) > 0:
