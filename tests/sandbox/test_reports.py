@@ -50,7 +50,7 @@ FORGED = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("name", FORGED)
 def test_a_forged_report_harms_nobody(name, box):
     done = box.run_code(f"import os\nos.write({REPORTS}, bytes.fromhex({FORGED[name].hex()!r}))\n5")
@@ -120,7 +120,7 @@ def test_memory_of_what_stays_between_requests_is_limited(kind, box):
     box.commands.run("rm -rf /dev/shm/*")
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("code", ["import os; os._exit(n)", "import os; os.kill(os.getpid(), n)"])
 def test_every_way_to_end_is_told(code):
     numbers = range(1, 65) if "kill" in code else (0, 1, 7, 126, 127, 128, 255)

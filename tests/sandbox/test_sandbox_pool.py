@@ -221,7 +221,7 @@ def test_nothing_is_left_after_close(tmp_path, monkeypatch):
     assert threading.active_count() <= threads
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("how", ["KILL", "TERM", "exit"])
 def test_sandboxes_die_with_their_process(how):
     script = (

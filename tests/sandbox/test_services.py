@@ -134,7 +134,7 @@ os.mkdir('seen/new'); import time; time.sleep(0.2); open('seen/new/d', 'w').clos
     box.files.remove("seen")
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_flood_of_events_and_forged_ones_harm_nobody(box):
     box.files.make_dir("flood")
     handle = box.files.watch("flood")
