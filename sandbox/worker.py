@@ -164,7 +164,10 @@ class Worker:
             self.ask(WriteInput(key, last and at + PIECE >= len(data)), piece, wait=None)
 
     def send(self, request: Any, data: bytes = b"") -> tuple[int, Inbox]:
-        """Send a request; return its number and the queue of its answers. :meth:`forget` it afterwards.
+        """Send a request.
+
+        Returns:
+            Its number, which :meth:`forget` takes once it is answered, and the queue of its answers.
 
         Raises:
             UsageError: the code is too long.
