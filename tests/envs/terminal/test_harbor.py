@@ -18,7 +18,7 @@ from rollenv.envs.terminal.verify import (
 )
 from rollenv.errors import UnknownEnv
 from rollenv.sandbox import Limits
-from rollenv.sandbox.building import BuildError
+from rollenv.sandbox.image_builder import BuildError
 
 SMALL = Limits(seconds=60, memory_mb=512, processes=64, disk_mb=64, files=5000)
 

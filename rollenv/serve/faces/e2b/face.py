@@ -29,7 +29,7 @@ from rollenv.serve.boxes import Box
 from rollenv.serve.logs import audit
 
 if TYPE_CHECKING:
-    from rollenv.sandbox.watching import WatchHandle
+    from rollenv.sandbox.filesystem import WatchHandle
     from rollenv.serve.faces.e2b.processes import Running
 
 PREFIX = "/e2b"

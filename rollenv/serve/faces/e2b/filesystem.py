@@ -18,8 +18,8 @@ from rollenv.core import UsageError
 from rollenv.remote.protocol import TooFast
 from rollenv.sandbox import Sandbox
 from rollenv.sandbox.errors import FileRefused, FileThere, NotADirectory, NotFound
+from rollenv.sandbox.filesystem import FileEvent, OnEvent
 from rollenv.sandbox.types import Entry
-from rollenv.sandbox.watching import FileEvent, OnEvent
 from rollenv.serve.boxes import Box
 from rollenv.serve.faces.e2b import rpc
 from rollenv.serve.faces.e2b.face import Face, at_home
