@@ -24,7 +24,7 @@ from common import IMAGES, ROOT, header, save, table
 from training_runs import Rows, evaluations, read_rows
 
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers.base import Seen, WorkerEnv, Workers
+from rollenv.rollout.workers.base import EnvResult, WorkerEnv, Workers
 from rollenv.trainers.config import load_config
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
@@ -98,10 +98,10 @@ class Slow:
         self.clock = random.SystemRandom()
         self.close, self.abandon, self.overdue, self.call = env.close, env.abandon, env.overdue, env.call
 
-    async def reset(self) -> Seen:
+    async def reset(self) -> EnvResult:
         return await self.env.reset()
 
-    async def step(self, action: str) -> Seen:
+    async def step(self, action: str) -> EnvResult:
         seen = await self.env.step(action)
         if self.how.median:
             await asyncio.sleep(self.how.median * self.clock.lognormvariate(0, self.how.sigma))

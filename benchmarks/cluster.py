@@ -26,11 +26,10 @@ from common import header, save, table
 from rollenv.agents.base import Action, Session
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.shard import LocalShard, Played
-from rollenv.rollout.shards import Fleet, ShardedManager
+from rollenv.rollout.shards import Fleet, LocalShard, Played, ShardedManager
 from rollenv.rollout.stream import RolloutStream
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers.base import EnvFailure, Seen
+from rollenv.rollout.workers.base import EnvFailure, EnvResult
 
 #: Losses a node and hour: 419 unexpected interruptions in 54 days of 2,048 nodes (Llama 3, arXiv 2407.21783, table 5).
 PUBLISHED = 419 / (54 * 24 * 2048)
@@ -135,13 +134,13 @@ class TimedEnv:
     def __init__(self, timed: Timed):
         self.timed, self.turn = timed, 0
 
-    async def reset(self) -> Seen:
-        return Seen("0")
+    async def reset(self) -> EnvResult:
+        return EnvResult("0")
 
-    async def step(self, action: str) -> Seen:
+    async def step(self, action: str) -> EnvResult:
         await asyncio.sleep(self.timed.wait(self.timed.setting.environment))
         self.turn += 1
-        return Seen(str(self.turn), terminated=self.turn == self.timed.setting.turns)
+        return EnvResult(str(self.turn), terminated=self.turn == self.timed.setting.turns)
 
     async def call(self, method: str, *args: Any) -> Any:
         raise NotImplementedError(method)
@@ -197,7 +196,7 @@ def simulate(setting: Setting, steps: int, seed: int = 0) -> Outcome:
     async def nodes_fail() -> None:
         while setting.losses:
             await asyncio.sleep(rng.expovariate(setting.losses * setting.nodes / 3600))
-            there = [seat for seat in fleet.seats if seat.shard is not None]
+            there = [slot for slot in fleet.slots if slot.shard is not None]
             if there:
                 rng.choice(there).shard.kill()  # type: ignore[union-attr]
 
@@ -231,14 +230,14 @@ def simulate(setting: Setting, steps: int, seed: int = 0) -> Outcome:
     with ShardedManager(fleet, clock=Clock.VIRTUAL) as manager:
         taken, waited = manager.run(main(manager))
         cpu = time.process_time() - began
-        finished = sum(seat.groups for seat in fleet.seats)
+        finished = sum(slot.groups for slot in fleet.slots)
     warm = len(taken) // 3
     seconds = statistics.mean(taken[warm:])
     return Outcome(
         seconds,
         statistics.mean(waited[warm:]),
         (finished + fleet.begun_again) / (groups * steps),
-        sum(seat.losses for seat in fleet.seats),
+        sum(slot.losses for slot in fleet.slots),
         fleet.begun_again,
         1000 * cpu / max(1, finished),
         groups * setting.group_size * setting.turns / seconds,
@@ -371,7 +370,7 @@ def kill_one(manager: ShardedManager, given: argparse.Namespace) -> str:
     async def play() -> list[Any]:
         playing = asyncio.create_task(manager.batch_async(seeds(given.groups), given.groups, 8))
         await asyncio.sleep(given.turns * given.seconds / 2)
-        ray.kill(manager.fleet.seats[0].shard.actor)  # type: ignore[union-attr]
+        ray.kill(manager.fleet.slots[0].shard.actor)  # type: ignore[union-attr]
         return await playing
 
     groups = manager.run(play())

@@ -74,7 +74,7 @@ class Collecting:
         """The groups, and seconds on the clock and of processors."""
         manager, parts = self.trainer.manager, self.trainer.parts
         together, helped = self.ways[way]
-        manager.together, manager.helpers = LockStep() if together else None, self.helpers if helped else None
+        manager.lock_step, manager.helpers = LockStep() if together else None, self.helpers if helped else None
         parts.source.load_state_dict(self.source)
         parts.player.weights_changed()
         parts.player.version = 0

@@ -28,7 +28,7 @@ from rollenv.rollout.clock import Clock
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers.base import EnvFailure, Seen, Shun, nobody
+from rollenv.rollout.workers.base import Avoid, EnvFailure, EnvResult, avoid_none
 
 Floats = np.typing.NDArray[np.float64]
 TURNS, GROUPS, SIZE = 5, 32, 8
@@ -71,7 +71,7 @@ class TimedWorkers:
         #: Of every environment since the step began: how long its turns take together.
         self.totals: list[float] = []
 
-    async def open(self, task: Task, *, views: bool = False, shun: Shun = nobody) -> TimedEnv:
+    async def open(self, task: Task, *, views: bool = False, avoid: Avoid = avoid_none) -> TimedEnv:
         times = self.latencies.episode(task.kwargs["turns"])
         self.totals.append(sum(times))
         return TimedEnv(times)
@@ -89,17 +89,17 @@ class TimedEnv:
     def __init__(self, times: list[float]):
         self.times, self.turn = times, 0
 
-    async def reset(self) -> Seen:
-        return Seen("0")
+    async def reset(self) -> EnvResult:
+        return EnvResult("0")
 
-    async def step(self, action: str) -> Seen:
+    async def step(self, action: str) -> EnvResult:
         seconds = self.times[self.turn]
         if seconds == math.inf:
             await asyncio.get_running_loop().create_future()
         if seconds:
             await asyncio.sleep(seconds)
         self.turn += 1
-        return Seen(str(self.turn), terminated=self.turn == len(self.times))
+        return EnvResult(str(self.turn), terminated=self.turn == len(self.times))
 
     async def call(self, method: str, *args: Any) -> Any:
         raise NotImplementedError(method)

@@ -12,6 +12,7 @@ from rollenv.core import (
     Wrapper,
 )
 from rollenv.env_spec import EnvSpec
+from rollenv.notebook import env_html as _env_html  # noqa: F401  # notebooks show environments as HTML
 from rollenv.registry import ABILITIES, list_envs, make, print_envs, register, spec
 from rollenv.spaces import TextSpace
 from rollenv.vector import make_vec

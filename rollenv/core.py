@@ -23,13 +23,12 @@ import functools
 import operator
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from gymnasium.utils import seeding
 
-from rollenv import notebook
 from rollenv.errors import (
     BadEntryPoint,
     Broken,
@@ -68,93 +67,15 @@ __all__ = [
 StepResult = tuple[str, float, bool, bool, dict[str, Any]]
 ResetResult = tuple[str, dict[str, Any]]
 
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
-
-class _Ability:
-    """A method that is an attribute only where a class (or the environment inside a wrapper) can do it."""
-
-    def __init__(self, method: Callable[..., Any], lacks: str, hook: str | None):
-        self._method, self._lacks, self._hook = method, lacks, hook
-        self.__doc__ = method.__doc__
-
-    def __get__(self, env: Any, owner: type) -> Any:
-        if env is None:  # on the class: for those who read or document it
-            return self._method
-        wrapped = env.__dict__.get("env") if issubclass(owner, Wrapper) else None
-        if wrapped is not None:
-            inside(wrapped, self._method.__name__)
-        elif self._hook is None or getattr(owner, self._hook) is getattr(Env, self._hook):
-            raise NoSuchAbility(f"{owner.__name__} {self._lacks}")
-        return self._method.__get__(env, owner)
-
-
-def ability(lacks: str, hook: str | None = None) -> Callable[[_Method], _Method]:
-    """Mark a method as available only on classes that define it, or its hook.
-
-    Args:
-        lacks: what the error says after the class name where the ability is missing.
-        hook: the method that an author defines instead, such as ``_get_state``.
-    """
-
-    def mark(method: _Method) -> _Method:
-        return cast(_Method, _Ability(method, lacks, hook))
-
-    return mark
-
-
-class _OfTheSpec:
-    """An attribute with the spec's value until it is set."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, env: Any, owner: type) -> Any:
-        if env is None:
-            return self
-        inner = getattr(env, "env", None) if isinstance(env, Wrapper) and env._own_spec is None else None
-        if inner is not None:
-            return inside(inner, self._name)
-        return getattr(env.spec, self._name.removeprefix("env_"), None)
-
-
-#: What Gymnasium's wrappers cannot do for the environment inside them.
-_NOT_THROUGH = ("get_state", "set_state", "spawn")
-
-
-def inside(env: Any, name: str) -> Any:
-    """Look up an attribute, through Gymnasium's own wrappers where there are any.
-
-    Args:
-        env: the environment, which may be inside ``gymnasium.Wrapper`` objects.
-        name: of the attribute. State and spawning are never looked up through Gymnasium's wrappers.
-    """
-    if isinstance(env, gymnasium.Wrapper) and name not in _NOT_THROUGH:
-        return env.get_wrapper_attr(name)
-    return getattr(env, name)
-
-
-class OfTheInner:
-    """An attribute of the environment inside a wrapper, until the wrapper's own is set."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, wrapper: Any, owner: type) -> Any:
-        return getattr(Env, self._name) if wrapper is None else inside(wrapper.env, self._name)
-
-
-def _drawn_once_begun(render: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(render)
-    def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return render(self, *args, **kwargs)
-        except Exception:
-            if self._begun or type(self).reset is not Env.reset:
-                raise
-            return ""
-
-    return drawn
+#: Optional abilities, and the end of the error where a class lacks one.
+_LACKING = {
+    "get_state": "does not save its state",
+    "set_state": "does not restore its state",
+    "sample_random_action": "has no random actions",
+    "oracle_action": "has no oracle",
+    "state_key": "has no state key",
+    "num_tasks": "has no numbered tasks",
+}
 
 
 class Env(gymnasium.Env[str, str]):
@@ -183,23 +104,21 @@ class Env(gymnasium.Env[str, str]):
     #: everything has to be copied.
     _changed_in_place: tuple[str, ...] | None = None
 
+    #: The id that it was made from, and what builds it: those of the spec.
+    env_id: str | None = None
+    entry_point: str | Callable[..., Env] | None = None
+
     _over = True
     _begun = False
     _random_actions: random.Random | None = None
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """A ``render`` that fails before the first episode draws nothing."""
-        super().__init_subclass__(**kwargs)
-        if callable(cls.__dict__.get("render")):
-            cls.render = _drawn_once_begun(cls.render)  # type: ignore[method-assign]
 
     # -- what an author writes ---------------------------------------------------------------------------------------
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         """Start an episode. :attr:`np_random` is already seeded."""
-        if type(self).reset is not Env.reset:  # written for GEM: it overrides reset() and calls ours only for the seed
-            return "", {}
-        raise NotImplementedError(f"{type(self).__name__} has no _reset()")
+        if type(self).reset is Env.reset:
+            raise NotImplementedError(f"{type(self).__name__} has no _reset()")
+        return "", {}  # it overrides reset() and calls this one for the seed
 
     def _step(self, action: str) -> StepResult:
         """Play one turn of an episode that is not over."""
@@ -257,9 +176,54 @@ class Env(gymnasium.Env[str, str]):
 
     # -- abilities ---------------------------------------------------------------------------------------------------
 
-    @ability("does not save its state", "_get_state")
-    def get_state(self) -> dict[str, Any]:
-        """Everything that the rest of the episode depends on, as JSON data, including both random streams."""
+    if TYPE_CHECKING:  # optional: a class has those that it defines; get_state needs _get_state, set_state _set_state
+
+        def get_state(self) -> dict[str, Any]:
+            """Return what the rest of the episode depends on, as JSON data, including both random streams."""
+            ...
+
+        def set_state(self, state: dict[str, Any]) -> None:
+            """Go back to a state that :meth:`get_state` of the same kind of environment returned."""
+
+        def sample_random_action(self) -> str:
+            """Return an action that parses. It comes from its own stream: sampling does not change the episode."""
+            ...
+
+        def oracle_action(self) -> str:
+            """Return an expert's next action.
+
+            Raises:
+                Unsolvable: earlier actions made the task impossible.
+            """
+            ...
+
+        def state_key(self) -> str:
+            """Return the key of the state: two states are equal if and only if their keys are (GiGPO's anchor)."""
+            ...
+
+        def num_tasks(self) -> int:
+            """Return the number of tasks for ``reset(options={"index": i})``, where the spec says ``indexed``."""
+            ...
+
+        def _get_state(self) -> dict[str, Any]: ...
+
+        def _set_state(self, state: dict[str, Any]) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        """Look up what the class does not define.
+
+        Raises:
+            NoSuchAbility: it is an optional ability.
+        """
+        if name == "get_state" and hasattr(type(self), "_get_state"):
+            return self._whole_state
+        if name == "set_state" and hasattr(type(self), "_set_state"):
+            return self._restore
+        if name in _LACKING:
+            raise NoSuchAbility(f"{type(self).__name__} {_LACKING[name]}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _whole_state(self) -> dict[str, Any]:
         version, words, gauss = self.action_rng.getstate()
         return {
             "over": self._over,
@@ -268,9 +232,7 @@ class Env(gymnasium.Env[str, str]):
             "env": self._get_state(),
         }
 
-    @ability("does not restore its state", "_set_state")
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go back to a state that :meth:`get_state` of the same kind of environment returned."""
+    def _restore(self, state: dict[str, Any]) -> None:
         self._np_random = np.random.Generator(np.random.PCG64(0))
         self._np_random.bit_generator.state = state["rng"]
         version, words, gauss = state["actions"]
@@ -278,12 +240,6 @@ class Env(gymnasium.Env[str, str]):
         self._random_actions.setstate((version, tuple(words), gauss))
         self._set_state(state["env"])
         self._over, self._begun = state["over"], True
-
-    def _get_state(self) -> dict[str, Any]:
-        raise NotImplementedError(f"{type(self).__name__} does not save its state")
-
-    def _set_state(self, state: dict[str, Any]) -> None:
-        raise NotImplementedError(f"{type(self).__name__} does not restore its state")
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
         """A new, independent environment of the same kind: in the same state, or not yet reset.
@@ -315,30 +271,6 @@ class Env(gymnasium.Env[str, str]):
         twin._np_random.bit_generator.state = self.np_random.bit_generator.state
         twin._random_actions = copy.copy(self._random_actions)
         return twin
-
-    @ability("has no random actions")
-    def sample_random_action(self) -> str:
-        """An action that parses. Draws from its own stream, so that sampling does not change the episode."""
-        raise NotImplementedError
-
-    @ability("has no oracle")
-    def oracle_action(self) -> str:
-        """An expert's next action.
-
-        Raises:
-            Unsolvable: if earlier actions made the task impossible.
-        """
-        raise NotImplementedError
-
-    @ability("has no state key")
-    def state_key(self) -> str:
-        """The key of the current state: two states are equal if and only if their keys are (GiGPO's anchor)."""
-        raise NotImplementedError
-
-    @ability("has no numbered tasks")
-    def num_tasks(self) -> int:
-        """How many tasks ``reset(options={"index": i})`` can choose from, where the spec says ``indexed``."""
-        raise NotImplementedError
 
     def seed_stream(self, seed: int) -> None:
         """Restart the private random stream without a reset.
@@ -377,23 +309,40 @@ class Env(gymnasium.Env[str, str]):
     def action_space(self) -> TextSpace:  # type: ignore[override]
         return TextSpace()
 
-    #: The id that it was made from, and what builds it (GEM's names for ``spec.id`` and ``spec.entry_point``).
-    env_id = _OfTheSpec()
-    entry_point = _OfTheSpec()
-
     def __str__(self) -> str:
         return self.spec.id if self.spec else type(self).__name__
 
     def __repr__(self) -> str:
-        stage = notebook.stage(self)
-        return f"<{self}{stage and f': {stage}'}>"
+        inner: Any = self.unwrapped
+        over = getattr(inner, "_over", None)
+        stage = "" if over is None else ": episode over" if over else ": episode under way"
+        return f"<{self}{stage if getattr(inner, '_begun', True) else ': not yet reset'}>"
 
-    def _repr_html_(self) -> str:
-        return notebook.env_html(self)
+
+def get_inner(env: Any, name: str) -> Any:
+    """Return an attribute of an environment that may be inside Gymnasium's own wrappers.
+
+    State and spawning are never looked up through Gymnasium's wrappers, which have a state of their own.
+    """
+    if isinstance(env, gymnasium.Wrapper) and name not in ("get_state", "set_state", "spawn"):
+        return env.get_wrapper_attr(name)
+    return getattr(env, name)
+
+
+def inherited(name: str) -> Any:
+    """Return a property of a wrapper: the attribute of the environment inside, until the wrapper's own is set."""
+
+    def get(self: Any) -> Any:
+        return self.__dict__[name] if name in self.__dict__ else get_inner(self.env, name)
+
+    def set_own(self: Any, value: Any) -> None:
+        self.__dict__[name] = value
+
+    return property(get, set_own)
 
 
 class Wrapper(Env):
-    """An environment around another one; whatever it does not define itself is the inner environment's."""
+    """An environment around another one, whose attributes and abilities it has unless it defines its own."""
 
     _own_spec: EnvSpec | None = None
 
@@ -403,10 +352,11 @@ class Wrapper(Env):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "env":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return inside(self.env, name)
+        found = get_inner(self.env, name)
+        return {"get_state": self._whole_state, "set_state": self._restore}.get(name, found)
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None, **given: Any) -> ResetResult:
-        """Reset the environment inside, which may be written for GEM or Gymnasium: it gets what the caller gave.
+        """Reset the environment inside with the arguments that the caller gave.
 
         Args:
             seed: see :meth:`Env.reset`.
@@ -426,12 +376,10 @@ class Wrapper(Env):
     def close(self) -> None:
         self.env.close()
 
-    @ability("does not save its state")
-    def get_state(self) -> dict[str, Any]:
+    def _whole_state(self) -> dict[str, Any]:
         return {"env": self.env.get_state(), "wrapper": self._get_state()}
 
-    @ability("does not restore its state")
-    def set_state(self, state: dict[str, Any]) -> None:
+    def _restore(self, state: dict[str, Any]) -> None:
         self.env.set_state(state["env"])
         self._set_state(state["wrapper"])
 
@@ -461,20 +409,18 @@ class Wrapper(Env):
     def spec(self, value: EnvSpec | None) -> None:
         self._own_spec = value
 
-    sample_random_action = OfTheInner()
-    oracle_action = OfTheInner()
-    state_key = OfTheInner()
-    num_tasks = OfTheInner()
-    seed_actions = OfTheInner()
-    seed_stream = OfTheInner()
-    randint = OfTheInner()
-    reset_options = OfTheInner()
-    metadata = OfTheInner()
-    render_mode = OfTheInner()
-    picture = OfTheInner()
-    observation_space = OfTheInner()
-    action_space = OfTheInner()
-    action_rng = OfTheInner()
+    env_id = inherited("env_id")
+    entry_point = inherited("entry_point")
+    reset_options = inherited("reset_options")
+    metadata = inherited("metadata")
+    render_mode = inherited("render_mode")
+    picture = inherited("picture")
+    observation_space = inherited("observation_space")
+    action_space = inherited("action_space")
+    action_rng = inherited("action_rng")
+    seed_actions = inherited("seed_actions")
+    seed_stream = inherited("seed_stream")
+    randint = inherited("randint")
 
     @property
     def np_random(self) -> np.random.Generator:

@@ -92,6 +92,8 @@ class EnvSpec:
         env.spec = replace(self, kwargs=merged, wrappers={})
         if env.unwrapped.spec is None:  # the factory returned a wrapper
             env.unwrapped.spec = env.spec  # type: ignore[assignment]
+        if env.env_id is None:
+            env.unwrapped.env_id, env.unwrapped.entry_point = self.id, self.entry_point  # type: ignore[attr-defined]
         if seed is not None:
             env.seed_stream(seed)
         if self.wrappers:

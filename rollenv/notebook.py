@@ -1,4 +1,4 @@
-"""What a REPL and a notebook show of environments, trajectories and groups: a line, and HTML with all text escaped."""
+"""Lines and HTML that show environments, trajectories and groups in a REPL or a notebook. All text is escaped."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from rollenv.core import Env
+
 if TYPE_CHECKING:
-    from rollenv.core import Env
     from rollenv.rollout.types import Group, Trajectory, Turn
 
 #: The longest text in a cell of a table, and the most rows of one.
@@ -40,6 +41,9 @@ def env_html(env: Env) -> str:
         drawing = draw(getattr(inner, "picture", None), text)
         shown = svg(drawing) if drawing is not None else f"<pre>{_cell(text, BOARD)}</pre>"
     return f"<div>{_title(str(env), stage(env))}{shown}</div>"
+
+
+Env._repr_html_ = env_html  # type: ignore[attr-defined]
 
 
 def turn_line(turn: Turn) -> str:

@@ -131,25 +131,6 @@ def test_spawn_says_what_it_cannot_do():
     assert env.spawn(max_turns=7).max_turns == 7
 
 
-def test_before_the_first_episode_nothing_is_drawn():
-    class Board(Count):
-        def _reset(self, options):
-            self.board = "a board"
-            return super()._reset(options)
-
-        def render(self):
-            return self.board + self.missing if self.done > 1 else self.board
-
-    env = Board()
-    assert env.render() == "" == Wrapper(env).render()
-    env.reset()
-    assert env.render() == "a board"
-    env.step("a")
-    env.step("a")
-    with pytest.raises(AttributeError, match="missing"):
-        env.render()
-
-
 ABILITIES = ["get_state", "set_state", "sample_random_action", "oracle_action", "state_key", "num_tasks"]
 
 
@@ -185,12 +166,6 @@ def test_half_of_a_state_is_not_the_other_half():
 
     assert hasattr(Half(), "get_state")
     assert not hasattr(Wrapper(Half()), "set_state")
-
-
-@pytest.mark.parametrize("ability", ABILITIES)
-def test_abilities_can_be_read_on_the_class(ability):
-    assert getattr(Env, ability).__doc__
-    assert callable(getattr(Wrapper, ability))
 
 
 class OnlyASeed(Env):

@@ -10,7 +10,7 @@ from rollenv.agents.local import LocalAgent
 from rollenv.env_spec import EnvSpec
 from rollenv.needs import extra
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.workers.places import new_workers
+from rollenv.rollout.workers.factory import new_workers
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.players import limits_of, player_of
 

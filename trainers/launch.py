@@ -18,7 +18,7 @@ from rollenv import registry
 from rollenv.core import RollenvError, UsageError
 from rollenv.env_spec import EnvSpec
 from rollenv.needs import extra
-from rollenv.rollout.workers.places import workers_of
+from rollenv.rollout.workers.factory import workers_of
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.run import PlacementConfig
 from rollenv.trainers.run_dir import RunDir

@@ -19,7 +19,7 @@ from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.stream import renew
 from rollenv.rollout.types import Group, Trajectory
-from rollenv.rollout.workers.places import make_workers
+from rollenv.rollout.workers.factory import make_workers
 from rollenv.trainers import checkpoint
 from rollenv.trainers.alarms import alarms
 from rollenv.trainers.batches import batches_of

@@ -119,7 +119,7 @@ class MultiAgentEnv(Env):
     def get_state(self, agent: str | None = None) -> Any:
         """Of an agent: (observation, cumulative reward, terminated, truncated, info). Without one: the JSON state."""
         if agent is None:
-            return super().get_state()
+            return self._whole_state()
         self._check(agent)
         return (
             self.observe(agent),

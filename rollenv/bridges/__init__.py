@@ -16,7 +16,7 @@ import rollenv
 from rollenv.agents.prompts.session import shown
 from rollenv.errors import RollenvError, UsageError
 from rollenv.parsing import well_formed
-from rollenv.rollout.workers.base import Seen, checked
+from rollenv.rollout.workers.base import EnvResult, validated
 
 logger = logging.getLogger(__name__)
 
@@ -156,18 +156,18 @@ class Episode:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _shown(self, seen: Seen) -> str:
+    def _shown(self, seen: EnvResult) -> str:
         self.info = seen.info
         return shown(seen.observation, seen.info)
 
-    def _call(self, name: str, *args: Any, **kwargs: Any) -> Seen:
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> EnvResult:
         """What a reset or a step returned, if all of it is what it must be."""
         try:
             if name == "reset":
                 observation, info = self._env.reset(*args, **kwargs)
-                return checked(observation, 0.0, False, False, info)
+                return validated(observation, 0.0, False, False, info)
             observation, reward, terminated, truncated, info = self._env.step(*args)
-            return checked(observation, reward, terminated, truncated, info)
+            return validated(observation, reward, terminated, truncated, info)
         except (Exception, SystemExit) as error:  # some environments exit where others raise
             self.over = True
             where = f"{self.env_id} (seed {self._seed}) failed at turn {self.turns + 1}" if name == "step" else (

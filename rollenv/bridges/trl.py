@@ -36,7 +36,7 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.plain import from_plain, to_plain
 from rollenv.rollout.records.samples import trajectory_samples
 from rollenv.rollout.types import Task, Trajectory
-from rollenv.rollout.workers.places import make_workers
+from rollenv.rollout.workers.factory import make_workers
 
 with peer("trl", "1.16"):
     import trl  # noqa: F401

@@ -28,11 +28,11 @@ from rollenv.needs import peer
 from rollenv.registry import spec
 from rollenv.rollout.episode import Episode, Limits
 from rollenv.rollout.evaluate import tasks_of
-from rollenv.rollout.race import Race
+from rollenv.rollout.group_runner import GroupRunner
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers import InlineWorkers
-from rollenv.rollout.workers.places import make_workers
+from rollenv.rollout.workers.factory import make_workers
 
 with peer("verifiers", "0.4"):
     import verifiers.v1 as vf
@@ -119,12 +119,14 @@ class RollenvEnv(vf.Env[RollenvEnvConfig]):  # type: ignore[misc]
         async with agents.player.interaction(task) as talk:
             played = Trajectory(Task(data.env, data.seed, data.kwargs, options=data.options))
             limits = Limits(step=self.config.step_deadline)
-            async with Race[Trajectory]() as race:
+            async with GroupRunner[Trajectory]() as runner:
                 now = asyncio.get_running_loop().time
-                race.start(
-                    Episode(played, _Player(talk), self._workers, limits, self._health, False, now, race.asked).play()
+                runner.start(
+                    Episode(
+                        played, _Player(talk), self._workers, limits, self._health, False, now, runner.cancelled
+                    ).play()
                 )
-                await race.next()
+                await runner.next()
             if not played.complete:
                 raise EpisodeFailed(in_a_line(played.error))
         talk.trace.record_reward("reward", played.reward)

@@ -27,7 +27,7 @@ from rollenv.cli.eval import print_failures
 from rollenv.cli.eval_folder import SETTINGS_FILE, EvalFolder, writes
 from rollenv.cli.playing import playing
 from rollenv.core import UsageError
-from rollenv.rollout.workers.places import WORKERS_HELP
+from rollenv.rollout.workers.factory import WORKERS_HELP
 
 if TYPE_CHECKING:
     from rollenv.bench import Benchmark, Comparison, Suite

@@ -14,7 +14,7 @@ from rollenv.cli import completion
 from rollenv.cli.common import console, key_values
 from rollenv.core import RollenvError, UsageError
 from rollenv.parsing import well_formed
-from rollenv.rollout.workers.places import WORKERS_HELP, make_workers
+from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
     from rollenv.agents.chat import ChatAgent

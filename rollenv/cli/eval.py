@@ -27,7 +27,7 @@ from rollenv.cli.dashboard import totals
 from rollenv.cli.eval_folder import EvalFolder, tasks_before
 from rollenv.cli.playing import playing
 from rollenv.core import UsageError
-from rollenv.rollout.workers.places import WORKERS_HELP
+from rollenv.rollout.workers.factory import WORKERS_HELP
 
 if TYPE_CHECKING:
     from rollenv.rollout.evaluate import Evaluation

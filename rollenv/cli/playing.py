@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollenv.cli.common import CONCURRENT, AgentOptions
 from rollenv.cli.dashboard import Dashboard
-from rollenv.rollout.workers.places import make_workers
+from rollenv.rollout.workers.factory import make_workers
 
 if TYPE_CHECKING:
     from rollenv.cli.eval_folder import EvalFolder

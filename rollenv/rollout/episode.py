@@ -10,28 +10,22 @@ import reprlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session
 from rollenv.agents.engines.base import EngineFailed, EngineLost
 from rollenv.core import RollenvError, UsageError
-from rollenv.rollout import border
-from rollenv.rollout.border import BadValue
-from rollenv.rollout.ending import GRACE, Ending
+from rollenv.rollout import validation
+from rollenv.rollout.group_runner import GRACE, Cancellable
 from rollenv.rollout.records.health import Health, Record
 from rollenv.rollout.types import Trajectory, Turn
-from rollenv.rollout.workers.base import EnvFailure, Seen, WorkerEnv, Workers, failed, says, told
-
-if TYPE_CHECKING:
-    from rollenv.rollout.lockstep import LockStep
+from rollenv.rollout.validation import BadValue
+from rollenv.rollout.workers.base import EnvFailure, EnvResult, WorkerEnv, Workers, describe, error_text, failed
 
 logger = logging.getLogger(__name__)
 
-#: Workers that an episode may lose without its fault before it plays alone, where no other episode can harm it.
-_UNLUCKY = 5
-
-#: Workers that an episode may lose while it plays alone.
-_LOST_ALONE = 2
+#: Workers that an episode may lose before it is played in a worker of its own.
+_LOSSES_WITH_OTHERS = 2
 
 
 @dataclass(frozen=True)
@@ -105,7 +99,7 @@ class _Watchdog:
         """The call is over."""
         self.due = math.inf
 
-    def go_on(self, due: float) -> None:
+    def resume(self, due: float) -> None:
         """Resume a call that another one interrupted, with its old deadline."""
         self.due = due
         self._set()
@@ -126,12 +120,12 @@ class _Watchdog:
         self.cancels = 0
         return True
 
-    def stray(self) -> bool:
-        """Whether someone without the right to do so has cancelled the task; it takes effect at its next pause."""
-        return bool(self._task and self._task.cancelling() and getattr(self._task, "_must_cancel", False))
+    def cancelled_inside(self) -> bool:
+        """Return whether the task was cancelled by an agent or environment; it may take effect at its next pause."""
+        return bool(self._task and self._task.cancelling())
 
     async def absorb(self) -> None:
-        """Let a stray cancellation pass."""
+        """Let a cancelled_inside cancellation pass."""
         assert self._task is not None
         while self._task.cancelling():
             self._task.uncancel()
@@ -165,13 +159,26 @@ def never() -> bool:
     return False
 
 
+class PlaysTogether(Protocol):
+    """Advances several episodes together; see :class:`rollenv.rollout.lockstep.LockStep`."""
+
+    async def play(self, episode: Episode, session: Session, result: EnvResult) -> tuple[EnvResult, Action | None]:
+        """Play an episode as far as possible.
+
+        Returns:
+            The environment's last result, and the action that comes next, if there is one already.
+        """
+        ...
+
+
 @dataclass(eq=False, slots=True)
 class Episode:
     """Plays one trajectory.
 
-    What the environment was asked is kept. When it crashes, hangs or is lost with its worker, a new one is asked the
-    same again, which by the contract gives the same answers, and the episode continues; the agent does not notice. An
-    environment that ended its worker then gets one for itself, so that it cannot end others'.
+    The calls of the environment are recorded. When it raises, hangs or is lost with its worker, they are made again
+    in a new environment in another worker, which by the contract gives the same results, and the episode continues; the
+    agent does not notice. An environment whose worker ends again is replayed in a worker of its own. If that ends too,
+    the episode has failed.
     """
 
     trajectory: Trajectory
@@ -182,12 +189,12 @@ class Episode:
     views: bool
     clock: Callable[[], float]
     """Seconds; the event loop's time."""
-    asked: Callable[[], bool] = never
-    """Whether a CancelledError is what somebody wanted."""
+    cancelled: Callable[[], bool] = never
+    """Returns whether the rollout has cancelled the episode."""
     interrupted: Callable[[], bool] = never
-    """Whether a KeyboardInterrupt is the user's."""
-    together: LockStep | None = None
-    """Where episodes advance together as long as nothing unusual happens."""
+    """Returns whether a KeyboardInterrupt is the user's."""
+    lock_step: PlaysTogether | None = None
+    """Advances it together with others, as long as nothing unusual happens."""
     env: WorkerEnv | None = None
     records: tuple[Record, ...] = ()
     """Where successes are noted: the environment id's and the worker's."""
@@ -197,7 +204,8 @@ class Episode:
     failures: Counter[str] = field(default_factory=Counter)
     phase: str = "waiting"
     alone: bool = False
-    lost_alone: int = 0
+    """It gets a worker of its own."""
+    lost_alone: bool = False
     failed_in: set[str] = field(default_factory=set)
     """The names of workers in which it failed."""
     since: float = field(init=False)
@@ -223,12 +231,12 @@ class Episode:
         try:
             await self._play()
         except AgentFailed as failure:
-            self._fail(says(failure) or told(failure), "agent")
+            self._fail(error_text(failure) or describe(failure), "agent")
             self.outcome = "agent_failed"
         except EnvFailure as failure:
             self._fail_here(str(failure), failure.kind)
         except BaseException as error:
-            if self.watchdog.expired == "episode" and not self.asked():
+            if self.watchdog.expired == "episode" and not self.cancelled():
                 self._fail_here(
                     f"the episode took longer than {self.limits.episode} s; its phase was {self.phase!r}", "episode"
                 )
@@ -237,13 +245,15 @@ class Episode:
                     self.trajectory.status = self.outcome = "cancelled"
                 raise
             else:
-                self._fail_here(f"{told(error)} was raised in phase {self.phase!r}, where it is not allowed", "raised")
+                self._fail_here(
+                    f"{describe(error)} was raised in phase {self.phase!r}, where it is not allowed", "raised"
+                )
         finally:
             self.watchdog.stop()
             self.trajectory.seconds = self.clock() - started
             self.enter("over")
             self._release()
-        if self.watchdog.stray() and not self.asked():
+        if self.watchdog.cancelled_inside() and not self.cancelled():
             await self.watchdog.absorb()
         return self.trajectory
 
@@ -258,36 +268,36 @@ class Episode:
     def wanted(self, error: BaseException) -> bool:
         """Whether a BaseException comes from the user or the rollout, and so ends more than this episode."""
         if isinstance(error, asyncio.CancelledError):
-            return self.asked()
+            return self.cancelled()
         return isinstance(error, KeyboardInterrupt) and self.interrupted()
 
     async def _play(self) -> None:
         trajectory = self.trajectory
-        seen = await self._robust("reset")
+        result = await self._call_env("reset")
         session = self._start_session()
         action: Action | None = None
         try:
-            if self.together is not None and self.limits.turns is None:
-                seen, action = await self.together.play(self, session, seen)
-            while not (seen.terminated or seen.truncated):
+            if self.lock_step is not None and self.limits.turns is None:
+                result, action = await self.lock_step.play(self, session, result)
+            while not (result.terminated or result.truncated):
                 if len(trajectory.turns) == self.limits.turns:
-                    seen.truncated = True
+                    result.truncated = True
                     break
-                action = action or await self._answer(session, seen)
+                action = action or await self._answer(session, result)
                 if action is None:
-                    seen.truncated = True
+                    result.truncated = True
                     break
-                before, seen = seen, await self._robust("step", action.text)
-                trajectory.turns.append(turn_of(before, action, seen))
+                before, result = result, await self._call_env("step", action.text)
+                trajectory.turns.append(turn_of(before, action, result))
                 action = None
         finally:
             self._end_session(session)
-        trajectory.status = "terminated" if seen.terminated else "truncated"
+        trajectory.status = "terminated" if result.terminated else "truncated"
         self.outcome = "completed"
-        trajectory.success = bool(seen.info.get("success", False))
-        trajectory.metrics |= seen.info.get("metrics", {})
-        trajectory.final_observation = seen.observation
-        trajectory.final_view = seen.view
+        trajectory.success = bool(result.info.get("success", False))
+        trajectory.metrics |= result.info.get("metrics", {})
+        trajectory.final_observation = result.observation
+        trajectory.final_view = result.view
 
     # -- asking the agent --------------------------------------------------------------------------------------------
 
@@ -295,7 +305,7 @@ class Episode:
         try:
             return self.agent.start(self, self.trajectory.task.seed * 1_000_003 + self.trajectory.member)
         except BaseException as error:
-            raise self.of_agent("start()", error) from error
+            raise self.classify_agent_error("start()", error) from error
 
     def _end_session(self, session: Session) -> None:
         try:
@@ -303,21 +313,21 @@ class Episode:
         except BaseException as error:
             if self.wanted(error):
                 raise
-            logger.warning("%s: the agent's close() raised %s", self.env_id, told(error))
+            logger.warning("%s: the agent's close() raised %s", self.env_id, describe(error))
 
-    async def _answer(self, session: Session, seen: Seen) -> Action | None:
+    async def _answer(self, session: Session, result: EnvResult) -> Action | None:
         """The agent's action; None if its context is full."""
         began = self.enter("agent")
         self.watchdog.watch(self.limits.agent)
         try:
             oldest = self._version()
-            said: Any = await Ending(session.act(seen.observation, seen.info), self._over)
-            answer = border.action(said)
+            said: Any = await Cancellable(session.act(result.observation, result.info), self._over)
+            answer = validation.action(said)
             for name, value in answer.usage.items():
                 self.trajectory.metrics[name] = self.trajectory.metrics.get(name, 0.0) + value
             if self._over():  # and the agent did not heed it
                 raise asyncio.CancelledError
-            if self.watchdog.stray():
+            if self.watchdog.cancelled_inside():
                 await self.watchdog.absorb()
                 raise asyncio.CancelledError("by the agent itself")
             newest = self._version()
@@ -327,20 +337,20 @@ class Episode:
         except ContextFull:
             return None
         except BaseException as error:
-            raise self.of_agent("act()", error) from error
+            raise self.classify_agent_error("act()", error) from error
         finally:
             self.watchdog.rest()
             self.trajectory.agent_seconds += self.clock() - began
 
     def _version(self) -> int | None:
         version = getattr(self.agent, "version", None)
-        return None if version is None else border.whole(version, "the agent's version")
+        return None if version is None else validation.whole(version, "the agent's version")
 
     def _over(self) -> bool:
         """Whether the task is to end, or what it waits for."""
-        return bool(self.watchdog.expired) or self.asked()
+        return bool(self.watchdog.expired) or self.cancelled()
 
-    def of_agent(self, what: str, error: BaseException) -> BaseException:
+    def classify_agent_error(self, what: str, error: BaseException) -> BaseException:
         """What an exception of the agent's means.
 
         Args:
@@ -352,7 +362,7 @@ class Episode:
             return AgentFailed(f"what the agent's {what} returned is wrong: {error}")
         failed = isinstance(error, EngineFailed) and not isinstance(error, EngineLost)
         if failed or not (isinstance(error, Exception) or self._ends(error)):
-            return AgentFailed(f"the agent's {what} raised {told(error)}")
+            return AgentFailed(f"the agent's {what} raised {describe(error)}")
         if not isinstance(error, RollenvError) and isinstance(error, Exception):
             who = f"the agent {type(self.agent).__module__}.{type(self.agent).__qualname__}"
             where = f"{self.env_id} with seed {self.trajectory.task.seed}"
@@ -366,8 +376,8 @@ class Episode:
     async def call(self, method: str, *args: Any) -> Any:
         """Call a method of the environment; for agents."""
         before, due = self.phase, self.watchdog.due
-        answer = await self._robust("call", method, *args)
-        self.watchdog.go_on(due)
+        answer = await self._call_env("call", method, *args)
+        self.watchdog.resume(due)
         self.enter(before)
         return answer
 
@@ -377,21 +387,21 @@ class Episode:
         others = self.failures.total() - lost
         return (
             bool(self.failures["differs"])
-            or self.lost_alone >= _LOST_ALONE
+            or self.lost_alone
             or lost > self.limits.max_losses
             or others > self.limits.max_replays
         )
 
     # -- asking the environment --------------------------------------------------------------------------------------
 
-    async def _robust(self, method: str, *args: Any) -> Any:
+    async def _call_env(self, method: str, *args: Any) -> Any:
         """Ask the environment; if it fails, ask another one, replayed to the same point."""
         while True:
             try:
                 if self.env is None:
-                    seen = await self._begin()
+                    result = await self._begin()
                     if method == "reset":
-                        return seen
+                        return result
                 answer = await self._ask(method, args)
             except EnvFailure as failure:
                 self._count(failure)
@@ -402,7 +412,7 @@ class Episode:
                 self.done.append((method, args, fingerprint(answer)))
                 return answer
 
-    async def _begin(self) -> Seen:
+    async def _begin(self) -> EnvResult:
         """A new environment, brought to where the last one was."""
         record = self.health.env(self.env_id)
         if record.backoff:
@@ -410,10 +420,10 @@ class Episode:
             await asyncio.sleep(record.backoff)
         self.enter("waiting")
         how = {"alone": True} if self.alone else {}
-        self.env = await self.workers.open(self.trajectory.task, views=self.views, shun=self._shuns, **how)
+        self.env = await self.workers.open(self.trajectory.task, views=self.views, avoid=self._avoids, **how)
         self.trajectory.worker = self.env.worker
         self.records = self.health.env(self.env_id), self.health.worker(self.env.worker)
-        first: Seen = await self._ask("reset", ())
+        first: EnvResult = await self._ask("reset", ())
         if not self.done:
             self.done.append(("reset", (), first.fingerprint))
         for number, (method, args, expected) in enumerate(self.done):
@@ -446,7 +456,7 @@ class Episode:
         finally:
             self.watchdog.rest()
         await self._forget_deadline()
-        if self.watchdog.stray() and not self._over():
+        if self.watchdog.cancelled_inside() and not self._over():
             await self.watchdog.absorb()
             raise failed(self.env_id, method, asyncio.CancelledError("by the environment itself"))
         took = self.clock() - began
@@ -456,13 +466,13 @@ class Episode:
 
     async def _forget_deadline(self) -> None:
         """A deadline that passed in the moment of the answer counts no more, nor is its cancellation felt later."""
-        pending = self.watchdog.stray()
-        if self.watchdog.call_expired() and pending and not self.asked():
+        pending = self.watchdog.cancelled_inside()
+        if self.watchdog.call_expired() and pending and not self.cancelled():
             await self.watchdog.absorb()
 
-    def _shuns(self, worker: str) -> bool:
+    def _avoids(self, worker: str) -> bool:
         """Workers that are in quarantine, or in which this episode failed: a neighbour may have changed them."""
-        return worker in self.failed_in or self.health.shuns(worker)
+        return worker in self.failed_in or self.health.avoids(worker)
 
     def _count(self, failure: EnvFailure) -> None:
         """Record a failure and release the environment that had it."""
@@ -470,10 +480,8 @@ class Episode:
         self.failures[failure.kind] += 1
         if self.env is not None:
             self.failed_in.add(self.env.worker)
-        if failure.kind == "lost":
-            self.lost_alone += self.alone
-        if failure.blamed or self.failures["lost"] >= _UNLUCKY:
-            self.alone = True
+        self.lost_alone = self.alone and failure.blamed
+        self.alone = self.alone or failure.blamed or self.failures["lost"] >= _LOSSES_WITH_OTHERS
         if self.env is not None and failure.kind == "hung":
             self.env.abandon()
             self.env = None
@@ -486,20 +494,20 @@ class Episode:
         self.watchdog = _Watchdog(None)
         self.watchdog.watch(self.limits.reward)
         try:
-            more = border.number(await Ending(reward(self.trajectory), self._over), "a reward")
+            more = validation.number(await Cancellable(reward(self.trajectory), self._over), "a reward")
             if self._over():
                 raise asyncio.CancelledError
-            last.reward = border.number(last.reward + more, "a reward")
+            last.reward = validation.number(last.reward + more, "a reward")
         except BaseException as error:
             if self.wanted(error):
                 raise
             late = isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired()
-            why = f"it did not answer within {self.limits.reward} s" if late else told(error)
+            why = f"it did not answer within {self.limits.reward} s" if late else describe(error)
             self._fail(f"its reward could not be computed: {why}", "reward")
             self.outcome = "reward_failed"
         finally:
             self.watchdog.stop()
-        if self.watchdog.stray() and not self.asked():
+        if self.watchdog.cancelled_inside() and not self.cancelled():
             await self.watchdog.absorb()
 
     def _release(self) -> None:
@@ -511,7 +519,7 @@ class Episode:
         except BaseException as error:
             if isinstance(error, Exception) or self.wanted(error):
                 raise
-            logger.warning("%s could not be closed: %s", self.env_id, told(error))
+            logger.warning("%s could not be closed: %s", self.env_id, describe(error))
 
     def enter(self, phase: str) -> float:
         """Enter a phase and return the time."""
@@ -534,7 +542,7 @@ def _check_version(answer: Action, oldest: int, newest: int) -> None:
         )
 
 
-def turn_of(before: Seen, action: Action, after: Seen) -> Turn:
+def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:
     """Build the turn in which the agent took an action.
 
     Args:
@@ -562,7 +570,7 @@ def turn_of(before: Seen, action: Action, after: Seen) -> Turn:
 
 def fingerprint(answer: Any) -> int:
     """Equal, within this process, for equal answers."""
-    if isinstance(answer, Seen):
+    if isinstance(answer, EnvResult):
         return answer.fingerprint
     try:
         return hash(_shown.repr(answer))
@@ -570,6 +578,12 @@ def fingerprint(answer: Any) -> int:
         return 0
 
 
-#: So that what refers to itself again and again has an end.
+#: Shortens values, which may contain themselves.
 _shown = reprlib.Repr()
-_shown.maxlevel, _shown.maxlist, _shown.maxtuple, _shown.maxdict, _shown.maxstring = 4, 30, 30, 30, 1000
+_shown.maxlevel, _shown.maxlist, _shown.maxtuple, _shown.maxdict, _shown.maxstring = (
+    4,
+    30,
+    30,
+    30,
+    1000,
+)

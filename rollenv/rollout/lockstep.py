@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
 
 from rollenv.agents.base import Action
-from rollenv.agents.engines.base import Response
-from rollenv.rollout import border
-from rollenv.rollout.branches import Failing, Node, Tree
-from rollenv.rollout.workers.base import HostedEnv, InlineEnv, Seen
+from rollenv.agents.engines.base import Ids, Response
+from rollenv.rollout import validation
+from rollenv.rollout.types import Turn
+from rollenv.rollout.workers.base import EnvResult, HostedEnv, InlineEnv
 
 if TYPE_CHECKING:
     from rollenv.agents.engines.local import LocalEngine
@@ -20,7 +20,138 @@ if TYPE_CHECKING:
     from rollenv.rollout.episode import Episode
 
 #: What an engine drew for a row: the token and its log-probability; None where it could not.
-Drawn = tuple[int, float] | None
+SampledToken = tuple[int, float] | None
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """Where an episode is after some answers; members of a group that gave the same ones share it."""
+
+    result: EnvResult
+    session: TokenSession
+    """The agent's, before it was asked for this turn's prompt."""
+    env: HostedEnv | None
+    """In this state; None once it has gone on to a child."""
+    parent: Node | None = None
+    action: Action | None = None
+    """What led here."""
+    asked: TokenSession | None = None
+    """The agent's session after it was asked."""
+    prompt: Ids = ()
+    children: dict[int, Node] = field(default_factory=dict)
+    """By the token that was drawn."""
+
+    def ask(self) -> None:
+        """Make the prompt, once."""
+        if self.asked is None:
+            session = self.session.fork()
+            self.prompt = session.ask(self.result.observation, self.result.info)
+            self.asked = session
+
+    def path(self) -> list[Node]:
+        """The nodes from behind the root to this one."""
+        nodes: list[Node] = []
+        node: Node | None = self
+        while node is not None and node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
+    def turn(self, logprob: float, version: int) -> Turn:
+        """The turn that led here.
+
+        Args:
+            logprob: of the token.
+            version: of the weights that drew it.
+        """
+        before, after, action = self.parent, self.result, self.action
+        assert before is not None
+        assert action is not None
+        return Turn(
+            before.prompt,
+            action.response_ids,
+            (logprob,),
+            after.reward,
+            action.text,
+            before.result.observation,
+            before.result.state_key,
+            version,
+            (),
+            action.finish,
+            before.result.view,
+            action.raw,
+            (),
+            after.info.get("valid") is not False,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Tree:
+    """The episodes of one task, or a single one where its environment cannot be copied."""
+
+    root: Node
+    shared: bool
+    users: int = 0
+    copies: dict[HostedEnv, None] = field(default_factory=dict)
+    """The environments to close."""
+
+    def env_at(self, node: Node, *, last: bool) -> HostedEnv:
+        """An environment in the state of a node.
+
+        Args:
+            last: the node may be left without one. If it is needed again, it is made again from the start.
+
+        Raises:
+            EnvFailure: it cannot be copied.
+        """
+        env = node.env
+        if env is not None and (not self.shared or (last and node is not self.root)):
+            node.env = None
+            return env
+        if env is not None:
+            copy = env.twin()
+            self.copies[copy] = None
+        else:
+            copy = self.env_at(self.root, last=False)
+            for step in node.path():
+                assert step.action is not None
+                copy.step(step.action.text)
+        return copy
+
+    def lend(self, episode: Episode, env: HostedEnv | RaisingEnv) -> None:
+        """Give an environment to an episode, which closes it."""
+        assert isinstance(episode.env, InlineEnv)
+        episode.env.hosted = cast(HostedEnv, env)
+        own = env.env if isinstance(env, RaisingEnv) else env
+        if own is not None:
+            self.copies.pop(own, None)
+
+    def close(self, env: HostedEnv) -> None:
+        """Close an environment if it is one of the tree's own."""
+        if env in self.copies:
+            del self.copies[env]
+            env.close()
+
+    def leave(self) -> None:
+        """One episode less; with the last one everything is closed."""
+        self.users -= 1
+        if not self.users:
+            for env in list(self.copies):
+                self.close(env)
+
+
+class RaisingEnv:
+    """Stands for an environment whose call raised: the episode meets the error in its own call."""
+
+    def __init__(self, error: BaseException, env: HostedEnv | None):
+        self.error, self.env = error, env
+
+    def step(self, action: str) -> EnvResult:
+        raise self.error
+
+    def close(self) -> None:
+        if self.env is not None:
+            self.env.close()
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +162,7 @@ class Row:
     session: TokenSession
     tree: Tree
     node: Node
-    left: asyncio.Future[tuple[Seen, Action | None]]
+    outcome: asyncio.Future[tuple[EnvResult, Action | None]]
 
 
 class LockStep:
@@ -50,7 +181,7 @@ class LockStep:
         self._trees: dict[int, Tree] = {}
         self._scheduled_in: asyncio.AbstractEventLoop | None = None
 
-    async def play(self, episode: Episode, session: Any, seen: Seen) -> tuple[Seen, Action | None]:
+    async def play(self, episode: Episode, session: Any, result: EnvResult) -> tuple[EnvResult, Action | None]:
         """Play an episode as far as it goes as usual.
 
         Returns:
@@ -58,30 +189,30 @@ class LockStep:
         """
         env = episode.env
         if type(env) is not InlineEnv or getattr(session, "at_once", False) is not True:
-            return seen, None
-        if seen.terminated or seen.truncated:
-            return seen, None
-        key, tree = self._tree(env, session, seen)
+            return result, None
+        if result.terminated or result.truncated:
+            return result, None
+        key, tree = self._tree(env, session, result)
         row = Row(episode, session, tree, tree.root, asyncio.get_running_loop().create_future())
         self._waiting[row] = None
         episode.enter("agent")
         self._wake()
         try:
-            return await row.left
+            return await row.outcome
         finally:
             self._waiting.pop(row, None)
             tree.leave()
             if not tree.users:
                 self._trees.pop(key, None)
 
-    def _tree(self, env: InlineEnv, session: TokenSession, seen: Seen) -> tuple[int, Tree]:
+    def _tree(self, env: InlineEnv, session: TokenSession, result: EnvResult) -> tuple[int, Tree]:
         original = env.original
         shared = original.shared and not original.env_spec.nondeterministic
         key = id(original) if shared else id(env)
         tree = self._trees.get(key)
         if tree is None:
             first = original.started[0] if shared and original.started else env.hosted
-            tree = self._trees[key] = Tree(Node(seen, session.fork(), first), shared)
+            tree = self._trees[key] = Tree(Node(result, session.fork(), first), shared)
         tree.users += 1
         return key, tree
 
@@ -94,7 +225,7 @@ class LockStep:
 
     def _turn(self) -> None:
         self._scheduled_in = None
-        rows, self._waiting = [row for row in self._waiting if not row.left.done()], {}
+        rows, self._waiting = [row for row in self._waiting if not row.outcome.done()], {}
         try:
             engine: Any = rows[0].session.engine if rows else None
             asking = [row for row in rows if self._asks(row, engine)]
@@ -105,13 +236,13 @@ class LockStep:
             for row in rows:
                 _raise(row, error)
             return
-        going = [row for batch in batches for row in batch if not row.left.done()]
+        going = [row for batch in batches for row in batch if not row.outcome.done()]
         if going:
             asyncio.get_running_loop().call_soon(self._again, going)
 
     def _again(self, rows: list[Row]) -> None:
         """Rows go on a round later, as episodes on their own do: who is first in a race stays the same."""
-        self._waiting.update((row, None) for row in rows if not row.left.done())
+        self._waiting.update((row, None) for row in rows if not row.outcome.done())
         if self._waiting:
             self._wake()
 
@@ -145,14 +276,14 @@ class LockStep:
         stepped: Counter[str] = Counter()
         for row, answer in zip(rows, drawn, strict=True):
             row.episode.trajectory.agent_seconds += answered - began
-            if self._go_on(row, answer, engine):
+            if self._advance(row, answer, engine):
                 stepped[row.episode.env_id] += 1
         each = (clock() - answered) / len(rows)
         for row in {row.episode.env_id: row for row in rows}.values():
             for record in row.episode.records if stepped[row.episode.env_id] else ():
                 record.ok("step", each, stepped[row.episode.env_id])
 
-    def _grow(self, engine: LocalEngine, rows: Sequence[Row], drawn: Sequence[Drawn]) -> None:
+    def _grow(self, engine: LocalEngine, rows: Sequence[Row], drawn: Sequence[SampledToken]) -> None:
         """Make the children that are new, each once."""
         new: dict[Node, dict[int, tuple[Row, float]]] = {}
         for row, answer in zip(rows, drawn, strict=True):
@@ -162,9 +293,9 @@ class LockStep:
             for token, (row, logprob) in answers.items():
                 self._child(row, (token, logprob), engine, last=token == next(reversed(answers)))
 
-    def _go_on(self, row: Row, answer: Drawn, engine: LocalEngine) -> bool:
+    def _advance(self, row: Row, answer: SampledToken, engine: LocalEngine) -> bool:
         """Carry out the answer to a row; false if it has left without."""
-        if row.left.done():
+        if row.outcome.done():
             return False
         if answer is None:
             self._leave(row)
@@ -174,8 +305,8 @@ class LockStep:
             return False
         row.node = child
         row.episode.trajectory.turns.append(child.turn(answer[1], engine.version))
-        if child.seen.terminated or child.seen.truncated:
-            row.left.set_result((child.seen, None))
+        if child.result.terminated or child.result.truncated:
+            row.outcome.set_result((child.result, None))
         return True
 
     def _child(self, row: Row, answer: tuple[int, float], engine: LocalEngine, *, last: bool) -> Node | None:
@@ -185,23 +316,23 @@ class LockStep:
         session, (token, logprob) = node.asked.fork(), answer
         response = Response([token], [logprob], [engine.version], engine.finish([token], row.session.sampling))
         try:
-            action = session.take(node.seen.observation, node.prompt, response)
-            border.text(action.text, "an action's text")
+            action = session.take(node.result.observation, node.prompt, response)
+            validation.text(action.text, "an action's text")
         except Exception as error:
-            _raise(row, episode.of_agent("act()", error))
+            _raise(row, episode.classify_agent_error("act()", error))
             return None
         env: HostedEnv | None = None
         episode.enter("step")
         try:
             env = row.tree.env_at(node, last=last)
-            seen = env.step(action.text)
+            result = env.step(action.text)
         except BaseException as error:
-            row.tree.lend(episode, Failing(error, env))
+            row.tree.lend(episode, RaisingEnv(error, env))
             self._hand_over(row, session, action)
             return None
         episode.enter("agent")
-        child = node.children[token] = Node(seen, session, env, node, action)
-        if seen.terminated or seen.truncated:
+        child = node.children[token] = Node(result, session, env, node, action)
+        if result.terminated or result.truncated:
             row.tree.close(env)
             if row.tree.shared:
                 child.env = None
@@ -210,9 +341,9 @@ class LockStep:
     def _leave(self, row: Row) -> None:
         """Let the episode ask its agent by itself, with an environment of its own."""
         try:
-            env: HostedEnv | Failing = row.tree.env_at(row.node, last=False)
+            env: HostedEnv | RaisingEnv = row.tree.env_at(row.node, last=False)
         except BaseException as error:
-            env = Failing(error, None)
+            env = RaisingEnv(error, None)
         row.tree.lend(row.episode, env)
         self._hand_over(row, row.node.session)
 
@@ -227,13 +358,13 @@ class LockStep:
         node, episode = row.node, row.episode
         row.session.become(session)
         episode.done += [
-            ("step", (after.action.text,), after.seen.fingerprint) for after in node.path() if after.action
+            ("step", (after.action.text,), after.result.fingerprint) for after in node.path() if after.action
         ]
-        seen = replace(node.seen, info=dict(node.seen.info))
-        row.left.set_result((seen, action))
+        result = replace(node.result, info=dict(node.result.info))
+        row.outcome.set_result((result, action))
 
 
 def _raise(row: Row, error: BaseException) -> None:
     """Raise an error in the row's episode."""
-    if not row.left.done():
-        row.left.set_exception(error)
+    if not row.outcome.done():
+        row.outcome.set_exception(error)

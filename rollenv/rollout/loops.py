@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from rollenv.core import UsageError
 from rollenv.rollout.clock import Clock, Deadlock
-from rollenv.rollout.ending import GRACE
+from rollenv.rollout.group_runner import GRACE
 
 T = TypeVar("T")
 

@@ -18,9 +18,9 @@ from rollenv.core import UsageError
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.episode import Episode, Limits
 from rollenv.rollout.filters import Filter
+from rollenv.rollout.group_runner import GroupRunner
 from rollenv.rollout.lockstep import LockStep
 from rollenv.rollout.loops import Interrupts, Loop, ThreadLoop, refuse_running_loop
-from rollenv.rollout.race import Race
 from rollenv.rollout.records.flight import FlightRecorder
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.records.stats import RolloutStats
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 HEALTH_EVERY = 2.0
 
 
-class Helps(Protocol):
+class GroupHelpers(Protocol):
     """Plays groups elsewhere."""
 
     async def play(self, manager: RolloutManager, group: Group, size: int) -> bool:
@@ -87,9 +87,9 @@ class RolloutManager:
         self.flight = FlightRecorder(self.health)
         #: What the last batch, or the stream so far, kept and dropped.
         self.stats = RolloutStats()
-        self.together = LockStep() if lock_step and isinstance(self.workers, InlineWorkers) else None
+        self.lock_step = LockStep() if lock_step and isinstance(self.workers, InlineWorkers) else None
         #: Processes that play some groups of a batch.
-        self.helpers: Helps | None = None
+        self.helpers: GroupHelpers | None = None
         self._slots: asyncio.Semaphore | None = None
         self._interrupts = Interrupts()
         self._loop: Loop | ThreadLoop = ThreadLoop(clock) if thread else Loop(clock)
@@ -178,7 +178,7 @@ class RolloutManager:
         """
         other = copy.copy(self)
         other.agent, other.keep_views, other.stats = agent, keep_views, RolloutStats()
-        other.together, other.helpers = self.together and LockStep(), None
+        other.lock_step, other.helpers = self.lock_step and LockStep(), None
         return other
 
     def close(self) -> None:
@@ -226,7 +226,7 @@ class RolloutManager:
         lacking: list[Group] = []
         numbers = itertools.count()
         share = not (extra_groups or extra_members or self.max_concurrent or self.keep_views)
-        async with self.watching(), Race[Group]() as race:
+        async with self.watching(), GroupRunner[Group]() as runner:
             waiting: dict[int, Task] = {}
 
             def start(n: int) -> None:
@@ -234,11 +234,11 @@ class RolloutManager:
                     number = next(numbers)
                     waiting[number] = task
                     play = self._shared if share and number < groups else self.play_group
-                    race.start(play(Group(task, [], number), group_size, extra_members))
+                    runner.start(play(Group(task, [], number), group_size, extra_members))
 
             start(groups + extra_groups)
-            while len(done) < groups and race.running:
-                group = await race.next()
+            while len(done) < groups and runner.running:
+                group = await runner.next()
                 del waiting[group.number]
                 if len(group.complete) < group_size:
                     lacking.append(group)
@@ -264,14 +264,14 @@ class RolloutManager:
             watch: called with each trajectory when it ends.
         """
         self.stats = RolloutStats()
-        async with self.watching(), Race[Trajectory]() as race:
+        async with self.watching(), GroupRunner[Trajectory]() as runner:
             following = iter(trajectories)
             for trajectory in itertools.islice(following, self.max_concurrent):
-                race.start(self._play(trajectory, race))
-            while race.running:
-                trajectory = await race.next()
+                runner.start(self._play(trajectory, runner))
+            while runner.running:
+                trajectory = await runner.next()
                 for another in itertools.islice(following, 1):
-                    race.start(self._play(another, race))
+                    runner.start(self._play(another, runner))
                 if watch:
                     watch(trajectory)
         return trajectories
@@ -294,17 +294,17 @@ class RolloutManager:
         """
         spare = self.limits.max_replacements * size
         complete: list[Trajectory] = []
-        async with Race[Trajectory]() as race:
+        async with GroupRunner[Trajectory]() as runner:
 
             def start() -> None:
                 trajectory = Trajectory(group.task, group=group.number, member=len(group.trajectories))
                 group.trajectories.append(trajectory)
-                race.start(self._play(trajectory, race))
+                runner.start(self._play(trajectory, runner))
 
             for _ in range(size + extra_members):
                 start()
-            while len(complete) < size and race.running:
-                trajectory = await race.next()
+            while len(complete) < size and runner.running:
+                trajectory = await runner.next()
                 if trajectory.complete:
                     complete.append(trajectory)
                 elif spare:
@@ -319,7 +319,7 @@ class RolloutManager:
         """The oldest weights that a token of a group in play was drawn with; None before the first."""
         return group.oldest_version
 
-    async def _play(self, trajectory: Trajectory, race: Race[Trajectory]) -> Trajectory:
+    async def _play(self, trajectory: Trajectory, runner: GroupRunner[Trajectory]) -> Trajectory:
         episode = Episode(
             trajectory,
             self.agent,
@@ -328,9 +328,9 @@ class RolloutManager:
             self.health,
             self.keep_views,
             asyncio.get_running_loop().time,
-            race.asked,
+            runner.cancelled,
             self._interrupts.take,
-            self.together,
+            self.lock_step,
         )
         with self.flight.following(episode):
             try:
@@ -339,7 +339,7 @@ class RolloutManager:
                 if self.reward is not None and trajectory.complete and trajectory.turns:
                     await episode.add_reward(self.reward)
             except asyncio.CancelledError:
-                if not race.asked():
+                if not runner.cancelled():
                     raise
                 trajectory.status = "cancelled"
                 self.stats.cancelled(trajectory)

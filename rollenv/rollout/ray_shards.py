@@ -12,8 +12,7 @@ from rollenv.agents.engines.base import Sampling, on_host
 from rollenv.core import UsageError
 from rollenv.needs import extra
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.shard import Condition, Host, Played, ShardLost
-from rollenv.rollout.shards import Fleet
+from rollenv.rollout.shards import Condition, Fleet, Played, ShardHost, ShardLost
 from rollenv.rollout.types import Task, Trajectory
 
 with extra("ray", "Playing in Ray"):
@@ -84,11 +83,11 @@ class _Actor:
 
     def __init__(self, build: Callable[[], RolloutManager]):
         self.build = build
-        self.host: Host | None = None
+        self.host: ShardHost | None = None
 
-    def _host(self) -> Host:
+    def _host(self) -> ShardHost:
         if self.host is None:  # made here, where the event loop runs
-            self.host = Host(self.build)
+            self.host = ShardHost(self.build)
         return self.host
 
     async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
@@ -123,7 +122,7 @@ class _Actor:
 
 
 class ActorShard:
-    """See :class:`rollenv.rollout.shard.Shard`."""
+    """See :class:`rollenv.rollout.shards.Shard`."""
 
     def __init__(self, name: str, actor: Any):
         self.name, self.actor = name, actor
@@ -136,7 +135,7 @@ class ActorShard:
         Args:
             patience: seconds after which a warning says that it waits.
         """
-        asked: asyncio.Future[str] = asyncio.ensure_future(self._said(self.actor.node.remote()))
+        asked: asyncio.Future[str] = asyncio.ensure_future(self._answer(self.actor.node.remote()))
         try:
             await asyncio.wait({asked}, timeout=patience)
             if not asked.done():
@@ -146,48 +145,40 @@ class ActorShard:
             asked.cancel()
 
     async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
-        """See :class:`~rollenv.rollout.shard.Shard`."""
-        played: Played = await self._said(self.actor.play.remote(key, task, size, extra_members))
+        played: Played = await self._answer(self.actor.play.remote(key, task, size, extra_members))
         return played
 
     async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
-        """See :class:`~rollenv.rollout.shard.Shard`."""
-        played: Played = await self._said(self.actor.play_many.remote(trajectories, sampling))
+        played: Played = await self._answer(self.actor.play_many.remote(trajectories, sampling))
         return played
 
     def cancel(self, key: int) -> None:
-        """See :class:`~rollenv.rollout.shard.Shard`."""
         with contextlib.suppress(RayError):
             self.actor.cancel.remote(key)
 
     async def suspend(self) -> None:
-        """See :class:`~rollenv.rollout.shard.Shard`."""
-        await self._said(self.actor.suspend.remote())
+        await self._answer(self.actor.suspend.remote())
 
     async def update(self, weights: Any, version: int) -> dict[int, int | None]:
-        """See :class:`~rollenv.rollout.shard.Shard`."""
-        ages: dict[int, int | None] = await self._said(self.actor.update.remote(weights, version))
+        ages: dict[int, int | None] = await self._answer(self.actor.update.remote(weights, version))
         return ages
 
     async def resume(self) -> None:
-        """See :class:`~rollenv.rollout.shard.Shard`."""
-        await self._said(self.actor.resume.remote())
+        await self._answer(self.actor.resume.remote())
 
     async def ping(self) -> Condition:
-        """See :class:`~rollenv.rollout.shard.Shard`."""
-        condition: Condition = await self._said(self.actor.ping.remote())
+        condition: Condition = await self._answer(self.actor.ping.remote())
         return condition
 
     async def close(self) -> None:
-        """See :class:`~rollenv.rollout.shard.Shard`."""
         try:
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(self._said(self.actor.end.remote()), 15.0)
+                await asyncio.wait_for(self._answer(self.actor.end.remote()), 15.0)
         finally:
             kill_actor(self.actor)
 
-    async def _said(self, reference: Any) -> Any:
-        """What the actor said; its own exceptions as they were raised there.
+    async def _answer(self, reference: Any) -> Any:
+        """Return the answer of the actor, or raise the exception that was raised there.
 
         Raises:
             ShardLost: the actor is gone.

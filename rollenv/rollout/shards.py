@@ -1,9 +1,7 @@
 """One rollout over several managers: each plays whole groups beside its own environments and engine.
 
-A manager's event loop carries some ten thousand turns a second. Beyond that, or on several machines, each shard has a
-manager of its own, and a coordinator gives it another group whenever it has room. A shard that is lost costs its groups
-another play and nothing else. The coordinator has a manager's interface, so batches, streams with their bound on
-staleness, and filters are the same code over one manager or many, in real and in virtual time.
+Beyond some ten thousand turns a second, or on several machines, each shard has a manager of its own. A coordinator with
+a manager's interface gives it another group whenever it has room, and plays the groups of a lost shard again.
 """
 
 from __future__ import annotations
@@ -17,19 +15,17 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from rollenv.agents.base import Agent, EnvHandle
 from rollenv.agents.engines.base import Sampling
-from rollenv.core import UsageError
+from rollenv.core import RollenvError, UsageError
 from rollenv.rollout.clock import Clock
-from rollenv.rollout.ending import GRACE
+from rollenv.rollout.group_runner import GRACE, RolloutBroken
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.race import RolloutBroken
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.records.stats import RolloutStats
-from rollenv.rollout.shard import Condition, Shard, ShardLost
-from rollenv.rollout.types import Group, Trajectory
+from rollenv.rollout.types import Group, Task, Trajectory
 
 T = TypeVar("T")
 
@@ -42,12 +38,179 @@ _CHUNK = 32
 _LONGEST_REST = 60.0
 
 
+#: The health of what a shard has played, and the report on its workers.
+Condition = tuple[Health, list[dict[str, Any]]]
+
+
+class ShardLost(RollenvError):
+    """A shard is gone, with its process or its machine, or does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What a shard has played."""
+
+    trajectories: list[Trajectory]
+    tokens: int = 0
+    """That its engine has computed or drawn since it last said so."""
+
+
+class Shard(Protocol):
+    """A manager somewhere else. Every method raises :class:`ShardLost` when it is lost."""
+
+    name: str
+
+    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
+        """Play a group under a key; see :meth:`RolloutManager.play_group`."""
+        ...
+
+    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
+        """Play episodes; see :meth:`RolloutManager.play`. Without a sampling, the agent's own is used."""
+        ...
+
+    def cancel(self, key: int) -> None:
+        """Cancel a group; returns at once."""
+        ...
+
+    async def suspend(self) -> None: ...
+
+    async def update(self, weights: Any, version: int) -> dict[int, int | None]:
+        """Give the agent new weights.
+
+        Returns:
+            For every group in play the oldest version of its tokens; None before the first.
+        """
+        ...
+
+    async def resume(self) -> None: ...
+
+    async def ping(self) -> Condition:
+        """Return its condition."""
+        ...
+
+    async def close(self) -> None:
+        """End it and free what it holds. Never raises."""
+        ...
+
+
+class ShardHost:
+    """What a shard does where it is.
+
+    Args:
+        build: makes its manager, with the agent and the workers.
+    """
+
+    def __init__(self, build: Callable[[], RolloutManager]):
+        self.manager = build()
+        self._playing: dict[int, tuple[Group, asyncio.Task[Group]]] = {}
+        self._watching = contextlib.AsyncExitStack()
+        self._begun = False
+        self._tokens_reported = 0
+
+    def check_alive(self) -> None: ...
+
+    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
+        self.check_alive()
+        if not self._begun:
+            self._begun = True
+            await self._watching.enter_async_context(self.manager.watching())
+        group = Group(task, [], key)
+        playing = asyncio.create_task(self.manager.play_group(group, size, extra_members))
+        self._playing[key] = group, playing
+        try:
+            return self._played((await playing).trajectories)
+        finally:
+            playing.cancel()
+            self._playing.pop(key, None)
+
+    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
+        agent: Any = copy.copy(self.manager.agent)
+        if sampling is not None:
+            agent.sampling = sampling
+        manager = self.manager.beside(agent, keep_views=sampling is not None)
+        return self._played(list(await manager.play_async(trajectories)))
+
+    def _played(self, trajectories: list[Trajectory]) -> Played:
+        reported, self._tokens_reported = self._tokens_reported, getattr(self._agent, "tokens", 0)
+        return Played(trajectories, self._tokens_reported - reported)
+
+    def cancel(self, key: int) -> None:
+        if key in self._playing:
+            self._playing[key][1].cancel()
+
+    async def suspend(self) -> None:
+        self.check_alive()
+        if self._updatable:
+            await self._agent.suspend()
+
+    async def update(self, weights: Any, version: int) -> dict[int, int | None]:
+        self.check_alive()
+        await self._agent.update_weights(weights)
+        self._agent.version = version
+        return {key: group.oldest_version for key, (group, _) in self._playing.items()}
+
+    async def resume(self) -> None:
+        self.check_alive()
+        if self._updatable:
+            await self._agent.resume()
+
+    async def ping(self) -> Condition:
+        self.check_alive()
+        return self.manager.condition()
+
+    async def end(self) -> None:
+        """Give up what is played, and free the workers."""
+        for _, playing in list(self._playing.values()):
+            playing.cancel()
+        await asyncio.gather(*(playing for _, playing in self._playing.values()), return_exceptions=True)
+        await self._watching.aclose()
+        await self.manager.workers.aclose()
+
+    @property
+    def _agent(self) -> Any:
+        return self.manager.agent
+
+    @property
+    def _updatable(self) -> bool:
+        """Whether the agent has weights."""
+        return hasattr(self._agent, "update_weights")
+
+
+class LocalShard(ShardHost):
+    """A shard in this process: for virtual time, and for tests of lost shards."""
+
+    def __init__(self, name: str, build: Callable[[], RolloutManager]):
+        super().__init__(build)
+        self.name = name
+        self._lost = False
+
+    def kill(self) -> None:
+        """Be lost, at once."""
+        self._lost = True
+        for _, playing in self._playing.values():
+            playing.cancel()
+
+    def check_alive(self) -> None:
+        if self._lost:
+            raise ShardLost(f"{self.name} was ended")
+
+    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
+        try:
+            return await super().play(key, task, size, extra_members)
+        except asyncio.CancelledError:
+            self.check_alive()
+            raise
+
+    async def close(self) -> None:
+        await self.end()
+
+
 #: Starts the shard of a name.
 Start = Callable[[str], Coroutine[Any, Any, Shard]]
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
+class ShardSlot:
     """The place of a shard, which may be lost and started again."""
 
     name: str
@@ -61,8 +224,8 @@ class Seat:
     """Of the last loss."""
     groups: int = 0
     """That were played there."""
-    told: list[Condition] = field(default_factory=list)
-    """The last that each of its shards said of its health."""
+    conditions: list[Condition] = field(default_factory=list)
+    """The last report of each of its shards."""
 
 
 class Fleet:
@@ -92,7 +255,7 @@ class Fleet:
     ):
         if not names or capacity < 1:
             raise UsageError(f"a rollout needs at least 1 shard with room for 1 group, got {len(names)} and {capacity}")
-        self.seats = [Seat(name) for name in names]
+        self.slots = [ShardSlot(name) for name in names]
         self.capacity, self.max_losses, self.backoff = capacity, max_losses, backoff
         self.ping_every, self.lost_after = ping_every, lost_after
         self.version = version
@@ -115,8 +278,8 @@ class Fleet:
         """Start what has not been started."""
         if self._updating is None:
             self._updating = asyncio.Lock()
-            for seat in self.seats:
-                self._keep(self._bring(seat, 0.0))
+            for slot in self.slots:
+                self._keep(self._bring(slot, 0.0))
             if self.ping_every:
                 self._keep(self._ping())
 
@@ -127,7 +290,7 @@ class Fleet:
             Exception: a shard could not be built.
         """
         await self.open()
-        while any(seat.shard is None and seat.losses <= self.max_losses for seat in self.seats):
+        while any(slot.shard is None and slot.losses <= self.max_losses for slot in self.slots):
             if self._failure:
                 raise self._failure
             self._changed.clear()
@@ -138,30 +301,30 @@ class Fleet:
         for keeper in list(self._keepers):
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        await asyncio.gather(*(seat.shard.close() for seat in self.seats if seat.shard), return_exceptions=True)
-        for seat in self.seats:
-            seat.shard = None
+        await asyncio.gather(*(slot.shard.close() for slot in self.slots if slot.shard), return_exceptions=True)
+        for slot in self.slots:
+            slot.shard = None
 
-    async def _bring(self, seat: Seat, delay: float) -> None:
+    async def _bring(self, slot: ShardSlot, delay: float) -> None:
         """Start a shard, with the newest weights."""
         await asyncio.sleep(delay)
         try:
-            shard = await self._start(seat.name)
+            shard = await self._start(slot.name)
             try:
-                await self._seat(seat, shard)
+                await self._install(slot, shard)
             except BaseException:
-                await shard.close()  # nobody else knows it
+                await shard.close()
                 raise
         except ShardLost as lost:
-            self._away(seat, lost)
+            self._away(slot, lost)
         except Exception as error:
-            if seat.placed:
-                self._away(seat, ShardLost(f"{seat.name} could not be built again: {error}"))
+            if slot.placed:
+                self._away(slot, ShardLost(f"{slot.name} could not be built again: {error}"))
             else:  # another try would not help
                 self._failure = error
         self._changed.set()
 
-    async def _seat(self, seat: Seat, shard: Shard) -> None:
+    async def _install(self, slot: ShardSlot, shard: Shard) -> None:
         """Let a new shard play, as the others do."""
         async with self._lock():
             await shard.suspend()
@@ -169,25 +332,25 @@ class Fleet:
                 await shard.update(self._weights, self.version)
             if not self._suspended:
                 await shard.resume()
-            seat.shard, seat.placed = shard, True
-            seat.told.append((Health(), []))
+            slot.shard, slot.placed = shard, True
+            slot.conditions.append((Health(), []))
 
-    def lost(self, seat: Seat, shard: Shard, why: ShardLost) -> None:
+    def lost(self, slot: ShardSlot, shard: Shard, why: ShardLost) -> None:
         """A shard is gone: start it again, if that may help. Said by each of its groups; only the first counts."""
-        if seat.shard is not shard:
+        if slot.shard is not shard:
             return
-        seat.shard = None
-        for work in seat.work.values():  # it may never answer
+        slot.shard = None
+        for work in slot.work.values():  # it may never answer
             work.cancel()
         self._keep(shard.close())
-        self._away(seat, why)
+        self._away(slot, why)
 
-    def _away(self, seat: Seat, why: ShardLost) -> None:
-        seat.losses, seat.why = seat.losses + 1, str(why)
-        logger.warning("%s is lost (%d): %s", seat.name, seat.losses, why)
-        if seat.losses <= self.max_losses:
-            doubled = self.backoff * 2.0 ** min(seat.losses - 1, 64)
-            self._keep(self._bring(seat, min(doubled, max(self.backoff, _LONGEST_REST))))
+    def _away(self, slot: ShardSlot, why: ShardLost) -> None:
+        slot.losses, slot.why = slot.losses + 1, str(why)
+        logger.warning("%s is lost (%d): %s", slot.name, slot.losses, why)
+        if slot.losses <= self.max_losses:
+            doubled = self.backoff * 2.0 ** min(slot.losses - 1, 64)
+            self._keep(self._bring(slot, min(doubled, max(self.backoff, _LONGEST_REST))))
         self._changed.set()
 
     async def _ping(self) -> None:
@@ -197,34 +360,34 @@ class Fleet:
 
     async def look(self) -> None:
         """Ask all shards how they are."""
-        await asyncio.gather(*(self._ping_one(seat, seat.shard) for seat in self.seats if seat.shard))
+        await asyncio.gather(*(self._ping_one(slot, slot.shard) for slot in self.slots if slot.shard))
 
     def condition(self) -> Condition:
         """The health of all shards together, as far as they said; names of workers begin with those of their shards."""
         whole, reports = Health(), []
-        for seat in self.seats:
-            place = f"{seat.name}/"
-            for health, _ in seat.told:
+        for slot in self.slots:
+            place = f"{slot.name}/"
+            for health, _ in slot.conditions:
                 whole.absorb(health, place)
-            if seat.shard:
-                reports += [{**row, "worker": place + row["worker"]} for row in seat.told[-1][1]]
+            if slot.shard:
+                reports += [{**row, "worker": place + row["worker"]} for row in slot.conditions[-1][1]]
         whole.events = deque(sorted(whole.events), whole.events.maxlen)
         return whole, reports
 
-    async def _ping_one(self, seat: Seat, shard: Shard) -> None:
+    async def _ping_one(self, slot: ShardSlot, shard: Shard) -> None:
         asked = asyncio.ensure_future(shard.ping())
         try:
-            for _ in range(2):  # time also passes while nobody runs the event loop, and an answer may be there already
+            for _ in range(2):  # time also passes while the event loop does not run, and there may be an answer already
                 await asyncio.wait({asked}, timeout=self.lost_after / 2)
             if not asked.done():
-                raise ShardLost(f"{seat.name} did not answer within {self.lost_after:g} s")
+                raise ShardLost(f"{slot.name} did not answer within {self.lost_after:g} s")
             condition = asked.result()
-            if seat.shard is shard:
-                seat.told[-1] = condition
+            if slot.shard is shard:
+                slot.conditions[-1] = condition
         except ShardLost as lost:
-            self.lost(seat, shard, lost)
+            self.lost(slot, shard, lost)
         except Exception as error:
-            self.lost(seat, shard, ShardLost(f"{seat.name} cannot answer: {type(error).__name__}: {error}"))
+            self.lost(slot, shard, ShardLost(f"{slot.name} cannot answer: {type(error).__name__}: {error}"))
         finally:
             asked.cancel()
 
@@ -235,7 +398,7 @@ class Fleet:
 
     # -- work --------------------------------------------------------------------------------------------------------
 
-    async def room(self) -> tuple[Seat, Shard]:
+    async def room(self) -> tuple[ShardSlot, Shard]:
         """The shard with most room, once there is one.
 
         Raises:
@@ -245,34 +408,35 @@ class Fleet:
         while True:
             if self._failure:
                 raise self._failure
-            free = [s for s in self.seats if s.shard is not None and len(s.work) < self.capacity]
+            free = [s for s in self.slots if s.shard is not None and len(s.work) < self.capacity]
             if free:
-                seat = min(free, key=lambda s: len(s.work))
-                assert seat.shard is not None
-                return seat, seat.shard
-            if all(seat.losses > self.max_losses for seat in self.seats):
-                told = "; ".join(f"{seat.name}: {seat.why}" for seat in self.seats)
-                raise RolloutBroken(f"all {len(self.seats)} shards are lost for good. {told}")
+                slot = min(free, key=lambda s: len(s.work))
+                assert slot.shard is not None
+                return slot, slot.shard
+            if all(slot.losses > self.max_losses for slot in self.slots):
+                reasons = "; ".join(f"{slot.name}: {slot.why}" for slot in self.slots)
+                raise RolloutBroken(f"all {len(self.slots)} shards are lost for good. {reasons}")
             self._changed.clear()
             await self._changed.wait()
 
     async def do(self, key: int, work: Callable[[Shard], Coroutine[Any, Any, T]]) -> T:
         """Have some shard do a piece of work; another one if that is lost."""
         while True:
-            seat, shard = await self.room()
-            seat.work[key] = doing = asyncio.create_task(work(shard))
+            slot, shard = await self.room()
+            slot.work[key] = doing = asyncio.create_task(work(shard))
             try:
                 done = await doing
-                seat.groups += 1
+                slot.groups += 1
                 return done
             except ShardLost as lost:
-                self.lost(seat, shard, lost)
+                self.lost(slot, shard, lost)
             except asyncio.CancelledError:
-                if seat.shard is shard or _cancelling():
+                task = asyncio.current_task()
+                if slot.shard is shard or (task is not None and task.cancelling()):
                     shard.cancel(key)
                     raise
             finally:
-                del seat.work[key]
+                del slot.work[key]
                 self._ages.pop(key, None)
                 self._changed.set()
             self.begun_again += 1
@@ -306,7 +470,7 @@ class Fleet:
         self._ages = {key: oldest for each in ages for key, oldest in each.items()}
 
     async def resume(self) -> None:
-        """Resume drawing everywhere."""
+        """Draw again everywhere."""
         async with self._lock():
             self._suspended = False
             await self._all(lambda shard: shard.resume())
@@ -322,27 +486,21 @@ class Fleet:
         return None if weights is None else list(weights)
 
     async def _all(self, work: Callable[[Shard], Coroutine[Any, Any, T]]) -> list[T]:
-        """What every shard that is there says."""
+        """Return the answers of all shards that are running."""
 
-        async def one(seat: Seat, shard: Shard) -> list[T]:
+        async def one(slot: ShardSlot, shard: Shard) -> list[T]:
             try:
                 return [await work(shard)]
             except ShardLost as lost:
-                self.lost(seat, shard, lost)
+                self.lost(slot, shard, lost)
                 return []
 
-        there = [(seat, seat.shard) for seat in self.seats if seat.shard is not None]
+        there = [(slot, slot.shard) for slot in self.slots if slot.shard is not None]
         answers = await asyncio.gather(*(one(*pair) for pair in there), return_exceptions=True)  # none is left at it
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
         return [said for each in answers if isinstance(each, list) for said in each]
-
-
-def _cancelling() -> bool:
-    """Whether somebody wants the running task to end."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 class ShardedManager(RolloutManager):
@@ -360,7 +518,7 @@ class ShardedManager(RolloutManager):
         super().__init__(fleet, clock=clock, thread=thread, run_dir=run_dir)
         self.fleet = fleet
         self.sampling: Sampling | None = None
-        self._keys = itertools.count()
+        self._keys, self._closed = itertools.count(), False
         self._key_of: dict[int, int] = {}
 
     def beside(self, agent: Agent, *, keep_views: bool = False) -> ShardedManager:
@@ -439,5 +597,3 @@ class ShardedManager(RolloutManager):
             self._closed = True
             self.run(self.fleet.close())
         super().close()
-
-    _closed = False

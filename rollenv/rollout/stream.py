@@ -11,8 +11,8 @@ from typing import Any
 
 from rollenv.core import UsageError
 from rollenv.rollout.filters import Filter
+from rollenv.rollout.group_runner import GroupRunner
 from rollenv.rollout.manager import RolloutManager, check_sizes
-from rollenv.rollout.race import Race
 from rollenv.rollout.types import Group, Task
 
 
@@ -63,7 +63,7 @@ class RolloutStream:
         self._playing: dict[int, tuple[Group, asyncio.Task[Group]]] = {}
         self._ready: deque[Group] = deque()
         self._changed = asyncio.Event()
-        self._race: Race[Group] = Race()
+        self._runner: GroupRunner[Group] = GroupRunner()
 
     async def __aenter__(self) -> RolloutStream:
         self._watching = self.manager.watching()
@@ -75,7 +75,7 @@ class RolloutStream:
     async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
         self._pump.cancel()
         await asyncio.gather(self._pump, return_exceptions=True)
-        await self._race.__aexit__(None, None, None)
+        await self._runner.__aexit__(None, None, None)
         await self._watching.__aexit__(None, None, None)
 
     async def next_batch(self) -> list[Group]:
@@ -137,7 +137,7 @@ class RolloutStream:
                 break
             task = self._again.popleft()
             group = Group(task, [], next(self._numbers))
-            playing = self._race.start(self.manager.play_group(group, self.group_size, self.extra_members))
+            playing = self._runner.start(self.manager.play_group(group, self.group_size, self.extra_members))
             self._playing[group.number] = group, playing
             self._begun += 1
         self._changed.set()
@@ -157,7 +157,7 @@ class RolloutStream:
         """Take groups as they are complete."""
         try:
             while True:
-                group = await self._race.next()
+                group = await self._runner.next()
                 if self._playing.pop(group.number, None) is None:
                     continue
                 if len(group.complete) < self.group_size:
@@ -182,7 +182,7 @@ class RolloutStream:
         for number, (group, playing) in list(self._playing.items()):
             if self._stale(group):
                 del self._playing[number]
-                self._race.cancel(playing)
+                self._runner.cancel(playing)
                 self._again.append(group.task)
                 self._begun -= 1
         old = [group for group in self._ready if self._stale(group)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollenv.core import RollenvError
 from rollenv.remote.protocol import FAILED, Cancelled, ServerError
-from rollenv.rollout.workers.base import EnvFailure, Seen
+from rollenv.rollout.workers.base import EnvFailure, EnvResult
 from rollenv.rollout.workers.pool import PooledEnv
 from rollenv.serve.gate import PATIENCE
 
@@ -62,7 +62,7 @@ class QuickStep:
         if self.over or self._task is not None:  # it came too late
             return
         try:
-            if isinstance(answer, Seen):
+            if isinstance(answer, EnvResult):
                 self._session.timed("step", self._env, time.monotonic() - self._began)
                 self._end(self._session.stepped(self._action, answer))
             elif isinstance(answer, RollenvError) and not isinstance(answer, EnvFailure):

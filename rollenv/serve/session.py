@@ -15,9 +15,9 @@ from rollenv.registry import spec
 from rollenv.remote import protocol
 from rollenv.remote.history import Differs, History, new_seed
 from rollenv.remote.protocol import FAILED, Cancelled, EnvBroke, ServerError, SessionGone
-from rollenv.rollout import border
+from rollenv.rollout import validation
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers.base import EnvFailure, Seen, Views
+from rollenv.rollout.workers.base import EnvFailure, EnvResult, Views
 from rollenv.rollout.workers.pool import PooledEnv
 from rollenv.serve.deadlines import Limit
 from rollenv.serve.logs import asked_at
@@ -42,7 +42,7 @@ class Session:
     """One client's environment. Its calls are carried out one after another."""
 
     __slots__ = (
-        "__weakref__", "_apart", "_building", "_caller", "_closed", "_core", "_env", "_last", "_lock",
+        "__weakref__", "_apart", "_building", "_caller", "_closed", "_core", "_env", "_last", "_lock", "_losses",
         "_openers", "_quick", "about", "busy", "count", "history", "last_step", "lasting", "left", "name", "opened",
         "over", "owner", "task", "turns", "used", "via", "views",
     )  # fmt: skip
@@ -58,7 +58,7 @@ class Session:
         self._openers, self._closed = 0, False
         self.history, self.count = History(), 0
         self.about: dict[str, Any] = {}
-        self.over, self._apart, self.busy = True, apart, 0
+        self.over, self._apart, self._losses, self.busy = True, apart, 0, 0
         self.lasting = False
         """Whether it outlasts its connection, and so can go on in another server."""
         self.opened = self.used = time.monotonic()
@@ -321,7 +321,7 @@ class Session:
             record.ok(method, seconds)
         self._core.timed(method, seconds)
 
-    def stepped(self, action: str, seen: Seen) -> list[Any]:
+    def stepped(self, action: str, seen: EnvResult) -> list[Any]:
         """Note a step.
 
         Returns:
@@ -354,7 +354,7 @@ class Session:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _told(self, seen: Seen) -> list[Any]:
+    def _told(self, seen: EnvResult) -> list[Any]:
         """The answer to a step."""
         info = self._bounded("step", seen.info)
         return [seen.observation, seen.reward, seen.terminated, seen.truncated, info, seen.state_key, seen.view]
@@ -362,8 +362,8 @@ class Session:
     def _bounded(self, method: str, value: Any) -> Any:
         """What an environment returned, if it is small enough to be spelled out for a client."""
         try:
-            border.bounded(value, f"what {method} returned")
-        except border.BadValue as error:
+            validation.bounded(value, f"what {method} returned")
+        except validation.BadValue as error:
             raise EnvFailure("wrong", f"{self.task.env_id}: {error}") from error
         return value
 
@@ -423,7 +423,8 @@ class Session:
                 self.release(hung=problem.kind == "hung")
                 if problem.kind == "hung":
                     self._core.meter.spend(self.owner, self._core.terms.step)
-                self._apart = self._apart or problem.blamed
+                self._losses += problem.kind == "lost"
+                self._apart = self._apart or problem.blamed or self._losses > 1
                 if problem.blamed or problem.kind == "hung":
                     self._core.records[self.owner, self.task.env_id].harm += 1
                 if problem.kind != "lost" or not left:

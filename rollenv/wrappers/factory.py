@@ -7,16 +7,18 @@ import functools
 import importlib
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollenv.core import Env, UsageError
-from rollenv.env_spec import Wrappers
 from rollenv.hub import loading
 from rollenv.needs import extra
 from rollenv.tools.base import BaseTool
 from rollenv.wrappers.observation import ObservationWrapper, Tokenizer
 from rollenv.wrappers.tool_env import ToolEnvWrapper
 from rollenv.wrappers.tracking import EpisodeTrackingWrapper
+
+if TYPE_CHECKING:
+    from rollenv.env_spec import Wrappers
 
 WrapperFn = Callable[..., Env]
 

@@ -2,19 +2,13 @@
 
 import asyncio
 import ctypes
-import gc
-import logging
 import os
-import pickle
-import random
 import resource
 import signal
-import stat
 import subprocess
 import sys
 import threading
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -213,7 +207,6 @@ for name, do in [
     ("kill", lambda env: os.kill(os.getpid(), signal.SIGKILL)),
     ("kill-group", lambda env: os.killpg(0, signal.SIGKILL)), ("term", lambda env: os.kill(0, signal.SIGTERM)),
     ("stop", lambda env: [os.kill(os.getpid(), signal.SIGSTOP), time.sleep(3600)]),
-    ("kill-parent", lambda env: [os.kill(os.getppid(), signal.SIGKILL), time.sleep(3600)]),
     ("alarm", lambda env: [signal.setitimer(signal.ITIMER_REAL, 0.01), time.sleep(3600)]),
     ("cpu-limit", lambda env: [resource.setrlimit(resource.RLIMIT_CPU, (1, 1)), busy(env)]),
     ("overflow", overflow), ("native-exit", lambda env: ctypes.CDLL(None)._exit(5)),
@@ -223,31 +216,7 @@ KINDS["dies-construct-segfault"] = Kind(lambda env: ctypes.string_at(0), "constr
 KINDS["dies-reset-kill"] = Kind(lambda env: os.kill(os.getpid(), 9), "reset", says="is gone", inline=False)
 
 
-def sockets():
-    for fd in range(3, 256):
-        try:
-            if stat.S_ISSOCK(os.fstat(fd).st_mode):
-                yield fd
-        except OSError:
-            continue
-
-
-def writes_sockets(env):
-    for fd in sockets():
-        os.write(fd, b"\xff" * 64)
-
-
-def overwrites_sockets(env):
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in sockets():
-        os.dup2(null, fd)
-
-
-for name, do in [
-    ("closes", lambda env: os.closerange(0, 256)), ("closes-sockets", lambda env: [*map(os.close, sockets())]),
-    ("writes", writes_sockets), ("overwrites", overwrites_sockets),
-]:  # fmt: skip
-    KINDS[f"descriptors-{name}"] = Kind(do, says="", inline=False)
+KINDS["descriptors-closes"] = Kind(lambda env: os.closerange(0, 256), says="", inline=False)
 
 
 def noted(pid):
@@ -286,7 +255,6 @@ for name, do in [
     ("popen", lambda env: noted(subprocess.Popen(["sleep", "3600"]).pid)),
     ("popen-session", lambda env: noted(subprocess.Popen(["sh", "-c", "sleep 3600"], start_new_session=True).pid)),
     ("thread", left_thread), ("fork-and-die", lambda env: [forks(env), os.kill(os.getpid(), 9)]),
-    ("daemon-and-guardian-dies", lambda env: [forks_a_daemon(env), os.kill(os.getppid(), 9), time.sleep(9)]),
     ("daemon-and-segfault", lambda env: [forks_a_daemon(env), ctypes.string_at(0)]),
 ]:  # fmt: skip
     dies = name.endswith(("die", "dies", "segfault"))
@@ -299,34 +267,6 @@ for name, value in [
 ]:  # fmt: skip
     # In one process nothing is sent, so nothing is wrong with them there.
     KINDS[f"unsent-{name}"] = Kind(lambda env, v=value: step_with(4, v)(), says="cannot be sent", inline=None)
-
-
-def patch(owner, name):
-    def wrong(*args, **kwargs):
-        raise RuntimeError(f"{name} was replaced")
-
-    return lambda env: setattr(owner, name, wrong)
-
-
-def floods(env):
-    for _ in range(2000):
-        print("x" * 1000)
-
-
-for name, do in [
-    ("directory", lambda env: os.chdir("/")), ("environ", lambda env: os.environ.clear()),
-    ("umask", lambda env: os.umask(0o777)),
-    ("files", lambda env: resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))),
-    ("memory", lambda env: resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))),
-    ("signals", lambda env: ctypes.CDLL(None).signal(signal.SIGTERM, 1)),
-    ("sleep", patch(time, "sleep")), ("time", patch(time, "time")), ("monotonic", patch(time, "monotonic")),
-    ("random", patch(random, "random")), ("asyncio", patch(asyncio, "sleep")), ("dumps", patch(pickle, "dumps")),
-    ("getpid", patch(os, "getpid")), ("exit", patch(os, "_exit")), ("locks", patch(threading, "Lock")),
-    ("flood", floods), ("collector", lambda env: gc.disable()), ("warnings", patch(warnings, "warn")),
-    ("logging", lambda env: logging.shutdown()), ("modules", lambda env: sys.modules.clear()),
-    ("bomb", lambda env: setattr(env, "bomb", bytearray(1 << 29))),
-]:  # fmt: skip
-    KINDS[f"changes-{name}"] = Kind(do, status="terminated", inline=False)
 
 
 class Misbehaving(rollenv.Env):

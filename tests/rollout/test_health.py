@@ -22,17 +22,17 @@ def test_failures_in_a_row_bring_rest_and_a_completed_episode_ends_it():
     health = Health(max_backoff=100.0)
     for _ in range(3):
         health.failed("e", "w", "raised", "OSError: no")
-    assert not health.shuns("w"), "three may happen to anybody"
+    assert not health.avoids("w"), "three may happen to anybody"
     health.failed("e", "w", "raised", "OSError: no")
-    assert health.shuns("w")
+    assert health.avoids("w")
     assert 0 < health.env("e").backoff <= 0.01
     assert health.snapshot()["envs"][0]["state"] == "quarantined"
     time.sleep(0.02)
-    assert not health.shuns("w"), "the rest is over"
+    assert not health.avoids("w"), "the rest is over"
     health.failed("e", "w", "raised", "OSError: no")
     assert 0.01 < health.env("e").backoff <= 0.02, "the next one is twice as long"
     health.ended("e", "w", "completed")
-    assert not health.shuns("w")
+    assert not health.avoids("w")
     assert health.snapshot()["envs"][0]["state"] == "up"
     assert health.snapshot()["envs"][0]["reasons"] == {}
 
@@ -49,7 +49,7 @@ def test_a_lost_worker_is_nobodys_streak():
     health = Health()
     for _ in range(50):
         health.failed("e", "w", "lost", "signal 9")
-    assert not health.shuns("w")
+    assert not health.avoids("w")
     assert health.env("e").backoff == 0
     assert health.snapshot()["envs"][0]["counts"] == {"lost": 50}
 
@@ -92,8 +92,8 @@ def test_a_reader_never_sees_half_a_snapshot(tmp_path):
 class TwoWorkers(InlineWorkers):
     """Two places in this process, the first of which breaks every environment."""
 
-    async def open(self, task, *, views=False, shun=lambda name: False):
-        name = min("bad", "good", key=lambda n: (shun(n), n))
+    async def open(self, task, *, views=False, avoid=lambda name: False):
+        name = min("bad", "good", key=lambda n: (avoid(n), n))
         env = await super().open(task, views=views)
         return _Named(env, name)
 

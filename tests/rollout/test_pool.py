@@ -12,9 +12,8 @@ from troubled import ID, register
 from rollenv.rollout.clock import VirtualLoop
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers import messages
-from rollenv.rollout.workers.base import EnvFailure, Seen
+from rollenv.rollout.workers.base import EnvFailure, EnvResult
 from rollenv.rollout.workers.host import EnvHost
-from rollenv.rollout.workers.marks import Marks
 from rollenv.rollout.workers.pool import Worker, WorkerPool
 
 
@@ -25,34 +24,30 @@ def troubled():
         yield
 
 
-SEEN = messages.encode("", Seen("seen"))
+RESULT = messages.encode("", EnvResult("text"))
 
 
 class Here(Worker):
     """A worker in this event loop: its answers take a while, its environments are real where the pool says so."""
 
-    def __init__(self, pool, place):
-        super().__init__(pool, place)
-        self.host = EnvHost(Marks(1)) if pool.real else None
+    def __init__(self, pool, slot):
+        super().__init__(pool, slot)
+        self.host = EnvHost() if pool.real else None
         asyncio.get_running_loop().call_later(pool.rng.random(), self.heard)
 
-    def ask(self, operation, number, args):
-        loop = asyncio.get_running_loop()
-        answer = loop.create_future()
-
+    def send(self, request, operation, number, args):
         def give():
-            if not self.death and not answer.done():
-                answer.set_result(self.host.answer(operation, number, args) if self.host else SEEN)
+            if not self.death:
+                self.answered(request, self.host.answer(operation, number, args) if self.host else RESULT)
 
-        loop.call_later(self.pool.rng.choice([0.0, 0.5]), give)
-        return self.follow(number, answer)
+        asyncio.get_running_loop().call_later(self.pool.rng.choice([0.0, 0.5]), give)
 
     def ping(self):
         if not self.death:
             self.heard()
 
-    def kill(self, how):
-        asyncio.get_running_loop().call_soon(self.over, "it was killed", [])
+    def kill(self):
+        asyncio.get_running_loop().call_soon(self.over, "it was killed")
 
 
 class Pool(WorkerPool):
@@ -61,8 +56,8 @@ class Pool(WorkerPool):
         super().__init__(names, envs_per_worker=envs, ping_every=50.0, lost_after=200.0, close_deadline=5.0)
         self.rng = rng
 
-    def start_worker(self, place):
-        return Here(self, place)
+    def start_worker(self, slot):
+        return Here(self, slot)
 
 
 class Usage:
@@ -99,12 +94,12 @@ async def schedule(rng, workers, envs, players, deaths, real):
                 if rng.random() < 0.5:
                     pool.wake()  # woken and cancelled in one tick
                 task.cancel()
-        if deaths and rng.random() < 0.1 and (worker := pool.places[0].worker):
+        if deaths and rng.random() < 0.1 and (worker := pool.slots[0].worker):
             worker.end("a schedule said so")
     await asyncio.wait_for(asyncio.gather(*playing, return_exceptions=True), 1000.0)
     # Every place is there again: as many as fit are given at once.
     await asyncio.sleep(100.0)
-    assert [place.worker.load for place in pool.places] == [0] * workers
+    assert [slot.worker.load for slot in pool.slots] == [0] * workers
     assert not pool._alone
     envs_now = await asyncio.wait_for(asyncio.gather(*(pool.open(Task(ID, 0)) for _ in range(workers * envs))), 100.0)
     for env in envs_now:

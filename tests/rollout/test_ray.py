@@ -65,7 +65,7 @@ def test_actors_give_what_this_process_gives_and_are_spread_over_the_nodes(pool)
         there = manager.collect(tasks, 3)
         assert there == RolloutManager(OracleAgent(0.3)).collect(tasks, 3)
         assert {t.worker for g in there for t in g} == {"actor-0", "actor-1"}
-        assert len({place.worker.node for place in pool.places}) == 2
+        assert len({slot.worker.node for slot in pool.slots}) == 2
 
 
 @pytest.mark.parametrize("trouble", ["raise", "exit", "kill", "hang"])

@@ -75,8 +75,8 @@ def test_shards_are_spread_over_the_nodes_and_give_what_one_manager_gives(cluste
     with ShardedManager(RayShards(2, oracle, capacity=2, actor_options=OPTIONS)) as manager:
         manager.run(manager.fleet.ready())
         assert manager.collect(tasks, 3) == oracle().collect(tasks, 3)
-        assert {seat.groups > 0 for seat in manager.fleet.seats} == {True}
-        assert len({seat.shard.node for seat in manager.fleet.seats}) == 2
+        assert {slot.groups > 0 for slot in manager.fleet.slots} == {True}
+        assert len({slot.shard.node for slot in manager.fleet.slots}) == 2
 
 
 def test_a_shard_or_a_node_that_is_lost_costs_its_groups_another_play(cluster, second_node, monkeypatch):
@@ -87,7 +87,7 @@ def test_a_shard_or_a_node_that_is_lost_costs_its_groups_another_play(cluster, s
         await manager.fleet.ready()
         playing = asyncio.create_task(manager.collect_async(tasks, 2))
         await asyncio.sleep(1.0)
-        ray.kill(manager.fleet.seats[0].shard.actor)
+        ray.kill(manager.fleet.slots[0].shard.actor)
         await asyncio.sleep(1.0)
         await asyncio.to_thread(cluster.remove_node, second_node, allow_graceful=False)
         return await playing
@@ -116,7 +116,7 @@ def test_weights_reach_all_shards_and_those_that_start_later(cluster):
         before = manager.collect(tasks, 2)
         manager.run(renew(manager.agent, other.state_dict().items()))
         assert drawn(manager.collect(tasks, 2)) == drawn(expected) != drawn(before)
-        ray.kill(fleet.seats[0].shard.actor)
+        ray.kill(fleet.slots[0].shard.actor)
         assert drawn(manager.collect(tasks, 2)) == drawn(expected)
         assert {turn.policy_version for g in expected for t in g for turn in t.turns} == {1}
 

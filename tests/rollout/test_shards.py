@@ -13,10 +13,9 @@ from troubled import ID, Echo, register
 from rollenv import UsageError
 from rollenv.agents.base import OracleAgent
 from rollenv.rollout.clock import Clock
+from rollenv.rollout.group_runner import RolloutBroken
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.race import RolloutBroken
-from rollenv.rollout.shard import LocalShard
-from rollenv.rollout.shards import Fleet, ShardedManager
+from rollenv.rollout.shards import Fleet, LocalShard, ShardedManager
 from rollenv.rollout.stream import RolloutStream, renew
 from rollenv.rollout.types import Task, Trajectory
 
@@ -68,7 +67,7 @@ def train(local, steps, *, kills=(), **how):
         clock = asyncio.get_running_loop().time
         for when in sorted(kills):
             await asyncio.sleep(max(0.0, when - clock()))
-            there = [seat for seat in local.fleet.seats if seat.shard is not None]
+            there = [slot for slot in local.fleet.slots if slot.shard is not None]
             if there:
                 rng.choice(there).shard.kill()
 
@@ -135,7 +134,7 @@ def test_what_is_cancelled_is_cancelled_in_the_shards():
         groups = manager.batch(tasks(), 3, 2, extra_groups=3, extra_members=1)
         assert [len(group.complete) for group in groups] == [2, 2, 2]
         assert not any(shard._playing for shard in local.alive.values())
-        assert not any(seat.work for seat in local.fleet.seats)
+        assert not any(slot.work for slot in local.fleet.slots)
 
 
 def test_a_rollout_without_shards_ends_with_the_reason():
@@ -148,7 +147,7 @@ def test_errors_of_the_task_are_not_taken_for_losses():
     local = Local(2, Echo)
     with local.manager() as manager, pytest.raises(UsageError, match="takes no argument"):
         manager.collect([Task(ID, 0, {"nonsense": 1})])
-    assert [seat.losses for seat in local.fleet.seats] == [0, 0]
+    assert [slot.losses for slot in local.fleet.slots] == [0, 0]
 
 
 def test_a_shard_that_does_not_answer_is_lost():
@@ -165,7 +164,7 @@ def test_a_shard_that_does_not_answer_is_lost():
     with ShardedManager(fleet, clock=Clock.VIRTUAL) as manager:
         groups = manager.batch(tasks(), 2)
     assert [len(group.complete) for group in groups] == [1, 1]
-    assert "did not answer within 5 s" in fleet.seats[0].why
+    assert "did not answer within 5 s" in fleet.slots[0].why
     assert fleet.begun_again == 2
 
 
@@ -234,7 +233,7 @@ def test_a_shard_that_never_plays_is_closed(fails):
 
 def test_a_shard_that_is_lost_often_comes_back_within_a_minute():
     local = Local(1, lambda: Policy(lambda seed: 30.0), max_losses=2000)
-    local.fleet.seats[0].losses = 1500
+    local.fleet.slots[0].losses = 1500
     groups, _ = train(local, 1, kills=[5.0], groups=1)
     assert len(groups[0]) == 1
     assert local.started == 2

@@ -105,7 +105,7 @@ async def test_no_step_is_played_while_a_session_is_handed_over(core):
 @in_a_core()
 async def test_a_session_whose_state_is_not_to_be_had_is_handed_over_with_its_history(core):
     session, twin = await begun(core), await begun(core)
-    os.kill(core.workers.places[0].worker.pid, signal.SIGKILL)
+    os.kill(core.workers.slots[0].worker.pid, signal.SIGKILL)
     told = await session.leave()
     await asyncio.sleep(0)
     assert [call[0] for call in told["calls"]] == ["reset"]
@@ -209,7 +209,7 @@ async def test_whatever_happens_every_request_is_answered_once_and_no_place_is_l
     async def kill():
         while seed and time.monotonic() < end:
             await asyncio.sleep(rng.random())
-            worker = core.workers.places[0].worker
+            worker = core.workers.slots[0].worker
             if worker is not None and worker.pid and rng.random() < 0.3:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(worker.pid, signal.SIGKILL)

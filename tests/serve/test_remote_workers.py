@@ -14,7 +14,7 @@ from rollenv.remote.protocol import NotAllowed
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers.places import make_workers, workers_of
+from rollenv.rollout.workers.factory import make_workers, workers_of
 from rollenv.rollout.workers.remote import RemoteWorkers
 
 TASKS = [Task("game:Sokoban-v0-tiny", seed) for seed in range(6)] + [Task("game:GuessTheNumber-v0", 1)]

@@ -16,7 +16,7 @@ from rank_runs import register, settings
 from ray_cluster import local_cluster, ray, search_path
 
 from rollenv import UsageError, registry
-from rollenv.rollout.race import RolloutBroken
+from rollenv.rollout.group_runner import RolloutBroken
 from rollenv.rollout.ray_shards import ActorShard
 from rollenv.trainers.batches import Batches
 from rollenv.trainers.learner import Learner
@@ -92,7 +92,7 @@ def killings(monkeypatch):
         told["updates"] += 1
         if told["updates"] == 3:
             fleet = learner.parts.player
-            kill(next(seat.shard for seat in fleet.seats if seat.shard))
+            kill(next(slot.shard for slot in fleet.slots if slot.shard))
             time.sleep(1.0)
         return update(learner, *given)
 
@@ -126,8 +126,8 @@ def test_a_run_whose_shards_are_killed_plays_what_one_process_plays(tmp_path, pl
 
 def test_a_run_without_shards_ends_and_says_why(tmp_path, monkeypatch):
     def killed(learner, *_):
-        for seat in learner.parts.player.seats:
-            kill(seat.shard)
+        for slot in learner.parts.player.slots:
+            kill(slot.shard)
         return {}
 
     monkeypatch.setattr(Learner, "update", killed)

@@ -192,7 +192,7 @@ def test_a_drawn_task_is_a_task_apart_from_its_origin():
 
 @pytest.mark.parametrize("workers", ["inline", pytest.param("2", marks=pytest.mark.slow)])
 def test_groups_come_back_with_the_task_that_was_drawn(workers):
-    from rollenv.rollout.workers.places import make_workers
+    from rollenv.rollout.workers.factory import make_workers
 
     lake = CurriculumSource(LAKE, LEVELS, Schedule(4, window=4, up=0.5, review=0.0))
     source = MixtureSource({"lake": (1, lake), "sums": (1, SeedSource(SUMS))})

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rollenv.core import UsageError
-from rollenv.rollout.workers.places import workers_of
+from rollenv.rollout.workers.factory import workers_of
 from rollenv.trainers.config.losses import Loss
 from rollenv.trainers.config.player import MAX_LORA_RANK
 from rollenv.trainers.config.run import TrainConfig

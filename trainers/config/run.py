@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue, field_validator
 from rollenv.agents.tiny.settings import TinySize, WarmUp
 from rollenv.core import UsageError
 from rollenv.registry import named_wrappers
-from rollenv.rollout.workers.places import workers_of
+from rollenv.rollout.workers.factory import workers_of
 from rollenv.trainers.config.algorithms import AnyAlgorithm, Grpo
 from rollenv.trainers.config.batches import AnyBatches, Collect
 from rollenv.trainers.config.losses import (

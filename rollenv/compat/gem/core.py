@@ -57,13 +57,10 @@ class Env(core.Env, metaclass=abc.ABCMeta):
     def step(self, action: Any) -> Any:
         """Play one turn."""
 
-    @core.ability("does not save its state")  # whatever an author calls _get_state
-    def get_state(self) -> Any:
-        """What an author may define."""
-
-    @core.ability("does not restore its state")
-    def set_state(self, state: Any) -> None:
-        """What an author may define."""
+    def __getattr__(self, name: str) -> Any:
+        if name in ("get_state", "set_state"):  # whatever the author calls _get_state
+            raise core.NoSuchAbility(f"{type(self).__name__} has no {name}()")
+        return super().__getattr__(name)
 
     def sample_random_action(self) -> str:
         raise NotImplementedError(f"{type(self).__name__} has no random actions")
@@ -75,14 +72,13 @@ class Env(core.Env, metaclass=abc.ABCMeta):
 class GemWrapper(core.Wrapper):
     """What GEM's wrappers are: the attributes of the environment inside, until the wrapper has its own."""
 
-    np_random = core.OfTheInner()
-    np_random_seed = core.OfTheInner()
-    render = core.OfTheInner()
-    close = core.OfTheInner()
-    randint = core.OfTheInner()
+    np_random = core.inherited("np_random")
+    np_random_seed = core.inherited("np_random_seed")
+    render = core.inherited("render")
+    close = core.inherited("close")
+    randint = core.inherited("randint")
 
-    @core.ability("does not save its state")
-    def get_state(self, *args: Any, **kwargs: Any) -> Any:
+    def _whole_state(self, *args: Any, **kwargs: Any) -> Any:
         """The state of the environment inside, with the wrapper's own at the end of ``wrappers``.
 
         An author's state that is no dict, or that was asked for with arguments, is returned as it is.
@@ -92,8 +88,7 @@ class GemWrapper(core.Wrapper):
             return state
         return {**state, "wrappers": [*state.get("wrappers", []), own]}
 
-    @core.ability("does not restore its state")
-    def set_state(self, state: Any, *args: Any, **kwargs: Any) -> Any:
+    def _restore(self, state: Any, *args: Any, **kwargs: Any) -> Any:
         """Go back to a state; one that the environment inside saved by itself will do."""
         if args or kwargs or not isinstance(state, dict):
             return self.env.set_state(state, *args, **kwargs)

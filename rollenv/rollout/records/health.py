@@ -158,7 +158,7 @@ class Health:
         """The record of a worker."""
         return self.workers.get(name) or self.workers.setdefault(name, Record(name, max_backoff=self.max_backoff))
 
-    def shuns(self, worker: str) -> bool:
+    def avoids(self, worker: str) -> bool:
         """Whether a worker is in quarantine."""
         record = self.workers.get(worker)
         return record is not None and record.backoff > 0

@@ -16,7 +16,7 @@ from rollenv import cards, drawing
 from rollenv.core import Env, MissingExtra, RollenvError, Unsolvable, UsageError
 from rollenv.env_spec import EnvSpec
 from rollenv.registry import spec
-from rollenv.rollout import border
+from rollenv.rollout import validation
 from rollenv.rollout.types import Task
 
 logger = logging.getLogger(__name__)
@@ -26,9 +26,9 @@ class EnvFailure(RollenvError):
     """An environment failed to carry out a call.
 
     Args:
-        kind: "raised" (it raised), "wrong" (what it returned has the wrong type), "hung" (a deadline passed), "lost"
-            (its process or machine is gone) or "differs" (a replay did not give what the first play gave).
-        blamed: of "lost": it was this environment that ran when the worker died, as far as one can tell.
+        kind: "raised" (it raised), "wrong" (its result has the wrong type), "hung" (a deadline passed), "lost" (its
+            process or machine is gone) or "differs" (a replay did not give the same results as the first play).
+        blamed: it was the only environment in its worker when that ended.
     """
 
     def __init__(self, kind: str, text: str, *, blamed: bool = False):
@@ -37,8 +37,8 @@ class EnvFailure(RollenvError):
 
 
 @dataclass(slots=True)
-class Seen:
-    """What an environment returned, and the name and drawing of the state it is now in (empty where not wanted)."""
+class EnvResult:
+    """The result of a reset or step, with the key and drawing of the new state (empty where not wanted)."""
 
     observation: str
     reward: float = 0.0
@@ -54,9 +54,9 @@ class Seen:
         return hash((self.observation, self.reward, self.terminated, self.truncated, self.state_key))
 
 
-def checked(
+def validated(
     observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any, state_key: Any = "", view: Any = ""
-) -> Seen:
+) -> EnvResult:
     """Validate everything that an environment returned.
 
     Args:
@@ -66,25 +66,25 @@ def checked(
     Raises:
         BadValue: a value has the wrong type or is out of range.
     """
-    return Seen(
-        border.text(observation, "the observation"),
-        border.number(reward, "the reward"),
-        border.flag(terminated, "terminated"),
-        border.flag(truncated, "truncated"),
-        border.info(info),
-        border.text(state_key, "state_key()"),
-        border.text(view, "render()"),
+    return EnvResult(
+        validation.text(observation, "the observation"),
+        validation.number(reward, "the reward"),
+        validation.flag(terminated, "terminated"),
+        validation.flag(truncated, "truncated"),
+        validation.info(info),
+        validation.text(state_key, "state_key()"),
+        validation.text(view, "render()"),
     )
 
 
 #: Whether to render after every turn; "board" is JSON of a drawing (:func:`rollenv.drawing.board`).
 Views = bool | Literal["board"]
 
-Shun = Callable[[str], bool]
+Avoid = Callable[[str], bool]
 
 
-def nobody(worker: str) -> bool:
-    """Shun no worker."""
+def avoid_none(worker: str) -> bool:
+    """Avoid no worker."""
     return False
 
 
@@ -94,7 +94,7 @@ class WorkerEnv(Protocol):
     worker: str
     """The name of the worker, for health and flight records."""
 
-    async def reset(self) -> Seen:
+    async def reset(self) -> EnvResult:
         """Build the environment on first use, and reset it.
 
         Raises:
@@ -102,7 +102,7 @@ class WorkerEnv(Protocol):
         """
         ...
 
-    async def step(self, action: str) -> Seen: ...
+    async def step(self, action: str) -> EnvResult: ...
 
     async def call(self, method: str, *args: Any) -> Any:
         """Call any other method of the environment. :class:`Unsolvable` is raised unchanged."""
@@ -127,12 +127,14 @@ class Workers(Protocol):
     interruptible: bool
     """Whether a deadline can be kept while an environment computes."""
 
-    async def open(self, task: Task, *, views: bool = False, shun: Shun = nobody, alone: bool = False) -> WorkerEnv:
+    async def open(
+        self, task: Task, *, views: bool = False, avoid: Avoid = avoid_none, alone: bool = False
+    ) -> WorkerEnv:
         """Wait for a free slot for a task's environment, which is made at its first reset.
 
         Args:
             views: whether to render after every turn.
-            shun: of a worker's name, whether to avoid that worker where there is another one.
+            avoid: of a worker's name, whether to avoid that worker where there is another one.
             alone: let no other environment share the worker, where workers can be lost.
 
         Raises:
@@ -172,7 +174,7 @@ def make_env(env_spec: EnvSpec, task: Task) -> Env:
 
 
 class HostedEnv:
-    """An environment inside any kind of worker: plain calls, checked results as :class:`Seen`, every
+    """An environment inside any kind of worker: plain calls, checked results as :class:`EnvResult`, every
     failure as :class:`EnvFailure` with the environment's name.
 
     Nothing that an environment raises passes, but for KeyboardInterrupt, which may be the user's.
@@ -185,19 +187,19 @@ class HostedEnv:
         self.views = views
         self.named = "state_key" in env_spec.abilities
 
-    def reset(self) -> Seen:
+    def reset(self) -> EnvResult:
         try:
             result = self.env.reset(self.task.seed, **self._options())
-            observation, info = border.parts(result, 2, "its result")
+            observation, info = validation.parts(result, 2, "its result")
             return self._seen(observation, 0.0, False, False, info)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             if isinstance(error, UsageError) and self.task.options:
-                raise UsageError(f"{self.task.env_id}: {says(error)}") from error
+                raise UsageError(f"{self.task.env_id}: {error_text(error)}") from error
             raise failed(self.task.env_id, "reset", error) from error
 
-    def restart(self, seed: int | None, options: dict[str, Any]) -> Seen:
+    def restart(self, seed: int | None, options: dict[str, Any]) -> EnvResult:
         """Reset with another seed, or none, and other options than the task's.
 
         Raises:
@@ -205,7 +207,7 @@ class HostedEnv:
         """
         given = {"options": options} if options else {}
         try:
-            observation, info = border.parts(self.env.reset(seed, **given), 2, "its result")
+            observation, info = validation.parts(self.env.reset(seed, **given), 2, "its result")
             return self._seen(observation, 0.0, False, False, info)
         except (KeyboardInterrupt, UsageError):
             raise
@@ -233,9 +235,9 @@ class HostedEnv:
         """Nothing if there are none: an environment's ``reset`` may not take them."""
         return {"options": dict(self.task.options)} if self.task.options else {}
 
-    def step(self, action: str) -> Seen:
+    def step(self, action: str) -> EnvResult:
         try:
-            return self._seen(*border.parts(self.env.step(action), 5, "its result"))
+            return self._seen(*validation.parts(self.env.step(action), 5, "its result"))
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -244,7 +246,7 @@ class HostedEnv:
     def call(self, method: str, *args: Any) -> Any:
         with self._guarded(method, (Unsolvable,) if method == "oracle_action" else ()):
             answer = getattr(self.env, method)(*args)
-            return border.text(answer, "its result") if method in _ACTIONS else answer
+            return validation.text(answer, "its result") if method in _ACTIONS else answer
 
     def close(self) -> None:
         try:
@@ -252,7 +254,7 @@ class HostedEnv:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            logger.warning("%s could not be closed: %s", self.task.env_id, told(error))
+            logger.warning("%s could not be closed: %s", self.task.env_id, describe(error))
 
     def twin(self) -> HostedEnv:
         """A copy in the same state."""
@@ -260,13 +262,13 @@ class HostedEnv:
         with self._guarded("spawn"):
             twin.env = self.env.spawn(True)
             if not isinstance(twin.env, Env) or twin.env is self.env:
-                raise border.BadValue(f"its result is another environment, not {border.kind(twin.env)}")
+                raise validation.BadValue(f"its result is another environment, not {validation.kind(twin.env)}")
         return twin
 
-    def _seen(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> Seen:
-        terminated, truncated = border.flag(terminated, "terminated"), border.flag(truncated, "truncated")
+    def _seen(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> EnvResult:
+        terminated, truncated = validation.flag(terminated, "terminated"), validation.flag(truncated, "truncated")
         key = self.env.state_key() if self.named and not (terminated or truncated) else ""
-        return checked(observation, reward, terminated, truncated, info, key, self._view())
+        return validated(observation, reward, terminated, truncated, info, key, self._view())
 
     def _view(self) -> Any:
         if not self.views:
@@ -297,12 +299,12 @@ def failed(env_id: str, what: str, error: BaseException) -> EnvFailure:
     Args:
         what: the operation that failed.
     """
-    if isinstance(error, border.BadValue):
+    if isinstance(error, validation.BadValue):
         return EnvFailure("wrong", f"{env_id}: what {what} returned is wrong: {error}")
-    return EnvFailure("raised", f"{env_id}: {what} raised {told(error)}")
+    return EnvFailure("raised", f"{env_id}: {what} raised {describe(error)}")
 
 
-def says(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The text of an exception; it may be missing, endless, not a text, or raise."""
     try:
         return "".join((str(error),))[:2000].encode("utf-8", "replace").decode()
@@ -310,10 +312,10 @@ def says(error: BaseException) -> str:
         return ""
 
 
-def told(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """An exception in one line."""
     name = type.__getattribute__(type(error), "__name__")
-    return f"{name}: {text}" if (text := says(error)) else str(name)
+    return f"{name}: {text}" if (text := error_text(error)) else str(name)
 
 
 class InlineWorkers:
@@ -328,7 +330,9 @@ class InlineWorkers:
         self._originals: dict[int, Original] = {}
         self.open_now = 0
 
-    async def open(self, task: Task, *, views: bool = False, shun: Shun = nobody, alone: bool = False) -> InlineEnv:
+    async def open(
+        self, task: Task, *, views: bool = False, avoid: Avoid = avoid_none, alone: bool = False
+    ) -> InlineEnv:
         env_spec = spec(task.env_id)
         self.open_now += 1
         if "spawn" not in env_spec.abilities:
@@ -367,9 +371,9 @@ class Original:
     views: bool
     shared: bool
     users: int = 0
-    started: tuple[HostedEnv, Seen] | None = None
+    started: tuple[HostedEnv, EnvResult] | None = None
 
-    def start(self) -> tuple[HostedEnv | None, Seen]:
+    def start(self) -> tuple[HostedEnv | None, EnvResult]:
         """An environment after its reset, and what that returned; None where it is a copy, made when it is needed."""
         if not self.shared:
             return self._reset()
@@ -383,7 +387,7 @@ class Original:
         assert self.started is not None
         return self.started[0].twin()
 
-    def _reset(self) -> tuple[HostedEnv, Seen]:
+    def _reset(self) -> tuple[HostedEnv, EnvResult]:
         env = HostedEnv(self.env_spec, self.task, self.views)
         try:
             return env, env.reset()
@@ -413,11 +417,11 @@ class InlineEnv:
     def hosted(self, env: HostedEnv) -> None:
         self._hosted = env
 
-    async def reset(self) -> Seen:
+    async def reset(self) -> EnvResult:
         self._hosted, seen = self.original.start()
         return seen
 
-    async def step(self, action: str) -> Seen:
+    async def step(self, action: str) -> EnvResult:
         return self.hosted.step(action)
 
     async def call(self, method: str, *args: Any) -> Any:

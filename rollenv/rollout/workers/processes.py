@@ -4,82 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import multiprocessing
 import os
-import secrets
-import socket
-import weakref
 from collections import Counter
 from collections.abc import Callable
-from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from rollenv.core import RollenvError, UsageError
+import psutil
+
+from rollenv.core import UsageError
 from rollenv.rollout.workers import messages
-from rollenv.rollout.workers.guardian import template
-from rollenv.rollout.workers.pool import Answered, Ending, Place, Worker, WorkerPool
+from rollenv.rollout.workers.pool import Slot, Worker, WorkerPool
+from rollenv.rollout.workers.template import Template
 
-#: Seconds that a guardian is given to end what it watches over.
-_END_SECONDS = 10.0
-
-
-class Templates:
-    """The template process that forks workers; started on first use, and again if it is gone."""
-
-    def __init__(self) -> None:
-        self._socket: socket.socket | None = None
-        self._process: SpawnProcess | None = None
-        self._state: list[socket.socket] = []
-        self.close = weakref.finalize(self, self._end, self._state)
-
-    def fork(self, threads: int) -> tuple[socket.socket, socket.socket]:
-        """A new worker: the connection to it, and the one to its guardian."""
-        if self._socket is None or self._process is None or not self._process.is_alive():
-            self._start()
-        assert self._socket is not None
-        data, their_data = socket.socketpair()
-        control, their_control = socket.socketpair()
-        with their_data, their_control, contextlib.suppress(OSError):  # else both end at once, as for any that died
-            socket.send_fds(self._socket, [str(threads).encode()], [their_data.fileno(), their_control.fileno()])
-        return data, control
-
-    def _start(self) -> None:
-        self._end(self._state)
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._state.append(self._socket)
-        context = multiprocessing.get_context("spawn")
-        args = (theirs, os.getpid())
-        self._process = context.Process(target=template, args=args, name="rollenv-template", daemon=True)
-        self._process.start()
-        theirs.close()
-
-    @property
-    def exit_code(self) -> int | None:
-        """The template's exit code, if it ended."""
-        return None if self._process is None else self._process.exitcode
-
-    @staticmethod
-    def _end(state: list[socket.socket]) -> None:
-        while state:
-            state.pop().close()
-
-
-#: Requests that are sent together: the worker begins with the first ones while others are made.
-_TOGETHER = 16
+#: The most requests that are sent together: the worker begins with the first ones while others are made.
+_MOST_REQUESTS = 16
 
 
 class ProcessWorkers(WorkerPool):
     """A pool of processes on this machine, each with many environments, each in its own thread.
 
-    What an environment started ends with it, or with its process at the latest.
+    What an environment started ends with its process at the latest.
 
     Args:
         processes: how many; by default one for each CPU core.
         envs_per_process: how many environments a process holds at the same time.
         ping_every: seconds between two pings.
-        lost_after: a process that was stopped or out of reach for so many seconds is killed. One that is there and
-            does not answer is busy: the deadlines of its environments hold for it.
+        lost_after: a process that was stopped for so many seconds is killed. One that runs and does not answer is busy:
+            the deadlines of its environments hold for it.
         close_deadline: seconds that closing an environment may take before its process is replaced.
     """
 
@@ -100,138 +51,83 @@ class ProcessWorkers(WorkerPool):
             lost_after=lost_after,
             close_deadline=close_deadline,
         )
-        self.templates = Templates()
-        #: The connections to the guardians of all processes that were started and have not ended.
-        self.alive: set[socket.socket] = set()
-        weakref.finalize(self, end_all, self.alive)
+        self.template = Template()
 
-    def start_worker(self, place: Place) -> Worker:
-        return WorkerProcess(self, place)
+    def start_worker(self, slot: Slot) -> Worker:
+        return WorkerProcess(self, slot)
 
     def close(self) -> None:
         super().close()
-        end_all(self.alive)
-        self.templates.close()
-        self.templates = Templates()
+        self.template.close()
+        self.template = Template()
 
 
 class WorkerProcess(Worker):
-    """A running process and the connections to it."""
+    """A running process and the connection to it."""
 
-    def __init__(self, pool: ProcessWorkers, place: Place):
-        super().__init__(pool, place)
-        self.link = Link(pool.templates, pool.alive, pool.envs_per_worker + 1, self._heard, self.over)
-        self._steps: dict[int, tuple[int, Answered]] = {}
+    def __init__(self, pool: ProcessWorkers, slot: Slot):
+        super().__init__(pool, slot)
+        self._link = Link(pool.template, pool.envs_per_worker + 1, self.heard, self._answered, self.over)
 
     @property
     def pid(self) -> int | None:
-        return self.link.pid
+        return self._link.pid
 
-    def ask(self, operation: str, number: int, args: tuple[Any, ...]) -> asyncio.Future[Any]:
-        return self.follow(number, self.link.ask(operation, number, args))
-
-    def step_soon(self, number: int, action: str, done: Answered) -> None:
-        def answered(payload: bytes) -> None:
-            del self._steps[request]
-            try:
-                value = messages.decode(payload)
-            except RollenvError as error:
-                value = error
-            done(value)
-
-        request = self.link.send("step", number, (action,), answered)
-        self._steps[request] = (number, done)
+    def send(self, request: int, operation: str, number: int, args: tuple[Any, ...]) -> None:
+        self._link.send(request, operation, number, args)
 
     def computed(self, number: int) -> float:
-        return self.link.computed.pop(number, 0) / 1e6
-
-    def over(self, ended: str, blamed: list[int]) -> None:
-        super().over(ended, blamed)
-        steps, self._steps = self._steps, {}
-        for number, done in steps.values():
-            done(self.lost(number))
+        return self._link.computed.pop(number, 0) / 1e6
 
     def ping(self) -> None:
-        self.link.ping()
+        self._link.ping()
+        if self._link.is_running():
+            self.seen()
 
-    def _heard(self, state: str) -> None:
-        if state:
-            self.seen(stopped=state in "TtZX")
-        else:
-            self.heard()
+    def kill(self) -> None:
+        self._link.kill()
 
-    def kill(self, how: Ending) -> None:
-        self.link.end(how)
-
-    def drop(self) -> None:
-        self.link.drop()
+    def _answered(self, request: int, payload: bytes, microseconds: int) -> None:
+        number = self.answered(request, payload)
+        self._link.computed[number] += microseconds
 
 
-class Link:
-    """The connections to a worker process and to its guardian, in an event loop.
+class Link(asyncio.Protocol):
+    """The connection to a worker process, in an event loop.
 
     Args:
-        alive: where the connection to the guardian is kept while it is there.
-        heard: called with an empty text when the worker answers, with its state when the guardian does.
-        over: called once, when both are gone, with what it ended with and who is to blame.
+        threads: of the process that run environments.
+        heard: called when it answers anything.
+        answered: called with the number of a request, the encoded answer, and the microseconds of processor time.
+        over: called once, when it has ended, with how.
     """
 
     def __init__(
         self,
-        templates: Templates,
-        alive: set[socket.socket],
+        template: Template,
         threads: int,
-        heard: Callable[[str], None],
-        over: Callable[[str, list[int]], None],
+        heard: Callable[[], None],
+        answered: Callable[[int, bytes, int], None],
+        over: Callable[[str], None],
     ):
         self.pid: int | None = None
-        self._templates, self._alive, self._heard, self._over = templates, alive, heard, over
-        self._pending: dict[int, tuple[int, Callable[[bytes], None]]] = {}
         self.computed: Counter[int] = Counter()
         """Microseconds of processor time of each environment, by number."""
-        self._buffer = bytearray()
-        data, self._control = templates.fork(threads)
-        alive.add(self._control)
-        self._ending = ""
-        loop = asyncio.get_running_loop()
+        self._template, self._heard, self._answered, self._over = template, heard, answered, over
         self._writer: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
-        self._tasks = [loop.create_task(self._connect(data)), loop.create_task(self._follow_guardian())]
+        self._buffer = bytearray()
+        self._problem = ""
+        self._number, connection = template.fork(self, threads)
+        self._loop = asyncio.get_running_loop()
+        self._connecting = self._loop.create_task(self._loop.create_connection(lambda: self, sock=connection))
 
-    def ask(self, operation: str, number: int, args: tuple[Any, ...]) -> asyncio.Future[bytes]:
-        """Send a request; the future holds the answer, which never comes if the process ends first.
-
-        Args:
-            operation: see :meth:`EnvHost.answer`.
-            args: of the operation.
-
-        Raises:
-            UsageError: the arguments cannot be pickled.
-        """
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-        def answered(payload: bytes) -> None:
-            if not future.done():
-                future.set_result(payload)
-
-        self.send(operation, number, args, answered)
-        return future
-
-    def send(self, operation: str, number: int, args: tuple[Any, ...], answered: Callable[[bytes], None]) -> int:
-        """Send a request.
-
-        Args:
-            operation: see :meth:`EnvHost.answer`.
-            args: of the operation.
-            answered: called with the answer, unless the process ends first.
-
-        Returns:
-            The number of the request.
+    def send(self, request: int, operation: str, number: int, args: tuple[Any, ...]) -> None:
+        """Send a request to :meth:`EnvHost.answer`.
 
         Raises:
             UsageError: the arguments cannot be pickled.
         """
-        request = secrets.randbits(63) | 1  # none that an environment could guess and answer for another
         try:
             data = messages.pack_request((request, operation, number, args))
         except Exception as error:
@@ -239,119 +135,74 @@ class Link:
                 f"{operation} cannot be sent to a worker process: {error}. An environment that is played there is "
                 "registered by the name of its class, in a module that can be imported"
             ) from error
-        self._pending[request] = (number, answered)
         self._write(data)
-        return request
 
     def ping(self) -> None:
-        """Ping both."""
+        """Ask for an answer from the process's main thread."""
         self._write(messages.pack_request((0, "ping", 0, ())))
-        self._say(b"p")
 
-    def end(self, how: Ending = "unblamed") -> None:
-        """Have the guardian end it and report the cause."""
-        self._say({"unblamed": b"k", "blamed": b"b", "frozen": b"f"}[how])
+    def is_running(self) -> bool:
+        """Return whether the process exists and is not stopped."""
+        try:
+            stopped = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE)
+            return self.pid is not None and psutil.Process(self.pid).status() not in stopped
+        except psutil.Error:
+            return False
 
-    def drop(self) -> None:
-        """Stop using both connections."""
-        for task in self._tasks:
-            if not task.get_loop().is_closed():
-                task.cancel()
-                task.get_loop().remove_reader(self._control)
-        if self._writer is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed already
-                self._writer.abort()
+    def kill(self) -> None:
+        """Kill the process and what it started."""
+        self._template.kill(self._number)
 
-    # -- the worker ----------------------------------------------------------------------------------------------------
-
-    async def _connect(self, sock: socket.socket) -> None:
-        self._writer, _ = await asyncio.get_running_loop().create_connection(lambda: _Protocol(self), sock=sock)
-        self._flush()
+    def ended(self, how: str) -> None:
+        """Handle the template's report that the process has ended."""
+        if not self._loop.is_closed():
+            self._connecting.cancel()
+            if self._writer is not None:
+                with contextlib.suppress(RuntimeError):
+                    self._writer.abort()
+        self._over(self._problem or how)
 
     def _write(self, data: bytes) -> None:
-        """Send it, together with whatever else is asked before the event loop turns to something else."""
+        """Send data, together with whatever else is sent before the event loop turns to something else."""
         if not self._unsent and self._writer is not None:
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._loop.call_soon(self._flush)
         self._unsent.append(data)
-        if len(self._unsent) == _TOGETHER:
+        if len(self._unsent) == _MOST_REQUESTS:
             self._flush()
 
     def _flush(self) -> None:
-        data, self._unsent = b"".join(self._unsent), []
-        if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(data)
+        if self._writer is not None:
+            data, self._unsent = b"".join(self._unsent), []
+            if data and not self._writer.is_closing():
+                self._writer.write(data)
 
-    def received(self, data: bytes) -> None:
-        """Bytes came from the worker."""
-        self._heard("")
+    # -- called by the event loop --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._writer = transport
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard()
         self._buffer += data
         at, header = 0, messages.ANSWER
-        while len(self._buffer) >= at + header.size:
+        while len(self._buffer) >= at + header.size and not self._problem:
             length, request, microseconds = header.unpack_from(self._buffer, at)
-            if length > messages.LARGEST_ANSWER or (request and request not in self._pending):
-                self._ending = "an environment wrote into the connection of its process"
-                self.end("blamed")
+            if length > messages.LARGEST_ANSWER:
+                self._fail()
                 return
             if len(self._buffer) < at + header.size + length:
                 break
             payload = bytes(self._buffer[at + header.size : at + header.size + length])
             at += header.size + length
-            if not request:
-                self.pid = self.pid or (int(payload) if payload.isdigit() and len(payload) < 12 else None)
-            else:
-                number, answered = self._pending.pop(request)
-                self.computed[number] += microseconds
-                answered(payload)
+            if request:
+                try:
+                    self._answered(request, payload, microseconds)
+                except KeyError:  # no such request
+                    self._fail()
         del self._buffer[:at]
 
-    # -- the guardian --------------------------------------------------------------------------------------------------
-
-    def _say(self, word: bytes) -> None:
-        with contextlib.suppress(OSError):
-            self._control.send(word)
-
-    async def _follow_guardian(self) -> None:
-        """Read what it says, to its end."""
-        loop = asyncio.get_running_loop()
-        self._control.setblocking(False)
-        ended, blamed, rest = "", [], b""
-        with contextlib.suppress(OSError):
-            while data := await loop.sock_recv(self._control, 4096):
-                *lines, rest = (rest + data).split(b"\n")
-                for word in map(json.loads, lines):
-                    if "state" in word:
-                        self._heard(word["state"])
-                    else:
-                        ended, blamed = word["ended"], word["blamed"]
-        self._forget()
-        if not ended and self.pid is None and self._templates.exit_code is not None:
-            ended = f"the process that starts them ended with exit code {self._templates.exit_code}"
-        self._over(self._ending or ended, blamed)
-
-    def _forget(self) -> None:
-        self._alive.discard(self._control)
-        self._control.close()
-        if self._writer is not None:
-            self._writer.abort()
-
-
-class _Protocol(asyncio.Protocol):
-    def __init__(self, link: Link):
-        self._link = link
-
-    def data_received(self, data: bytes) -> None:
-        self._link.received(data)
-
-
-def end_all(controls: set[socket.socket]) -> None:
-    """End the processes behind these connections and wait until they are gone."""
-    for control in controls:
-        with contextlib.suppress(OSError):
-            control.send(b"k")
-    while controls:
-        control = controls.pop()
-        with contextlib.suppress(OSError):
-            control.settimeout(_END_SECONDS)
-            while control.recv(4096):
-                pass
-        control.close()
+    def _fail(self) -> None:
+        self._problem = "an environment wrote into the connection of its process"
+        self.kill()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from rollenv.core import UsageError
 from rollenv.needs import extra
-from rollenv.rollout.workers.pool import Ending, Place, Worker, WorkerPool
-from rollenv.rollout.workers.processes import Link, Templates
+from rollenv.rollout.workers.pool import Slot, Worker, WorkerPool
+from rollenv.rollout.workers.processes import Link
+from rollenv.rollout.workers.template import Template
 
 with extra("ray", "Playing in Ray"):
     import ray
@@ -36,8 +36,8 @@ class RayWorkers(WorkerPool):
         actor_options: for ``ray.remote``: ``num_cpus``, ``resources``, ``scheduling_strategy`` ("SPREAD" by default:
             over as many nodes as there are), ``runtime_env``, ...
         ping_every: seconds between two pings.
-        lost_after: an actor that was out of reach, or its process stopped, for so many seconds is killed. One that is
-            there and does not answer is busy: the deadlines of its environments hold for it.
+        lost_after: an actor that was out of reach, or its process stopped, for so many seconds is killed. One that runs
+            and does not answer is busy: the deadlines of its environments hold for it.
         close_deadline: seconds that closing an environment may take before its actor is replaced.
 
     Raises:
@@ -65,19 +65,18 @@ class RayWorkers(WorkerPool):
         )
         options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **(actor_options or {})}
         calls = (actors + 1) * (envs_per_actor + 8)  # a queued call would look like a lost actor
-        self.actor_class = ray.remote(_Host).options(max_restarts=0, max_concurrency=calls, **options)
-
+        self.actor_class = ray.remote(_Actor).options(max_restarts=0, max_concurrency=calls, **options)
         self.actors: dict[str, Any] = {}
-        self.lives = itertools.count()
+        self.process_numbers = itertools.count()
 
-    def start_worker(self, place: Place) -> Worker:
-        return WorkerActor(self, place)
+    def start_worker(self, slot: Slot) -> Worker:
+        return ActorProcess(self, slot)
 
-    def actor_for(self, place: Place) -> tuple[str, Any]:
-        """The actor of a place, and its name; a single environment's goes to the least used."""
-        name = place.name
-        if place.alone:
-            name = min(self.places, key=lambda p: (p.name not in self.actors, p.worker.load if p.worker else 0)).name
+    def actor_for(self, slot: Slot) -> tuple[str, Any]:
+        """Return the actor of a slot, and its name; a worker for one environment uses the least busy actor."""
+        name = slot.name
+        if slot.alone:
+            name = min(self.slots, key=lambda s: (s.name not in self.actors, s.worker.load if s.worker else 0)).name
         if name not in self.actors:
             self.actors[name] = self.actor_class.remote(self.envs_per_worker + 1)
         return name, self.actors[name]
@@ -88,162 +87,152 @@ class RayWorkers(WorkerPool):
             ray_calls.kill_actor(self.actors.popitem()[1])
 
 
-#: How a process ended and who is to blame.
-_Over = tuple[str, list[int]]
-
-
 class _Process:
     """A worker process of an actor."""
 
-    def __init__(self, templates: Templates, alive: set[socket.socket], threads: int) -> None:
+    def __init__(self, template: Template, threads: int) -> None:
         loop = asyncio.get_running_loop()
-        self.last_heard, self.stopped = time.monotonic(), False
+        self.last_heard = time.monotonic()
         self.up: asyncio.Future[None] = loop.create_future()
-        self.over: asyncio.Future[_Over] = loop.create_future()
-        self.link = Link(templates, alive, threads, self._heard, lambda *over: self.over.set_result(over))
+        self.over: asyncio.Future[str] = loop.create_future()
+        self.answers: dict[int, asyncio.Future[bytes]] = {}
+        self.link = Link(template, threads, self._heard, self._answered, self.over.set_result)
 
-    def _heard(self, state: str) -> None:
-        self.stopped = state in tuple("TtZX")
-        if not state:
-            self.last_heard = time.monotonic()
-            if not self.up.done():
-                self.up.set_result(None)
+    def _heard(self) -> None:
+        self.last_heard = time.monotonic()
+        if not self.up.done():
+            self.up.set_result(None)
 
-    async def first(self, future: asyncio.Future[Any]) -> bool:
-        """Wait for this or the end; whether it came."""
-        await asyncio.wait({future, self.over}, return_when=asyncio.FIRST_COMPLETED)
-        return future.done() and not future.cancelled()
+    def _answered(self, request: int, payload: bytes, microseconds: int) -> None:
+        self.answers.pop(request).set_result(payload)
 
 
-class _Host:
-    """The inside of an actor: it watches over worker processes on its machine and passes on what is said.
+class _Actor:
+    """The inside of an actor: it passes requests on to worker processes on its machine.
 
-    So an environment meets the same walls as in :class:`~rollenv.rollout.workers.processes.ProcessWorkers`.
+    So an environment is as isolated as in :class:`~rollenv.rollout.workers.processes.ProcessWorkers`.
     """
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.alive: set[socket.socket] = set()
-        self.templates = Templates()
+        self.template = Template()
         self.processes: dict[int, _Process] = {}
 
-    async def start(self, life: int) -> str:
-        """Start a process under a number; the node that it is on."""
-        self.processes[life] = process = _Process(self.templates, self.alive, self.threads)
-        await process.first(process.up)
+    async def start(self, number: int) -> str:
+        """Start a process under a number, and return the id of the node."""
+        self.processes[number] = process = _Process(self.template, self.threads)
+        awaited: set[asyncio.Future[Any]] = {process.up, process.over}
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         return str(ray.get_runtime_context().get_node_id())
 
-    async def do(self, life: int, operation: str, number: int, args: tuple[Any, ...]) -> tuple[bytes, _Over | None]:
-        """Ask a process: its encoded answer, or how it ended."""
-        process = self.processes[life]
+    async def request(self, number: int, *request: Any) -> tuple[bytes, str]:
+        """Send a request to a process; return the encoded answer, or how the process ended."""
+        process = self.processes[number]
         if not process.over.done():
-            asking = process.link.ask(operation, number, args)
-            if await process.first(asking):
-                return asking.result(), None
+            answer = process.answers[request[0]] = asyncio.get_running_loop().create_future()
+            process.link.send(*request)
+            await asyncio.wait({answer, process.over}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result(), ""
         return b"", process.over.result()
 
-    async def ping(self, life: int) -> tuple[float, bool, _Over | None]:
-        """For how many seconds a process has not answered, whether it is stopped, and how it ended."""
-        process = self.processes[life]
+    async def ping(self, number: int) -> tuple[float, bool, str]:
+        """Return the seconds since a process answered, whether it is running, and how it ended."""
+        process = self.processes[number]
         process.link.ping()
-        over = process.over.result() if process.over.done() else None
-        return time.monotonic() - process.last_heard, process.stopped, over
+        over = process.over.result() if process.over.done() else ""
+        return time.monotonic() - process.last_heard, process.link.is_running(), over
 
-    async def end(self, life: int, how: Ending) -> _Over:
-        """End a process."""
-        process = self.processes[life]
-        process.link.end(how)
-        over = await asyncio.shield(process.over)
-        self.processes.pop(life, None)
-        return over
+    async def end(self, number: int) -> str:
+        """Kill a process, and return how it ended."""
+        process = self.processes[number]
+        process.link.kill()
+        how = await asyncio.shield(process.over)
+        self.processes.pop(number, None)
+        return how
 
 
-class WorkerActor(Worker):
-    """A process of an actor. Its successors run on the same actor while it exists."""
+class ActorProcess(Worker):
+    """A process of an actor. Its successors run on the same actor while that exists."""
 
-    def __init__(self, pool: RayWorkers, place: Place):
-        super().__init__(pool, place)
-        self.node, self._actors, self._life = "", pool.actors, next(pool.lives)
+    def __init__(self, pool: RayWorkers, slot: Slot):
+        super().__init__(pool, slot)
+        self.node, self._actors, self._number = "", pool.actors, next(pool.process_numbers)
         self._loop = asyncio.get_running_loop()
-        self._home, self.actor = pool.actor_for(place)
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._starting = self._follow(self._start())
+        self._actor_name, self.actor = pool.actor_for(slot)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starting = self._run(self._start())
 
-    def ask(self, operation: str, number: int, args: tuple[Any, ...]) -> asyncio.Future[Any]:
+    def send(self, request: int, operation: str, number: int, args: tuple[Any, ...]) -> None:
         try:
-            reference = self.actor.do.remote(self._life, operation, number, args)
+            reference = self.actor.request.remote(self._number, request, operation, number, args)
         except (TypeError, AttributeError) as error:
             raise UsageError(f"{operation} cannot be sent to a Ray actor: {error}") from error
-        answer: asyncio.Future[bytes] = self._loop.create_future()
-        result = self.follow(number, answer)
-        self._follow(self._answer(reference, answer))
-        return result
+        self._run(self._receive(request, reference))
 
     def ping(self) -> None:
         if self._starting.done() and not any(task.get_name() == "ping" for task in self._tasks):
-            self._follow(self._pinged(), "ping")
+            self._run(self._ping(), "ping")
 
-    def kill(self, how: Ending) -> None:
-        if not self._loop.is_closed() and self.blamed is None:
-            self._follow(self._end(how))
+    def kill(self) -> None:
+        if not self._loop.is_closed():
+            self._run(self._end())
 
-    def drop(self) -> None:
+    def over(self, how: str, *, env_fault: bool = True) -> None:
+        super().over(how, env_fault=env_fault)
         if not self._loop.is_closed():
             for task in list(self._tasks):
-                task.cancel()
+                if task is not asyncio.current_task() and task.get_name() != "end":
+                    task.cancel()
 
-    def _follow(self, coroutine: Any, name: str = "") -> asyncio.Task[Any]:
-        task = self._loop.create_task(coroutine, name=name)
+    def _run(self, work: Coroutine[Any, Any, None], name: str = "") -> asyncio.Task[None]:
+        task = self._loop.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def _start(self) -> None:
-        with self._noticing():
-            self.node = await ray_calls.answer(self.actor.start.remote(self._life))
+        with self._actor_may_be_lost():
+            self.node = await ray_calls.answer(self.actor.start.remote(self._number))
             self.heard()
 
-    async def _answer(self, reference: Any, answer: asyncio.Future[bytes]) -> None:
-        with self._noticing():
-            data, over = await ray_calls.answer(reference)
-            if over is not None:
-                self._ended(over)
-            elif not answer.done():
+    async def _receive(self, request: int, reference: Any) -> None:
+        with self._actor_may_be_lost():
+            payload, how = await ray_calls.answer(reference)
+            if how:
+                self.over(how)
+            elif not self.ended:
                 self.heard()
-                answer.set_result(data)
+                self.answered(request, payload)
 
-    async def _pinged(self) -> None:
-        with self._noticing():
-            silent, stopped, over = await ray_calls.answer(self.actor.ping.remote(self._life))
-            if over is not None:
-                self._ended(over)
-            else:
-                self.seen(stopped=stopped)
+    async def _ping(self) -> None:
+        with self._actor_may_be_lost():
+            silent, running, how = await ray_calls.answer(self.actor.ping.remote(self._number))
+            if how:
+                self.over(how)
+            elif running:
+                self.seen()
                 self.last_heard = max(self.last_heard, self.pool.time() - silent)
 
-    async def _end(self, how: Ending) -> None:
+    async def _end(self) -> None:
         try:
-            with self._noticing():
-                over = await asyncio.wait_for(ray_calls.answer(self.actor.end.remote(self._life, how)), _END_SECONDS)
-                self._ended(over)
+            with self._actor_may_be_lost():
+                async with asyncio.timeout(_END_SECONDS):
+                    self.over(await ray_calls.answer(self.actor.end.remote(self._number)))
         except TimeoutError:
             self._lose_actor()
-            self._ended(("its actor does not answer", []))
-
-    def _ended(self, over: _Over) -> None:
-        if self.blamed is None:
-            self.over(*over)
+            self.over("its actor does not answer", env_fault=False)
 
     @contextlib.contextmanager
-    def _noticing(self) -> Iterator[None]:
-        """The actor or its machine may be lost meanwhile, for which no environment in it is to blame."""
+    def _actor_may_be_lost(self) -> Iterator[None]:
+        """Handle the loss of the actor or its machine, for which no environment in it is to blame."""
         try:
             yield
         except RayError as error:
             self._lose_actor()
-            self._ended((ray_calls.first_line(error), []))
+            self.over(ray_calls.first_line(error), env_fault=False)
 
     def _lose_actor(self) -> None:
-        if self._actors.get(self._home) is self.actor:
-            del self._actors[self._home]
+        if self._actors.get(self._actor_name) is self.actor:
+            del self._actors[self._actor_name]
         ray_calls.kill_actor(self.actor)

@@ -16,7 +16,7 @@ from rollenv.remote.address import Address, parse
 from rollenv.remote.connection import refused
 from rollenv.remote.protocol import EnvBroke, NotAllowed, ServerFull, ServerLost, SessionGone
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers.base import EnvFailure, Seen, Shun, checked, nobody
+from rollenv.rollout.workers.base import Avoid, EnvFailure, EnvResult, avoid_none, validated
 
 with extra("serve", "Playing on servers"):
     from websockets.asyncio.client import ClientConnection, connect
@@ -72,16 +72,16 @@ class RemoteWorkers:
         self._settle_by = 0.0
 
     async def open(
-        self, task: Task, *, views: bool = False, shun: Shun = nobody, alone: bool = False
+        self, task: Task, *, views: bool = False, avoid: Avoid = avoid_none, alone: bool = False
     ) -> RemoteWorkerEnv:
         self._attach()
-        return RemoteWorkerEnv(await self.place(shun), task, views, shun)
+        return RemoteWorkerEnv(await self.place(avoid), task, views, avoid)
 
-    async def place(self, shun: Shun) -> Server:
+    async def place(self, avoid: Avoid) -> Server:
         """Wait for a server with room, and take a place there.
 
         Args:
-            shun: see :meth:`open`.
+            avoid: see :meth:`open`.
 
         Raises:
             NotAllowed: all servers refuse the token.
@@ -89,7 +89,7 @@ class RemoteWorkers:
         assert self._loop is not None
         while True:
             settled = all(server.tried for server in self.servers) or self._loop.time() > self._settle_by
-            if settled and (server := self._choose(shun)) is not None:
+            if settled and (server := self._choose(avoid)) is not None:
                 server.load += 1
                 return server
             refused = [server.refusal for server in self.servers if server.refusal is not None]
@@ -123,11 +123,11 @@ class RemoteWorkers:
         for server in self.servers:
             server.start()
 
-    def _choose(self, shun: Shun) -> Server | None:
+    def _choose(self, avoid: Avoid) -> Server | None:
         """The server with the least load for its weight; a shunned one only if there is no other."""
         now = asyncio.get_running_loop().time()
         room = [s for s in self.servers if s.up and s.load < self.envs_per_server and s.full_until <= now]
-        return min(room, key=lambda server: (shun(server.name), server.load / server.weight), default=None)
+        return min(room, key=lambda server: (avoid(server.name), server.load / server.weight), default=None)
 
 
 class Server:
@@ -342,12 +342,12 @@ class Server:
 class RemoteWorkerEnv:
     """An environment on a server."""
 
-    def __init__(self, server: Server, task: Task, views: bool, shun: Shun):
-        self._server, self._task, self._views, self._shun = server, task, views, shun
+    def __init__(self, server: Server, task: Task, views: bool, avoid: Avoid):
+        self._server, self._task, self._views, self._shun = server, task, views, avoid
         self.worker = server.name
         self._session, self._count, self._open, self._begun = "", 0, True, False
 
-    async def reset(self) -> Seen:
+    async def reset(self) -> EnvResult:
         if not self._begun:
             task = self._task
             name = self._session = self._session or protocol.session_name()  # known to close(), should that come first
@@ -360,7 +360,7 @@ class RemoteWorkerEnv:
                     await self._move(error)
             self._begun = True
         observation, info, key, view = await self._call("reset", self._task.seed, self._task.options)
-        return checked(observation, 0.0, False, False, info, key, view)
+        return validated(observation, 0.0, False, False, info, key, view)
 
     async def _move(self, error: ServerFull) -> None:
         seconds = float(error.details.get("retry_after", 1.0))
@@ -371,8 +371,8 @@ class RemoteWorkerEnv:
         self._server, self.worker = new, new.name
         workers.changed()
 
-    async def step(self, action: str) -> Seen:
-        return checked(*await self._call("step", action))
+    async def step(self, action: str) -> EnvResult:
+        return validated(*await self._call("step", action))
 
     async def call(self, method: str, *args: Any) -> Any:
         return await self._call(method, *args)

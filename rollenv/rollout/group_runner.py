@@ -1,0 +1,121 @@
+"""Run coroutines of a group concurrently, and cancel those that are not needed any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from rollenv.core import RollenvError
+
+T = TypeVar("T")
+
+#: Seconds that a coroutine has to clean up after it was cancelled.
+GRACE = 5.0
+
+
+class RolloutBroken(RollenvError):
+    """The rollout cannot continue; the text says why."""
+
+
+class GroupRunner(Generic[T]):
+    """Runs coroutines concurrently. Those still running at the end of the block are cancelled and awaited."""
+
+    def __init__(self) -> None:
+        self.running: set[asyncio.Task[T]] = set()
+        self._finished: asyncio.Queue[asyncio.Task[T]] = asyncio.Queue()
+        self._cancelled: set[asyncio.Task[T]] = set()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start another coroutine."""
+        task = asyncio.create_task(coroutine)
+        self.running.add(task)
+        task.add_done_callback(self._finished.put_nowait)
+        return task
+
+    async def next(self) -> T:
+        """Return the result of the next one to finish, or raise its exception.
+
+        Raises:
+            RolloutBroken: it was cancelled, though not by this runner.
+        """
+        while True:
+            task = await self._finished.get()
+            self.running.discard(task)
+            if not task.cancelled():
+                return task.result()
+            if task not in self._cancelled:
+                raise RolloutBroken("the rollout was cancelled from inside; did a callback raise CancelledError?")
+            self._cancelled.discard(task)
+
+    def cancel(self, task: asyncio.Task[T]) -> None:
+        """Cancel one of them; :meth:`next` skips it."""
+        self._cancelled.add(task)
+        cancel_until_done(task)
+
+    def cancelled(self) -> bool:
+        """Return whether this runner cancelled the current task; any other CancelledError is a mistake."""
+        return asyncio.current_task() in self._cancelled
+
+    async def __aenter__(self) -> GroupRunner[T]:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        for task in self.running:
+            self.cancel(task)
+        interrupted = False
+        while any(not task.done() for task in self.running):
+            try:
+                await asyncio.wait(self.running)
+            except asyncio.CancelledError:  # they are being cancelled already
+                interrupted = True
+        for task in self.running:
+            if not task.cancelled():
+                task.exception()
+        if interrupted:
+            raise asyncio.CancelledError
+
+
+def cancel_until_done(task: asyncio.Task[Any]) -> None:
+    """Cancel a task, again after each grace period: agents may catch a cancellation, as retry loops do."""
+    if not task.done():
+        task.cancel()
+        task.get_loop().call_later(GRACE, cancel_until_done, task)
+
+
+class Cancellable(Generic[T]):
+    """Awaits something that may catch its cancellation. It is closed when its task is cancelled again.
+
+    Args:
+        is_ours: whether a cancellation is the rollout's; others belong to the awaitable.
+    """
+
+    def __init__(self, awaitable: Awaitable[T], is_ours: Callable[[], bool]):
+        self._awaitable, self._is_ours = awaitable, is_ours
+
+    def __await__(self) -> Generator[Any, None, T]:
+        coroutine = _awaited(self._awaitable)
+        error: BaseException | None = None
+        cancelled_before = False
+        while True:
+            try:
+                future = coroutine.send(None) if error is None else coroutine.throw(error)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            cancelled_before = cancelled_before and self._is_ours()  # an inner deadline has been dealt with inside
+            try:
+                error = None
+                yield future
+            except BaseException as caught:
+                cancelled = isinstance(caught, asyncio.CancelledError) and self._is_ours()
+                if isinstance(caught, GeneratorExit) or (cancelled and cancelled_before):
+                    with contextlib.suppress(BaseException):  # it may catch this as well
+                        coroutine.close()
+                    raise
+                cancelled_before, error = cancelled_before or cancelled, caught
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable

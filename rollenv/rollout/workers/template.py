@@ -1,0 +1,231 @@
+"""A process that forks worker processes.
+
+It has imported what workers need and never runs an environment, so a new worker takes milliseconds. It reports how each
+worker ended and kills what its environments left running. All of them end with the process that started the template.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import itertools
+import json
+import multiprocessing
+import os
+import select
+import signal
+import socket
+import sys
+import weakref
+from collections.abc import Iterable
+from multiprocessing.context import SpawnProcess
+from typing import Protocol
+
+import psutil
+
+from rollenv.rollout.workers.host import BROKEN, serve
+
+_SET_PDEATHSIG, _SET_SUBREAPER = 1, 36
+
+#: Seconds that killed processes are waited for.
+_END_SECONDS = 10.0
+
+
+class Forked(Protocol):
+    """The owner of a forked worker, which the template's reports go to."""
+
+    pid: int | None
+
+    def ended(self, how: str) -> None:
+        """Handle the end of the process."""
+        ...
+
+
+class Template:
+    """The template process; started on first use, and again if it has ended. Used in an event loop."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._process: SpawnProcess | None = None
+        self._owners: dict[int, Forked] = {}
+        self._numbers = itertools.count(1)
+        self._resources: list[socket.socket | SpawnProcess] = []
+        #: End all workers and what they started, and wait until they are gone.
+        self.close = weakref.finalize(self, _close, self._resources)
+
+    def fork(self, owner: Forked, threads: int) -> tuple[int, socket.socket]:
+        """Start a worker.
+
+        Returns:
+            Its number, for :meth:`kill`, and the connection to it.
+        """
+        if self._socket is None:
+            self._start()
+        assert self._socket is not None
+        number = next(self._numbers)
+        self._owners[number] = owner
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.suppress(OSError):  # if the template has ended, _read() finds out
+            socket.send_fds(self._socket, [json.dumps([number, threads]).encode()], [theirs.fileno()])
+        return number, ours
+
+    def kill(self, number: int) -> None:
+        """Kill a worker; its owner hears of its end."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.send(json.dumps([number, 0]).encode())
+
+    def _start(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        process = multiprocessing.get_context("spawn").Process(
+            target=_run, args=(theirs, os.getpid()), name="rollenv-template", daemon=True
+        )
+        process.start()
+        self._process = process
+        theirs.close()
+        self._resources[:] = [self._socket, process]
+        asyncio.get_running_loop().add_reader(self._socket, self._read)
+
+    def _read(self) -> None:
+        """Pass a report on to the owner of the worker."""
+        assert self._socket is not None
+        assert self._process is not None
+        try:
+            report = self._socket.recv(4096, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            report = b""
+        if report:
+            number, pid, how = json.loads(report)
+            if how is None and number in self._owners:
+                self._owners[number].pid = pid
+            elif number in self._owners:
+                self._owners.pop(number).ended(how)
+            return
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+        self._process.join(_END_SECONDS)
+        how = f"the process that starts workers ended with exit code {self._process.exitcode}"
+        self._socket = self._process = None
+        self._resources.clear()
+        owners, self._owners = self._owners, {}
+        for owner in owners.values():
+            owner.ended(how)
+
+
+def _close(resources: list[socket.socket | SpawnProcess]) -> None:
+    for resource in resources:
+        if isinstance(resource, socket.socket):
+            resource.close()
+        else:
+            resource.join(_END_SECONDS)
+    resources.clear()
+
+
+# -- in the template process -------------------------------------------------------------------------------------------
+
+
+def _run(requests: socket.socket, parent: int) -> None:
+    """Fork and kill workers as the requests say, until the requests or the parent process end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.setsid()
+    _prctl(_SET_SUBREAPER, 1)  # what a worker leaves becomes a child of this process
+    child_ended, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    poller = select.poll()
+    poller.register(requests, select.POLLIN)
+    poller.register(child_ended, select.POLLIN)
+    parent_ended = -1
+    with contextlib.suppress(AttributeError, OSError):  # a forked child of the parent may hold the requests open
+        parent_ended = os.pidfd_open(parent)
+        poller.register(parent_ended, select.POLLIN)
+    workers: dict[int, int] = {}
+    while True:
+        ready = {fd for fd, _ in poller.poll()}
+        if child_ended in ready:
+            os.read(child_ended, 4096)
+            _reap(workers, requests)
+        if parent_ended in ready:
+            break
+        if requests.fileno() not in ready:
+            continue
+        try:
+            message, fds, _, _ = socket.recv_fds(requests, 64, 1)
+        except OSError:
+            break
+        if not message:
+            break
+        number, threads = json.loads(message)
+        if fds:
+            if (pid := os.fork()) == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                requests.close()
+                _work(fds[0], threads)
+            os.close(fds[0])
+            workers[pid] = number
+            _report(requests, number, pid, None)
+        else:
+            for pid in [pid for pid, known in workers.items() if known == number]:
+                os.kill(pid, signal.SIGKILL)
+    _kill_children()
+    os._exit(0)
+
+
+def _work(connection: int, threads: int) -> None:
+    """Be a worker, to the end of this process."""
+    status = 1
+    try:
+        with contextlib.suppress(OSError):
+            os.setsid()
+        _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(_SET_SUBREAPER, 1)
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write("500")  # if memory runs out, this process is killed before the training process
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()
+        serve(socket.socket(fileno=connection), threads)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _reap(workers: dict[int, int], requests: socket.socket) -> None:
+    """Report the workers that ended, and kill what they left."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            number = workers.pop(ended[0], None)
+            if number is None:
+                continue
+            _kill_children(keep=workers.keys())
+            code = os.waitstatus_to_exitcode(ended[1])
+            how = "an environment closed the connection of its process" if code == BROKEN else f"exit code {code}"
+            _report(requests, number, ended[0], f"signal {-code}" if code < 0 else how)
+
+
+def _kill_children(keep: Iterable[int] = ()) -> None:
+    """Kill all descendants, apart from the children to keep and theirs."""
+    while children := [child for child in psutil.Process().children() if child.pid not in keep]:
+        found = [*children, *(each for child in children for each in child.children(recursive=True))]
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if psutil.wait_procs(children, _END_SECONDS)[1]:
+            return
+
+
+def _report(requests: socket.socket, number: int, pid: int, how: str | None) -> None:
+    with contextlib.suppress(OSError):
+        requests.send(json.dumps([number, pid, how]).encode())
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, int(value), 0, 0, 0)
