@@ -81,7 +81,6 @@ def in_box(action):
     return action.replace("<answer>", "\\boxed{").replace("</answer>", "}")
 
 
-@pytest.mark.smoke
 def test_programs(tmp_path):
     asked = {"class": "gem.envs.code_env:CodeEnv", "attribute": "tests", "cases": CASES}
     both = run_both("programs/judge_answers.py", {**asked, "arguments": {"dataset_name": "apps"}}, folder=tmp_path)

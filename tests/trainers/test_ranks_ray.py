@@ -91,7 +91,6 @@ def when(iteration: int, do):
     return watch
 
 
-@pytest.mark.smoke
 def test_a_killed_rank_costs_a_restart_and_changes_no_number(whole, tmp_path):
     told = []
     watch = when(2, lambda: kill_rank(0))
