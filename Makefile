@@ -1,43 +1,46 @@
-# make train   install what it needs into .venv, then train an agent on Sokoban; ARGS="seed=1" passes settings
-# make test    install, then lint, check types and run the tests
-# make docs    install, then build the site into build/site
-# make bench   every benchmark at a small size, beside peers where there are any; a page in build/bench
-# make integration   what takes long or needs vLLM and peers' packages besides
+# make train        install what training needs into .venv, then train an agent on Sokoban; ARGS="seed=1" passes settings
+# make test         install, then lint, check types and run the tests
+# make smoke        the shortest real use of each part that needs more: Docker, vLLM, Ray, Chromium, GEM, clients, bridges
+# make integration  combinations, adversaries and everything else that takes long
+# make docs         install, then build the site into build/site
+# make bench        every benchmark at a small size, beside peers where there are any; a page in build/bench
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test bench integration docs lint install vllm gem bfcl peers harbor clean
+.PHONY: train test smoke integration bench docs lint install vllm gem bfcl peers harbor clean
 
 train: $(VENV)/trains
 	$(BIN)/rollenv train sokoban $(ARGS)
 
-# Files are shared out in the order of collection, the longest of them first; a failure is shown when it happens. What
-# fails beside other tests (pytest's code 1) runs once more, alone: on a busy machine a deadline passes that holds otherwise.
+# Two processes take test files in the order of collection. The longest files come first (the mark `early`).
 PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --instafail
-ALONE := { test $$? -eq 1 && $(BIN)/pytest --last-failed --last-failed-no-failures none --instafail; }
 
-# tests/rollout is apart: some environments there change the process that they are in.
 test: lint
-	$(PYTEST) -m "not integration" --ignore tests/rollout || $(ALONE)
-	$(PYTEST) -m "not integration" tests/rollout || $(ALONE)
+	$(PYTEST) -m "not integration"
+
+smoke: install vllm gem peers $(VENV)/documents
+	$(PYTEST) -m smoke
 
 integration: install vllm gem bfcl peers $(VENV)/documents
-	$(PYTEST) -m integration --ignore tests/rollout || $(ALONE)
-	$(BIN)/pytest --instafail -m integration tests/rollout || $(ALONE)
+	$(PYTEST) -m integration
 
 bench: install vllm gem peers .bench/jupyter/installed
 	$(BIN)/python benchmarks/everything.py $(ARGS)
 
-# Cards show an example of each environment whose packages are there.
+# The cards show an example of each environment whose packages are installed.
 docs: $(VENV)/documents
 	HF_HUB_OFFLINE=1 NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 install: $(VENV)/installed
 
-# To compile every module of torch and transformers takes longer than to install them, and few of them are imported:
-# Python compiles those when it first does. Sandboxes cannot write what they compile, so tests have the others compiled.
+# uv installs in seconds what takes pip minutes. Where uv cannot be had or cannot reach the index, pip does it.
+# uv does not read pip's settings, so it is told of local wheels. A virtual environment of Python's own has pip for that.
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
+LINKS = $(addprefix --find-links ,$(shell $(PYTHON) -m pip config get global.find-links 2> /dev/null))
+
+# Torch and transformers are large and few of their modules are imported: Python compiles those at their first import.
+# Sandboxes cannot write what they compile, so tests need the other packages compiled.
 export PYTHONDONTWRITEBYTECODE :=
 COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/(torch|transformers)/' $(VENV)/lib || true  # some are templates
 
@@ -45,17 +48,17 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/(torch|transformers)/' $(VE
 $(VENV)/trains: EXTRAS := train
 $(VENV)/installed: EXTRAS := train,dev
 $(VENV)/documents: EXTRAS := envs,webshop,docs
+PINNED := --constraint constraints.txt --constraint constraints-dev.txt --editable
 $(VENV)/trains $(VENV)/installed $(VENV)/documents: pyproject.toml constraints.txt constraints-dev.txt
 	$(PYTHON) -c 'import sys; sys.exit("rollenv needs Python 3.11 or newer, this is %d.%d; try make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP) --constraint constraints.txt --constraint constraints-dev.txt --editable '.[$(EXTRAS)]'
+	test -x $(BIN)/uv || $(BIN)/python $(PIP) uv || true
+	$(BIN)/uv pip install --quiet --python $(BIN)/python $(LINKS) $(PINNED) '.[$(EXTRAS)]' || $(BIN)/python $(PIP) $(PINNED) '.[$(EXTRAS)]'
 	$(if $(filter train,$(EXTRAS)),,$(COMPILE))
 	touch $@
 
-# Peers have environments of their own: their pins rarely agree. uv takes seconds for what takes pip minutes; where it
-# cannot reach the index, pip does it. NAKED are installed without what they ask for.
+# Peers have environments of their own: their pins rarely agree. NAKED are installed without what they ask for.
 UV := .bench/uv/bin/uv
-LINKS = $(addprefix --find-links ,$(shell $(PYTHON) -m pip config get global.find-links 2> /dev/null))
 add = $(UV) pip install --quiet --python $(@D)/bin/python $(LINKS) $(1) || $(@D)/bin/python $(PIP) $(1)
 
 # What rollenv and its tests need besides, where a framework's Python runs them.

@@ -49,7 +49,7 @@ def resources() -> dict[str, int]:
 def jail_memory(pool: Pool) -> float:
     """MiB that the pool's kernels occupy, on average."""
     found = []
-    for place in pool._places:
+    for place in pool._slots:
         if place.worker is not None:
             launcher = place.worker.channel.process.pid  # type: ignore[attr-defined]
             kernel = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()[0]

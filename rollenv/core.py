@@ -176,7 +176,7 @@ class Env(gymnasium.Env[str, str]):
 
     # -- abilities ---------------------------------------------------------------------------------------------------
 
-    if TYPE_CHECKING:  # optional: a class has those that it defines; get_state needs _get_state, set_state _set_state
+    if TYPE_CHECKING:  # optional: a class has those that it defines, get_state by _get_state; None takes one away
 
         def get_state(self) -> dict[str, Any]:
             """Return what the rest of the episode depends on, as JSON data, including both random streams."""
@@ -215,9 +215,9 @@ class Env(gymnasium.Env[str, str]):
         Raises:
             NoSuchAbility: it is an optional ability.
         """
-        if name == "get_state" and hasattr(type(self), "_get_state"):
+        if name == "get_state" and getattr(type(self), "_get_state", None):
             return self._whole_state
-        if name == "set_state" and hasattr(type(self), "_set_state"):
+        if name == "set_state" and getattr(type(self), "_set_state", None):
             return self._restore
         if name in _LACKING:
             raise NoSuchAbility(f"{type(self).__name__} {_LACKING[name]}")

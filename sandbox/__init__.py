@@ -17,6 +17,7 @@ from rollenv.sandbox.errors import (
     SandboxPaused,
     SandboxTimeout,
 )
+from rollenv.sandbox.filesystem import FileEvent, WatchHandle
 from rollenv.sandbox.images import Image
 from rollenv.sandbox.machine import Machine
 from rollenv.sandbox.pool import Pool, shared_pool
@@ -37,7 +38,6 @@ from rollenv.sandbox.types import (
     Runner,
     RunResult,
 )
-from rollenv.sandbox.watching import FileEvent, WatchHandle
 
 __all__ = [
     "AsyncSandbox",

@@ -15,7 +15,7 @@ class AdaptiveTimeout:
     is ``most``.
 
     Args:
-        factor: room above the anchor (the paper's lambda).
+        factor: multiple of the anchor (the paper's lambda).
         least, most: bounds in seconds.
     """
 

@@ -11,13 +11,12 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from rollenv.sandbox.commands import CommandHandle
-from rollenv.sandbox.contexts import default_name
 from rollenv.sandbox.errors import SandboxDied
+from rollenv.sandbox.filesystem import WatchHandle
 from rollenv.sandbox.ports import Forward
-from rollenv.sandbox.sandbox import Sandbox
+from rollenv.sandbox.sandbox import Sandbox, default_name
 from rollenv.sandbox.terminals import Terminal
 from rollenv.sandbox.types import CommandResult, Execution
-from rollenv.sandbox.watching import WatchHandle
 
 T = TypeVar("T")
 
@@ -100,7 +99,7 @@ class AsyncCommands(_Awaited):
 
 
 async def _ended(run: Callable[[], T], end: Callable[[], bool | None]) -> T:
-    """What ``run()`` returns. Where its task is cancelled, ``end()`` ends it; false says that it has not begun yet."""
+    """Return ``run()``. If its task is cancelled, call ``end()`` until it returns something else than false."""
     task = asyncio.ensure_future(asyncio.to_thread(run))
     try:
         return await asyncio.shield(task)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from rollenv.core import UsageError
 from rollenv.sandbox.errors import NotFound, SandboxTimeout
+from rollenv.sandbox.inside import protocol
+from rollenv.sandbox.inside.protocol import Finished
 from rollenv.sandbox.results import OnText, Output, command_result
 from rollenv.sandbox.types import CommandResult, Process
-from rollenv.sandbox.worker import Json
 
 if TYPE_CHECKING:
     from rollenv.sandbox.sandbox import Sandbox
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 class CommandHandle:
     """A command in the background."""
 
-    def __init__(self, sandbox: Sandbox, key: str, follow: Callable[[], Json], output: Output, seconds: float):
+    def __init__(self, sandbox: Sandbox, key: str, follow: Callable[[], Finished], output: Output, seconds: float):
         self._sandbox, self.key, self._output, self._seconds = sandbox, key, output, seconds
-        self._done: Json | None = None
+        self._done: Finished | None = None
         self._pid = 0
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(follow,), name="sandbox-command", daemon=True)
         self._thread.start()
 
-    def _run(self, follow: Callable[[], Json]) -> None:
+    def _run(self, follow: Callable[[], Finished]) -> None:
         try:
             self._done = follow()
         except BaseException as error:  # raised again in wait()
@@ -46,7 +47,7 @@ class CommandHandle:
             NotFound: if it has ended.
         """
         if not self._pid:
-            self._pid = int(self._sandbox._worker.request("pid", key=self.key)["pid"])
+            self._pid = int(self._sandbox._worker.ask(protocol.GetPid(self.key))["pid"])
         return self._pid
 
     @property
@@ -84,7 +85,7 @@ class CommandHandle:
             close: whether to close standard input afterwards.
         """
         data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
-        self._sandbox._worker.request("stdin", data=data, wait=None, key=self.key, last=close)
+        self._sandbox._worker.write_input(self.key, data, close)
 
     def kill(self) -> bool:
         """End it and what it started in its session; return whether it was still running."""
@@ -130,8 +131,8 @@ class Commands:
         seconds = self._sandbox._seconds(timeout)
         output = Output(on_stdout, on_stderr)
         data = stdin if isinstance(stdin, bytes) else stdin.encode("utf-8", "surrogateescape")
-        fields = self._fields(command, cwd, env, seconds, user) | ({"key": _key} if _key else {})
-        done = self._sandbox._run("command", seconds, output, data=data, **fields)
+        request = self._request(command, cwd, env, seconds, user, _key or "")
+        done = self._sandbox._run(request, seconds, output, data)
         return command_result(done, output, seconds)
 
     def start(
@@ -156,8 +157,9 @@ class Commands:
         """
         seconds = self._sandbox._seconds(timeout)
         key, output, sandbox = self._new_key(), Output(on_stdout, on_stderr), self._sandbox
-        fields = self._fields(command, cwd, env, seconds, user) | {"key": key}
-        number, inbox = sandbox._worker.start("command", stream=True, **fields)
+        request = self._request(command, cwd, env, seconds, user, key)
+        request.stream, request.last = True, False
+        number, inbox = sandbox._worker.send(request)
         handle = CommandHandle(sandbox, key, lambda: sandbox._follow(number, inbox, seconds, output), output, seconds)
         if handle.running:
             self._running[key] = handle
@@ -169,14 +171,14 @@ class Commands:
     def _end(self, key: str) -> bool:
         """End the command of a key and what it started in its session; return whether it was running."""
         try:
-            self._sandbox._worker.request("signal", key=key, signal=int(signal.SIGKILL))
+            self._sandbox._worker.ask(protocol.Signal(key, int(signal.SIGKILL)))
         except NotFound:
             return False
         return True
 
     def list(self) -> list[Process]:
         """The contexts and commands that run, without what they started themselves."""
-        found = self._sandbox._worker.request("processes")["processes"]
+        found = self._sandbox._worker.ask(protocol.ListProcesses())["processes"]
         return [Process(one["pid"], tuple(one["words"]), _context(one["key"]), one["seconds"]) for one in found]
 
     def connect(self, pid: int, *, on_stdout: OnText | None = None, on_stderr: OnText | None = None) -> CommandHandle:
@@ -198,7 +200,7 @@ class Commands:
 
     def kill(self, pid: int) -> bool:
         """End a command and what it started in its session; return whether it was running."""
-        for one in self._sandbox._worker.request("processes")["processes"]:
+        for one in self._sandbox._worker.ask(protocol.ListProcesses())["processes"]:
             if one["pid"] == pid and one["words"]:
                 return self._end(one["key"])
         return False
@@ -211,19 +213,21 @@ class Commands:
         """
         self.connect(pid).send_stdin(text, close)
 
-    def _fields(
+    def _request(
         self,
         command: str | Sequence[str],
         cwd: str | None,
         env: Mapping[str, str] | None,
         seconds: float,
         user: str | None,
-    ) -> Json:
+        key: str,
+    ) -> protocol.Command:
         words = [*self._sandbox._shell, command] if isinstance(command, str) else list(command)
         if not words:
             raise UsageError("the command is empty")
-        fields = self._sandbox._worker.run_fields(seconds, {**self._sandbox._env, **(env or {})})
-        return fields | {"command": words, "memory_bytes": None} | self._sandbox._place(cwd, user)
+        fields = self._sandbox._worker.limits_of(seconds, {**self._sandbox._env, **(env or {})})
+        fields |= {"command": words, "memory_bytes": None, "key": key} | self._sandbox._place(cwd, user)
+        return protocol.Command(**fields)
 
 
 def _context(key: str) -> str | None:

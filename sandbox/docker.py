@@ -23,19 +23,27 @@ from rollenv.sandbox.worker import Worker
 #: Marks our containers: "host:pid:start time of that process".
 LABEL = "rollenv.sandbox.owner"
 _INSIDE = Path(__file__).with_name("inside")
+#: Imports the same modules under the same names as :mod:`rollenv.sandbox.local` does, from their sources.
 _START = """
-import base64, json, sys, types, zlib
-for name, text in json.loads(zlib.decompress(base64.b85decode({packed!r}))).items():
-    module = sys.modules[name] = types.ModuleType(name)
-    exec(compile(text, name, "exec"), module.__dict__)
-module.main()
+import base64, importlib.abc, importlib.util, json, sys, types, zlib
+sources = json.loads(zlib.decompress(base64.b85decode({packed!r})))
+class Sources(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    def find_spec(self, name, path, target=None):
+        package = name in ("rollenv", "rollenv.sandbox", "rollenv.sandbox.inside")
+        return importlib.util.spec_from_loader(name, self, is_package=package) if package or name in sources else None
+    def get_source(self, name):
+        return sources.get(name, "")
+    def is_package(self, name):
+        return name not in sources
+    def exec_module(self, module):
+        exec(compile(self.get_source(module.__name__), module.__name__, "exec"), module.__dict__)
+sys.meta_path.insert(0, Sources())
+from rollenv.sandbox.inside import container
+del sys.meta_path[0]
+container.main()
 """
-#: What runs in the container, each after what it needs.
-_MODULES = (
-    "linux", "seccomp", "report", "archive", "notify", "tunnel", "terminal", "accounts", "files", "charts", "formats",
-    "magics", "sessions", "interpreter", "child", "room", "processes", "sockets", "watch", "enforce", "kernel",
-    "container",
-)  # fmt: skip
+#: Modules of a jail, which a container does not have.
+_LOCAL = ("__init__", "jail", "machine")
 #: MiB for the kernel and what forks for it.
 _KERNEL_MB = 24
 
@@ -167,8 +175,12 @@ def _user(client: Any) -> tuple[int, bool]:
 
 
 def _program() -> str:
-    """What runs in the container, as one text: it needs no file there, and an argument has 128 KiB at most."""
-    sources = {name: (_INSIDE / f"{name}.py").read_text(encoding="utf-8") for name in _MODULES}
+    """Return the program of the container as one text: it needs no file there, and an argument has 128 KiB at most."""
+    sources = {
+        f"rollenv.sandbox.inside.{path.stem}": path.read_text(encoding="utf-8")
+        for path in _INSIDE.glob("*.py")
+        if path.stem not in _LOCAL
+    }
     return _START.format(packed=base64.b85encode(zlib.compress(json.dumps(sources).encode(), 9)))
 
 

@@ -4,23 +4,105 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Generator, Iterable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
-from rollenv.sandbox.errors import NotFound, SandboxFileError
+from rollenv.sandbox.errors import NotFound, SandboxError, SandboxFileError
+from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.streams import Stream
 from rollenv.sandbox.types import Entry
-from rollenv.sandbox.watching import OnEvent, WatchHandle
-from rollenv.sandbox.worker import PIECE, Json
+from rollenv.sandbox.worker import PIECE
 
 if TYPE_CHECKING:
     from rollenv.sandbox.sandbox import Sandbox
 
+_Operation = TypeVar("_Operation", bound=protocol.FileOperation)
 #: Seconds for an operation on files: inside, and until the sandbox counts as failed.
 _SECONDS, _GRACE = 120.0, 30.0
+#: Events that wait to be fetched, at most; older ones are forgotten.
+MAX_EVENTS = 10_000
+_MAX_LINE = 1 << 16
+_KINDS = ("create", "write", "remove", "rename", "chmod", "overflow")
 #: Bytes that a listing, and all events of a watch, have at most.
-_MAX_LISTING, _MAX_EVENTS = 64 << 20, 1 << 30
+_MAX_LISTING, _MAX_EVENT_BYTES = 64 << 20, 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class FileEvent:
+    """Something that happened to a file or folder."""
+
+    type: str
+    """``create``, ``write``, ``remove``, ``rename`` (away; the new name is created), ``chmod``, or ``overflow``: more
+    happened than could be reported."""
+    name: str
+    """Relative to the folder that is watched."""
+
+
+OnEvent = Callable[[FileEvent], None]
+
+
+class WatchHandle:
+    """Watches a folder until it is stopped, the folder goes, or the sandbox ends."""
+
+    def __init__(self, stream: Stream, on_event: OnEvent | None):
+        self._stream, self._on_event = stream, on_event
+        self._events: deque[FileEvent] = deque(maxlen=MAX_EVENTS)
+        self._begun = threading.Event()
+        self._failure: SandboxError | None = None
+        self._thread = threading.Thread(target=self._read, name="sandbox-watch", daemon=True)
+        self._thread.start()
+        self._begun.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def running(self) -> bool:
+        """Return whether it still watches."""
+        return self._thread.is_alive()
+
+    def events(self) -> list[FileEvent]:
+        """Return the events since the last call."""
+        taken = []
+        while self._events:
+            taken.append(self._events.popleft())
+        return taken
+
+    def stop(self) -> None:
+        """End it; calling it again does nothing."""
+        self._stream.close()
+
+    def _read(self) -> None:
+        rest = b""
+        try:
+            for name, data in self._stream.pieces():
+                if name == "stdout":
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines:
+                        self._take(line)
+                    if len(rest) > _MAX_LINE:
+                        break
+        except SandboxError as error:
+            self._failure = error
+        finally:
+            self._begun.set()
+            self._stream.close()
+
+    def _take(self, line: bytes) -> None:
+        try:
+            said = json.loads(line)
+            kind, name = said["type"], said["name"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return  # code can write to what code's user runs
+        if kind == "ready":
+            self._begun.set()
+        elif kind in _KINDS and isinstance(name, str):
+            event = FileEvent(kind, name)
+            self._events.append(event)
+            if self._on_event:
+                self._on_event(event)
 
 
 class Files:
@@ -32,31 +114,23 @@ class Files:
     def __init__(self, sandbox: Sandbox):
         self._sandbox = sandbox
 
-    def _perform(self, what: str, path: str, data: bytes = b"", most: int = _MAX_LISTING, **fields: Any) -> bytes:
-        """An operation and the bytes it writes, up to a limit."""
+    def _perform(self, request: protocol.FileOperation, data: bytes = b"", most: int = _MAX_LISTING) -> bytes:
+        """Do an operation and return the bytes that it writes, ``most`` of them at most."""
         output = bytearray()
-        done = self._sandbox._worker.request(
-            "file",
-            data=data,
+        done = self._sandbox._worker.run(
+            self._limited(request, most),
+            data,
             wait=_SECONDS + _GRACE,
             on_bytes=lambda name, piece: output.extend(piece if name == "stdout" else b""),
-            **self._terms(what, path, most),
-            **fields,
         )
-        self._require_done(done, what, path)
+        _require_done(done, request)
         return bytes(output)
 
-    def _terms(self, what: str, path: str, most: int, seconds: float = _SECONDS) -> Json:
-        terms = self._sandbox._worker.run_fields(seconds)
-        return terms | {"output_bytes": most, "processes": None, "file_bytes": None, "what": what, "path": path}
-
-    @staticmethod
-    def _require_done(done: Json, what: str, path: str) -> None:
-        """What was stopped on its way has not happened, or not all of it."""
-        why = next((name for name in ("out_of_memory", "timed_out", "truncated") if done.get(name)), None)
-        if why or done.get("signal") or done.get("exit_code"):
-            why = why.replace("_", " ") if why else "it was ended"
-            raise SandboxFileError(f"{what} of {path!r} was not finished: {why}")
+    def _limited(self, request: _Operation, most: int, seconds: float = _SECONDS) -> _Operation:
+        """The request with its limits."""
+        limits = self._sandbox._worker.limits_of(seconds)
+        limits |= {"output_bytes": most, "processes": None, "file_bytes": None}
+        return replace(request, **limits)
 
     def read(self, path: str) -> str:
         """A file's text (UTF-8)."""
@@ -69,7 +143,7 @@ class Files:
             NotFound, FileIsDirectory, FileRefused, SandboxFileError: if it cannot be read; pipes, devices and the
                 files of /proc are not read.
         """
-        return self._perform("read", path, most=self._most, max_bytes=self._most)
+        return self._perform(protocol.ReadFile(path=path, max_bytes=self._most), most=self._most)
 
     @property
     def _most(self) -> int:
@@ -78,13 +152,13 @@ class Files:
 
     def read_stream(self, path: str) -> Generator[bytes, None, None]:
         """A file's contents in pieces, read lazily. See :meth:`read_bytes`."""
-        terms = self._terms("read", path, self._most, seconds=0) | {"max_bytes": self._most}
-        stream = Stream(self._sandbox._worker, "file", last=True, **terms)
+        request = self._limited(protocol.ReadFile(path=path, max_bytes=self._most), self._most, seconds=0)
+        stream = Stream(self._sandbox._worker, request)
         try:
             for name, piece in stream.pieces(_SECONDS):
                 if name == "stdout":
                     yield piece
-            self._require_done(stream.done or {}, "read", path)
+            _require_done(stream.done or protocol.Finished(), request)
         finally:
             stream.close()
 
@@ -94,13 +168,12 @@ class Files:
         Args:
             data: content; text is encoded as UTF-8.
         """
-        self._perform("write", path, data.encode() if isinstance(data, str) else bytes(data))
+        self._perform(protocol.WriteFile(path=path), data.encode() if isinstance(data, str) else bytes(data))
 
     def write_stream(self, path: str, pieces: Iterable[bytes]) -> None:
         """Write a file from a stream, without holding all of it in memory."""
-        stream = Stream(
-            self._sandbox._worker, "file", last=False, **self._terms("write", path, _MAX_LISTING, seconds=0)
-        )
+        request = self._limited(protocol.WriteFile(path=path, last=False), _MAX_LISTING, seconds=0)
+        stream = Stream(self._sandbox._worker, request)
         try:
             with contextlib.suppress(SandboxFileError):  # the operation says why it takes no more
                 for piece in pieces:
@@ -109,28 +182,29 @@ class Files:
                 stream.send(b"", last=True)
             for _ in stream.pieces(_SECONDS):
                 pass
-            self._require_done(stream.done or {}, "write", path)
+            _require_done(stream.done or protocol.Finished(), request)
         finally:
             stream.close()
 
     def write_many(self, files: Mapping[str, str | bytes]) -> None:
         """Write several files, path to contents, in one operation."""
         whole = {path: data.encode() if isinstance(data, str) else bytes(data) for path, data in files.items()}
-        parts = [[path, len(data)] for path, data in whole.items()]
-        self._perform("write_many", ", ".join(list(whole)[:3]), b"".join(whole.values()), parts=parts)
+        parts = [(path, len(data)) for path, data in whole.items()]
+        request = protocol.WriteFiles(path=", ".join(list(whole)[:3]), parts=parts)
+        self._perform(request, b"".join(whole.values()))
 
     def list(self, path: str = ".") -> list[Entry]:
-        """What is in a folder, by name."""
+        """List a folder, by name."""
         base = path.rstrip("/")
-        return [_entry(line, base) for line in self._perform("list", path).splitlines()]
+        return [_entry(line, base) for line in self._perform(protocol.ListFolder(path=path)).splitlines()]
 
     def info(self, path: str) -> Entry:
-        """What is known of a file, folder or link; a link is not followed.
+        """Describe a file, folder or link; a link is not followed.
 
         Raises:
             NotFound: if there is nothing.
         """
-        entry = _entry(self._perform("info", path), "")
+        entry = _entry(self._perform(protocol.DescribePath(path=path)), "")
         return replace(entry, path=path)
 
     def watch(self, path: str = ".", *, recursive: bool = False, on_event: OnEvent | None = None) -> WatchHandle:
@@ -143,28 +217,36 @@ class Files:
         Raises:
             NotFound, NotADirectory: if it is not a folder.
         """
-        terms = self._terms("watch", path, _MAX_EVENTS, seconds=0) | {"recursive": recursive, "quiet": True}
-        return WatchHandle(Stream(self._sandbox._worker, "file", last=True, **terms), on_event)
+        request = protocol.WatchFolder(path=path, recursive=recursive, quiet=True)
+        return WatchHandle(Stream(self._sandbox._worker, self._limited(request, _MAX_EVENT_BYTES, seconds=0)), on_event)
 
     def exists(self, path: str) -> bool:
-        """Whether the path exists."""
+        """Return whether the path exists."""
         try:
-            self._perform("exists", path)
+            self._perform(protocol.CheckPath(path=path))
         except (NotFound, NotADirectoryError):
             return False
         return True
 
     def make_dir(self, path: str) -> None:
         """Make a folder and its parents."""
-        self._perform("make_dir", path)
+        self._perform(protocol.MakeFolder(path=path))
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with everything in it."""
-        self._perform("remove", path)
+        self._perform(protocol.RemovePath(path=path))
 
     def rename(self, path: str, to: str) -> None:
         """Move a file or folder."""
-        self._perform("rename", path, to=to)
+        self._perform(protocol.RenamePath(path=path, to=to))
+
+
+def _require_done(done: protocol.Finished, request: protocol.FileOperation) -> None:
+    """Raise an error if the operation was stopped before its end."""
+    why = next((name for name in ("out_of_memory", "timed_out", "truncated") if getattr(done, name)), None)
+    if why or done.signal or done.exit_code:
+        why = why.replace("_", " ") if why else "it was ended"
+        raise SandboxFileError(f"{type(request).__name__} of {request.path!r} was not finished: {why}")
 
 
 def _entry(line: bytes, base: str) -> Entry:

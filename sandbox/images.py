@@ -101,7 +101,7 @@ class Image:
         }
 
     def has_library(self, name: str) -> bool:
-        """Whether a shared library of this name is where the loader looks."""
+        """Return whether a shared library of this name is where the loader looks."""
         return name in _libraries(self)
 
     def _real(self, path: str) -> str:

@@ -27,7 +27,7 @@ _CACHES, _UNUSED = ("layers", "roots"), 30 * 86400.0
 
 
 def store() -> Path:
-    """Where layers and unpacked roots are kept: ``$ROLLENV_CACHE/machines``, else below ``~/.cache/rollenv``."""
+    """Return the folder of layers and unpacked roots: ``$ROLLENV_CACHE/machines``, else below ``~/.cache/rollenv``."""
     root = Path(os.environ.get("ROLLENV_CACHE") or Path.home() / ".cache" / "rollenv") / "machines"
     root.mkdir(parents=True, exist_ok=True)
     root.chmod(0o700)  # a file in it may be set-user-id, and it comes from untrusted code
@@ -160,7 +160,7 @@ def unpack(entries: Iterator[Entry], folder: Path) -> None:
 
 
 def _is_real(folder: Path, parent: Path) -> bool:
-    """Whether every folder on the way is one, and no link; missing ones are made."""
+    """Return whether every folder on the way is one, and no link; missing ones are made."""
     current = folder
     for part in parent.relative_to(folder).parts:
         current /= part

@@ -14,22 +14,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rollenv.sandbox.cgroups import ControlGroups
 from rollenv.sandbox.errors import IsolationError, SandboxError
-from rollenv.sandbox.groups import Groups
 from rollenv.sandbox.network import AllowList, Gateway, Tunnel
 from rollenv.sandbox.types import Limits
 from rollenv.sandbox.worker import Worker
 
 #: Seconds for a jail to hand out what it listens with.
 _HANDING = 30.0
-_INSIDE = str(Path(__file__).with_name("inside"))
-_START = f"import sys; sys.path.insert(0, {_INSIDE!r}); import jail; jail.main(int(sys.argv[1]))"
+#: Folders that are the sandbox's own, so that a Python below them cannot be mounted.
+_COVERED = ("/box/", "/aside/", "/empty/", "/proc/", "/sys/", "/dev/", "/etc/")
+#: Imports the part of this package that runs inside, without the weight of the rest.
+_START = """
+import sys, types
+for name, path in ("rollenv", []), ("rollenv.sandbox", [FOLDER]):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = path
+from rollenv.sandbox.inside import jail
+jail.main(int(sys.argv[1]))
+""".replace("FOLDER", repr(str(Path(__file__).parent)))
 
 
 class JailChannel:
     """A socket to the kernel in a jail, which ends when the socket does."""
 
-    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, groups: Groups):
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, groups: ControlGroups):
         self.process, self.connection, self.groups = process, connection, groups
         self._ways_out: list[Gateway | Tunnel] = []
         self._early = b""
@@ -97,7 +106,7 @@ def start(
     """
     if sys.platform != "linux":
         raise IsolationError("the local sandbox needs Linux; use backend='docker' on this machine")
-    groups = Groups(limits)
+    groups = ControlGroups(limits)
     ours, theirs = socket.socketpair()
     with contextlib.ExitStack() as descriptors:
         joining = [descriptors.enter_context(os.fdopen(fd, "wb", 0)).fileno() for fd in groups.joining()]
@@ -147,6 +156,9 @@ def _last_words(process: subprocess.Popen[bytes]) -> str:
 def _settings(limits: Limits, packages: Sequence[str]) -> dict[str, Any]:
     named = (sys.base_prefix, sys.prefix)  # of which one may be a link to what has to be shown
     prefixes = dict.fromkeys([*map(os.path.realpath, named), *named])
+    for path in prefixes:
+        if path.startswith(_COVERED) and not path.startswith("/dev/shm/"):
+            raise IsolationError(f"Python is in {path}, which a sandbox cannot show: move it to another top folder")
     return {
         "read_only": [p for p in prefixes if not p.startswith("/usr/") and p != "/usr"],
         "path": list(dict.fromkeys(os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib"))),
@@ -159,7 +171,7 @@ def _settings(limits: Limits, packages: Sequence[str]) -> dict[str, Any]:
 
 
 def _advice() -> str:
-    """What to change on this machine so that a jail can be made."""
+    """Return what to change on this machine so that a jail can be made."""
     switches = {
         "/proc/sys/kernel/unprivileged_userns_clone": ("0", "sysctl kernel.unprivileged_userns_clone=1"),
         "/proc/sys/user/max_user_namespaces": ("0", "sysctl user.max_user_namespaces=10000"),

@@ -16,6 +16,7 @@ from rollenv.core import UsageError
 from rollenv.sandbox import local
 from rollenv.sandbox.errors import IsolationError, NotFound, SandboxError
 from rollenv.sandbox.images import Image
+from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.machine import CAPABILITIES
 from rollenv.sandbox.layers import Entry, Keep, layer_of, unpack
 from rollenv.sandbox.network import AllowList
@@ -145,7 +146,7 @@ class Machine(Sandbox):
 
     def end_processes(self) -> None:
         """Kill everything that runs, daemons too, and wait until it is gone. Files stay."""
-        self._worker.request("end_all")
+        self._worker.ask(protocol.EndAll())
 
     def upload(self, source: str | os.PathLike[str], target: str, *, mode: int | None = None) -> None:
         """Copy a file or folder of the host into the machine; its files belong to root.
@@ -173,7 +174,7 @@ class Machine(Sandbox):
         Raises:
             SandboxError: if the machine could not take them.
         """
-        self.files._perform("untar", _absolute(target), archive)
+        self.files._perform(protocol.UnpackInto(path=_absolute(target)), archive)
 
     def download(self, source: str, target: str | os.PathLike[str], most: int = 1 << 30) -> None:
         """Copy a file or the contents of a folder out of the machine. Only files, folders and links inside are copied.
@@ -186,7 +187,7 @@ class Machine(Sandbox):
             NotFound: if there is no such file.
             SandboxError: if it is too large.
         """
-        data = self.files._perform("tar", _absolute(source), most=most)
+        data = self.files._perform(protocol.PackPath(path=_absolute(source)), most=most)
         with tempfile.TemporaryFile() as file:
             file.write(data)
             file.seek(0)
@@ -204,16 +205,16 @@ class Machine(Sandbox):
         """
         limits = self._worker.limits
         most = (limits.disk_mb << 21) + (limits.files << 14)
-        fields = self._worker.run_fields(_PACKING) | {"output_bytes": most, "processes": None, "file_bytes": None}
-        fields |= {"memory_bytes": None}
+        terms = self._worker.limits_of(_PACKING) | {"output_bytes": most, "processes": None, "file_bytes": None}
+        request = protocol.PackMachine(**terms | {"memory_bytes": None}, path="the machine")
 
         def take(name: str, data: bytes) -> None:
             if name == "stdout":
                 file.write(data)
 
-        done = self._worker.request("pack", wait=_PACKING, on_bytes=take, **fields)
-        if done.get("exit_code") != 0:
-            raise SandboxError(f"the machine's files could not be packed: {done}")
+        done = self._worker.run(request, wait=_PACKING, on_bytes=take)
+        if done.exit_code != 0:
+            raise SandboxError(f"the machine's files could not be packed: {vars(done)}")
 
     def commit(self, folder: str | os.PathLike[str], *, keep: Keep | None = None) -> Image:
         """An image with everything that was written in the machine: a snapshot from which others can be made.
@@ -252,7 +253,7 @@ class Machine(Sandbox):
 
 @functools.cache
 def why_not() -> str | None:
-    """Why no machine can be started here, and what to do; None if one can. It is tried once in a process."""
+    """Return why no machine can be started here and what to do; None if one can. It is tried once in a process."""
     try:
         Machine.create(limits=Limits(memory_mb=256, disk_mb=16)).kill()
     except (SandboxError, OSError) as error:
@@ -298,7 +299,7 @@ def _harmless(archive: tarfile.TarFile, most: int) -> Iterator[Entry]:
 
 
 def _stays_inside(member: tarfile.TarInfo) -> bool:
-    """Whether a link leads nowhere else: up no further than it lies deep, and then only down."""
+    """Return whether a link leads nowhere else: up no further than it lies deep, and then only down."""
     up = member.linkname.split("/")
     while up and up[0] == "..":
         up = up[1:]

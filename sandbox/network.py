@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from rollenv.core import UsageError
-from rollenv.sandbox.listening import Listening
+from rollenv.sandbox.connections import ConnectionServer
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class AllowList:
         self.names.append(_Entry(host.lower(), port))
 
     def addresses(self, host: str, port: int) -> list[str]:
-        """Where a host may be reached.
+        """Return the addresses at which a host may be reached.
 
         Raises:
             Refused: it is not on the list, or has no address that may be reached.
@@ -139,7 +139,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether an address, and the one that it leads on to, is of the public internet."""
+    """Return whether an address, and the one that it leads on to, is of the public internet."""
     if not address.is_global or address.is_multicast or (address.version == 6 and address.is_site_local):
         return False
     if address.version == 4:
@@ -156,7 +156,7 @@ def _resolved(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
-class _WayOut(Listening):
+class _WayOut(ConnectionServer):
     """Carries connections of one machine to the outside.
 
     Args:

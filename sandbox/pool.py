@@ -17,21 +17,22 @@ from typing import Any, Self
 from rollenv.core import UsageError
 from rollenv.sandbox import backends
 from rollenv.sandbox.errors import PoolFull, SandboxDied, SandboxError, SandboxFileError
+from rollenv.sandbox.inside.protocol import Finished, Run
 from rollenv.sandbox.results import Output, died, exit_code
 from rollenv.sandbox.types import Limits, RunResult
-from rollenv.sandbox.worker import Json, Worker
+from rollenv.sandbox.worker import Worker
 
-#: Seconds until a place whose sandboxes do not start is tried again: doubled each time, up to the second number.
+#: Seconds until a slot whose sandboxes do not start is tried again: doubled each time, up to the second number.
 BACKOFF = (0.5, 30.0)
 #: Idle seconds after which a sandbox is probed before it is used again.
 PROBE_AFTER = 30.0
 #: Runs whose times the report is made of.
-_REMEMBERED = 1000
+_KEPT_TIMES = 1000
 
 
 @dataclass(slots=True)
-class _Place:
-    """Room for one sandbox, and how it has fared."""
+class _Slot:
+    """A slot for one sandbox, and its recent failures."""
 
     number: int
     worker: Worker | None = None
@@ -44,7 +45,7 @@ class _Place:
 class Pool:
     """Runs programs in warm sandboxes, from any thread; first come, first served.
 
-    A sandbox that dies or fails a probe is replaced. A place where none can be started is skipped for a while that
+    A sandbox that dies or fails a probe is replaced. A slot where none can be started is skipped for a while that
     doubles each time.
 
     Args:
@@ -68,14 +69,14 @@ class Pool:
             raise UsageError(f"a pool needs at least one sandbox, got size={size}")
         self.limits, self.backend = limits or Limits(), backend
         self._start = functools.partial(backends.start, backend, self.limits, packages, require=require, **settings)
-        self._places = [_Place(i) for i in range(size or os.cpu_count() or 1)]
-        self._free = deque(self._places)
-        self._turns: deque[queue.SimpleQueue[_Place | None]] = deque()
+        self._slots = [_Slot(i) for i in range(size or os.cpu_count() or 1)]
+        self._free = deque(self._slots)
+        self._queue: deque[queue.SimpleQueue[_Slot | None]] = deque()
         self._lock = threading.Lock()
         self._max_waiting, self._closed = max_waiting, False
         self._counts: Counter[str] = Counter()
-        self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
-        self._places[0].worker = self._start()  # raises now if sandboxes cannot work at all
+        self._seconds: deque[float] = deque(maxlen=_KEPT_TIMES)
+        self._slots[0].worker = self._start()  # raises now if sandboxes cannot work at all
         threading.Thread(target=self._warm, name="sandbox-warm", daemon=True).start()
 
     def run(self, code: str, *, stdin: str | bytes = "", timeout: float | None = None) -> RunResult:
@@ -89,150 +90,137 @@ class Pool:
         Raises:
             PoolFull: too many runs are waiting.
             SandboxError: no sandbox can be started, or the pool is closed.
-        """
-        done = self.execute(code, stdin=stdin, timeout=timeout)
-        flags = (done["timed_out"], done["seconds"], done["truncated"], done["out_of_memory"])
-        return RunResult(done["stdout"], done["stderr"], exit_code(done), *flags)
-
-    def execute(self, code: str, *, stdin: str | bytes = "", timeout: float | None = None) -> Json:
-        """Like :meth:`run`, but return all fields of the kernel's answer.
-
-        Args:
-            timeout: seconds; by default from the limits.
-
-        Raises:
             UsageError: the timeout is not above 0.
         """
         seconds = self.limits.seconds if timeout is None else timeout
         if not seconds > 0:
             raise UsageError(f"a timeout must be above 0 s, got {timeout!r}")
         data = stdin if isinstance(stdin, bytes) else stdin.encode("utf-8", "surrogateescape")
-        place = self._acquire()
+        slot = self._acquire()
         try:
-            done, output = self._twice(place, code, data, seconds)
+            done, output = self._run_twice(slot, code, data, seconds)
         finally:
-            self._release(place)
+            self._release(slot)
         output.end()
-        self._counts["timed_out"] += done["timed_out"]
+        self._counts["timed_out"] += done.timed_out
         self._counts["runs"] += 1
-        self._seconds.append(done["seconds"])
-        return done | {name: output.text(name) for name in ("stdout", "stderr")}
+        self._seconds.append(done.seconds)
+        flags = (done.timed_out, done.seconds, done.truncated, done.out_of_memory)
+        return RunResult(output.text("stdout"), output.text("stderr"), exit_code(done), *flags)
 
-    def _twice(self, place: _Place, code: str, stdin: bytes, seconds: float) -> tuple[Json, Output]:
+    def _run_twice(self, slot: _Slot, code: str, stdin: bytes, seconds: float) -> tuple[Finished, Output]:
         """A sandbox that ends under a program may have been ended by anything; one that ends again, by the program."""
         for _ in range(2):
-            worker, output = self._ready(place), Output()
-            fields = worker.run_fields(seconds) | {"code": code, "again": True}
+            worker, output = self._ready(slot), Output()
+            request = Run(**worker.limits_of(seconds), code=code, again=True)
             try:
-                return worker.request("run", data=stdin, wait=seconds + 10, on_bytes=output.take, **fields), output
+                return worker.run(request, stdin, wait=seconds + 10, on_bytes=output.take), output
             except (SandboxDied, SandboxFileError):
                 self._counts["died"] += 1
-                self._discard(place)
+                self._discard(slot)
                 if self._closed:
                     raise SandboxError("the pool was closed while the program was running") from None
         output.take("stderr", b"The sandbox ended while the program was running.\n")
         return died(), output
 
-    # -- places ------------------------------------------------------------------------------------------------------
+    # -- slots ------------------------------------------------------------------------------------------------------
 
-    def _acquire(self) -> _Place:
-        """A free place, in the order of asking."""
+    def _acquire(self) -> _Slot:
+        """A free slot, in the order of asking."""
         with self._lock:
             if self._closed:
                 raise SandboxError("the pool is closed")
             if self._free:
-                return self._best_free()
-            if len(self._turns) >= self._max_waiting:
+                return self._take_free()
+            if len(self._queue) >= self._max_waiting:
                 self._counts["refused"] += 1
-                raise PoolFull(
-                    f"{len(self._turns)} runs are waiting for {len(self._places)} sandboxes; try again later"
-                )
-            turn = queue.SimpleQueue[_Place | None]()
-            self._turns.append(turn)
-        place = turn.get()
-        if place is None:
+                raise PoolFull(f"{len(self._queue)} runs are waiting for {len(self._slots)} sandboxes; try again later")
+            turn = queue.SimpleQueue[_Slot | None]()
+            self._queue.append(turn)
+        slot = turn.get()
+        if slot is None:
             raise SandboxError("the pool was closed while the run was waiting")
-        return place
+        return slot
 
     def _warm(self) -> None:
         """Start the sandboxes that no run has needed yet."""
-        for place in self._places[1:]:
+        for slot in self._slots[1:]:
             with self._lock:
-                if self._closed or place.worker is not None or place not in self._free:
+                if self._closed or slot.worker is not None or slot not in self._free:
                     continue
-                self._free.remove(place)
+                self._free.remove(slot)
             with contextlib.suppress(Exception):  # it is in the health report, and the next run tries again
-                self._ready(place)
-            self._release(place)
+                self._ready(slot)
+            self._release(slot)
 
-    def _best_free(self) -> _Place:
-        """The sandbox idle for longest, else a place that is not skipped, else the one to be tried next."""
+    def _take_free(self) -> _Slot:
+        """The sandbox idle for longest, else a slot that is not skipped, else the one to be tried next."""
         now = time.monotonic()
         best = min(self._free, key=lambda p: (p.worker is None, max(p.retry_at, now), p.last_used))
         self._free.remove(best)
         return best
 
-    def _release(self, place: _Place) -> None:
-        place.last_used = time.monotonic()
+    def _release(self, slot: _Slot) -> None:
+        slot.last_used = time.monotonic()
         with self._lock:
             if self._closed:
-                self._discard(place)
-            elif self._turns:
-                self._turns.popleft().put(place)
+                self._discard(slot)
+            elif self._queue:
+                self._queue.popleft().put(slot)
                 return
-            self._free.append(place)
+            self._free.append(slot)
 
-    def _ready(self, place: _Place) -> Worker:
-        """The place's sandbox: the existing one if it is healthy, else a new one."""
-        if place.worker is not None and not self._well(place.worker, time.monotonic() - place.last_used):
+    def _ready(self, slot: _Slot) -> Worker:
+        """The slot's sandbox: the existing one if it is healthy, else a new one."""
+        if slot.worker is not None and not self._is_healthy(slot.worker, time.monotonic() - slot.last_used):
             self._counts["replaced"] += 1
-            self._discard(place)
-        if place.worker is None:
-            time.sleep(max(0.0, min(place.retry_at - time.monotonic(), BACKOFF[1])))
+            self._discard(slot)
+        if slot.worker is None:
+            time.sleep(max(0.0, min(slot.retry_at - time.monotonic(), BACKOFF[1])))
             try:
-                place.worker = self._start()
+                slot.worker = self._start()
             except Exception as error:
-                place.failures += 1
-                place.retry_at = time.monotonic() + min(BACKOFF[0] * 2 ** (place.failures - 1), BACKOFF[1])
-                place.last_error = str(error)
+                slot.failures += 1
+                slot.retry_at = time.monotonic() + min(BACKOFF[0] * 2 ** (slot.failures - 1), BACKOFF[1])
+                slot.last_error = str(error)
                 raise
-            place.failures, place.last_error = 0, ""
-        return place.worker
+            slot.failures, slot.last_error = 0, ""
+        return slot.worker
 
     @staticmethod
-    def _well(worker: Worker, idle: float) -> bool:
+    def _is_healthy(worker: Worker, idle: float) -> bool:
         """Alive, and after a while unused also able to run code."""
         if not worker.alive or idle < PROBE_AFTER:
             return worker.alive
         try:
-            output, fields = Output(), worker.run_fields(3) | {"code": "print(6 * 7)", "again": True}
-            worker.request("run", wait=5, on_bytes=output.take, **fields)
+            output, request = Output(), Run(**worker.limits_of(3), code="print(6 * 7)", again=True)
+            worker.run(request, wait=5, on_bytes=output.take)
         except SandboxError:
             return False
         return output.text("stdout") == "42\n"
 
-    def _discard(self, place: _Place) -> None:
-        worker, place.worker = place.worker, None
+    def _discard(self, slot: _Slot) -> None:
+        worker, slot.worker = slot.worker, None
         if worker is not None:
             worker.close()
 
     # -- looking at it, ending it ------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """The pool's state: places, quarantine, counts, and run times in seconds."""
+        """The pool's state: slots, quarantine, counts, and run times in seconds."""
         with self._lock:
             now = time.monotonic()
             times = sorted(self._seconds)
-            running = len(self._places) - len(self._free)
+            running = len(self._slots) - len(self._free)
             return {
                 "backend": self.backend,
-                "size": len(self._places),
-                "alive": sum(p.worker is not None and p.worker.alive for p in self._places),
+                "size": len(self._slots),
+                "alive": sum(p.worker is not None and p.worker.alive for p in self._slots),
                 "running": running,
-                "waiting": len(self._turns),
+                "waiting": len(self._queue),
                 "quarantined": [
                     {"place": p.number, "failures": p.failures, "seconds_left": p.retry_at - now, "error": p.last_error}
-                    for p in self._places
+                    for p in self._slots
                     if p.retry_at > now
                 ],
                 **{name: self._counts[name] for name in ("runs", "timed_out", "died", "replaced", "refused")},
@@ -244,12 +232,12 @@ class Pool:
         """End all sandboxes; runs that wait or run raise. Calling it again does nothing."""
         with self._lock:
             self._closed = True
-            turns = list(self._turns)
-            self._turns.clear()
-        for turn in turns:
+            waiting_runs = list(self._queue)
+            self._queue.clear()
+        for turn in waiting_runs:
             turn.put(None)
-        for place in self._places:
-            self._discard(place)
+        for slot in self._slots:
+            self._discard(slot)
 
     def __enter__(self) -> Self:
         return self

@@ -10,8 +10,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from rollenv.core import UsageError
+from rollenv.sandbox.connections import ConnectionServer
 from rollenv.sandbox.errors import SandboxError
-from rollenv.sandbox.listening import Listening
+from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.streams import Stream
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 MAX_CONNECTIONS = 16
 
 
-class Forward(Listening):
+class Forward(ConnectionServer):
     """A port of this machine's loopback that leads to a port in the sandbox. Everybody on this machine can use it."""
 
     def __init__(self, sandbox: Sandbox, port: int):
@@ -32,9 +33,10 @@ class Forward(Listening):
         super().__init__(listening, MAX_CONNECTIONS)
 
     def carry(self, client: socket.socket) -> None:
-        terms = self._sandbox.files._terms("connect", "", 1 << 50, seconds=0) | {"quiet": True}
+        request = self._sandbox.files._limited(protocol.Connect(port=self.port), 1 << 50, seconds=0)
+        request.quiet, request.last = True, False
         with contextlib.suppress(SandboxError):  # the client notices: its connection is closed
-            stream = Stream(self._sandbox._worker, "file", last=False, port=self.port, **terms)
+            stream = Stream(self._sandbox._worker, request)
             self._streams.add(stream)
             sender = threading.Thread(target=self._send, args=(client, stream), name="sandbox-sender", daemon=True)
             sender.start()

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from rollenv.sandbox.errors import IsolationError
+from rollenv.sandbox.inside.protocol import Cell, GetMemory, OpenContext, Run, Signal
 from rollenv.sandbox.results import Output
 from rollenv.sandbox.worker import Worker
 
@@ -153,7 +154,7 @@ def prove(worker: Worker) -> dict[str, bool]:
         }
         code = _PROGRAM.replace("TOLD", repr(json.dumps(told)))
         output = Output()
-        done = worker.request("run", code=code, wait=60, on_bytes=output.take, **worker.run_fields(30))
+        done = worker.run(Run(**worker.limits_of(30), code=code), wait=60, on_bytes=output.take)
     try:
         answers = json.loads(output.text("stdout"))
     except ValueError:
@@ -183,29 +184,29 @@ time.sleep(20)
 
 
 def _counts_memory(worker: Worker) -> bool:
-    """Whether the kernel sees memory of three kinds, each in a place where it is easily missed."""
+    """Return whether the kernel sees memory of three kinds, each in a place where it is easily missed."""
     seen: list[int] = []
 
     def on_bytes(*_: object) -> None:
         if not seen:
-            seen.append(worker.request("memory")["used"])
-            worker.request("signal", key="probe", signal=9)
+            seen.append(worker.ask(GetMemory())["used"])
+            worker.ask(Signal("probe", 9))
 
-    worker.request("run", code=_HOLD, key="probe", wait=60, on_bytes=on_bytes, **worker.run_fields(20))
+    worker.run(Run(**worker.limits_of(20), code=_HOLD, key="probe"), wait=60, on_bytes=on_bytes)
     return bool(seen) and seen[0] >= 3 * (8 << 20)
 
 
 def _contexts_apart(worker: Worker) -> bool:
-    """Whether one context may open the memory of another; a descriptor would be enough."""
+    """Return whether one context may open the memory of another; a descriptor would be enough."""
     output = Output()
-    fields = worker.run_fields(10)
+    limits = worker.limits_of(10) | {"timeout": 0}
     for key, code in {
         "probe-1": "import os\nprint(os.getpid(), flush=True)",
         "probe-2": "try: open('/proc/PID/mem', 'rb'); print('open')\nexcept OSError: print('closed')",
     }.items():
-        worker.request("open", key=key, **{**fields, "timeout": 0})
+        worker.run(OpenContext(**limits, key=key))
         said = output.text("stdout").strip()
-        worker.request("cell", key=key, code=code.replace("PID", said), on_bytes=output.take, **fields)
+        worker.run(Cell(key, code.replace("PID", said), 10), on_bytes=output.take)
     for key in ("probe-1", "probe-2"):
-        worker.request("signal", key=key, signal=9)
+        worker.ask(Signal(key, 9))
     return output.text("stdout").split()[1:] == ["closed"]

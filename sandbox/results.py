@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import codecs
+import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
+from rollenv.sandbox.inside.protocol import Finished
 from rollenv.sandbox.types import CommandResult, Execution, ExecutionError, Logs, Result
-from rollenv.sandbox.wire import parsed_json
 
 Json = dict[str, Any]
 OnText = Callable[[str], None]
 OnResult = Callable[[Result], None]
 OnError = Callable[[ExecutionError], None]
 
+#: Of a JSON document that a value offered as its representation.
+MAX_JSON, MAX_DEPTH, MAX_NODES = 8 << 20, 64, 200_000
 #: Representations with their own field.
 _NAMES = {field.name for field in fields(Result)} - {"extra"}
 
@@ -71,45 +74,44 @@ class Output:
             self.take(name, b"", True)
 
 
-def died() -> Json:
+def died() -> Finished:
     """The report on a run that ended its sandbox."""
     error = {"name": "SandboxDied", "value": "the sandbox ended while this ran in it", "traceback": ""}
-    flags = {"timed_out": False, "truncated": False, "out_of_memory": False, "ended": True}
-    return {"results": [], "error": error, "exit_code": None, "signal": int(signal.SIGKILL), "seconds": 0.0, **flags}
+    return Finished(error=error, signal=int(signal.SIGKILL))
 
 
-def no_room(message: str) -> Json:
-    """What is said of code that found no room for another process."""
-    return died() | {"error": {"name": "ProcessLimit", "value": message, "traceback": ""}}
+def no_process(message: str) -> Finished:
+    """The report on code for which no process could be started."""
+    return Finished(error={"name": "ProcessLimit", "value": message, "traceback": ""}, signal=int(signal.SIGKILL))
 
 
-def execution(done: Json, output: Output, seconds: float) -> Execution:
+def execution(done: Finished, output: Output, seconds: float) -> Execution:
     """Build the result of a cell.
 
     Args:
         seconds: time limit of the cell.
     """
     output.end()
-    results = [result(representations) for representations in done["results"]]
+    results = [result(representations) for representations in done.results]
     logs = Logs(output.pieces["stdout"], output.pieces["stderr"])
-    code = exit_code(done) if done["ended"] else None
-    return Execution(results, logs, _error(done, seconds), code, done["seconds"], done.get("count"))
+    code = exit_code(done) if done.ended else None
+    return Execution(results, logs, _error(done, seconds), code, done.seconds, done.count)
 
 
-def command_result(done: Json, output: Output, seconds: float) -> CommandResult:
+def command_result(done: Finished, output: Output, seconds: float) -> CommandResult:
     """Build the result of a command.
 
     Args:
         seconds: time limit of the command.
     """
     output.end()
-    code = 128 + done["signal"] if done["signal"] else done["exit_code"] or 0
-    return CommandResult(output.text("stdout"), output.text("stderr"), code, _error(done, seconds), done["seconds"])
+    code = 128 + done.signal if done.signal else done.exit_code or 0
+    return CommandResult(output.text("stdout"), output.text("stderr"), code, _error(done, seconds), done.seconds)
 
 
-def exit_code(done: Json) -> int:
+def exit_code(done: Finished) -> int:
     """The exit code of a process: negative for the signal that ended it."""
-    return -done["signal"] if done["signal"] else done["exit_code"] or 0
+    return -done.signal if done.signal else done.exit_code or 0
 
 
 def result(representations: Json) -> Result:
@@ -121,19 +123,19 @@ def result(representations: Json) -> Result:
     return Result(**known, extra={n: text for n, text in representations.items() if n not in _NAMES})
 
 
-def _error(done: Json, seconds: float) -> ExecutionError | None:
-    if done["out_of_memory"]:
+def _error(done: Finished, seconds: float) -> ExecutionError | None:
+    if done.out_of_memory:
         return ExecutionError("MemoryLimit", "it used more memory than the limit and was stopped")
-    if done["truncated"]:
+    if done.truncated:
         return ExecutionError("OutputLimit", "it wrote more output than the limit and was stopped")
-    if done["timed_out"]:
+    if done.timed_out:
         return ExecutionError("Timeout", f"it ran longer than {seconds:g} s and was stopped")
-    if done["error"]:
-        return ExecutionError(*(done["error"][name] for name in ("name", "value", "traceback")))
-    if done["signal"]:
-        return ExecutionError("Killed", f"a signal ended it: {_signal_name(done['signal'])}")
-    if done["ended"] and done["exit_code"]:
-        return ExecutionError("Exit", f"it exited with {done['exit_code']}")
+    if done.error:
+        return ExecutionError(*(done.error[name] for name in ("name", "value", "traceback")))
+    if done.signal:
+        return ExecutionError("Killed", f"a signal ended it: {_signal_name(done.signal)}")
+    if done.ended and done.exit_code:
+        return ExecutionError("Exit", f"it exited with {done.exit_code}")
     return None
 
 
@@ -142,3 +144,23 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # the real-time ones have no names
         return f"signal {number}"
+
+
+def parsed_json(text: str) -> Any:
+    """A JSON document written by code, or None if it is invalid, too large, too deep or has too many parts."""
+    if len(text) > MAX_JSON or sum(map(text.count, "[{,")) > MAX_NODES:
+        return None
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    level = [document]
+    for _ in range(MAX_DEPTH):
+        level = [inner for value in level for inner in _inside(value)]
+        if not level:
+            return document
+    return None
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

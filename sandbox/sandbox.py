@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import signal
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -13,22 +15,126 @@ from typing import Any, Self
 from rollenv.core import UsageError
 from rollenv.sandbox import backends
 from rollenv.sandbox.commands import Commands
-from rollenv.sandbox.contexts import DEFAULT, STATEFUL, Contexts
-from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxFileError
+from rollenv.sandbox.errors import FileThere, NotFound, SandboxDied, SandboxFileError
 from rollenv.sandbox.filesystem import Files
-from rollenv.sandbox.lifetime import Lifetime
+from rollenv.sandbox.inside import protocol
+from rollenv.sandbox.inside.protocol import Finished
 from rollenv.sandbox.ports import Ports
-from rollenv.sandbox.results import OnError, OnResult, OnText, Output, died, execution, no_room
+from rollenv.sandbox.results import OnError, OnResult, OnText, Output, died, execution, no_process
 from rollenv.sandbox.terminals import Terminals
 from rollenv.sandbox.types import Context, Execution, Limits, Metrics
 from rollenv.sandbox.worker import Inbox, Json, Worker
 
-#: Languages whose programs run on their own, with nothing kept for the next; see :data:`contexts.STATEFUL` for others.
+#: The context of cells that name none, for Python; other languages have one each.
+DEFAULT = "default"
+#: Languages whose cells keep state.
+STATEFUL = ("python", "bash", "javascript")
+#: Languages whose programs run on their own, with nothing kept for the next.
 LANGUAGES: dict[str, tuple[str, ...]] = {"sh": ("sh", "-c"), "perl": ("perl", "-e"), "ruby": ("ruby", "-e")}
 #: Seconds after a run's own timeout until the sandbox itself counts as failed.
 _GRACE = 10.0
 #: How often an interpreter that has ended is restarted for one cell.
 _REOPENED = 10
+
+
+def default_name(language: str) -> str:
+    """The name of a language's default context."""
+    return DEFAULT if language == "python" else f"{DEFAULT}-{language}"
+
+
+class Contexts:
+    """The host's view of the contexts; their processes are in the sandbox. Threads may share it."""
+
+    def __init__(self, worker: Worker, env: dict[str, str]):
+        self._worker, self._env = worker, env
+        self._known: dict[str, Context] = {}
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+
+    def create(self, name: str | None, language: str, cwd: str | None) -> str:
+        """Create a context and return its name.
+
+        Args:
+            name: by default a new one.
+            language: a language whose cells keep state.
+            cwd: working directory; by default the home directory.
+
+        Raises:
+            UsageError: the language keeps no state.
+            FileThere: a context of that name exists.
+        """
+        if language not in STATEFUL:
+            raise UsageError(f"there are no contexts for {language!r}; there are for {', '.join(STATEFUL)}")
+        context = Context(name or f"context-{next(self._numbers)}", language, cwd)
+        with self._lock:
+            if context.name in self._known:
+                raise FileThere(f"there is a context {context.name!r}; remove or restart it")
+            self._open(context)
+            self._known[context.name] = context
+        return context.name
+
+    def of(self, name: str | None, language: str | None) -> Context:
+        """Find the context for a cell; a default context is created with its first cell.
+
+        Args:
+            name: by default the language's default context.
+            language: by default the context's, or Python.
+
+        Raises:
+            NotFound: there is no context of that name.
+            UsageError: the context is for another language.
+        """
+        name = name or default_name(language or "python")
+        with self._lock:
+            if name not in self._known and name == default_name(language or "python"):
+                context = Context(name, language or "python", None)
+                self._open(context)
+                self._known[name] = context
+            if name not in self._known:
+                raise NotFound(f"there is no context {name!r}; there are: {', '.join(self._known) or 'none'}")
+            context = self._known[name]
+        if language not in (None, context.language):
+            raise UsageError(f"the context {name!r} is for {context.language}, not for {language}")
+        return context
+
+    def list(self) -> list[Context]:
+        """List all contexts."""
+        with self._lock:
+            return list(self._known.values())
+
+    def reopen(self, context: Context) -> None:
+        """Reopen a context whose process has ended, unless another thread did so first."""
+        with self._lock:
+            if self._known.get(context.name) != context:
+                raise NotFound(f"there is no context {context.name!r} any more")
+            with contextlib.suppress(FileThere):
+                self._open(context)
+
+    def restart(self, name: str) -> None:
+        """End its process and reopen it without its variables, in its first folder."""
+        with self._lock:
+            if name not in self._known:
+                raise NotFound(f"there is no context {name!r}")
+            self._end(name)
+            self._open(self._known[name])
+
+    def remove(self, name: str) -> None:
+        """End it permanently."""
+        with self._lock:
+            if self._known.pop(name, None) is None:
+                raise NotFound(f"there is no context {name!r}")
+            self._end(name)
+
+    def _end(self, name: str) -> None:
+        with contextlib.suppress(NotFound):  # its process had ended
+            self._worker.ask(protocol.Signal(f"context-{name}", int(signal.SIGKILL)))
+
+    def _open(self, context: Context) -> None:
+        fields = self._worker.limits_of(None, self._env) | {"timeout": 0}
+        if context.language != "python":
+            fields["memory_bytes"] = None  # other programs reserve far more address space than they use
+        fields |= {"key": f"context-{context.name}", "cwd": context.cwd, "language": context.language}
+        self._worker.run(protocol.OpenContext(**fields))
 
 
 class Sandbox:
@@ -44,7 +150,9 @@ class Sandbox:
         self._contexts = Contexts(worker, self._env)
         self._killed = False
         self._shell: Sequence[str] = ("/bin/sh", "-c")
-        self._lifetime = Lifetime(self.kill)
+        self._timer: threading.Timer | None = None
+        self._timer_lock = threading.Lock()
+        self._expires_at: float | None = None
         self._measured = (time.monotonic(), 0.0)
 
     @classmethod
@@ -80,7 +188,7 @@ class Sandbox:
         sandbox = cls(worker, backend, env)
         try:
             if snapshot is not None:
-                sandbox.files._perform("unpack", "the snapshot", snapshot)
+                sandbox.files._perform(protocol.UnpackScratch(path="the snapshot"), snapshot)
             if files:
                 sandbox.files.write_many(files)
             sandbox.set_timeout(timeout)
@@ -96,7 +204,7 @@ class Sandbox:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Return whether it still runs."""
         return self._worker.alive
 
     def run_code(
@@ -136,9 +244,8 @@ class Sandbox:
         """
         seconds, output = self._seconds(timeout), Output(on_stdout, on_stderr, on_result)
         if language in LANGUAGES and context is None:
-            fields = self._worker.run_fields(seconds, {**self._env, **(env or {})})
-            fields |= {"command": [*LANGUAGES[language], code], "memory_bytes": None}
-            done = self._run("command", seconds, output, **fields)
+            limits = self._worker.limits_of(seconds, {**self._env, **(env or {})}) | {"memory_bytes": None}
+            done = self._run(protocol.Command(**limits, command=[*LANGUAGES[language], code]), seconds, output)
         elif language is None or language in STATEFUL:
             done = self._run_cell(self._contexts.of(context, language), code, seconds, output, dict(env or {}))
         else:
@@ -149,39 +256,44 @@ class Sandbox:
             on_error(result.error)
         return result
 
-    def _run_cell(self, context: Context, code: str, seconds: float, output: Output, env: dict[str, str]) -> Json:
-        fields = self._contexts.cell(context, seconds) | {"code": code, "env": env}
+    def _run_cell(self, context: Context, code: str, seconds: float, output: Output, env: dict[str, str]) -> Finished:
+        limit = self._worker.limits.output_bytes
+        cell = protocol.Cell(f"context-{context.name}", code, seconds, limit, env)
         for attempt in range(_REOPENED):
             with contextlib.suppress(NotFound):
-                return self._run("cell", seconds, output, **fields)
+                return self._run(cell, seconds, output)
             time.sleep(0.05 * attempt)  # after a memory limit, killed processes take a moment to release their memory
             self._contexts.reopen(context)
-        return no_room("its interpreter was ended again and again before it could begin: memory is short")
+        return no_process("its interpreter was ended again and again before it could begin: memory is short")
 
-    def _run(self, op: str, seconds: float, output: Output, **fields: Any) -> Json:
+    def _run(
+        self, request: protocol.Start | protocol.Cell, seconds: float, output: Output, data: bytes = b""
+    ) -> Finished:
         """A request that runs code. Code that takes the sandbox with it has failed; so has code without room."""
         if not self._worker.alive:
             raise SandboxDied("the sandbox has ended")
         try:
             results = output.show if output.on_result else None
-            return self._worker.request(op, wait=seconds + _GRACE, on_bytes=output.take, on_result=results, **fields)
+            return self._worker.run(request, data, wait=seconds + _GRACE, on_bytes=output.take, on_result=results)
         except SandboxDied:
             return self._died()
         except SandboxFileError as error:
             if error.errno != errno.EAGAIN:
                 raise
-            return no_room(str(error))
+            return no_process(str(error))
 
-    def _follow(self, number: int, inbox: Inbox, seconds: float, output: Output) -> Json:
+    def _follow(self, number: int, inbox: Inbox, seconds: float, output: Output) -> Finished:
         """The same for a worker that was started before."""
         try:
-            return self._worker.finish(inbox, seconds + _GRACE, output.take)
+            done = self._worker.receive(inbox, seconds + _GRACE, output.take)
+            assert isinstance(done, Finished)
+            return done
         except SandboxDied:
             return self._died()
         finally:
-            self._worker._waiting.pop(number, None)
+            self._worker.forget(number)
 
-    def _died(self) -> Json:
+    def _died(self) -> Finished:
         if self._killed:
             raise SandboxDied("the sandbox was ended while this ran in it")
         return died()
@@ -193,7 +305,7 @@ class Sandbox:
         return seconds
 
     def _place(self, cwd: str | None, user: str | None) -> Json:
-        """Where a program starts, and as whom."""
+        """Return the working directory and user of a program."""
         if user is not None:
             raise UsageError("programs of a sandbox have one user; a Machine has more (Machine.create)")
         return {"cwd": cwd}
@@ -229,33 +341,44 @@ class Sandbox:
     def interrupt(self, context: str = DEFAULT) -> None:
         """Raise KeyboardInterrupt in the code that a context is running; without any, nothing happens."""
         with contextlib.suppress(NotFound):
-            self._worker.request("signal", key=f"context-{context}", signal=int(signal.SIGINT))
+            self._worker.ask(protocol.Signal(f"context-{context}", int(signal.SIGINT)))
 
     def set_timeout(self, seconds: float | None) -> None:
         """End the sandbox this many seconds from now, even if something runs in it; None for never."""
         if seconds is not None and not seconds > 0:
             raise UsageError(f"a sandbox's lifetime must be above 0 seconds, got {seconds!r}; kill() ends it now")
-        self._lifetime.set(seconds)
+        self._set_timer(seconds)
+
+    def _set_timer(self, seconds: float | None) -> None:
+        with self._timer_lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._expires_at = None
+            if seconds is not None:
+                self._expires_at = time.time() + seconds
+                self._timer = threading.Timer(seconds, self.kill)
+                self._timer.daemon = True
+                self._timer.start()
 
     @property
     def expires_at(self) -> float | None:
-        """When it will be ended, in seconds since 1970; None for never."""
-        return self._lifetime.ends_at
+        """The end of its lifetime in seconds since 1970; None for never."""
+        return self._expires_at
 
     def metrics(self) -> Metrics:
-        """What it uses now."""
-        said, limits, now = self._worker.request("metrics"), self._worker.limits, time.monotonic()
-        before, self._measured = self._measured, (now, float(said["cpu_seconds"]))
+        """Return what it uses now."""
+        used, limits, now = self._worker.ask(protocol.GetMetrics()), self._worker.limits, time.monotonic()
+        before, self._measured = self._measured, (now, float(used["cpu_seconds"]))
         spent = max(0.0, self._measured[1] - before[1])  # what has ended no longer counts
         return Metrics(
             cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             cpu_seconds=self._measured[1],
             cpu_percent=100 * spent / max(now - before[0], 1e-6),
-            memory_used=int(said["memory_used"]),
+            memory_used=int(used["memory_used"]),
             memory_total=limits.memory_mb << 20,
-            disk_used=int(said["disk_used"]),
+            disk_used=int(used["disk_used"]),
             disk_total=limits.disk_mb << 20,
-            processes=int(said["processes"]),
+            processes=int(used["processes"]),
             timestamp=time.time(),
         )
 
@@ -265,11 +388,11 @@ class Sandbox:
         Until :meth:`resume`, every method that runs code or touches files raises :class:`SandboxPaused`.
         """
         self._worker.paused = True  # nothing has to answer any more
-        self._worker.request("pause")
+        self._worker.ask(protocol.Pause())
 
     def resume(self) -> None:
         """Resume everything; without a pause, nothing happens."""
-        self._worker.request("resume")
+        self._worker.ask(protocol.Resume())
         self._worker.resumed_at, self._worker.paused = time.monotonic(), False
 
     def snapshot(self) -> bytes:
@@ -277,12 +400,14 @@ class Sandbox:
 
         Names, contents, permissions, times and links are kept. Processes, variables, contexts and pipes are not.
         """
-        return self.files._perform("pack", "the scratch folder", most=4 * self._worker.limits.disk_mb << 20)
+        return self.files._perform(
+            protocol.PackScratch(path="the scratch folder"), most=4 * self._worker.limits.disk_mb << 20
+        )
 
     def kill(self) -> None:
         """End the sandbox and everything in it; calling it again does nothing."""
         self._killed = True
-        self._lifetime.set(None)
+        self._set_timer(None)
         self.ports.close()
         self._worker.close()
 

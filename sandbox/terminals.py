@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rollenv.sandbox.errors import SandboxError, SandboxTimeout
+from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.streams import Stream
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Terminal:
     @property
     def pid(self) -> int:
         """The process id, in the sandbox, of the process that relays the terminal's bytes."""
-        return int(self._sandbox._worker.request("pid", key=self._stream.key)["pid"])
+        return int(self._sandbox._worker.ask(protocol.GetPid(self._stream.key))["pid"])
 
     @property
     def shown(self) -> bytes:
@@ -57,7 +58,7 @@ class Terminal:
 
     def resize(self, rows: int, columns: int) -> None:
         """Change the size; the program gets a signal."""
-        self._sandbox._worker.request("resize", key=self._stream.key, size=[rows, columns])
+        self._sandbox._worker.ask(protocol.Resize(self._stream.key, [rows, columns]))
 
     def kill(self) -> None:
         """End the program; its children receive SIGHUP."""
@@ -75,8 +76,8 @@ class Terminal:
             raise SandboxTimeout(f"the terminal's program is still running after {timeout:g} s")
         if self._failure is not None:
             raise self._failure
-        done = self._stream.done or {}
-        return 128 + done["signal"] if done.get("signal") else done.get("exit_code")
+        done = self._stream.done or protocol.Finished()
+        return 128 + done.signal if done.signal else done.exit_code
 
 
 class Terminals:
@@ -108,7 +109,7 @@ class Terminals:
         """
         sandbox = self._sandbox
         variables = {"TERM": "xterm-256color", **sandbox._env, **(env or {})}
-        terms = sandbox._worker.run_fields(sandbox._seconds(timeout), variables)
+        terms = sandbox._worker.limits_of(sandbox._seconds(timeout), variables)
         terms |= {"memory_bytes": None, "output_bytes": 1 << 50, "size": [rows, columns]} | sandbox._place(cwd, user)
-        stream = Stream(sandbox._worker, "terminal", last=False, command=list(command), **terms)
+        stream = Stream(sandbox._worker, protocol.Terminal(**terms, command=list(command), last=False))
         return Terminal(sandbox, stream, on_data)

@@ -11,7 +11,7 @@ from rollenv.core import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one run may use."""
+    """The limits of one run."""
 
     seconds: float = 10.0
     """Wall-clock time; a run with its own timeout has that instead. Background work between requests has as
@@ -50,9 +50,9 @@ class RunResult:
     seconds: float
     """Wall-clock time."""
     truncated: bool
-    """Whether it wrote more than the limit; it was stopped there."""
+    """True if it wrote more than the limit; it was stopped there."""
     out_of_memory: bool = False
-    """Whether its processes together used more memory than the limit; they were stopped there."""
+    """True if its processes together used more memory than the limit; they were stopped there."""
 
 
 class Runner(Protocol):
@@ -92,7 +92,7 @@ class Result:
     chart: Any = None
     """Of a figure of matplotlib: what was drawn, see :func:`rollenv.sandbox.inside.charts.of_figure`."""
     is_main_result: bool = False
-    """Whether it is the value of the last expression, and not something displayed."""
+    """True for the value of the last expression, and not something displayed."""
     extra: dict[str, str] = field(default_factory=dict)
     """Representations of other MIME types, as text."""
 
@@ -123,7 +123,7 @@ MIME = {
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """What was printed, in the pieces it came in."""
+    """The output, in the pieces it came in."""
 
     stdout: list[str] = field(default_factory=list)
     stderr: list[str] = field(default_factory=list)
@@ -131,8 +131,8 @@ class Logs:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionError:
-    """How code failed: an exception, or ``Timeout``, ``OutputLimit``, ``MemoryLimit``, ``ProcessLimit``, ``Killed``,
-    ``Exit``, ``ReportViolation`` (it tampered with its report) or ``SandboxDied`` (it took the sandbox with
+    """The failure of code: an exception, or ``Timeout``, ``OutputLimit``, ``MemoryLimit``, ``ProcessLimit``,
+    ``Killed``, ``Exit``, ``ReportViolation`` (it tampered with its report) or ``SandboxDied`` (it took the sandbox with
     it)."""
 
     name: str
@@ -151,7 +151,7 @@ class Execution:
     """Of the process, if it ended: below zero for a signal. None for a context that keeps running."""
     seconds: float
     execution_count: int | None = None
-    """How many cells the context's process has run, this one included; None for a standalone program."""
+    """The number of cells that the context's process has run, this one included; None for a standalone program."""
 
     @property
     def text(self) -> str | None:
@@ -166,7 +166,7 @@ class Context:
     name: str
     language: str
     cwd: str | None
-    """Where it starts; None for the scratch folder."""
+    """Its first working directory; None for the scratch folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class Entry:
     """Number of its user, and of its group."""
     group: int = 0
     target: str | None = None
-    """Where a link leads."""
+    """The target of a link."""
 
     @property
     def permissions(self) -> str:
@@ -217,12 +217,12 @@ class Process:
     context: str | None
     """The name of a context."""
     seconds: float
-    """How long it has been running."""
+    """The time since its start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What a sandbox uses now. Memory and disk are in bytes."""
+    """The current use of a sandbox. Memory and disk are in bytes."""
 
     cpu_count: int
     cpu_seconds: float

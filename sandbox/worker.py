@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import queue
@@ -11,14 +12,29 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from rollenv.core import UsageError
-from rollenv.sandbox.errors import SandboxDied, SandboxError, operation_error
+from rollenv.sandbox.errors import SandboxDied, SandboxError, SandboxFileError, operation_error
+from rollenv.sandbox.inside.protocol import (
+    Cell,
+    Failed,
+    Finished,
+    Output,
+    ProtocolError,
+    Ready,
+    Refused,
+    Shown,
+    Start,
+    Value,
+    WriteInput,
+    encode,
+    from_json,
+)
 from rollenv.sandbox.types import Limits
-from rollenv.sandbox.wire import ProtocolError, checked_done, is_result
 
 Json = dict[str, Any]
 OnBytes = Callable[[str, bytes], None]
 OnResult = Callable[[Json], None]
-Inbox = queue.SimpleQueue[tuple[Json, bytes]]
+#: Answers to a request, each with its data; None if the sandbox has ended.
+Inbox = queue.SimpleQueue[tuple[Any, bytes]]
 
 #: Seconds for an operation of the kernel itself.
 OPERATION = 30.0
@@ -65,115 +81,125 @@ class Worker:
         self._buffer = bytearray()
         self._reader = threading.Thread(target=self._read, name="sandbox-reader", daemon=True)
         self._reader.start()
-        first: Json
         try:
             first, _ = self._waiting[0].get(timeout=start_timeout)
         except queue.Empty:
-            first = {"refused": f"it was not ready after {start_timeout:g} s"}
-        if "ready" not in first:
+            first = Refused(f"it was not ready after {start_timeout:g} s")
+        if not isinstance(first, Ready):
             self.close()
-            raise SandboxError(f"the sandbox did not start: {first.get('refused', 'it ended')}")
-        self.about: Json = first["ready"]
+            reason = first.reason if isinstance(first, Refused) else "it ended"
+            raise SandboxError(f"the sandbox did not start: {reason}")
+        self.about: Json = first.about
 
     @property
     def alive(self) -> bool:
         return not self.closed and self._reader.is_alive()
 
-    def request(
-        self,
-        op: str,
-        *,
-        data: bytes = b"",
-        last: bool = True,
-        wait: float | None = OPERATION,
-        on_bytes: OnBytes | None = None,
-        on_result: OnResult | None = None,
-        **fields: Any,
-    ) -> Json:
-        """Ask the kernel for something, and wait until it is done.
+    def ask(self, request: Any, data: bytes = b"", *, wait: float | None = OPERATION) -> Json:
+        """Send a request that starts nothing, and return what the answer holds.
 
         Args:
-            op: the kernel's operation.
-            data: input that goes with it. More than a piece follows as the process takes it.
-            last: whether the input ends there.
+            request: of :mod:`rollenv.sandbox.inside.protocol`.
+            data: input that goes with it.
             wait: seconds without an answer until the sandbox is ended; None waits forever.
-            on_bytes: called with ("stdout" or "stderr", bytes) as output comes.
-            on_result: called with representations as results come.
-            fields: the operation's arguments.
 
         Raises:
             SandboxDied: if the sandbox ends or does not answer in time.
-            NotFound, ContextBusy, SandboxFileError: if the operation fails inside.
+            NotFound, SandboxFileError: if the operation fails inside.
         """
-        key = fields.setdefault("key", f"{op}-{next(self._numbers)}") if len(data) > PIECE else ""
-        number, inbox = self.start(
-            op,
-            data[:PIECE],
-            stream=on_bytes is not None,
-            show=on_result is not None,
-            last=last and len(data) <= PIECE,
-            **fields,
-        )
+        number, inbox = self.send(request, data)
         try:
-            for at in range(PIECE, len(data), PIECE):
-                if not self._send_more(key, data[at : at + PIECE], last and at + PIECE >= len(data)):
-                    break
-            return self.finish(inbox, wait, on_bytes, on_result)
+            answer = self.receive(inbox, wait)
+            assert isinstance(answer, Value)
+            return answer.value
         finally:
-            self._waiting.pop(number, None)
+            self.forget(number)
 
-    def _send_more(self, key: str, piece: bytes, last: bool) -> bool:
-        """Another piece of input; whether the process still takes it. Its own time limit ends the wait."""
-        number, inbox = self.start("stdin", piece, key=key, last=last)
-        try:
-            self.finish(inbox, None, None)
-        except SandboxDied:
-            raise
-        except SandboxError:
-            return False
-        finally:
-            self._waiting.pop(number, None)
-        return True
-
-    def start(self, op: str, data: bytes = b"", **fields: Any) -> tuple[int, Inbox]:
-        """Send a request; its answers arrive in a queue.
+    def run(
+        self,
+        request: Start | Cell,
+        data: bytes = b"",
+        *,
+        wait: float | None = OPERATION,
+        on_bytes: OnBytes | None = None,
+        on_result: OnResult | None = None,
+    ) -> Finished:
+        """Have something run to its end.
 
         Args:
-            op: operation.
-            fields: JSON fields of the operation.
+            data: its standard input. What is more than a piece follows as the process takes it.
+            wait: seconds without an answer until the sandbox is ended; None waits forever.
+            on_bytes: called with ("stdout" or "stderr", bytes) as output comes.
+            on_result: called with representations as results come.
+
+        Raises:
+            SandboxDied: if the sandbox ends or does not answer in time.
+            NotFound, ContextBusy, SandboxFileError: if it could not begin.
+        """
+        request.stream, request.show = on_bytes is not None, on_result is not None
+        if isinstance(request, Start) and len(data) > PIECE:
+            request.key, request.last = request.key or f"input-{next(self._numbers)}", False
+        number, inbox = self.send(request, data[:PIECE])
+        try:
+            with contextlib.suppress(SandboxFileError):  # it takes no more; its own time limit ends the wait
+                if len(data) > PIECE:
+                    self.write_input(request.key, data[PIECE:], last=True)
+            answer = self.receive(inbox, wait, on_bytes, on_result)
+            assert isinstance(answer, Finished)
+            return answer
+        finally:
+            self.forget(number)
+
+    def write_input(self, key: str, data: bytes, last: bool) -> None:
+        """Write to a standard input; blocks while 1 MiB is unread.
+
+        Args:
+            last: whether to close it afterwards.
+
+        Raises:
+            SandboxFileError: it is closed.
+        """
+        for at in range(0, max(len(data), 1), PIECE):
+            piece = data[at : at + PIECE]
+            self.ask(WriteInput(key, last and at + PIECE >= len(data)), piece, wait=None)
+
+    def send(self, request: Any, data: bytes = b"") -> tuple[int, Inbox]:
+        """Send a request.
 
         Returns:
-            The number of the request, and the queue of its answers.
+            Its number, which :meth:`forget` takes once it is answered, and the queue of its answers.
 
         Raises:
             UsageError: the code is too long.
             SandboxDied: the sandbox has ended.
         """
-        if len(fields.get("code") or "") > MAX_CODE:
+        if len(getattr(request, "code", "")) > MAX_CODE:
             raise UsageError(f"code can have at most {MAX_CODE} characters; write the rest to a file")
         number: int = next(self._numbers)
         inbox: Inbox = queue.SimpleQueue()
         self._waiting[number] = inbox
-        head = json.dumps({"id": number, "op": op, "bytes": len(data), **fields}).encode()
         try:
+            message = encode(number, request, data)
             with self._send_lock:
-                self.channel.send(len(head).to_bytes(4, "big") + head + data)
+                self.channel.send(message)
         except OSError as error:
-            self._waiting.pop(number, None)
+            self.forget(number)
             raise SandboxDied("the sandbox has ended") from error
         if not self._reader.is_alive():
-            inbox.put(({"died": True}, b""))
+            inbox.put((None, b""))
         return number, inbox
 
-    def finish(
-        self, inbox: Inbox, wait: float | None, on_bytes: OnBytes | None, on_result: OnResult | None = None
-    ) -> Json:
+    def forget(self, number: int) -> None:
+        """Drop answers to a request that nobody waits for."""
+        self._waiting.pop(number, None)
+
+    def receive(
+        self, inbox: Inbox, wait: float | None, on_bytes: OnBytes | None = None, on_result: OnResult | None = None
+    ) -> Finished | Value:
         """Handle answers until the request is done, and return the last one.
 
         Args:
-            inbox: from :meth:`start`.
             wait: seconds to wait for each answer; None waits without limit.
-            on_bytes: called with the name of a stream and its next bytes.
 
         Raises:
             SandboxDied: the sandbox ended, or did not answer in time.
@@ -186,22 +212,21 @@ class Worker:
                     continue
                 self.close()
                 raise SandboxDied(f"the sandbox did not answer within {wait:g} s and was ended") from None
-            if "died" in message:
+            if message is None:
                 raise SandboxDied("the sandbox ended while the request was running")
-            if "stream" in message:
+            if isinstance(message, Output):
                 if on_bytes:
-                    on_bytes(message["stream"], data)
-            elif "result" in message:
+                    on_bytes(message.stream, data)
+            elif isinstance(message, Shown):
                 if on_result:
-                    on_result(message["result"])
-            elif "done" in message:
-                done: Json = message["done"]
-                if "failed" in done:
-                    raise operation_error(done["failed"]["errno"], done["failed"]["message"])
-                return done
+                    on_result(message.result)
+            elif isinstance(message, Failed):
+                raise operation_error(message.errno, message.message)
+            else:
+                return message  # type: ignore[no-any-return]
 
-    def run_fields(self, timeout: float | None, env: dict[str, str] | None = None) -> Json:
-        """The limits of a run, as fields of a request.
+    def limits_of(self, timeout: float | None, env: dict[str, str] | None = None) -> Json:
+        """The limits of a run, as fields of :class:`~rollenv.sandbox.inside.protocol.Start`.
 
         Args:
             timeout: seconds; by default from the limits.
@@ -228,13 +253,14 @@ class Worker:
     def _read(self) -> None:
         try:
             while True:
-                head = self._take(_bounded(int.from_bytes(self._take(4), "big")))
-                message = json.loads(head)
-                self._deliver(message, self._take(_bounded(message.get("bytes", 0))))
+                head = json.loads(self._take(_bounded(int.from_bytes(self._take(4), "big"))))
+                message, data = from_json(head), self._take(_bounded(head["bytes"]))
+                if inbox := self._waiting.get(head["id"]):
+                    inbox.put((message, data))
         except Exception:  # a channel that ends, or one that breaks the protocol: the sandbox has ended
             pass
         for inbox in list(self._waiting.values()):
-            inbox.put(({"died": True}, b""))
+            inbox.put((None, b""))
 
     def _take(self, size: int) -> bytes:
         """Exactly so many bytes of the channel."""
@@ -246,16 +272,6 @@ class Worker:
         taken = bytes(memoryview(self._buffer)[:size])
         del self._buffer[:size]
         return taken
-
-    def _deliver(self, message: Json, data: bytes) -> None:
-        if "done" in message:
-            message["done"] = checked_done(message["done"])
-        elif "stream" in message and message["stream"] not in ("stdout", "stderr"):
-            raise ProtocolError("output of an unknown stream")
-        elif "result" in message and not is_result(message["result"]):
-            raise ProtocolError("a result is malformed")
-        if inbox := self._waiting.get(message["id"]):
-            inbox.put((message, data))
 
 
 def _bounded(size: Any) -> int:

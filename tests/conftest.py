@@ -31,10 +31,16 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs a browser belongs to the integration run, and what belongs there is slow, so a quick run omits it."""
+    """Move browser and smoke tests, and all but the first case of ``combinations``, to the integration run."""
+    begun: set[str] = set()
     for item in items:
-        if "browser" in getattr(item, "fixturenames", ()):
+        if "browser" in getattr(item, "fixturenames", ()) or item.get_closest_marker("smoke"):
             item.add_marker(pytest.mark.integration)
+        if item.get_closest_marker("combinations"):
+            test = item.nodeid.split("[")[0]
+            if test in begun:
+                item.add_marker(pytest.mark.integration)
+            begun.add(test)
         if item.get_closest_marker("integration"):
             item.add_marker(pytest.mark.slow)
     early = {item.path for item in items if item.get_closest_marker("early")}

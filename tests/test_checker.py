@@ -322,6 +322,7 @@ class SeldomBeaten(Guess):
         return "none" if self.weak else super().oracle_action()
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     ("promised", "bad", "kept"),
     [
@@ -364,7 +365,7 @@ def test_an_exception_in_the_environment_is_a_finding_not_a_crash():
     assert any("no such level" in f.detail for f in findings)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_the_command_shows_a_table_and_exits_with_1_when_something_is_broken(rollenv_command):
     good = rollenv_command("check", "roll:FrozenLake-v0", "-n", "5")
     assert good.returncode == 0, good.stderr
@@ -383,7 +384,7 @@ class TypesWrong(rollenv.Wrapper):
         return 1.0, "no", 1, 0, None
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_wrapper_is_checked_and_not_what_it_wraps(spec_of):
     env = TypesWrong(spec_of(Guess).make())
     with pytest.raises(Broken, match="types"):
@@ -482,7 +483,7 @@ def test_an_environment_that_exits_is_a_finding(spec_of):
     assert "SystemExit" in found["types"]
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_twin_process_that_died_is_not_waited_for(spec_of):
     started = time.monotonic()
     findings = run_checks(spec_of(LeavesAChild), episodes=1)

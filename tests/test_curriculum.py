@@ -24,6 +24,7 @@ def ids_with_levels():
             yield env_spec.id
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", variants(list(ids_with_levels())))
 def test_every_bundled_level_can_be_made_and_played(env_id):

@@ -146,6 +146,7 @@ def test_every_key_is_on_the_page_of_keys_with_its_default():
     assert "| `tasks.parts.ratio` | number | `1.0` |" in text
 
 
+@pytest.mark.smoke
 @pytest.mark.integration
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("mkdocs", reason="the site needs the docs extra")

@@ -26,6 +26,7 @@ def run(script: Path, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.smoke
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "script", [path for path in EXAMPLES if path.stem != "evaluate_endpoint"], ids=lambda path: path.stem

@@ -98,6 +98,7 @@ def test_a_model_in_the_cache_needs_no_hub(point, tmp_path):
     assert hub.loading("a/kept") == {"local_files_only": True}
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["missing", "a/b/c", "/nowhere/x", "./a", "~/a", "a/"])
 def test_what_is_no_name_is_not_asked_for(server, path):

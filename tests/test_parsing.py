@@ -94,6 +94,7 @@ PIECES = ["\\boxed{", "\\boxed ", "\\fbox", "{", "{}", "<answer>", "</answer>"]
 PIECES += ["```", "```\n", "```py\n", "``` x ", "````\n```\n"]
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["", "```python\n", "\\boxed{"], ids=repr)
 @pytest.mark.parametrize("piece", [*PIECES, "<python>", "<tool_call><tool_name></tool_name>", "x", " ", "\n"], ids=repr)

@@ -57,3 +57,9 @@ def test_forms_and_workflows_are_well_formed(file):
         commands = [step.get("run", "") for job in values["jobs"].values() for step in job["steps"]]
         assert ".ci/run" in commands
         assert (ROOT / ".ci" / "run").exists()
+
+
+def test_glossary_has_at_most_80_terms_and_each_names_a_file():
+    rows = re.findall(r"^\| .* \| `(.*)` \|$", (ROOT / "docs/project/glossary.md").read_text(), re.MULTILINE)
+    assert 50 < len(rows) <= 80
+    assert not [file for file in rows if not (ROOT / file).exists()]

@@ -637,6 +637,7 @@ def test_the_server_makes_a_page_anew_when_its_run_has_changed(server: Any):
     assert '"seed":77' in get(server, "/runs/deep%2Fer/page")[1]
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",

@@ -1,4 +1,4 @@
-"""What a package's tests do before anything is changed."""
+"""The outcome of a package's tests before any change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a forged task is sound: nothing scores 0 and its solution scores 1, by its own grader in the sandbox."""
+"""Checks forged tasks in the sandbox: by its own grader, nothing scores 0 and its solution scores 1."""
 
 from __future__ import annotations
 

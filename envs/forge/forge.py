@@ -23,7 +23,7 @@ _MOST_OF_FUNCTION = 3
 
 @dataclass
 class Forged:
-    """What was made of one package.
+    """The tasks made of one package.
 
     Args:
         tasks: folders of its tasks, with those that were there before.

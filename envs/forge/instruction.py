@@ -12,7 +12,7 @@ _SHOWN, _NAMED, _LINES, _WIDTH = 6, 6, 6, 200
 
 
 def instruction(package: Package, failing: Sequence[str], messages: Mapping[str, str]) -> str:
-    """What is wrong with a library, told by its tests.
+    """The instruction of a task: failures of a library, as its tests report them.
 
     Args:
         messages: node id to the failure's message.

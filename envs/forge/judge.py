@@ -1,4 +1,4 @@
-"""Whether a mutant makes a task: some tests turn red, the others stay green, and again so."""
+"""Decides on mutants: in a task some tests turn red, the others stay green, and a second run agrees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_RED = 0.5
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a mutant.
+    """The decision on a mutant.
 
     Args:
         why: ``kept``, or why it makes no task: ``survived``, ``hangs``, ``uncollected``, ``ruin`` or ``flaky``.

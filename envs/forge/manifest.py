@@ -1,4 +1,4 @@
-"""What has been tried and kept in an output folder, one JSON object per line, so that a run can go on."""
+"""The record of an output folder, one JSON object per line, so that a run can resume."""
 
 from __future__ import annotations
 

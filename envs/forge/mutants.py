@@ -25,7 +25,7 @@ _TELLING = 40
 
 @dataclass(frozen=True)
 class Function:
-    """Where a function's code is, from its first decorator to its last line."""
+    """The lines of a function, from its first decorator to its last line."""
 
     path: str
     start: int
@@ -59,7 +59,7 @@ class Mutant:
         return f"{self.operator} {self.path}:{self.line}:{self.column}#{self.number}"
 
     def told_by(self, original: str, files: Mapping[str, bytes]) -> bool:
-        """Whether another file has the lines that the fault replaces, such as an older copy of the module."""
+        """Return whether another file has the lines that the fault replaces, such as an older copy."""
         was, now = ([line.strip() for line in text.splitlines()] for text in (original, self.source))
         parts = difflib.SequenceMatcher(None, was, now, autojunk=False).get_opcodes()
         lost = "\n".join("\n".join(was[i:j]) for kind, i, j, _, _ in parts if kind != "equal").strip()

@@ -296,7 +296,7 @@ def remove_branch(node: cst.If) -> Faults:
 
 @operator(cst.IndentedBlock)
 def remove_wrapper(block: cst.IndentedBlock) -> Faults:
-    """What was inside ``with`` or ``try`` stands alone."""
+    """Replace ``with`` or ``try`` by its body."""
     for number, statement in enumerate(block.body):
         if isinstance(statement, cst.With | cst.Try):
             yield Fault(statement, block.with_changes(body=_replaced(block.body, number, _inner(statement.body))))

@@ -76,7 +76,7 @@ class Package:
         return f"{self.name} {self.version}"
 
     def of_library(self, path: str) -> bool:
-        """Whether a file is the library's, and none of its tests."""
+        """Return whether a file is the library's, and none of its tests."""
         return any(path == one or path.startswith(f"{one}/") for one in self.libraries) and not is_test(path)
 
     @property
@@ -187,12 +187,12 @@ def _files(root: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def is_bundled(name: str) -> bool:
-    """Whether pip or setuptools bring a copy of a package along: every machine with Python has it."""
+    """Return whether pip or setuptools bundle a package: every machine with Python has it."""
     return _plain(name) in _BUNDLED
 
 
 def is_test(path: str) -> bool:
-    """Whether a file is of the tests: in their folder, or a test file beside the library, or a conftest anywhere."""
+    """Return whether a file is a test: in their folder, or beside the library, or a conftest anywhere."""
     parts = PurePosixPath(path).parts
     alone = parts[-1] == "conftest.py" or (len(parts) == 1 and _is_test_file(path))
     return alone or bool(_TEST_FOLDERS & set(parts[:-1]))

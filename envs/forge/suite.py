@@ -30,7 +30,7 @@ _TREE, _RUN, _SITE, _TOOLS = "tree", "run", "site", "tools"
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of the tests gave.
+    """The outcome of a run of the tests.
 
     Args:
         outcomes: node id to one of :data:`~rollenv.envs.forge.inside.grade.OUTCOMES` and the message of a failure.
@@ -83,8 +83,15 @@ class Suite:
             files[f"{_TOOLS}/run_tests.py"] = Path(run_tests.__file__).read_bytes()
             files[f"{_TOOLS}/links"] = "".join(f"{path}\n" for path in self._links)
             sandbox.files.write_many(files)
-            link = f'mkdir {_SITE} && while read -r path; do ln -s "$path" {_SITE}/; done < {_TOOLS}/links && pwd'
-            self._home = sandbox.commands.run(link, timeout=60).stdout.strip()
+            link = f'test -e "$path" && ln -s "$path" {_SITE}/ || echo "$path"'
+            linked = sandbox.commands.run(
+                f"mkdir {_SITE} && while IFS= read -r path; do {link}; done < {_TOOLS}/links", timeout=60
+            )
+            if missing := linked.stdout.splitlines():
+                raise BadPackage(
+                    f"{missing[0]} is outside of {sys.prefix}, so sandboxes cannot see it: install it there"
+                )
+            self._home = sandbox.commands.run("pwd").stdout.strip()
         except BaseException:
             sandbox.kill()
             raise
@@ -127,8 +134,10 @@ class Suite:
     def _run(
         self, settings: dict[str, Any], changed: Mapping[str, str], hash_seed: int, limit: float, python: str
     ) -> Run:
-        box, clean = self._sandbox, f"rm -rf {_RUN} {_TOOLS}/junit.xml /tmp/* && cp -r {_TREE} {_RUN}"
-        box.commands.run(f"chmod -R u+rwX {_RUN} 2>/dev/null; {clean}", timeout=60)
+        box = self._sandbox
+        # The host's Python is mounted below /tmp if it lies there: that cannot be deleted, and find stays out of it.
+        clean = f"chmod -R u+rwX {_RUN} 2>/dev/null; find /tmp/ -mindepth 1 -xdev -delete 2>/dev/null; rm -rf {_RUN}"
+        box.commands.run(f"{clean} {_TOOLS}/junit.xml && cp -r {_TREE} {_RUN}", timeout=60)
         files: dict[str, bytes | str] = {f"{_RUN}/{path}": text for path, text in changed.items()}
         box.files.write_many({**files, f"{_TOOLS}/settings.json": json.dumps(settings)})
         words = [
@@ -190,5 +199,5 @@ def _libraries(package: Package) -> list[str]:
         waiting += distribution.requires or []
         tops = {file.parts[0] for file in distribution.files or [] if file.parts[0] not in ("..", "__pycache__")}
         place = os.path.realpath(str(distribution.locate_file("")))
-        found |= {os.path.join(place, top) for top in tops}
+        found |= {path for top in tops if os.path.exists(path := os.path.join(place, top))}
     return sorted(found)

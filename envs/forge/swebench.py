@@ -45,7 +45,7 @@ git -c safe.directory=WORKDIR -C WORKDIR apply --whitespace=nowarn "$here/fix.pa
 
 @dataclass
 class Imported:
-    """What was made of rows.
+    """The tasks made of rows.
 
     Args:
         tasks: folders, with those that were there before.
@@ -95,7 +95,7 @@ def import_swebench(
 
 
 def _places(rows: Path | Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any] | str]]:
-    """Where each row is, and the row; a text says why there is none."""
+    """Yield each row's position with the row, or with a text that says why there is none."""
     if not isinstance(rows, Path):
         yield from ((f"row {number}", _object(row)) for number, row in enumerate(rows, 1))
         return

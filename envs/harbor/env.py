@@ -20,9 +20,9 @@ from rollenv.envs.terminal.folder import Healthcheck, Step, TaskFolder, TaskFold
 from rollenv.envs.terminal.verify import SolutionNotPlayed, lacking, verify
 from rollenv.errors import UnknownEnv
 from rollenv.needs import MACHINES
-from rollenv.sandbox import Image, Limits, Machine, NotFound, SandboxError, copying
-from rollenv.sandbox.building import HIDDEN, Base, BuildError, build, image_for
+from rollenv.sandbox import Image, Limits, Machine, NotFound, SandboxError, image_copy
 from rollenv.sandbox.docker_images import docker_image
+from rollenv.sandbox.image_builder import HIDDEN, Base, BuildError, build, image_for
 from rollenv.sandbox.machine import LIMITS
 from rollenv.sandbox.network import AllowList
 from rollenv.sandbox.offline import Offline
@@ -57,7 +57,7 @@ def make_spec(env_id: str) -> EnvSpec:
 class HarborEnv(TerminalEnv):
     """Task folders in Harbor's format or Terminal-Bench's, played on machines of the local sandbox.
 
-    The image is built from the task's Dockerfile (see :func:`rollenv.sandbox.building.build`), once. The tests run on a
+    The image is built from the task's Dockerfile (:func:`rollenv.sandbox.image_builder.build`). The tests run on a
     fresh machine with the agent's files, see :mod:`rollenv.envs.terminal.guard`. A task that cannot be built or graded
     raises :class:`BuildError` or :class:`VerifierError`, which is no reward.
 
@@ -65,7 +65,7 @@ class HarborEnv(TerminalEnv):
         path: a task folder, or a folder of them; ``reset(options={"index": i})`` chooses one.
         limits: of the machines; by default 3 GiB of memory and 2 GiB of files, or what the task asks for.
         agent_timeout: whether the task's limit for the agent holds, counted over its commands.
-        base: images for names in FROM, see :func:`rollenv.sandbox.building.build`; ``docker`` for those of this
+        base: images for names in FROM, see :func:`rollenv.sandbox.image_builder.build`; ``docker`` for those of this
             host's Docker engine.
         offline: what stands for the network; by default wheels from the cache, which the host's pip fills.
         network: hosts that agents may reach (see :class:`~rollenv.sandbox.network.AllowList`), by default none. A task
@@ -181,8 +181,8 @@ class HarborEnv(TerminalEnv):
         made = "mkdir -p /logs/agent /logs/verifier /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"
         machine.run(["/bin/sh", "-c", made], user="0", cwd="/")
         if task.kind == "tb" and not task.dockerfile:
-            files = copying.Context(task.context, "", HIDDEN, task.ignored)
-            copying.put(machine, [files.source(task.context)], "/app", True, "", "")
+            files = image_copy.Context(task.context, "", HIDDEN, task.ignored)
+            image_copy.put(machine, [files.source(task.context)], "/app", True, "", "")
         self._prepare_step(machine)
         if task.healthcheck is not None:
             _wait_until_healthy(machine, task.healthcheck, task)

@@ -58,8 +58,7 @@ class MachineEnv(ToolEnv):
     commands bring down ends the episode as not solved, with ``info["died"]``.
     """
 
-    _get_state = Env._get_state  # the state is the machine's
-    _set_state = Env._set_state
+    _get_state = _set_state = None  # type: ignore[assignment]  # the state is the machine's
 
     def _twin(self) -> Env:
         raise NoSuchAbility(f"{self} cannot be copied in the middle of an episode: its state is a running machine")

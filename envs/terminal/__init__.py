@@ -1,1 +1,1 @@
-"""What tasks in a terminal share: an environment with a shell, guards around grading, task folders of others."""
+"""The shared parts of terminal tasks: an environment with a shell, guards around grading, task folders of others."""

@@ -62,7 +62,7 @@ class Started:
 
 @dataclass
 class Graded:
-    """What came of a task."""
+    """The outcome of a task."""
 
     reward: float
     success: bool
@@ -70,7 +70,7 @@ class Graded:
     details: dict[str, Any] = field(default_factory=dict)
     """More for ``info``."""
     says: str = ""
-    """What the agent sees; only where the episode goes on."""
+    """The next observation; only if the episode continues."""
 
 
 class TerminalEnv(Env):
@@ -126,7 +126,7 @@ class TerminalEnv(Env):
         raise NotImplementedError(f"{type(self).__name__} has no grade()")
 
     def go_on(self, graded: Graded) -> bool:
-        """Whether another part of the task follows; ``graded.says`` is shown then."""
+        """Return whether another part of the task follows; ``graded.says`` is shown then."""
         return False
 
     def solution(self) -> Sequence[str]:
@@ -147,12 +147,12 @@ class TerminalEnv(Env):
 
     @property
     def cwd(self) -> str:
-        """Where commands start."""
+        """The working directory of commands."""
         return self._begun_task.cwd
 
     @property
     def user(self) -> str:
-        """Who runs commands."""
+        """The user of commands."""
         return self._begun_task.user
 
     @property
@@ -285,7 +285,7 @@ class TerminalEnv(Env):
             self._started = None
 
     def render(self) -> str:
-        """What was shown last."""
+        """The last observation."""
         return self.shown
 
     def sample_random_action(self) -> str:
@@ -306,7 +306,7 @@ class TerminalEnv(Env):
 
 
 def shown_output(ran: Ran, most: int) -> str:
-    """What an agent sees of a command: its output without the middle, and how it ended unless that was well."""
+    """Return the observation of a command: its output without the middle, and any failure."""
     text = cut_middle(ran.text, most)
     end = f"[stopped: {ran.cut}]" if ran.cut else f"[exit code {ran.exit_code}]" if ran.exit_code else ""
     return text + ("\n" if text and end and not text.endswith("\n") else "") + end

@@ -44,7 +44,7 @@ class Collect:
 
 @dataclass(frozen=True)
 class Verifier:
-    """How a task, or a step of one, is graded.
+    """The grading of a task, or of one of its steps.
 
     Attributes:
         tests: folders that are uploaded to /tests, in order: the task's, and a step's over them.
@@ -81,7 +81,7 @@ class Verifier:
 
 @dataclass(frozen=True)
 class Artifact:
-    """What a separate verifier is given of the agent's machine."""
+    """Return the files of the agent's machine that a separate verifier gets."""
 
     source: str
     destination: str

@@ -1,4 +1,4 @@
-"""What of an agent's work goes to the machine that grades it: everything but what would change the grading.
+"""The part of an agent's work that goes to the grading machine: everything that does not change the grading.
 
 An agent is root of its machine and may have replaced any program. The grading machine is a fresh one: it has the
 image's own programs, and of the agent's machine all files that are not listed here. What cannot be prevented is told:
@@ -82,7 +82,7 @@ class Guard:
         self._closed: set[str] = set()  # folders that were not
 
     def _prefixes(self) -> tuple[str, ...]:
-        """Where the image has a Python outside of the system's folders, such as a virtual environment on the PATH."""
+        """Return the folders of Pythons outside of the system's, such as a virtual environment on the PATH."""
         found = [path.rpartition("/")[0] for path in self.paths if not _SYSTEM.match(path)]
         found.append(f"{self.image.workdir.rstrip('/')}/.venv")
         return tuple(each for each in found if each and "python3" in self.image.names(f"{each}/bin"))
@@ -134,7 +134,7 @@ class Guard:
         return before is not None or not self._hides(path, name, member)
 
     def _of_system(self, path: str, name: str, member: tarfile.TarInfo, was_there: bool) -> bool:
-        """What is new there is kept unless it hides something; what the image has stays."""
+        """Keep new files there unless they hide something; the image's own stay."""
         if _COMPILED.search(path):
             return False  # Python believes it without looking at the source
         site = _SITE.search(path)
@@ -168,7 +168,7 @@ class Guard:
         return section is not None and (text is None or section in text)
 
     def _hides(self, path: str, name: str, member: tarfile.TarInfo) -> bool:
-        """Whether something new takes the place of a test runner, or of what the runner looks for there first."""
+        """Return whether a new file replaces a test runner, or a file that the runner looks for first."""
         folder, stem = path.rpartition("/")[0], name.partition(".")[0]
         if stem in ("pytest", "_pytest", "pluggy", "iniconfig"):
             return True
@@ -192,7 +192,7 @@ def _read(contents: IO[bytes] | None) -> bytes | None:
 
 
 def _settings(text: bytes | None) -> Any:
-    """What a pyproject.toml tells pytest; what cannot be read tells something of its own."""
+    """Return pytest's settings in a pyproject.toml; an unreadable file differs from every other."""
     try:
         tool = tomllib.loads("" if text is None else text.decode()).get("tool", {})
         return object() if text is None else tool.get("pytest")
@@ -201,7 +201,7 @@ def _settings(text: bytes | None) -> Any:
 
 
 def _renumbered(text: bytes | None, before: Path | None) -> bool:
-    """Whether the system's users or groups have other numbers than before: tests may run programs as them."""
+    """Return whether the system's users or groups have new numbers: tests may run programs as them."""
     if text is None:
         return True
     old = before.read_bytes() if before and before.is_file() and not before.is_symlink() else b""
@@ -220,12 +220,12 @@ def _numbers(text: bytes) -> dict[bytes, list[bytes]]:
 
 
 def tells_runners(name: str) -> bool:
-    """Whether a file of this name tells Python or pytest what to do, wherever it is."""
+    """Return whether a file of this name configures Python or pytest, in any folder."""
     return name in _PYTEST or _STARTUP.match(name) is not None
 
 
 def tampered(machine: Machine) -> list[str]:
-    """What an agent has changed that graders on its own machine would run or load: programs, libraries, settings.
+    """Return the agent's changes that a grader on its machine would run or load: programs, libraries, settings.
 
     Python's compiled modules are written in passing: give graders a ``PYTHONPYCACHEPREFIX`` where none can be.
     """

@@ -206,12 +206,12 @@ class _Screen:
             self._tmux("send-keys", "-t", "main", "-l", "--", piece)
 
     def current(self) -> str:
-        """What is on the screen."""
+        """Return the screen."""
         self.before = self._history()
         return f"Current Terminal Screen:\n{self._visible()}"
 
     def new(self) -> str:
-        """What came since the last look, or the screen where a program has changed all of it."""
+        """Return new output, or the whole screen if a program has changed all of it."""
         self._renew()
         if self.ended:
             self.ended = False

@@ -1,4 +1,4 @@
-"""What a task's tests run and load before any code of the agent: none of it may be the agent's."""
+"""The programs that a task's tests run before any code of the agent: none may be the agent's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ENVIRONMENT = re.compile(r"\b(?:uv\s+venv|-m\s+venv|virtualenv)((?:\s+[\w./$~=-
 
 @dataclass(frozen=True)
 class Runners:
-    """What the tests of a task use.
+    """The programs that the tests of a task use.
 
     Attributes:
         modules: whether they run a module with ``python -m``, which looks into the working directory first.
@@ -53,7 +53,7 @@ class Runners:
 
     @classmethod
     def of(cls, script: str, sources: Iterable[str] = ()) -> Runners:
-        """What these tests use.
+        """Return the programs that these tests use.
 
         Args:
             script: of the shell, that runs them.
@@ -73,11 +73,11 @@ class Runners:
         )
 
     def runs(self, program: str) -> bool:
-        """Whether a program of this name may run the tests, wherever it is."""
+        """Return whether a program of this name may run the tests, in any folder."""
         return program in self.programs or _PROGRAMS.match(program) is not None
 
     def loads(self, package: str, of_image: bool) -> bool:
-        """Whether a Python package is loaded for the tests, and not because the agent's work is looked at.
+        """Return whether a Python package is loaded for the tests, and not to look at the agent's work.
 
         Args:
             package: the name in ``site-packages`` of it or of what is known of it.
@@ -100,5 +100,5 @@ def _imports(source: str) -> set[str]:
 
 
 def read_runners(sources: Iterable[Path], script: str) -> Runners:
-    """What tests use."""
+    """Return the programs that tests use."""
     return Runners.of(script, (path.read_text(errors="replace") for path in sources))

@@ -24,7 +24,7 @@ _SOCKET = re.compile(
 
 
 def talk_to_servers(tests: Iterable[Path]) -> bool:
-    """Whether files of tests name the loopback."""
+    """Return whether files of tests name the loopback."""
     for path in tests:
         with path.open("rb") as file:
             if _LOOPBACK.search(file.read(_LOOKED_AT)):

@@ -29,18 +29,18 @@ _MOST_KEPT = 500_000
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of a command."""
+    """The outcome of a command."""
 
     text: str
-    """What it wrote, standard output and standard error in the order they came."""
+    """Standard output and standard error, in the order they came."""
     exit_code: int
     cut: str = ""
-    """Why it was stopped; empty if it came to its end."""
+    """The reason for stopping it; empty if it ended by itself."""
     seconds: float = 0.0
 
     @property
     def ok(self) -> bool:
-        """Whether its exit code was 0."""
+        """True if its exit code was 0."""
         return self.exit_code == 0
 
 
@@ -79,7 +79,7 @@ class Shell:
 
 
 def sendable(text: str) -> str:
-    """What an agent wrote, without what no program can be given: zero characters and halves of surrogate pairs."""
+    """Remove characters that no program can be given: zeros and halves of surrogate pairs."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
@@ -118,5 +118,5 @@ def settle(machine: Machine, seconds: float = 1.0) -> None:
 
 
 def is_busy(machine: Machine) -> bool:
-    """Whether any process is there but the sandbox's own and the one that looks; no program, as it may be replaced."""
+    """Return whether other processes run; a shell's own commands look, as programs may be replaced."""
     return sum(entry.name.isdecimal() for entry in machine.files.list("/proc")) > 2

@@ -18,6 +18,7 @@ from rollenv.envs.terminal.guard import Guard, tells_runners
 from rollenv.envs.terminal.runners import read_runners
 from rollenv.envs.terminal.services import carried, listening, talk_to_servers
 from rollenv.sandbox import CommandResult, Image, Limits, Machine, NotFound, SandboxDied, SandboxError
+from rollenv.sandbox.inside.protocol import ReadFile
 from rollenv.sandbox.layers import temporary
 from rollenv.sandbox.machine import LIMITS, PATH
 from rollenv.sandbox.offline import FIRST_MODULES, NOTES, Offline, with_files
@@ -48,17 +49,17 @@ class RewardEmpty(VerifierError):
 
 
 class RewardUnreadable(VerifierError):
-    """What the tests wrote is no number, and no table of numbers."""
+    """The tests wrote no number, and no table of numbers."""
 
 
 class TestsNotSetUp(VerifierError):
-    """What the tests need could not be installed."""
+    """The requirements of the tests could not be installed."""
 
     __test__ = False  # not one of pytest's
 
 
 class SolutionNotPlayed(VerifierError):
-    """What a task's own solution needs could not be installed."""
+    """The requirements of a task's own solution could not be installed."""
 
 
 def lacking(said: str) -> str:
@@ -69,7 +70,7 @@ def lacking(said: str) -> str:
 
 @dataclass
 class Verdict:
-    """What a task's tests said.
+    """The outcome of a task's tests.
 
     Attributes:
         rewards: by name; a single one is ``reward``.
@@ -172,7 +173,7 @@ class _Grading:
             return _run(self.task, self.step, grader, self.image, self.offline)
 
     def comes_to_a_result(self) -> bool:
-        """Whether tests can be run where no agent has been: then it is the agent's work that keeps them from it."""
+        """Return whether the tests run where no agent has been: then the agent's work is what stops them."""
         try:
             self.run(self.image)
         except VerifierError:
@@ -206,7 +207,7 @@ def _hand_over(machine: Machine, grader: Machine, step: Step, folder: Path) -> N
 
 
 def _fits(name: Path, patterns: Sequence[str]) -> bool:
-    """Whether a name below a folder, or the end of it, fits a pattern, as tar's ``--exclude`` has it."""
+    """Return whether a name below a folder, or its end, fits a pattern, as for tar's ``--exclude``."""
     ends = ["/".join(name.parts[i:]) for i in range(len(name.parts))]
     return any(fnmatch(end, pattern) for pattern in patterns for end in ends)
 
@@ -272,7 +273,7 @@ def _run(task: TaskFolder, step: Step, grader: Machine, image: Image, offline: O
 
 
 def _command(task: TaskFolder, script: Path, grader: Machine) -> list[str]:
-    """What runs the tests."""
+    """Return the command that runs the tests."""
     if not script.is_file():
         install = "python3 -m pytest --version > /dev/null 2>&1 || pip install --quiet pytest || exit 1"
         return ["bash", "-c", f"{install}; exec python3 -m pytest /tests/test_outputs.py -rA"]
@@ -298,7 +299,7 @@ def _rewards(task: TaskFolder, step: Step, grader: Machine, done: CommandResult)
     for name in sorted(("reward.json", "reward.txt"), key=lambda name: not _mention(step.verifier, name)):
         path = f"{_LOGS}/{name}"
         try:
-            text = grader.files._perform("read", path, max_bytes=_MOST).decode("utf-8", "replace")
+            text = grader.files._perform(ReadFile(path=path, max_bytes=_MOST)).decode("utf-8", "replace")
         except NotFound:
             continue
         except SandboxError as error:
@@ -310,7 +311,7 @@ def _rewards(task: TaskFolder, step: Step, grader: Machine, done: CommandResult)
 
 
 def _mention(tests: Verifier, name: str) -> bool:
-    """Whether tests name a file. If not, code that they run may have written it."""
+    """Return whether tests name a file. If not, code that they run may have written it."""
     files = (path for path in tests.files() if path.stat().st_size <= _MOST)
     return any(name.encode() in path.read_bytes() for path in files)
 
@@ -334,25 +335,25 @@ def _parsed(task: TaskFolder, path: str, text: str) -> dict[str, float]:
 
 def _note(grader: Machine, name: str) -> str:
     try:
-        return grader.files._perform("read", f"{NOTES}/{name}", max_bytes=_MOST).decode("utf-8", "replace")
+        return grader.files._perform(ReadFile(path=f"{NOTES}/{name}", max_bytes=_MOST)).decode("utf-8", "replace")
     except (NotFound, SandboxError):
         return ""
 
 
 def _ended_early(grader: Machine) -> bool:
-    """Whether a session of pytest did not come to its end: code under test that leaves with 0 has passed nothing."""
+    """Return whether a session of pytest ended early: code under test that exits with 0 has passed nothing."""
     counts = Counter(_note(grader, "sessions").splitlines())
     begun = {line.split()[1] for line in counts if line.startswith("begin ")}
     return any(counts[f"end {pid}"] < counts[f"begin {pid}"] for pid in begun)
 
 
 def _was_changed(grader: Machine, script: Path) -> bool:
-    """Whether the tests' script is another one now; Bash reads it as it goes."""
+    """Return whether the tests' script has changed; Bash reads it while it runs."""
     if not script.is_file():
         return False
     wanted = script.read_bytes()
     try:
-        return grader.files._perform("read", f"/tests/{script.name}", max_bytes=len(wanted)) != wanted
+        return grader.files._perform(ReadFile(path=f"/tests/{script.name}", max_bytes=len(wanted))) != wanted
     except NotFound:  # tests may tidy up
         return False
     except SandboxError:

@@ -3,7 +3,7 @@
     harbor run --path TASKS --agent oracle --env rollenv.bridges.harbor:MachineEnvironment
 
 Harbor needs Python 3.12. Tasks reach the hosts of their ``allowlist`` and no others. Images are built as
-:mod:`rollenv.sandbox.building` says.
+:mod:`rollenv.sandbox.image_builder` says.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from rollenv.needs import peer
 from rollenv.sandbox import Image, Machine, SandboxError
-from rollenv.sandbox.building import build
+from rollenv.sandbox.image_builder import build
 from rollenv.sandbox.machine import LIMITS, PATH
 from rollenv.sandbox.offline import NOTES, Offline
 

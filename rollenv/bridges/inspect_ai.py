@@ -35,7 +35,7 @@ from rollenv.sandbox import (
     SandboxFileError,
     SandboxPaused,
 )
-from rollenv.sandbox.building import build
+from rollenv.sandbox.image_builder import build
 
 with peer("inspect_ai", "0.3", "pip install 'inspect_ai==0.3.285'"):
     import anyio

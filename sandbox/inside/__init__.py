@@ -1,1 +1,1 @@
-"""What runs inside a sandbox: the jail, the kernel, and the Linux calls between them."""
+"""The programs inside a sandbox: the jail, the kernel, and the Linux calls between them."""

@@ -7,7 +7,8 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterator
-from typing import Any
+
+from rollenv.sandbox.inside import protocol
 
 #: Folders next to the one where code starts that are kept with it.
 _PLACES = ("home", "tmp")
@@ -20,25 +21,16 @@ OPAQUE = "user.overlay.opaque"
 PAX_OPAQUE = f"SCHILY.xattr.{OPAQUE}"
 
 
-def pack(_: dict[str, Any]) -> None:
+def pack(_: protocol.PackScratch) -> None:
     """Write files, folders and links to standard output. What cannot be read, is mounted or no file is left out."""
     os.chdir("..")
-    mounts = _mounts()
     with open(1, "wb", closefd=False) as out, tarfile.open(fileobj=out, mode="w|") as archive:
         for place in _PLACES:
             for folder, folders, names in os.walk(place):
-                folders[:] = [name for name in folders if os.path.abspath(os.path.join(folder, name)) not in mounts]
+                # The host's Python may be mounted below the temporary folder.
+                folders[:] = [name for name in folders if not os.path.ismount(os.path.join(folder, name))]
                 for name in (*folders, *names):
                     _add(archive, os.path.join(folder, name))
-
-
-def _mounts() -> set[str]:
-    """Mount points, which are not the code's files: the host's Python may lie below its temporary folder."""
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-            return {line.split()[4].encode().decode("unicode_escape") for line in lines}
-    except (OSError, ValueError):
-        return set()
 
 
 def _add(archive: tarfile.TarFile, path: str) -> None:
@@ -47,7 +39,7 @@ def _add(archive: tarfile.TarFile, path: str) -> None:
             archive.add(path, recursive=False)
 
 
-def unpack(_: dict[str, Any]) -> None:
+def unpack(_: protocol.UnpackScratch) -> None:
     """Read from standard input what :func:`pack` wrote."""
     os.chdir("..")
     with open(0, "rb", closefd=False) as data, tarfile.open(fileobj=data, mode="r|") as archive:
@@ -62,10 +54,10 @@ def unpack(_: dict[str, Any]) -> None:
             pass
 
 
-def tar(request: dict[str, Any]) -> None:
+def tar(request: protocol.PackPath) -> None:
     """Write a file, or the contents of a folder, to standard output. Devices, sockets and pipes are left out."""
-    path = request["path"]
-    if request.get("follow"):
+    path = request.path
+    if request.follow:
         path = os.path.realpath(path, strict=True)
     with (
         open(1, "wb", closefd=False) as out,
@@ -80,10 +72,10 @@ def tar(request: dict[str, Any]) -> None:
             _add(archive, path)
 
 
-def untar(request: dict[str, Any]) -> None:
+def untar(request: protocol.UnpackInto) -> None:
     """Unpack what comes on standard input, from the host, into a folder."""
-    os.makedirs(request["path"], exist_ok=True)
-    os.chdir(request["path"])
+    os.makedirs(request.path, exist_ok=True)
+    os.chdir(request.path)
     with open(0, "rb", closefd=False) as data, tarfile.open(fileobj=data, mode="r|") as archive:
         for member in archive:
             archive.extract(member, filter="fully_trusted", numeric_owner=True)
@@ -109,7 +101,7 @@ def _walk() -> Iterator[str]:
                     folders.append(path)
 
 
-def pack_machine(_: dict[str, Any]) -> None:
+def pack_machine(_: protocol.PackMachine) -> None:
     """Write what was written in a machine to standard output: ``0/...`` for its first overlay, and so on.
 
     What was removed is a device 0:0, and a folder that hides what is below it says so, as overlays have it. Holes of

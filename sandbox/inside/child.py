@@ -1,4 +1,4 @@
-"""What a fork does: it enters its namespaces, drops all privileges, reads its limits from its own pipe, and begins.
+"""The life of a fork: it enters its namespaces, drops all privileges, reads its limits from its own pipe, and begins.
 
 Its limits and its code come directly from the kernel. The process that it was forked from never sees them.
 """
@@ -15,30 +15,15 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside import accounts, files, report, terminal
-    from rollenv.sandbox.inside.interpreter import run_program, runner, serve_cells
-else:
-    import accounts  # type: ignore[import-not-found,no-redef]
-    import files  # type: ignore[import-not-found,no-redef]
-    import report  # type: ignore[import-not-found,no-redef]
-    import terminal  # type: ignore[import-not-found,no-redef]
-    from interpreter import run_program, runner, serve_cells  # type: ignore[import-not-found,no-redef]
-
-Json = dict[str, Any]
+from rollenv.sandbox.inside import accounts, files, report, terminal
+from rollenv.sandbox.inside.interpreter import run_program, runner, serve_cells
+from rollenv.sandbox.inside.protocol import Command, FileOperation, OpenContext, Run, Start, Terminal, from_json
 
 #: The descriptors of a child besides its standard streams, out of the way of those that programs close or reuse.
 REQUESTS, REPORTS = 1000, 1001
 #: The two ends of its terminal, if it has one.
 TERMINAL = (1002, 1003)
-#: Modules of this folder, which code that imports one of that name does not mean.
-_OURS = (
-    "accounts", "archive", "charts", "child", "container", "enforce", "files", "formats", "interpreter", "jail",
-    "kernel", "linux", "machine", "magics", "notify", "processes", "report", "room", "seccomp", "sessions", "sockets",
-    "terminal", "tunnel", "watch",
-)  # fmt: skip
 
 
 def main(streams: Sequence[int], harden: Callable[[], None], scratch: str) -> None:
@@ -77,41 +62,43 @@ def _open_streams(more: int) -> None:
     sys.stderr = io.TextIOWrapper(errors, "utf-8", "backslashreplace", line_buffering=True)
     sys.argv = [""]
     sys.path.insert(0, "")
-    for name in _OURS:
-        sys.modules.pop(name, None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rollenv"]:
+        del sys.modules[name]  # only a part of the package is there: code that imports it shall find its own
 
 
 def begin(scratch: str) -> None:
     """Read the terms, take them on, and do what they say."""
-    terms = json.loads(report.read_message(REQUESTS) or b"null")
-    if terms is None:  # never needed
+    data = report.read_message(REQUESTS)
+    if not data:  # never needed
         os._exit(0)
+    request = from_json(json.loads(data))
     try:
         os.environ.clear()
-        os.environ.update(terms["env"])
+        os.environ.update(request.env)
         os.chdir(scratch)
-        if user := terms.get("user"):
-            accounts.become(user)
-        os.chdir(terms.get("cwd") or ".")
-        _limit(terms)
-        if terms["do"] == "command":
-            _execute(terms["command"])
-        elif terms["do"] == "file":
-            files.perform(terms)
+        if request.user:
+            accounts.become(request.user)
+        os.chdir(request.cwd or ".")
+        _limit(request)
+        if isinstance(request, Terminal):
+            terminal.run(request.command, request.size, *TERMINAL, REQUESTS)
+        elif isinstance(request, Command):
+            _execute(request.command)
+        elif isinstance(request, FileOperation):
+            files.perform(request)
             os._exit(0)
-        elif terms["do"] == "terminal":
-            terminal.run(terms["command"], terms["size"], *TERMINAL, REQUESTS)
-        elif terms["do"] == "cells":
-            cells = runner(terms.get("language"), REPORTS)
+        elif isinstance(request, OpenContext):
+            cells = runner(request.language, REPORTS)
     except (OSError, ValueError) as error:
         number = getattr(error, "errno", None) or 22
-        name = getattr(error, "filename", None) or terms.get("path")
+        name = getattr(error, "filename", None) or getattr(request, "path", None)
         message = f"{os.strerror(number)}: {name}" if isinstance(name, str) else getattr(error, "strerror", str(error))
         report.write_all(REPORTS, report.frame(report.FAILED, str(number), str(message)))
         os._exit(126)
     report.write_all(REPORTS, report.frame(report.READY))
-    if terms["do"] == "run":
-        run_program(terms.pop("code"), REPORTS)
+    if isinstance(request, Run):
+        code, request.code = request.code, ""
+        run_program(code, REPORTS)
     serve_cells(cells, REQUESTS, REPORTS)
 
 
@@ -124,12 +111,12 @@ def _execute(command: list[str]) -> None:
         raise FileNotFoundError(2, "no such program in the sandbox", command[0]) from None
 
 
-def _limit(terms: Json) -> None:
+def _limit(request: Start) -> None:
     limits = {
-        resource.RLIMIT_AS: terms.get("memory_bytes"),
-        resource.RLIMIT_FSIZE: terms.get("file_bytes"),
-        resource.RLIMIT_NPROC: terms.get("processes"),
-        resource.RLIMIT_NOFILE: terms.get("open_files"),
+        resource.RLIMIT_AS: request.memory_bytes,
+        resource.RLIMIT_FSIZE: request.file_bytes,
+        resource.RLIMIT_NPROC: request.processes,
+        resource.RLIMIT_NOFILE: request.open_files,
         resource.RLIMIT_SIGPENDING: 1024,
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_CORE: 0,

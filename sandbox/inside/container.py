@@ -14,15 +14,7 @@ import socket
 import sys
 from collections.abc import Callable
 
-if __package__:
-    from rollenv.sandbox.inside import kernel, linux, processes, room, seccomp, watch
-else:  # its source was sent to the container
-    import kernel  # type: ignore[import-not-found,no-redef]
-    import linux  # type: ignore[import-not-found,no-redef]
-    import processes  # type: ignore[import-not-found,no-redef]
-    import room  # type: ignore[import-not-found,no-redef]
-    import seccomp  # type: ignore[import-not-found,no-redef]
-    import watch  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import kernel, linux, monitor, namespace_init, processes, protocol, seccomp
 
 #: Who ends code: a user whom it cannot signal.
 ENDER = 2
@@ -62,22 +54,24 @@ def main() -> None:
             os.close(fd)
         linux.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         end_all = functools.partial(_end_all, int(user))
-        room.Room(theirs, _harden(rules, int(user)), SCRATCH, end_all, lambda: _clean(as_code)).serve()
+        namespace_init.NamespaceInit(
+            theirs, _harden(rules, int(user)), SCRATCH, end_all, lambda: _clean(as_code)
+        ).serve()
     theirs.close()
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     oom = next((os.open(path, os.O_RDONLY) for path in OOM if os.path.exists(path)), None)
-    watching = watch.Watch(proc, False, oom, int(limit), counts=False)
-    watching.own.add(pid)
+    monitoring = monitor.ResourceMonitor(proc, False, oom, int(limit), counts=False)
+    monitoring.own.add(pid)
     serving = kernel.Kernel(
         inward,
         outward,
-        new_room=None,
-        common=processes.Room(ours, 0, os.open("/box", os.O_RDONLY | os.O_DIRECTORY)),
-        watch=watching,
+        new_namespace=None,
+        common=processes.Namespace(ours, 0, os.open("/box", os.O_RDONLY | os.O_DIRECTORY)),
+        monitor=monitoring,
         idle_seconds=float(seconds),
     )
     ready = {"proc": True, "landlock": int(rules is not None), "loaded": loaded, "memory_group": oom is not None}
-    serving.send({"id": 0, "ready": {**ready, "scratch": SCRATCH}})
+    serving.send(0, protocol.Ready({**ready, "scratch": SCRATCH}))
     serving.serve()
 
 

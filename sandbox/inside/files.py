@@ -9,50 +9,46 @@ import contextlib
 import errno
 import json
 import os
+import select
 import shutil
+import socket
 import stat
+from collections.abc import Callable
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside import archive, notify, tunnel
-    from rollenv.sandbox.inside.linux import open_without_magic
-    from rollenv.sandbox.inside.report import write_all
-else:
-    import archive  # type: ignore[import-not-found,no-redef]
-    import notify  # type: ignore[import-not-found,no-redef]
-    import tunnel  # type: ignore[import-not-found,no-redef]
-    from linux import open_without_magic  # type: ignore[import-not-found,no-redef]
-    from report import write_all  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import archive, inotify, protocol
+from rollenv.sandbox.inside.linux import open_without_magic
+from rollenv.sandbox.inside.report import write_all
 
 Json = dict[str, Any]
 _PIECE = 1 << 20
 
 
-def perform(request: Json) -> None:
+def perform(request: protocol.FileOperation) -> None:
     """Do what the request says.
 
     Raises:
         OSError: if it fails; the number says why.
     """
-    _OPERATIONS[request["what"]](request)
+    _OPERATIONS[type(request)](request)
 
 
-def _read(request: Json) -> None:
-    fd = open_without_magic(request["path"], os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    _require_regular(fd, request["path"])
-    if os.fstat(fd).st_size > request["max_bytes"]:
-        raise OSError(errno.EFBIG, f"the file has more than {request['max_bytes']} bytes", request["path"])
+def _read(request: protocol.ReadFile) -> None:
+    fd = open_without_magic(request.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    _require_regular(fd, request.path)
+    if os.fstat(fd).st_size > request.max_bytes:
+        raise OSError(errno.EFBIG, f"the file has more than {request.max_bytes} bytes", request.path)
     while piece := os.read(fd, _PIECE):
         write_all(1, piece)
 
 
-def _write(request: Json) -> None:
-    _put(request["path"], None)
+def _write(request: protocol.WriteFile) -> None:
+    _put(request.path, None)
 
 
-def _write_many(request: Json) -> None:
+def _write_many(request: protocol.WriteFiles) -> None:
     """Several files, with their contents one after another."""
-    for path, size in request["parts"]:
+    for path, size in request.parts:
         _put(path, size)
 
 
@@ -92,15 +88,15 @@ def _device(path: str) -> int | None:
     return None
 
 
-def _list(request: Json) -> None:
-    base = request["path"]
+def _list(request: protocol.ListFolder) -> None:
+    base = request.path
     for name in sorted(os.listdir(base)):
         with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
             _describe(os.path.join(base, name))
 
 
-def _info(request: Json) -> None:
-    _describe(request["path"])
+def _info(request: protocol.DescribePath) -> None:
+    _describe(request.path)
 
 
 def _describe(path: str) -> None:
@@ -119,41 +115,64 @@ def _shown(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
-def _make_dir(request: Json) -> None:
-    os.makedirs(request["path"], exist_ok=True)
+def _make_dir(request: protocol.MakeFolder) -> None:
+    os.makedirs(request.path, exist_ok=True)
 
 
-def _remove(request: Json) -> None:
-    path = request["path"]
+def _remove(request: protocol.RemovePath) -> None:
+    path = request.path
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     else:
         os.remove(path)
 
 
-def _rename(request: Json) -> None:
-    os.rename(request["path"], request["to"])
+def _rename(request: protocol.RenamePath) -> None:
+    os.rename(request.path, request.to)
 
 
-def _exists(request: Json) -> None:
-    os.lstat(request["path"])
+def _exists(request: protocol.CheckPath) -> None:
+    os.lstat(request.path)
 
 
-_OPERATIONS = {
-    "read": _read,
-    "write": _write,
-    "write_many": _write_many,
-    "list": _list,
-    "info": _info,
-    "watch": notify.watch,
-    "pack": archive.pack,
-    "unpack": archive.unpack,
-    "pack_machine": archive.pack_machine,
-    "tar": archive.tar,
-    "untar": archive.untar,
-    "connect": tunnel.connect,
-    "make_dir": _make_dir,
-    "remove": _remove,
-    "rename": _rename,
-    "exists": _exists,
+def _connect(request: protocol.Connect) -> None:
+    """Carry bytes until the server ends the connection.
+
+    Raises:
+        OSError: if nothing listens on the port.
+    """
+    with socket.socket() as server:
+        server.connect(("127.0.0.1", request.port))  # nothing that has to be imported, which a machine cannot
+        sources: list[Any] = [0, server]
+        while server in sources:
+            for source in select.select(sources, [], [])[0]:
+                if source is server:
+                    data = server.recv(1 << 16)
+                    if not data:
+                        return
+                    write_all(1, data)
+                elif data := os.read(0, 1 << 16):
+                    server.sendall(data)
+                else:
+                    sources.remove(0)
+                    server.shutdown(socket.SHUT_WR)
+
+
+_OPERATIONS: dict[type, Callable[[Any], None]] = {
+    protocol.ReadFile: _read,
+    protocol.WriteFile: _write,
+    protocol.WriteFiles: _write_many,
+    protocol.ListFolder: _list,
+    protocol.DescribePath: _info,
+    protocol.WatchFolder: inotify.watch,
+    protocol.MakeFolder: _make_dir,
+    protocol.RemovePath: _remove,
+    protocol.RenamePath: _rename,
+    protocol.CheckPath: _exists,
+    protocol.PackScratch: archive.pack,
+    protocol.UnpackScratch: archive.unpack,
+    protocol.PackMachine: archive.pack_machine,
+    protocol.PackPath: archive.tar,
+    protocol.UnpackInto: archive.untar,
+    protocol.Connect: _connect,
 }

@@ -5,8 +5,11 @@ import __future__
 
 import ast
 import atexit
+import base64
 import builtins
 import contextlib
+import importlib.machinery
+import io
 import json
 import os
 import signal
@@ -14,18 +17,12 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside import magics, report
-    from rollenv.sandbox.inside.formats import SHORT, ShowFigures, bundle_of, formats
-    from rollenv.sandbox.inside.sessions import Session
-else:
-    import magics  # type: ignore[import-not-found,no-redef]
-    import report  # type: ignore[import-not-found,no-redef]
-    from formats import SHORT, ShowFigures, bundle_of, formats  # type: ignore[import-not-found,no-redef]
-    from sessions import Session  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import charts, magics, report
+from rollenv.sandbox.inside.protocol import Cell, from_json
+from rollenv.sandbox.inside.sessions import Session
 
 Json = dict[str, Any]
 
@@ -36,6 +33,32 @@ for _name in __future__.all_feature_names:
 _COROUTINE = 0x80
 #: Bytes and frames of the results of one cell.
 _MAX_BYTES, _MAX_FRAMES = report.MAX_BYTES * 9 // 10, report.MAX_FRAMES - 10
+#: Representations with short names, by the method that offers them; every other one has its MIME type's name.
+_METHODS = {
+    "html": "_repr_html_",
+    "markdown": "_repr_markdown_",
+    "svg": "_repr_svg_",
+    "png": "_repr_png_",
+    "jpeg": "_repr_jpeg_",
+    "pdf": "_repr_pdf_",
+    "latex": "_repr_latex_",
+    "json": "_repr_json_",
+    "javascript": "_repr_javascript_",
+}
+SHORT = {
+    "text/plain": "text",
+    "text/html": "html",
+    "text/markdown": "markdown",
+    "image/svg+xml": "svg",
+    "image/png": "png",
+    "image/jpeg": "jpeg",
+    "application/pdf": "pdf",
+    "text/latex": "latex",
+    "application/json": "json",
+    "application/javascript": "javascript",
+}
+#: Rows of a table beyond which its data are left out.
+_MAX_ROWS = 10_000
 
 
 class Interpreter:
@@ -90,7 +113,7 @@ class Interpreter:
 
     @property
     def reporting(self) -> bool:
-        """Whether this is the process that was asked, and not a fork of it that the code did not end."""
+        """Return whether this is the process that was asked, and not a fork of it that the code did not end."""
         return os.getpid() == self.pid
 
     def _cell(self, code: str) -> None:
@@ -223,7 +246,7 @@ def _describe(error: BaseException) -> tuple[str, str, str]:
 
 
 def runner(language: str | None, reports: int) -> Interpreter | Session:
-    """What runs cells of a language."""
+    """Return an object that runs cells of a language."""
     return Interpreter(reports, notebook=True) if language in (None, "python") else Session(reports, language)
 
 
@@ -231,14 +254,14 @@ def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int)
     """Run cells as they come, and report on each with its number."""
     signal.signal(signal.SIGINT, _nothing)
     while line := report.read_message(requests):
-        request = json.loads(line)
+        cell: Cell = from_json(json.loads(line))
         try:
-            with _environment(request.get("env") or {}):
+            with _environment(cell.env):
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 if isinstance(interpreter, Session):
-                    interpreter.run(request["code"], request.get("env"))
+                    interpreter.run(cell.code, cell.env)
                 else:
-                    interpreter.run(request["code"])
+                    interpreter.run(cell.code)
         except KeyboardInterrupt:  # between the cell's end and its report
             if interpreter.reporting:
                 interpreter.interrupted()
@@ -248,7 +271,7 @@ def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int)
         if not interpreter.reporting:
             flush()
             os._exit(0)
-        report.write_all(reports, report.frame(report.DONE, str(request["number"])))
+        report.write_all(reports, report.frame(report.DONE, str(cell.number)))
     os._exit(0)
 
 
@@ -287,3 +310,112 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+
+
+# -- representations of values ---------------------------------------------------------------------------------------
+
+
+def formats(value: Any) -> dict[str, str]:
+    """Every representation that a value offers, as text: pictures in base64, documents as JSON."""
+    found: dict[str, Any] = {}
+    for name, method in _METHODS.items():
+        if hasattr(type(value), method):
+            with contextlib.suppress(Exception):
+                found[name] = _without_metadata(getattr(value, method)())
+    if hasattr(type(value), "_repr_mimebundle_"):
+        with contextlib.suppress(Exception):
+            bundle = _without_metadata(value._repr_mimebundle_())
+            found.update((SHORT.get(str(name), str(name)), what) for name, what in bundle.items())
+    if "matplotlib" in sys.modules:
+        _figure(value, found)
+    if "pandas" in sys.modules and hasattr(value, "columns") and hasattr(value, "to_json"):
+        _table(value, found)
+    if isinstance(value, (dict, list)):
+        found.setdefault("json", value)
+    shown = bundle_of(found)
+    if "text" not in shown:
+        shown["text"] = _repr(value)
+    return shown
+
+
+def bundle_of(found: dict[str, Any]) -> dict[str, str]:
+    """Representations as text. What cannot be made text is left out."""
+    shown: dict[str, str] = {}
+    for name, what in found.items():
+        with contextlib.suppress(Exception):  # circular, or of no type that can be shown
+            text = _text(name, what)
+            if text is not None:
+                shown[str(name)] = text
+    return shown
+
+
+def _without_metadata(shown: Any) -> Any:
+    """A representation may come with a second value that says how to show it."""
+    return shown[0] if isinstance(shown, tuple) and len(shown) == 2 else shown
+
+
+def _text(name: str, what: Any) -> str | None:
+    if what is None:
+        return None
+    if name in ("json", "data", "chart") or (name.endswith("json") and not isinstance(what, (str, bytes))):
+        return json.dumps(what)
+    return base64.b64encode(what).decode() if isinstance(what, bytes) else str(what)
+
+
+def _repr(value: Any) -> str:
+    try:
+        return str(repr(value))
+    except Exception as error:
+        return f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
+
+
+def _figure(value: Any, found: dict[str, Any]) -> None:
+    if not hasattr(value, "savefig") or not hasattr(value, "axes"):
+        return
+    if "png" not in found:
+        with contextlib.suppress(Exception):
+            picture = io.BytesIO()
+            value.savefig(picture, format="png", bbox_inches="tight")
+            found["png"] = picture.getvalue()
+    with contextlib.suppress(Exception):
+        found["chart"] = charts.of_figure(value)
+
+
+def _table(value: Any, found: dict[str, Any]) -> None:
+    with contextlib.suppress(Exception):
+        if len(value) <= _MAX_ROWS:
+            columns = {str(name): value.iloc[:, i] for i, name in enumerate(value.columns)}
+            found["data"] = {
+                name: json.loads(c.to_json(orient="values", date_format="iso")) for name, c in columns.items()
+            }
+
+
+class ShowFigures:
+    """Makes ``pyplot.show()`` call back as soon as pyplot is imported, which may be at any time or never."""
+
+    def __init__(self, show: Callable[[], None]):
+        self.show = show
+        if pyplot := sys.modules.get("matplotlib.pyplot"):
+            self._change(pyplot)
+        else:
+            sys.meta_path.insert(0, self)
+
+    def _change(self, pyplot: Any) -> None:
+        pyplot.show = lambda *args, **kwargs: self.show()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Find pyplot, once; other imports are not affected."""
+        if name != "matplotlib.pyplot":
+            return None
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def then(module: Any) -> None:
+                execute(module)
+                self._change(module)
+
+            spec.loader.exec_module = then  # type: ignore[method-assign]
+        return spec

@@ -1,9 +1,9 @@
-"""Builds a jail around itself and becomes the kernel in it: ``python -s -S -P -c "... import jail; jail.main(fd)"``.
+"""Builds a jail around itself and becomes the kernel in it; :mod:`rollenv.sandbox.local` starts it.
 
 The jail has its own user, pid, mount, network, ipc, uts and cgroup namespaces. Its file system is a read-only view of
-the system and of Python. Code runs in rooms inside it (see :mod:`room`), each with pid, ipc and mount namespaces of its
-own and a scratch folder in memory with limits on size and number of files; without capabilities, under Landlock and
-seccomp; started by root, also under another user than the kernel's, whom no other sandbox has.
+the system and of Python. In it code runs in further namespaces (see :mod:`namespace_init`), each with a scratch folder
+in memory with limits on size and number of files; without capabilities, under Landlock and seccomp; started by root,
+also under another user than the kernel's, whom no other sandbox has.
 
 Started by root, the file system is built first (as root, who can reach Python wherever it is installed), then all of it
 moves into a user namespace that maps no one to root outside. An ordinary user is in the namespace from the beginning.
@@ -25,16 +25,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside import kernel, linux, machine, processes, room, seccomp, watch
-else:  # started by path, without the weight of the package
-    import kernel  # type: ignore[import-not-found,no-redef]
-    import linux  # type: ignore[import-not-found,no-redef]
-    import machine  # type: ignore[import-not-found,no-redef]
-    import processes  # type: ignore[import-not-found,no-redef]
-    import room  # type: ignore[import-not-found,no-redef]
-    import seccomp  # type: ignore[import-not-found,no-redef]
-    import watch  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import kernel, linux, machine, monitor, namespace_init, processes, protocol, seccomp
 
 #: The users inside: the kernel's (only if root started the jail) and the code's.
 KERNEL_USER, CODE_USER = 0, 1000
@@ -115,7 +106,7 @@ def _hand_out_listening(channel: int, ports: list[int]) -> None:
 
 
 def _may_be_others() -> bool:
-    """Whether this is root of the machine, or of a container that has been given enough users."""
+    """Return whether this is root of the machine, or of a container that has been given enough users."""
     if os.geteuid() != 0:
         return False
     with open("/proc/self/uid_map") as file:
@@ -135,9 +126,8 @@ def _read_line(fd: int) -> bytes:
 
 def _refuse(channel: int, error: OSError) -> None:
     """Say what is missing, and end."""
-    data = json.dumps({"id": 0, "refused": str(error)}).encode()
     with contextlib.suppress(OSError):
-        os.write(channel, len(data).to_bytes(4, "big") + data)
+        os.write(channel, protocol.encode(0, protocol.Refused(str(error))))
     os._exit(1)
 
 
@@ -180,7 +170,7 @@ def _enter_namespaces_as_user(inside: int, map_many: Callable[[], bool] | None =
 
 
 def _mapper() -> Callable[[], bool] | None:
-    """What gives a user namespace of this process root and the users that /etc/subuid has for it; None without any.
+    """Return a function that maps root and this user's range of /etc/subuid into a user namespace; None without one.
 
     newuidmap and newgidmap (Debian's uidmap) do that, for a process outside of the namespace: a helper, forked before.
     """
@@ -290,7 +280,7 @@ def _place(path: str) -> str | None:
 
 
 def _aside(path: str) -> str:
-    """Where a path is kept that the scratch covers; a room shows it at its place again."""
+    """Return where a path is mounted first if the scratch folder covers it; namespaces mount it at its place again."""
     return f"{ASIDE}{path}" if _place(path) else path
 
 
@@ -318,7 +308,8 @@ def _mount_scratch(settings: dict[str, Any]) -> None:
     linux.mount("scratch", SCRATCH, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
     for name in PLACES:
         os.mkdir(f"{SCRATCH}/{name}", 0o700)
-        os.chown(f"{SCRATCH}/{name}", CODE_USER, CODE_USER)
+        if "machine" not in settings:  # which may have no user but root
+            os.chown(f"{SCRATCH}/{name}", CODE_USER, CODE_USER)
     for path in settings["read_only"]:
         if (place := _place(path)) and os.path.isdir(ASIDE + path):
             target = f"{SCRATCH}/{place}/{path.removeprefix('/' + PLACES[place] + '/')}"
@@ -330,7 +321,7 @@ def _mount_scratch(settings: dict[str, Any]) -> None:
 
 
 def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: int) -> None:
-    """As process 1: finish the jail, load what runs should find loaded, have the nursery forked, and serve."""
+    """As process 1: finish the jail, load what runs should find loaded, have the zygote forked, and serve."""
     namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     proc = _mount_proc()
     for name, value in _USER_LIMITS.items():
@@ -346,22 +337,24 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     linux.drop_bounding_set(machine.CAPABILITIES if "machine" in settings else ())
     os.chdir("/")
     if any(map(_place, settings["read_only"])):
-        _mount_scratch(settings)  # Python itself lies where every room has its scratch folder
-    sys.path[:] = [*sys.path[1:], *settings["path"]]  # this folder, which came first, is not there inside
+        _mount_scratch(settings)  # Python itself lies where every namespace has its scratch folder
+    sys.path += settings["path"]
     loaded = _preload(settings["preload"])
     os.dup2(os.open("/dev/null", os.O_RDWR), 2)
     oom = settings["oom"]
     program = seccomp.filter_program(memfd=oom is not None, affinity=settings["share"] is not None)
 
-    def build() -> room.Built:
+    def build() -> namespace_init.Prepared:
         if "machine" in settings:
             written = machine.build(settings, _mount_proc)
-            return room.Built(machine.hardener(oom is not None, settings["share"] is not None), "/", written, True)
+            return namespace_init.Prepared(
+                machine.hardener(oom is not None, settings["share"] is not None), "/", written, True
+            )
         if proc:
             _mount_proc()
         _mount_scratch(settings)
         scratch = linux.out_of_the_way(os.open(SCRATCH, os.O_RDONLY | os.O_DIRECTORY))
-        return room.Built(_harden(privileged, program), f"{SCRATCH}/home", scratch)
+        return namespace_init.Prepared(_harden(privileged, program), f"{SCRATCH}/home", scratch)
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
@@ -372,23 +365,23 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
             if fd not in (theirs.fileno(), namespace):
                 with contextlib.suppress(OSError):
                     os.close(fd)
-        room.nursery(theirs, namespace, build, _own_network if oom is not None else None)
+        namespace_init.zygote(theirs, namespace, build, _own_network if oom is not None else None)
     theirs.close()
     for fd in (namespace, *settings["groups"]):
         os.close(fd)
     shown = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY) if proc else host_proc
     if proc:
         os.close(host_proc)
-    watching = watch.Watch(shown, not proc, oom, settings["memory_bytes"])
-    watching.own.add(pid)
-    watching.share, watching.shares = settings["share"], settings["shares"]
+    monitoring = monitor.ResourceMonitor(shown, not proc, oom, settings["memory_bytes"])
+    monitoring.own.add(pid)
+    monitoring.share, monitoring.shares = settings["share"], settings["shares"]
     serving = kernel.Kernel(
-        channel, channel, new_room=_asker(ours), common=None, watch=watching, idle_seconds=settings["seconds"]
+        channel, channel, new_namespace=_asker(ours), common=None, monitor=monitoring, idle_seconds=settings["seconds"]
     )
-    serving.only_room = "machine" in settings
+    serving.only_namespace = "machine" in settings
     ready = {"proc": proc, "landlock": linux.landlock_version(), "loaded": loaded, "memory_group": oom is not None}
     ready |= {"own_users": privileged, "own_files": settings["own_files"]}
-    serving.send({"id": 0, "ready": {**ready, "scratch": f"{SCRATCH}/home"}})
+    serving.send(0, protocol.Ready({**ready, "scratch": f"{SCRATCH}/home"}))
     serving.serve()
 
 
@@ -411,32 +404,32 @@ def _mount_proc(place: str = "/proc") -> bool:
     return True
 
 
-def _asker(connection: socket.socket) -> Callable[[], processes.Room]:
-    """How the kernel gets a room from the nursery."""
+def _asker(connection: socket.socket) -> Callable[[], processes.Namespace]:
+    """Return a function that gets a namespace from the zygote."""
 
-    def ask() -> processes.Room:
+    def ask() -> processes.Namespace:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            socket.send_fds(connection, [b"room"], [theirs.fileno()])
-        if not (said := connection.recv(4096)):
-            raise EOFError("the process that creates rooms has ended, and the sandbox with it")
-        answer = json.loads(said)
+            socket.send_fds(connection, [b"namespace"], [theirs.fileno()])
+        if not (reply := connection.recv(4096)):
+            raise EOFError("the process that creates namespaces has ended, and the sandbox with it")
+        answer = json.loads(reply)
         if "error" in answer:
             ours.close()
             raise OSError(errno.EAGAIN, answer["error"])
         try:
-            said, descriptors, _, _ = socket.recv_fds(ours, 4096, 1)
+            reply, descriptors, _, _ = socket.recv_fds(ours, 4096, 1)
         except OSError:
-            said, descriptors = b"", []
+            reply, descriptors = b"", []
         if not descriptors:
-            raise OSError(errno.EAGAIN, said.decode() or "no more rooms can be created")
-        return processes.Room(ours, answer["pid"], descriptors[0])
+            raise OSError(errno.EAGAIN, reply.decode() or "no more namespaces can be created")
+        return processes.Namespace(ours, answer["pid"], descriptors[0])
 
     return ask
 
 
 def _harden(privileged: bool, program: bytes) -> Callable[[], None]:
-    """What every fork does in a room before anything foreign comes to it."""
+    """Return a function that drops all privileges of a fork, before it reads anything."""
     rules = linux.landlock_ruleset([SCRATCH, *(f"/dev/{d}" for d in DEVICES)]) if linux.landlock_version() else None
     if rules is not None:
         rules = linux.out_of_the_way(rules)

@@ -142,7 +142,7 @@ def open_without_magic(path: str, flags: int, mode: int = 0) -> int:
 
 
 def enter_pid_namespace(fd: int) -> None:
-    """What this process forks from now on lives in that namespace."""
+    """Fork into that namespace from now on."""
     check(libc.setns(fd, CLONE_NEWPID), "setns")
 
 
@@ -164,7 +164,7 @@ def loopback_up() -> None:
 
 
 def set_dumpable(value: bool) -> None:
-    """Whether others of the same user may read this process's memory."""
+    """Let other processes of the same user read this process's memory, or not."""
     check(libc.prctl(_PR_SET_DUMPABLE, int(value), 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
 
 

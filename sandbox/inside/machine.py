@@ -15,11 +15,7 @@ import stat
 from collections.abc import Callable
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside import linux, seccomp
-else:
-    import linux  # type: ignore[import-not-found,no-redef]
-    import seccomp  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import linux, seccomp
 
 Json = dict[str, Any]
 
@@ -163,7 +159,7 @@ def _make_devices(settings: Json) -> None:
 
 
 def hardener(memfd: bool, affinity: bool) -> Callable[[], None]:
-    """What every fork does before anything foreign comes to it: root keeps :data:`CAPABILITIES`, and no others."""
+    """Return a function that leaves a fork, before it reads anything, :data:`CAPABILITIES` and no others."""
     program = seccomp.filter_program(memfd=memfd, affinity=affinity, machine=True)
 
     def harden() -> None:

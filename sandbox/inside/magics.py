@@ -1,4 +1,4 @@
-"""What notebooks add to Python: ``!command`` and ``%magic`` lines, and ``%%magic`` cells.
+"""Additions of notebooks to Python: ``!command`` and ``%magic`` lines, and ``%%magic`` cells.
 
 A cell is changed only if it is not valid Python. Lines inside strings and brackets are not changed.
 """
@@ -64,7 +64,7 @@ def _changed_lines(lines: list[str]) -> str:
 
 
 def _open_after(line: str, inside: str) -> str:
-    """What is open at the end of a line: brackets as ``(``, a text as its quotes, a backslash as such."""
+    """Return what is open at the end of a line: brackets as ``(``, a text as its quotes, a backslash as such."""
     brackets, quotes = inside.count("("), inside.strip("(\\")
     at = 0
     while at < len(line):
@@ -246,7 +246,7 @@ class Magics:
             print(f"figures are results here; %matplotlib {rest} changes nothing", file=sys.stderr)  # noqa: T201
 
     def _nothing(self, _: str) -> None:
-        """What sets up a notebook is accepted, and does nothing here."""
+        """Accept the magics that set up a notebook; they do nothing here."""
 
     _line_config = _line_load_ext = _line_reload_ext = _line_autoreload = _nothing
 
@@ -324,7 +324,7 @@ class Magics:
 
 
 class Captured:
-    """What a cell wrote."""
+    """The output of a cell."""
 
     def __init__(self, stdout: str, stderr: str):
         self.stdout, self.stderr = stdout, stderr

@@ -1,4 +1,4 @@
-"""What a process in a sandbox says of its work: frames on a pipe, one byte of kind and four of length before each.
+"""The report of a process in a sandbox on its work: frames on a pipe, one byte of kind and four of length before each.
 
 The process that writes them may be under the control of untrusted code, so a reader takes nothing for
 granted: it copies bytes, bounds sizes and counts, and never follows a structure.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 from typing import Any
+
+from rollenv.sandbox.inside.protocol import Failed
 
 Json = dict[str, Any]
 
@@ -29,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.+/-]{1,100}")
 
 
 def is_name(name: str) -> bool:
-    """Whether a representation may be called that."""
+    """Return whether a representation may be called that."""
     return _NAME.fullmatch(name) is not None and name != "is_main_result"
 
 
@@ -55,14 +57,14 @@ class Report:
         self.results: list[Json] = []
         self.whole = 0  # so many of them
         self.error: Json | None = None
-        self.failed: Json | None = None
+        self.failed: Failed | None = None
         self.ready = False
         self.done: int | None = None
         self._bytes = self._frames = 0
 
     @property
     def unread(self) -> bool:
-        """Whether the beginning of a frame is left over."""
+        """Return whether the beginning of a frame is left over."""
         return bool(self._buffer)
 
     def take(self, data: bytes) -> None:
@@ -95,7 +97,7 @@ class Report:
             self.ready = True
         elif kind == FAILED:
             number, _, message = text.partition("\0")
-            self.failed = {"errno": _number(number[:6]), "message": message[:1000]}
+            self.failed = Failed(_number(number[:6]), message[:1000])
         elif kind == RESULT:
             self.results.append({"is_main_result": text == "main"})
         elif kind == FIELD and self.results:

@@ -13,10 +13,7 @@ import platform
 import struct
 from collections.abc import Sequence
 
-if __package__:
-    from rollenv.sandbox.inside.linux import check, libc
-else:
-    from linux import check, libc  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside.linux import check, libc
 
 #: Name to number on x86_64 and on aarch64 (None: not there), by what the calls are for.
 CALLS: dict[str, dict[str, tuple[int | None, int | None]]] = {
@@ -127,7 +124,7 @@ _SYNC, _SYNCFS, _CLONE3 = (162, 81), (306, 267), (435, 435)
 _NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag that clone takes
 _FAMILIES = (1, 2, 10)  # unix, IPv4, IPv6
 _TERMINAL = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD (the machine's kernel would load a module)
-#: Calls that change how a process is scheduled, with the argument that names it. The room's first process is 1.
+#: Calls that change how a process is scheduled, with the argument that names it. The namespace's first process is 1.
 _SCHEDULING = {"sched_setaffinity": 0, "sched_setscheduler": 0, "sched_setparam": 0, "sched_setattr": 0}
 
 

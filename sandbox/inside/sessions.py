@@ -13,10 +13,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-if __package__:
-    from rollenv.sandbox.inside import report
-else:
-    import report  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import report
 
 #: Both read "number, newline, code, null" from one descriptor and write "number status" lines to another; a line of
 #: JavaScript ends with a document: what was shown, or how it failed.

@@ -15,11 +15,8 @@ import struct
 import termios
 from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside import linux, report
-else:
-    import linux  # type: ignore[import-not-found,no-redef]
-    import report  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import linux, report
+from rollenv.sandbox.inside.protocol import from_json
 
 _PR_SET_PDEATHSIG = 1
 _TIOCSPTLCK, _TIOCGPTPEER = 0x40045431, 0x5441
@@ -47,13 +44,13 @@ def run(command: list[str], size: list[int], ours: int, theirs: int, requests: i
         FileNotFoundError: if there is no such program.
     """
     resize(ours, size)
-    told, tell = os.pipe2(os.O_CLOEXEC)
+    failures, fail = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
-        _become(command, theirs, tell)
+        _become(command, theirs, fail)
     os.close(theirs)
-    os.close(tell)
-    if failure := os.read(told, 16):
+    os.close(fail)
+    if failure := os.read(failures, 16):
         raise OSError(int(failure), "no such program in the sandbox", command[0])
     with contextlib.suppress(OSError):
         _relay(ours, requests)
@@ -70,7 +67,7 @@ def resize(fd: int, size: list[int]) -> None:
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", *(min(max(int(n), 1), 0xFFFF) for n in size), 0, 0))
 
 
-def _become(command: list[str], theirs: int, tell: int) -> None:
+def _become(command: list[str], theirs: int, fail: int) -> None:
     try:
         linux.libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         os.setsid()
@@ -81,7 +78,7 @@ def _become(command: list[str], theirs: int, tell: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         os.execvpe(command[0], command, os.environ)
     except OSError as error:
-        os.write(tell, str(error.errno).encode())
+        os.write(fail, str(error.errno).encode())
     finally:
         os._exit(127)
 
@@ -100,14 +97,14 @@ def _relay(ours: int, requests: int) -> None:
             waiting = os.read(0, 4096)
             if not waiting:
                 sources.discard(0)
-        if requests in readable and not _obey(ours, requests):
+        if requests in readable and not _handle_resize(ours, requests):
             sources.discard(requests)
         if ours in readable:
             report.write_all(1, os.read(ours, 1 << 16))  # an error is the end
 
 
-def _obey(ours: int, requests: int) -> bool:
+def _handle_resize(ours: int, requests: int) -> bool:
     line: Any = report.read_message(requests)
     with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
-        resize(ours, json.loads(line)["size"])
+        resize(ours, from_json(json.loads(line)).size)
     return bool(line)

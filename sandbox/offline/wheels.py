@@ -69,7 +69,7 @@ class Wheels:
         return [each for each in lacking if each in wanted]
 
     def _elsewhere(self) -> list[str]:
-        """What the wheels need on other systems and Pythons: uv locks for all of them."""
+        """Return the requirements of the wheels on other systems and Pythons: uv locks for all of them."""
         found: dict[str, None] = {}
         for wheel in self.folder.glob("*.whl"):
             with contextlib.suppress(OSError, zipfile.BadZipFile, StopIteration), zipfile.ZipFile(wheel) as archive:

@@ -121,6 +121,7 @@ PASSING = {
 }
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("name", PASSING)

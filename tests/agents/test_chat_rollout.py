@@ -40,6 +40,7 @@ class Spoilt:
             await exchange.json(completion(f"\\boxed{{{len(messages)}}}"))
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_the_run_goes_on_and_says_what_failed(name):
@@ -112,6 +113,7 @@ def test_the_command_plays_through_an_endpoint_and_counts(rollenv_command):
         assert result["n"] == 5
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(("refused", "code"), [(0, 0), (1, 1), (40, 1)])
 def test_the_exit_code_tells_whether_the_endpoint_failed(rollenv_command, refused, code):

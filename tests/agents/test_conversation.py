@@ -50,6 +50,7 @@ def responses(shape: Shape) -> st.SearchStrategy[tuple[int, ...]]:
     return st.tuples(st.lists(drawn, max_size=8).map(tuple), end).map(lambda parts: parts[0] + parts[1])
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @every_shape
 @quick
@@ -100,6 +101,7 @@ plain = st.text(st.characters(exclude_categories=["Cs", "Co"]), min_size=1, max_
 thoughts = st.sampled_from(["", "", "<think>\nwell\n</think>\n\n", "so be it</think>", "<think>"])
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @every_shape
 @quick
@@ -125,6 +127,7 @@ def test_it_reads_as_the_templates_own_rendering(shape, data):
     assert len(said) == len(messages) - 1
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @every_shape
 @quick

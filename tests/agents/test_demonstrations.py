@@ -96,6 +96,7 @@ def test_what_cannot_be_sent_to_another_process_is_played_here(played_here, alon
     assert pairs == alone(which)
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("episodes", [1, CHUNK - 1, CHUNK, CHUNK + 1, 9 * CHUNK + 7])
 def test_progress_ends_with_all_episodes_and_is_told_once(episodes):

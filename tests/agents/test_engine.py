@@ -100,7 +100,7 @@ def play_turns(engine, numbers, turns, sampling, **more):
     return asyncio.run(all_at_once())
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=7),
@@ -153,6 +153,7 @@ def test_greedy_responses_equal_transformers_generate(build):
     assert [r.ids for r in responses] == [generated(other, p, 10) for p in prompts]
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", [0, 3])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

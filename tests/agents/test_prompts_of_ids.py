@@ -20,6 +20,7 @@ def doubled(prompt: str, *texts: str) -> list[str]:
     return [piece for piece in pieces if prompt.count(piece) > max(text.count(piece) for text in texts)]
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
 def test_no_prompt_shows_a_text_twice_or_loses_it(env_id):

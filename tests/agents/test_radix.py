@@ -129,7 +129,7 @@ def alone(model):
     return [episodes(model, 0, [number])[0][0] for number in range(9)]
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     keep=st.sampled_from([0, 1, 7, 40, 150, 10_000]),

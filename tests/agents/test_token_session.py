@@ -59,6 +59,7 @@ def play(agent, says, seed=0):
         session.close()
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: s.name)
 @settings(max_examples=25, deadline=None)

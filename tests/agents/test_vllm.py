@@ -31,8 +31,7 @@ def link_tree(tmp_path):
     return tree
 
 
-@pytest.mark.parametrize("suite", SUITES)
-def test_the_suite_passes_where_vllm_is(suite, interpreter, link_tree, tmp_path):
+def run_suite(suite, interpreter, link_tree, folder, *options):
     settings = {
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -41,11 +40,22 @@ def test_the_suite_passes_where_vllm_is(suite, interpreter, link_tree, tmp_path)
     }
     alone = ["-p", "no:cacheprovider", "--noconftest", "-c", os.devnull]
     run = subprocess.run(
-        [interpreter, "-m", "pytest", "-q", *alone, ROOT / "tests" / suite],
+        [interpreter, "-m", "pytest", "-q", *alone, ROOT / "tests" / suite, *options],
         env=settings | os.environ | {"PYTHONPATH": str(link_tree), "PYTHONDONTWRITEBYTECODE": ""},
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=1800,
     )
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_the_suite_passes_where_vllm_is(suite, interpreter, link_tree, tmp_path):
+    run_suite(suite, interpreter, link_tree, tmp_path)
+
+
+@pytest.mark.smoke
+def test_vllm_draws_what_the_trainer_computes_and_plays(interpreter, link_tree, tmp_path):
+    names = "test_the_sampler_and_the_trainer_agree or test_new_weights_show_in_the_next_token or test_the_agent_plays"
+    run_suite("agents/vllm_suite.py", interpreter, link_tree, tmp_path, "-k", names)

@@ -63,6 +63,7 @@ def test_the_oracle_solves_everything_and_the_numbers_fit_together():
     assert json.loads(json.dumps(result.to_dict()))["success"] == 1.0
 
 
+@pytest.mark.integration
 def test_floors_are_what_agents_that_do_nothing_get():
     result = run(suite("tools:Shop-v0-policy"), RandomAgent(), n=40)
     said = [
@@ -84,6 +85,7 @@ class _Says:
         return ConstantAgent(self.text).start(env, seed)
 
 
+@pytest.mark.integration
 def test_more_noise_solves_less():
     shares = [run(suite(SHOP), OracleAgent(noise), n=60, floors=False).total.success[0] for noise in (0, 0.3, 0.8)]
     assert shares[0] == 1.0 > shares[1] > shares[2]
@@ -337,6 +339,7 @@ def test_two_processes_do_not_write_one_folder(tmp_path):
     assert EvalFolder.begin(tmp_path, settings, True).played == []
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["episodes.jsonl", "episodes.parquet", "report.html", "result.json"])
 def test_a_file_that_cannot_be_written_is_told_in_a_line(rollenv_command, tmp_path, name):
@@ -360,6 +363,7 @@ def test_the_command_compares_two_folders(rollenv_command, tmp_path):
     assert "clear" in rollenv_command("bench", "compare", "0.9", "0.1").stdout
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "says"),
@@ -384,7 +388,7 @@ def test_mistakes_are_told_in_a_line(rollenv_command, args, says):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_folder_of_another_run_is_refused(rollenv_command, tmp_path):
     assert rollenv_command("bench", TINY, "-n", "3", "-o", "run").returncode == 0
     for args, says in (
@@ -397,7 +401,7 @@ def test_a_folder_of_another_run_is_refused(rollenv_command, tmp_path):
         assert says in " ".join(done.stderr.split())
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_the_list_names_every_suite(rollenv_command):
     told = json.loads(rollenv_command("bench", "--list", "--json").stdout)
     assert [each["name"] for each in told] == [each.name for each in suites()]

@@ -14,7 +14,7 @@ import rollenv
 NARROW = {**os.environ, "COLUMNS": "80"}
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_card_tells_the_contract_and_an_example(rollenv_command):
     shown = rollenv_command("info", "game:Sokoban-v0-easy", "max_turns=7", env=NARROW).stdout
     for text in ("Push every box", "at most 7", "reward", "oracle", "a base install", "\\boxed{up}", "env.Sokoban"):
@@ -26,7 +26,7 @@ def test_a_card_tells_the_contract_and_an_example(rollenv_command):
     assert max(map(len, shown.splitlines())) <= 80
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_groups_fit_a_terminal_and_say_what_is_missing(rollenv_command):
     done = rollenv_command("list", env={k: v for k, v in NARROW.items() if k != "ROLLENV_DATA"})
     assert max(map(len, done.stdout.splitlines())) <= 80
@@ -52,6 +52,7 @@ def test_list_and_version(rollenv_command):
     assert rollenv_command("--version").stdout.strip() == rollenv.__version__
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code", "says"),
@@ -104,6 +105,7 @@ def test_missing_extra_names_the_install_command(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(("agent", "low", "high"), [("oracle", 1.0, 1.0), ("random", 0.0, 0.5)])
 def test_eval_reports_success(rollenv_command, agent, low, high):

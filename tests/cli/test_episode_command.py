@@ -104,6 +104,7 @@ def test_turns_can_be_limited(rollenv_command, guessing_endpoint):
     assert (result["turns"], result["status"], result["reward"]) == (1, "truncated", 0.0)
 
 
+@pytest.mark.integration
 def test_the_key_comes_from_a_variable_and_no_other_is_sent(rollenv_command, serving, monkeypatch):
     server = serving()
     monkeypatch.setenv("OPENAI_API_KEY", "other")
@@ -115,6 +116,7 @@ def test_the_key_comes_from_a_variable_and_no_other_is_sent(rollenv_command, ser
     assert server.headers[0]["authorization"] == "Bearer mine"
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("given", [(), ("--model", "m")])
 def test_an_endpoint_that_is_away(rollenv_command, given):
     with socket.socket() as taken:
@@ -146,6 +148,7 @@ async def _hang(exchange):
 LIES = {"nonsense": _nonsense, "a page": _html, "half an answer": _cut, "a hang": _hang}
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("name", LIES)
 def test_an_endpoint_that_lies_or_dies_in_the_middle(rollenv_command, serving, name):
     from chat_server import completion
@@ -164,6 +167,7 @@ def test_an_endpoint_that_lies_or_dies_in_the_middle(rollenv_command, serving, n
     assert "gave no answer in 2 attempts" in one_line(done)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     ("status", "says", "code"),
     [("401 Unauthorized", "refuses the key", 2), ("404 Not Found", "Check the model's name", 2)],
@@ -175,6 +179,7 @@ def test_a_refusal_says_what_to_change(rollenv_command, serving, status, says, c
     assert says in one_line(done)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -198,6 +203,7 @@ def test_what_was_wrongly_asked(rollenv_command, args, says, tmp_path, monkeypat
     assert says in one_line(done)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     ("what", "says", "failure"),
     [
@@ -222,6 +228,7 @@ def test_an_environment_that_fails(rollenv_command, serving, tmp_path, monkeypat
     assert says in done.stderr
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("answer", ["", " ", "x" * 300_000, "\ud800"])
 def test_odd_answers_are_the_environments_to_judge(rollenv_command, serving, answer):
     from chat_server import completion
@@ -272,6 +279,7 @@ def _listing(*always):
     return server
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     ("status", "body", "says"),
     [
@@ -294,6 +302,7 @@ def test_an_endpoint_that_does_not_say_which_model(rollenv_command, status, body
     assert says in one_line(done)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(("status", "slow"), [(503, 0.0), (429, 0.0), (200, 0.1)])
 def test_a_list_of_models_that_is_late_or_refused_is_asked_for_again(status, slow):
     from rollenv.agents.chat.endpoint import Patience
@@ -313,6 +322,7 @@ def test_a_list_of_models_that_is_late_or_refused_is_asked_for_again(status, slo
         server.shutdown()
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("model", [(), ("--model", "m")])
 def test_no_key_and_no_password_is_shown(rollenv_command, monkeypatch, model):
     done = rollenv_command(
@@ -327,6 +337,7 @@ def test_no_key_and_no_password_is_shown(rollenv_command, monkeypatch, model):
     assert "den" not in one_line(done)
 
 
+@pytest.mark.integration
 def test_numbers_that_json_has_not_and_texts_that_look_like_markup(rollenv_command, serving, tmp_path, monkeypatch):
     (tmp_path / "someones.py").write_text(GAME)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

@@ -52,7 +52,7 @@ def test_a_folder_holds_everything_and_an_evaluation_goes_on_where_it_was(rollen
     assert len({(t.task.seed, t.member) for t in played}) == len(played) == 40
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_folder_is_not_overwritten_and_not_continued_with_other_settings(rollenv_command, tmp_path):
     out = str(tmp_path / "run")
     assert rollenv_command("eval", ENV, "-n", "2", "-o", out).returncode == 0
@@ -67,13 +67,14 @@ def test_a_folder_is_not_overwritten_and_not_continued_with_other_settings(rolle
         assert says in " ".join(done.stderr.split())
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_an_evaluation_in_processes_gives_the_same(rollenv_command):
     args = ("eval", ENV, "-a", "noisy:0.4", "-n", "20", "--json")
     one, two = (json.loads(rollenv_command(*args, "-w", where).stdout) for where in ("inline", "2"))
     assert {**one, "seconds": 0} == {**two, "seconds": 0}
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "says"),
@@ -90,7 +91,7 @@ def test_bad_input_is_explained(rollenv_command, args, says):
     assert done.returncode == 2
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_health_shows_a_run(rollenv_command, tmp_path):
     out = tmp_path / "run"
     rollenv_command("eval", ENV, "-n", "5", "-o", str(out))
@@ -123,6 +124,7 @@ def test_settings_that_were_cut_short_are_an_error_that_says_what_to_do(tmp_path
         EvalFolder.begin(tmp_path, {"env": "game:Sokoban-v0-easy"}, True)
 
 
+@pytest.mark.integration
 def test_ctrl_c_is_quick_however_many_tasks_wait(rollenv_command, tmp_path):
     command = [sys.executable, "-c", "from rollenv.cli.main import main; main()", "eval", "game:Sokoban-v0-tiny"]
     command += ["-n", "50000", "-o", "out"]
@@ -138,6 +140,7 @@ def test_ctrl_c_is_quick_however_many_tasks_wait(rollenv_command, tmp_path):
     assert "Task" not in said
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
 def test_standard_streams_may_be_missing(tmp_path, closed):
     python = f"{sys.executable} -c 'from rollenv.cli.main import main; main()'"

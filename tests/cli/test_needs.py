@@ -28,6 +28,7 @@ def run(tmp_path, *args, blocked=(), env_var=""):
 OFFLINE = "os.environ.update(HF_HUB_OFFLINE='1', HF_HOME=os.path.abspath('nowhere'))"
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["missing", "./missing", "a/b/c"])
 def test_a_model_that_is_nowhere_is_said_before_anything_large_is_imported(tmp_path, name):

@@ -41,6 +41,7 @@ def test_the_package_works_once_installed(tmp_path, rollenv_command):
     assert "2 passed" in tests.stdout, tests.stdout
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Bad Name", "1st", "class", "rollenv", "../up"])
 def test_bad_names_are_refused(name, rollenv_command, tmp_path):

@@ -57,6 +57,7 @@ def test_keys_move_in_a_grid_and_commands_go_back_and_on():
     assert "\x1b[" in shown  # colours
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(("last", "ends"), [("\x04", "play again?"), (":q\r", "play again?")])
 def test_a_bare_answer_is_enough(last, ends):

@@ -38,7 +38,7 @@ def test_it_counts_what_an_iteration_needs_and_leaves_nothing_behind(rollenv_com
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_the_prompt_is_the_template_filled_by_a_task_that_follows_the_seed(rollenv_command):
     pytest.importorskip("bm25s")
     shown = [
@@ -50,6 +50,7 @@ def test_the_prompt_is_the_template_filled_by_a_task_that_follows_the_seed(rolle
     assert prompts[0] == prompts[1] != prompts[2]
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "code", "says"),
@@ -95,7 +96,7 @@ def test_a_model_folder_is_checked_and_its_tokens_counted_without_its_weights(ro
     assert "holds no weights" in " ".join(bare.stderr.split())
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_the_published_setting(rollenv_command, data):
     data("webshop")
     done = rollenv_command("train", "webshop_published", "--dry-run")

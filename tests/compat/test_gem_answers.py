@@ -136,6 +136,7 @@ RG_BY_INTENT = {
 }
 
 
+@pytest.mark.smoke
 def test_reasoning_gym(tmp_path):
     rg = pytest.importorskip("rollenv.envs.rg")
     names = [name for name in rg.NAMES if not any(name in group for group in LEFT_OUT.values())]

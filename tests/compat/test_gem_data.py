@@ -195,6 +195,7 @@ ANSWERS = {
 }
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_ends_the_episode_at_its_limit_and_can_be_repeated(kind):
     env = KINDS[kind]()

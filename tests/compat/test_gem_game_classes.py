@@ -362,6 +362,7 @@ def test_the_page_about_the_differences_is_up_to_date():
     assert path.read_text(encoding="utf-8") == page(), "run: python tests/compat/gem_differences.py > docs/gem/games.md"
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", ENVS)
 @pytest.mark.parametrize(

@@ -321,6 +321,7 @@ def second_place(env, played):
     return f"\\boxed{{{env.again}}}" if not played else "the end"
 
 
+@pytest.mark.smoke
 @pytest.mark.integration
 def test_all_of_gem_s_ids_are_here_with_the_same_class_and_sizes(gem_ids):
     own = {spec.id for spec in rollenv.list_envs("game:")}

@@ -69,6 +69,7 @@ def test_actions_that_are_no_text():
     assert twins[0].step(np.array("\\boxed{1}")) == twins[1].step("\\boxed{1}")
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("name", [GUESS, NIM, "ragen:FrozenLake-v0", "rg:leg_counting"])
 def test_arguments_that_nobody_knows(name):
     with pytest.raises(UsageError):

@@ -81,6 +81,7 @@ def test_gymnasium_wrappers_have_a_spec():
     assert rollenv.spec("roll:FrozenLake-v0").additional_wrappers == ()
 
 
+@pytest.mark.combinations
 @pytest.mark.filterwarnings("error", "ignore::pytest.PytestUnraisableExceptionWarning")  # garbage of other tests
 @pytest.mark.parametrize("env_id", ["game:Hangman-v0-easy", "game:Sokoban-v0-easy", "gym:Taxi-v3", "rg:countdown"])
 def test_gymnasium_checks_what_rollenv_makes(env_id):

@@ -57,6 +57,7 @@ def assert_whole(groups, tasks):
             assert as_played(trajectory) == chain(task, [turn.text for turn in trajectory.turns])
 
 
+@pytest.mark.smoke
 def test_actors_give_what_this_process_gives_and_are_spread_over_the_nodes(pool):
     tasks = [Task("game:Sokoban-v0-easy", s) for s in range(8)]
     with RolloutManager(OracleAgent(0.3), pool) as manager:

@@ -69,6 +69,7 @@ def local():
     return RolloutManager(agent)
 
 
+@pytest.mark.smoke
 def test_shards_are_spread_over_the_nodes_and_give_what_one_manager_gives(cluster, second_node):
     tasks = [Task(LEVEL, seed) for seed in range(10)]
     with ShardedManager(RayShards(2, oracle, capacity=2, actor_options=OPTIONS)) as manager:

@@ -282,10 +282,9 @@ for pid in {*others, "self", "1", str(os.getppid())}:
         except OSError:
             pass
 left = []
-mounts = {line.split()[4] for line in open("/proc/self/mountinfo")}
 for folder in ("/box", "/tmp", "/home", "/dev/shm", "/dev/mqueue", "/var", "/run"):
     for base, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if os.path.realpath(f"{base}/{name}") not in mounts]  # the host's Python
+        folders[:] = [name for name in folders if not os.path.ismount(os.path.join(base, name))]  # the host's Python
         left += [os.path.join(base, name) for name in files]
         left += [os.path.join(base, name) for name in folders if base not in ("/", "/box", "/home", "/var")]
         for name in files:

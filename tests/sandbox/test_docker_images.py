@@ -4,8 +4,8 @@ import pytest
 from engine import IMAGE
 
 from rollenv.sandbox import Limits, Machine, SandboxError
-from rollenv.sandbox.building import BuildError, build
 from rollenv.sandbox.docker_images import docker_image
+from rollenv.sandbox.image_builder import BuildError, build
 
 pytestmark = pytest.mark.slow
 SMALL = Limits(seconds=20, memory_mb=512, processes=64, disk_mb=64, files=5000)

@@ -236,7 +236,7 @@ def test_a_virtual_environment_in_the_temporary_folder_is_seen(tmp_path):
     assert done.stdout.split() == ["True", "42"], done.stderr[-1000:]
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_root_of_a_user_namespace_is_served_or_told_what_it_is():
     if os.geteuid() != 0:
         pytest.skip("only root can see the difference")
@@ -276,7 +276,7 @@ m = mmap.mmap(-1, 4096); m.write(b"x")
     assert done.text == "(200, b'2\\n', [0, 1, 4], [3, 2, 1], 5, b'x')", done.error
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("program", "output"),
     {
@@ -303,7 +303,7 @@ def test_common_tools_work(program, output, boxes):
     assert done.stdout == output, done.stderr[-500:]
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_mounts_below_the_systems_folders_are_read_only_too():
     if os.geteuid() != 0:
         pytest.skip("only root can mount something there")
@@ -318,7 +318,7 @@ def test_mounts_below_the_systems_folders_are_read_only_too():
     assert {"ro", "nosuid", "nodev"} <= set(done.stdout.split()[3].split(",")), done.stderr[-500:]
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("who", ["root", "ordinary user"])
 def test_memory_is_limited_where_a_part_of_proc_is_masked(who):
     if os.geteuid() != 0:

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from rollenv.sandbox import Limits, Pool, wire
-from rollenv.sandbox.inside import report
+from rollenv.sandbox import Limits, Pool, results
+from rollenv.sandbox.inside import protocol, report
 from rollenv.sandbox.inside.child import REPORTS, REQUESTS
 
 #: Of the sandbox that the tests of this file share.
@@ -21,8 +21,8 @@ LIMITS = Limits(seconds=2, memory_mb=256)
 NUMBER = """
 import os, sys
 frame = sys._getframe()
-while "request" not in frame.f_locals: frame = frame.f_back
-number = str(frame.f_locals["request"]["number"]).encode()
+while not hasattr(frame.f_locals.get("cell"), "number"): frame = frame.f_back
+number = str(frame.f_locals["cell"].number).encode()
 end = b"D" + len(number).to_bytes(4, "big") + number
 """
 
@@ -50,7 +50,7 @@ FORGED = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("name", FORGED)
 def test_a_forged_report_harms_nobody(name, box):
     done = box.run_code(f"import os\nos.write({REPORTS}, bytes.fromhex({FORGED[name].hex()!r}))\n5")
@@ -120,7 +120,7 @@ def test_memory_of_what_stays_between_requests_is_limited(kind, box):
     box.commands.run("rm -rf /dev/shm/*")
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("code", ["import os; os._exit(n)", "import os; os.kill(os.getpid(), n)"])
 def test_every_way_to_end_is_told(code):
     numbers = range(1, 65) if "kill" in code else (0, 1, 7, 126, 127, 128, 255)
@@ -133,34 +133,37 @@ def test_every_way_to_end_is_told(code):
 
 
 @pytest.mark.parametrize(
-    "done",
+    "message",
     [
-        None,
-        [],
-        {"failed": "x"},
-        {"failed": {"errno": "x", "message": ""}},
-        {"results": None},
-        {"results": [1]},
-        {"results": [{"text": 5}]},
-        {"results": [], "error": "x"},
-        {"results": [], "error": None, "exit_code": "y"},
-        {"results": [], "error": None, "exit_code": None, "signal": -1},
+        {},
+        {"type": "Unknown"},
+        {"type": "Failed", "errno": "x", "message": ""},
+        {"type": "Finished", "unknown": 1},
+        {"type": "Finished", "results": None},
+        {"type": "Finished", "results": [1]},
+        {"type": "Finished", "results": [{"text": 5}]},
+        {"type": "Finished", "error": "x"},
+        {"type": "Finished", "exit_code": "y"},
+        {"type": "Finished", "signal": -1},
+        {"type": "Output", "stream": "stdin"},
+        {"type": "Shown", "result": {"text": None}},
+        {"type": "Value", "value": []},
     ],
 )
-def test_the_host_takes_only_what_is_in_order(done):
-    with pytest.raises((wire.ProtocolError, KeyError)):
-        wire.checked_done(done)
+def test_malformed_message_is_refused(message):
+    with pytest.raises(protocol.ProtocolError):
+        protocol.from_json(message)
 
 
 def test_documents_are_read_within_bounds():
-    assert wire.parsed_json('{"a": [1, "]["]}') == {"a": [1, "]["]}
+    assert results.parsed_json('{"a": [1, "]["]}') == {"a": [1, "]["]}
     for text in (
         "[" * 100_000,
         "[" + "[]," * 300_000 + "1]",
         "x",
-        '"' + "a" * wire.MAX_JSON + '"',
+        '"' + "a" * results.MAX_JSON + '"',
         "1" * 5000,
         '"' + '\\"' * 2_000_000,
     ):
-        assert wire.parsed_json(text) is None
-    assert wire.parsed_json(json.dumps([[1] * 10] * 100)) == [[1] * 10] * 100
+        assert results.parsed_json(text) is None
+    assert results.parsed_json(json.dumps([[1] * 10] * 100)) == [[1] * 10] * 100

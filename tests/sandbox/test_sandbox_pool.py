@@ -124,10 +124,10 @@ def test_back_pressure():
 def test_a_sandbox_that_is_killed_is_replaced_and_the_program_runs_again():
     with Pool(1) as pool:
         pool.run("1")
-        (worker,) = [p.worker for p in pool._places]
+        (worker,) = [p.worker for p in pool._slots]
         threading.Timer(0.3, worker.channel.process.kill).start()
         assert pool.run("import time; time.sleep(0.5); print(1)").stdout == "1\n"
-        (worker,) = [p.worker for p in pool._places]
+        (worker,) = [p.worker for p in pool._slots]
         worker.channel.process.kill()
         time.sleep(0.2)
         assert pool.run("print(2)").stdout == "2\n", "one that died while idle is noticed before it is used"
@@ -140,7 +140,7 @@ def test_a_program_under_which_every_sandbox_dies_has_failed():
 
         def kill() -> None:
             while not stop.is_set():
-                for worker in [p.worker for p in pool._places if p.worker]:
+                for worker in [p.worker for p in pool._slots if p.worker]:
                     worker.channel.process.kill()
                 time.sleep(0.3)
 
@@ -160,7 +160,7 @@ def test_a_program_under_which_every_sandbox_dies_has_failed():
 def test_a_place_where_nothing_starts_is_left_alone_for_longer_and_longer(monkeypatch):
     with Pool(1) as pool:
         good = pool._start
-        pool._discard(pool._places[0])
+        pool._discard(pool._slots[0])
 
         def broken():
             raise IsolationError("no namespaces today")
@@ -221,7 +221,7 @@ def test_nothing_is_left_after_close(tmp_path, monkeypatch):
     assert threading.active_count() <= threads
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("how", ["KILL", "TERM", "exit"])
 def test_sandboxes_die_with_their_process(how):
     script = (

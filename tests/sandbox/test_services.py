@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -133,7 +134,7 @@ os.mkdir('seen/new'); import time; time.sleep(0.2); open('seen/new/d', 'w').clos
     box.files.remove("seen")
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_flood_of_events_and_forged_ones_harm_nobody(box):
     box.files.make_dir("flood")
     handle = box.files.watch("flood")
@@ -232,7 +233,7 @@ def python_of(box: Sandbox) -> str:
 
 
 def test_a_program_at_a_terminal(box):
-    size = f"{python_of(box)} -S -c 'import os; print(*os.get_terminal_size())'"
+    size = f"{shlex.quote(python_of(box))} -S -c 'import os; print(*os.get_terminal_size())'"
     terminal = box.terminals.start(["sh", "-i"], rows=30, columns=100, env={"PS1": "> "})
     terminal.send(f"test -t 0 && test -t 1 && {size}; echo $TERM\n")
     assert soon(lambda: b"100 30" in terminal.shown), terminal.shown

@@ -125,6 +125,7 @@ _CALLS = st.lists(
 )
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("form", CALL_FORMS)
 @settings(max_examples=60, deadline=None)
 @given(calls=_CALLS)
@@ -152,6 +153,7 @@ def test_any_text_is_read_without_an_exception(form, text):
     assert len(calls) <= MOST_CALLS + 1
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     "text",
     [

@@ -124,6 +124,7 @@ def python():
     return PythonCodeTool(timeout=2)
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "says", "failed"),
@@ -463,6 +464,7 @@ def odd_server():
         server.shutdown()
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("odd", [*ODD_ANSWERS, "slow"])
 def test_whatever_a_retrieval_server_says_is_an_answer_of_bounded_size_and_time(odd_server, odd):

@@ -95,6 +95,7 @@ def rows(path) -> list[dict]:
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("bound", [0, 1, 3])
 def test_no_trained_token_is_older_than_the_bound_and_every_task_is_trained_on_once(tmp_path, bound):
     settings = ("batches.kind=stream", f"batches.max_staleness={bound}", "rollout.extra_groups=2", "iterations=9")

@@ -61,6 +61,7 @@ def test_only_the_last_ones_are_kept(tmp_path, agent, states):
     assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["step-000002", "step-000010"]
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "file", ["model.safetensors", "optimizer.pt", "config.json", "MANIFEST.json", "tokenizer.json"]

@@ -94,7 +94,7 @@ def trained(models, path, *overrides):
     return read_rows(path / "metrics.jsonl")
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_what_a_teacher_knows_is_learnt_without_any_reward(models, tmp_path):
     teacher = ["distill.name=teacher", f"distill.path={models / 'teacher'}"]
     rows = trained(models, tmp_path / "run", *teacher, "distill.alone=true")

@@ -136,7 +136,7 @@ def poison(monkeypatch, times, value=float("nan")):
     monkeypatch.setitem(POLICY_LOSSES, "ppo_clip", loss)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_step_that_is_not_finite_is_left_out_and_counted(tmp_path, small, monkeypatch, caplog, value):
     poison(monkeypatch, {1}, value)
@@ -183,7 +183,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, small):
 # -- resume -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_resumed_run_goes_on_counting_versions(tmp_path, small):
     whole = start(tmp_path / "whole", small)
     with whole:
@@ -414,7 +414,7 @@ def numbers(run):
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "cpu/", "tokens_per_s"))} for row in rows]
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_worker_processes_give_the_numbers_of_this_process(tmp_path, small):
     """Up to rounding: log-probabilities depend on what is computed together in their last digits."""
     runs = []
@@ -427,6 +427,7 @@ def test_worker_processes_give_the_numbers_of_this_process(tmp_path, small):
         assert there == pytest.approx(here, rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["hang", "die"])
 def test_a_hanging_or_dying_environment_does_not_hold_up_training(tmp_path, small, stuck_id, how):

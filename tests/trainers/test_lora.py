@@ -84,6 +84,7 @@ def test_a_checkpoint_has_the_whole_model_and_the_adapter_for_others(tmp_path):
     assert {"adapter/adapter_model.safetensors", "adapter/adapter_config.json"} <= manifest.keys()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("more", [["kl.name=loss"], ["algorithm.name=ppo", "algorithm.critic.lr=1e-3"]])
 def test_a_resumed_run_gives_the_same_numbers(tmp_path, more):
     more = [*more, "optimizer.final_lr=1.0", "loss.final_entropy=1.0"]  # what decays depends on the length of a run

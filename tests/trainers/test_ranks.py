@@ -101,6 +101,8 @@ def assert_equals_one_process(name: str, found):
     return sum(row["optimizer_steps"] for row in rows)
 
 
+@pytest.mark.smoke
+@pytest.mark.integration
 def test_two_ranks_equal_one_process(tmp_path):
     found = Together(2, tmp_path, learned_all, ["grpo"]).end()[0]
     assert assert_equals_one_process("grpo", found["grpo"]) >= 20

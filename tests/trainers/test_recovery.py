@@ -141,6 +141,7 @@ def interrupt_after(iteration: int):
     return watch
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", [["model.sync=copy", *KL], [*PPO, *MIXTURE]], ids=["copy", "critic"])
 def test_a_run_that_stops_after_any_iteration_goes_on_to_the_same_state(tmp_path, overrides):
@@ -173,6 +174,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_goes_on_whatever_became_of_its_metrics(tmp_path, finished, damage, caplog):
@@ -297,6 +299,7 @@ def everything_finite(run: Trainer) -> bool:
     return all(map(finite, states))
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "overrides"),
@@ -328,6 +331,7 @@ def weights_of(part) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in parameters]).clone()
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("kind", ["head", "model"])
 @pytest.mark.parametrize("where", ["loss", "gradient", "critic loss"])
 def test_policy_and_critic_step_together_or_not_at_all(tmp_path, where, kind):
@@ -347,6 +351,7 @@ def test_policy_and_critic_step_together_or_not_at_all(tmp_path, where, kind):
             assert totals.skipped == (samples[0] > 0)
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(("where", "overrides"), [("weight", []), ("weight", PPO), ("critic weight", PPO)])
 def test_a_weight_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, where, overrides):
@@ -381,6 +386,7 @@ def test_an_evaluation_that_breaks_leaves_training_as_it_was(tmp_path, monkeypat
 # -- the ends of what is possible --------------------------------------------------------------------------------------
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",

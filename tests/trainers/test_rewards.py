@@ -334,6 +334,7 @@ def test_a_judge_is_not_asked_about_nothing():
     assert not server.requests
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     ("pattern", "response"),
     [(r"(a|a)+b", "a" * 60), (r".*<a>.*</a>.*<b>.*</b>.*<c>.*</c>", "<a></a><b></b><c>" * 3000)],

@@ -321,6 +321,7 @@ DATA = {
 }
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", REAL)
 def test_the_recipes_for_real_models_can_be_looked_at(recipe, rollenv_command, tmp_path, monkeypatch):

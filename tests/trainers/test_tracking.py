@@ -75,7 +75,7 @@ def test_tensorboard_reads_curves_episodes_and_settings_of_a_run_that_was_contin
     assert b'"lr": 0.0001' in events.Tensors("config/text_summary")[0].tensor_proto.string_val[0]
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_full_disk_is_one_warning_and_training_goes_on(tmp_path):
     pytest.importorskip("tensorboard")
     program = f"""

@@ -70,6 +70,7 @@ def test_a_checkpoint_is_a_hugging_face_folder(finished):
     assert agent.sampling.max_new_tokens == 1
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["grpo", "gigpo"])
 def test_training_changes_the_weights_and_is_the_same_twice(tmp_path, small, algorithm):
@@ -111,7 +112,7 @@ def test_a_curriculum_follows_success_and_survives_a_resume(tmp_path, small):
     assert [row["level"] for row in rows(part.path)[1:]] == seen
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_finished_run_may_be_given_more_iterations(tmp_path, small, finished):
     """Where nothing decays over the iterations, it gives the numbers of a run that was as long from the start."""
     constant = [*small, "optimizer.final_lr=1", "loss.final_entropy=1"]
@@ -146,6 +147,7 @@ def test_settings_given_again_on_resume_need_not_be_all_of_them(finished):
     assert finished.extend(started, with_settings(started, [f"optimizer.lr={LR}"])) == started
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("override", ["env.kwargs.max_turn=3", "eval.kwargs.splitt=test", "model.path=nowhere"])
 def test_a_start_that_fails_leaves_no_folder(tmp_path, small, rollenv_command, override):

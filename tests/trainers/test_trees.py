@@ -138,6 +138,7 @@ def both(name, data, settings, *, checkpointing=False, tied=False, most=10**6):
     return expected, gradients(policy.model)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("samples", ["turn", "trajectory"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_gradients_are_those_of_a_padded_batch(loss, samples):
@@ -146,6 +147,7 @@ def test_gradients_are_those_of_a_padded_batch(loss, samples):
     torch.testing.assert_close(*both("qwen2", data, LOSSES[loss], most=90)[::-1], **EXACT)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("checkpointing", [True, False])
 @pytest.mark.parametrize("name", MODELS)

@@ -85,6 +85,7 @@ def test_a_wrapped_environment_keeps_its_promises(name):
     assert {f.name for f in findings if f.ok} >= {"types", "seeds", "replay", "state", "spawn", "hostile", "oracle"}
 
 
+@pytest.mark.integration
 def test_combined_wrappers_too():
     def build():
         return Essence(ObservationWrapper(ToolEnvWrapper(rollenv.make(ENV), [Echo("a"), Echo("b")])))

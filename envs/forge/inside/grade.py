@@ -52,7 +52,7 @@ class Broken(Exception):
 
 
 def read_junit(text: str, files: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """What every test did: node id to outcome and message.
+    """Return the outcome of every test: node id to outcome and message.
 
     A test file that could not be collected has its own name as node id.
 
@@ -159,7 +159,7 @@ class Canary:
         return list(enumerate(self.wanted.values()))
 
     def honest(self, passed: set[str]) -> bool:
-        """Whether they ended as drawn."""
+        """Return whether they ended as drawn."""
         return all((name in passed) == ok for name, ok in self.wanted.items())
 
 

@@ -71,7 +71,7 @@ def changed_files(patch: str) -> list[str]:
 
 
 def run(repository: Path, files: list[str], python: str, seconds: float) -> dict[str, tuple[str, str]]:
-    """What every test does.
+    """Return the outcome of every test.
 
     Returns:
         Node id to outcome and message; nothing if the run did not end by itself.
@@ -101,7 +101,7 @@ def run(repository: Path, files: list[str], python: str, seconds: float) -> dict
 
 
 def passes(test: str, passed: set[str]) -> bool:
-    """Whether a test passed. Rows made from logs cut parameters at their first space: all that begin so must pass.
+    """Return whether a test passed. Rows made from logs cut parameters at a space: all that begin so must pass.
 
     Args:
         test: node id in a row.

@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import psutil
 
@@ -179,8 +179,7 @@ class Link(asyncio.Protocol):
     # -- called by the event loop --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._writer = transport
+        self._writer = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._flush()
 
     def data_received(self, data: bytes) -> None:

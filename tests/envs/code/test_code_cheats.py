@@ -51,6 +51,7 @@ def play(task, code, timeout=5.0):
     return env.step(f"```python\n{code}\n```")[1]
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("task", TASKS)
 def test_what_solves_the_task_is_paid(task):
     assert play(task, SOLUTION) == 1.0
@@ -70,6 +71,7 @@ def test_no_cheat_is_paid(task):
     assert paid(task, list(CHEATS)) == []
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_no_cheat_of_a_few_is_paid_on_any_id(task):
@@ -167,6 +169,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(("returned", "test", "passes"), FORMS)
 def test_forms_of_values_and_of_asserts(returned, test, passes):
@@ -208,7 +211,7 @@ def test_lines_of_output_end_where_lines_end(line):
     assert run_tests("print('1  \\r\\n2\\n')", tests, shared_pool(), 5.0) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_value_far_larger_than_what_is_wanted_is_not_read():
     huge = "def solve(): return list(range(300_000))"
     assert run_tests(huge, CallTests("solve", ([],), (1,)), shared_pool(), 5.0) == 0

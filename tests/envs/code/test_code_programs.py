@@ -168,6 +168,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "code", "setup", "asserts", "passes"), PROGRAMS, ids=[one[0] for one in PROGRAMS])
 def test_programs_as_people_write_them(what, code, setup, asserts, passes):
@@ -240,6 +241,7 @@ UNBELIEVED = [
 ]
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("test", UNBELIEVED)
 def test_an_object_of_the_program_is_not_believed(test):

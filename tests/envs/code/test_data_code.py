@@ -134,6 +134,7 @@ CHEATS = {
 }
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("cheat", CHEATS)
 @pytest.mark.parametrize("idx", [1, 2])
@@ -214,7 +215,7 @@ def test_another_runner_can_be_given():
         CodeEnv(dataset=ROWS, sandbox_type="chroot")
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_promises_on_rows_in_memory():
     abilities = sorted(rollenv.ABILITIES - {"spawn", "oracle"})
     check_env(lambda: rollenv.make("code:Taco8k", dataset=ROWS), abilities=abilities, episodes=3)

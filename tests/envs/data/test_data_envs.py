@@ -49,12 +49,14 @@ def test_ids_keep_their_promises_on_published_data(env_id, file, data):
     check_env(env_id, episodes=5)
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["math:GSM8K", "eval:AIME24"])
 def test_math_ids_keep_their_promises_on_rows_in_memory(env_id):
     check_env(lambda: rollenv.make(env_id, dataset=MATH), abilities=sorted(rollenv.ABILITIES - {"spawn"}), episodes=5)
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["qa:HotpotQA", "logic:RuleTaker-d2", "eval:Musique"])
 def test_question_ids_keep_their_promises_on_rows_in_memory(env_id):

@@ -18,12 +18,14 @@ IDS = ("math:Arithmetic-v0-easy", "math:Arithmetic-v0-hard", "code:OneLine-v0", 
 FORMATTED = IDS[:3]
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
 def test_every_id_keeps_its_promises_over_several_turns(env_id):
     check_env(rollenv.make(env_id, max_turns=5), episodes=30)
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("action_format", ["boxed", "answer", "bare", "code"])
 @pytest.mark.parametrize("env_id", FORMATTED)

@@ -76,7 +76,7 @@ def test_links_are_not_followed(task):
         assert place.grade() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_repair_in_another_way_counts(task):
     """New modules of the library are part of it."""
     with Place(task) as place:
@@ -124,6 +124,7 @@ def test_without_pytest_there_is_no_reward(task):
         assert not place.sandbox.files.exists("logs/reward.json")
 
 
+@pytest.mark.integration
 def test_the_reward_has_its_parts(task):
     with Place(task) as place:
         place.grade()

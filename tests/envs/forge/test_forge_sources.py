@@ -134,6 +134,7 @@ def test_a_missing_file_is_told(tmp_path):
         load(str(tmp_path / "gone.tar.gz"))
 
 
+@pytest.mark.integration
 def test_copies_beside_a_module_and_archives_of_too_many_files(tmp_path):
     copies = [f"src/tinylib/{name}" for name in ("__init__.py.orig", "__init__.py~", "__init__.py.bak", "old.egg")]
     copies += ["src/tinylib/__init__.pyo", "fix.patch", "src/tinylib/__init__.py.save"]

@@ -33,6 +33,8 @@ def contents(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.smoke
+@pytest.mark.integration
 def test_a_task_is_sound(forged):
     folder, result = forged
     assert len(result.tasks) == 2
@@ -50,6 +52,7 @@ def test_a_task_says_what_is_wrong_and_not_why(task):
     assert "/box" not in text
 
 
+@pytest.mark.integration
 def test_what_only_this_python_has_is_left_out(tmp_path):
     """Tasks are graded by the host's own."""
     if os.path.realpath(python_of_machines()) == os.path.realpath(sys.executable):
@@ -151,6 +154,7 @@ def test_what_hangs_makes_no_task_and_another_version_no_duplicate(tmp_path):
     assert len(sources) == len(tasks)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     ("tests", "told"),
     [

@@ -80,7 +80,7 @@ def test_a_row_becomes_a_folder(row, tmp_path):
     assert (folder / "solution/fix.patch").read_text() == row["patch"]
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_only_the_fix_is_rewarded(row, repository, tmp_path):
     import_swebench([row], tmp_path / "out", IMAGE)
     folder = tmp_path / "out/tiny__lib-1"
@@ -115,6 +115,7 @@ def test_names_that_logs_have_cut_are_matched_by_their_beginning():
     assert not grade_repository.passes("a.py::v[x", passed)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [

@@ -92,6 +92,7 @@ def test_wrong_settings_are_refused(kwargs):
         rollenv.make("ragen:FrozenLake-v0", **kwargs)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("slippery", [False, True])
 def test_the_oracle_plans_thousands_of_turns(slippery):
     env = rollenv.make("roll:FrozenLake-v0", is_slippery=slippery, max_turns=20_000, max_actions=None)

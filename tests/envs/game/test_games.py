@@ -72,6 +72,7 @@ def wins(env_id, episodes):
     return sum(oracle_episode(env, seed)[-1][4]["success"] for seed in range(episodes))
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
 def test_the_oracle_wins(env_id):
@@ -87,6 +88,7 @@ def test_the_oracle_wins_99_percent(env_id):
     assert wins(env_id, 200) >= 198
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", [i for i in IDS if i not in UNWINNABLE and "WikiGame" not in i])
 def test_a_win_has_paid_one_in_all(env_id):
@@ -98,6 +100,7 @@ def test_a_win_has_paid_one_in_all(env_id):
             assert results[-1][2:4] == (True, False)
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
 @pytest.mark.parametrize("action", ["", "up", "\\boxed{}", "\\boxed{?}", "\\boxed{1.5 x}", "boxed{1}"])
@@ -247,6 +250,7 @@ def test_the_last_box_that_holds_a_move_counts(name, behind):
     assert results(env_id, [text]) == results(env_id, [f"\\boxed{{{move}}}"])
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPELLINGS)
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_there_are_many_starts():
     assert len(set(starts("game:FifteenPuzzle-v0-hard", 300))) > 295
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_all_positions_of_the_eight_puzzle_are_known():
     positions, _ = near_positions(3, 31)
     assert len(positions) == 181_440 - 1

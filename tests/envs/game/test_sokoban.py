@@ -338,6 +338,7 @@ def test_a_saved_state_is_json_with_exact_large_numbers():
 # -- level files -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_boxoban_levels_load_and_the_oracle_solves_them(data):
     levels = load_levels(data("boxoban/unfiltered/test"))
     assert len(levels) == 1000

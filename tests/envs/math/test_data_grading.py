@@ -124,6 +124,7 @@ def test_equal_by_algebra(gold, answer):
     assert grade(gold, answer)
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(("gold", "answer"), DIFFERENT + ALGEBRA_DIFFERENT)
 def test_different(gold, answer):
@@ -164,7 +165,7 @@ def test_no_wrong_answer_of_the_adversarial_ones_is_paid():
     assert [(gold, answer) for _, gold, answer in wrong if grade(gold, answer)] == []
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_hardly_a_right_answer_of_the_adversarial_ones_is_refused():
     right = answers(right=True)
     assert len(right) > 300
@@ -193,14 +194,14 @@ def test_math500_grades_itself(data):
     assert [r["answer"] for r in rows if not grade(r["answer"], gold_answer(r["solution"]))] == []
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_math500_refuses_changed_answers(data):
     data("math/math500_test.jsonl")
     for row in load_rows("math", "math"):
         assert not grade(row["answer"], f"{row['answer']}+1")
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_math500_refuses_the_answers_of_other_problems(data):
     data("math/math500_test.jsonl")
     golds = [row["answer"] for row in load_rows("math", "math")]
@@ -220,6 +221,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", HOSTILE)
 def test_hostile_answers_are_wrong_and_the_next_one_is_graded(answer):
@@ -263,7 +265,7 @@ def test_any_thread_may_grade():
     assert results == dict.fromkeys(range(8), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_one_grader_more_than_asked_for_is_never_started():
     pool = GraderPool(2)
     threads = [threading.Thread(target=pool.grade, args=("x+1", f"1+x+{i}", 2.0)) for i in range(6)]
@@ -296,6 +298,7 @@ def test_a_forked_child_grades_with_processes_of_its_own():
     assert grade("x+y+3", "3+y+x"), "the parent's still answer"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("answer", [pytest.param("1+x", marks=pytest.mark.slow), "9^{9^{9}}"])
 def test_graders_end_when_this_process_is_killed(answer):
     code = (

@@ -54,7 +54,7 @@ def seen(env, index):
     return image.tobytes()
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_geometry3k_is_made_of_its_published_file(published):
     env = rollenv.make("math:Geometry3K")
     for i, colour in enumerate(COLOURS):

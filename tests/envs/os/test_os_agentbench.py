@@ -81,6 +81,7 @@ def play(env: Env, index: int, *actions: str) -> tuple[float, dict[str, object]]
     return reward, info
 
 
+@pytest.mark.integration
 def test_published_solutions_are_accepted(env: Env) -> None:
     for index in range(4):
         env.reset(0, options={"index": index})
@@ -95,6 +96,7 @@ def test_an_answer_is_judged_as_published(env: Env) -> None:
     assert play(env, 0, answer(2.0))[0] == 0.0  # the checker reads whole numbers only
 
 
+@pytest.mark.integration
 def test_wrong_answers_and_none(env: Env) -> None:
     for action in (answer("2\x00"), answer("9" * 90_000), DONE):
         assert play(env, 0, action)[0] == 0.0
@@ -121,6 +123,7 @@ def test_what_is_shown(env: Env) -> None:
     assert env.step(bash("cat; read x; echo $?"))[4]["tool_responses"] == ["The output of the OS:\n\n1\n"]
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     ("index", "cheat", "end"),
     [

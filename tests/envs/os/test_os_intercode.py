@@ -107,6 +107,7 @@ def index_of(env: Env, text: str) -> int:
     return next(i for i, query in enumerate(env.unwrapped.queries) if text in query.gold)
 
 
+@pytest.mark.integration
 def test_what_changes_counts_and_git_cannot_be_turned(env: Env) -> None:
     index = 0  # a query that changes nothing
     gold = env.unwrapped.queries[index].gold

@@ -178,6 +178,7 @@ gymnasium.register("rollenvtest/Live-v0", f"{MODULE}:Odd", nondeterministic=True
 KINDS = ["discrete", "started", "many", "bits", "box", "wide", "text", "dict", "tuple"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1"])
 def test_our_checker_finds_nothing_in_gymnasiums_own(env_id):
     findings = {f.name: f for f in run_checks(f"gymnasium:{env_id}", episodes=3)}
@@ -185,6 +186,7 @@ def test_our_checker_finds_nothing_in_gymnasiums_own(env_id):
     assert {name for name, f in findings.items() if f.ok} >= {"seeds", "replay", "processes", "state", "spawn"}
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("kind", KINDS)
 def test_our_checker_finds_nothing_whatever_the_actions(kind):
     def make():
@@ -558,6 +560,7 @@ def test_ours_in_gymnasium_comes_back():
     assert step[4]["success"] is True
 
 
+@pytest.mark.integration
 def test_pages_of_a_browser():
     env = rollenv.make("gymnasium:rollenvtest/Page-v0")
     told, _ = env.reset(1)

@@ -28,6 +28,7 @@ def test_the_names_are_those_of_the_installed_package():
     assert [s.id for s in rollenv.list_envs("rg:")] == sorted(f"rg:{name}" for name in NAMES)
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(NAMES) - LEFT_OUT))
 def test_the_gold_answer_wins_in_its_box(name):
@@ -109,6 +110,7 @@ def test_braces_without_a_partner_survive_the_box(answer):
     assert inside.replace("\\{", "{").replace("\\}", "}") == answer
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "attack"),
@@ -176,7 +178,7 @@ def test_wrong_settings_are_refused(name, kwargs, message):
         rollenv.make(f"rg:{name}", **kwargs)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_an_override_can_mend_a_level():
     env = rollenv.make("rg:knight_swap", level=0, min_nodes=6, max_nodes=6)
     assert "Knight" in env.reset(0)[0]

@@ -23,6 +23,7 @@ def test_every_family_is_registered():
     assert sorted(FAMILIES) == sorted([*MADE, MIX])
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("family", ["Logs", "Git", "Processes"])
 def test_the_oracle_wins_and_submitting_at_once_does_not(family):
     env = rollenv.make(f"shell:{family}-v0-easy", calls="plain")

@@ -97,6 +97,7 @@ def spoiled_tree(kind, seed, bench):
             assert not task.judge(bench.place).success, command
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("kind", SAMPLE, ids=name)
 def test_oracle_is_accepted_and_what_is_close_to_it_is_not(kind, bench):
     played(kind, 11, bench)
@@ -173,6 +174,7 @@ def right(task, answer):
     return bool(checks) and not any(check(Answered(answer)) for check in checks)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("family", FAMILIES)
 def test_constant_answers_are_seldom_right(family):
     tasks = [generate(family, seed, 1 + seed % 5) for seed in range(100)]
@@ -207,6 +209,7 @@ _HOSTILE = [
 ]
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("trick", _HOSTILE)
 def test_checks_neither_raise_nor_wait_whatever_is_there(trick, bench):
     kinds = [("logs", "count_lines", 1), ("tables", "to_json", 2), ("archives", "pack_file", 1), ("trees", "gather", 2)]
@@ -311,6 +314,7 @@ def test_a_process_may_be_started_in_other_ways(right, bench):
     assert task.judge(bench.place).success
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     "wrong",
     [

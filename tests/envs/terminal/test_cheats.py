@@ -73,6 +73,7 @@ def test_a_program_under_test_does_not_say_what_came_of_it(program, tmp_path):
     assert played(path, code)[1] == 0.0
 
 
+@pytest.mark.integration
 def test_a_project_of_the_tests_has_no_dependencies_of_the_agent(tmp_path):
     wheel = (
         "import zipfile; z = zipfile.ZipFile('/app/evil-1-py3-none-any.whl', 'w'); d = 'evil-1.dist-info/'; "
@@ -86,6 +87,7 @@ def test_a_project_of_the_tests_has_no_dependencies_of_the_agent(tmp_path):
     assert played(folders.write_task(tmp_path, "uv"), command)[1] == 0.0
 
 
+@pytest.mark.integration
 def test_uv_installs_no_project_of_the_agent_s_unless_the_tests_speak_of_one(tmp_path):
     path = folders.write_task(tmp_path / "a", "uv venv")
     assert played(path, cheats.PROJECT)[1] == 0.0
@@ -93,6 +95,7 @@ def test_uv_installs_no_project_of_the_agent_s_unless_the_tests_speak_of_one(tmp
     assert played(folders.write_task(tmp_path / "b", **{"tests/test.sh": script}), cheats.PROJECT)[1] == 1.0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("cheat", ["mkdir {0}", "ln -s /dev/null {0}", "mkdir d; ln -s d {0}"])
 def test_nothing_keeps_tests_from_being_copied_to_the_work(cheat, tmp_path):
     script = folders.SCRIPTS["pip"].replace("/tests/test_outputs.py", ".").replace("pip", "cp /tests/*.py .; pip", 1)
@@ -110,6 +113,7 @@ def test_users_are_those_of_the_image(tmp_path):
         assert played(path, f"{command}; echo 42 > /app/answer.txt")[1] == 1.0
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("line", ["s/^nobody:x:65534:65534/nobody:x:0:0/", "1inobody:x:0:0::/:/bin/sh"])
 def test_tests_that_run_programs_as_another_user_do_so(line, tmp_path):
     check = "[ $(su nobody -s /bin/sh -c 'id -u') = 0 ] || grep -q ^ann: /etc/passwd"
@@ -128,6 +132,7 @@ CHECKS = {
 }
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("check", CHECKS)
 def test_python_s_own_modules_come_before_the_agent_s(check, tmp_path):
     dockerfile = "FROM ubuntu:24.04\nENV PYTHONPATH=/app/src\nWORKDIR /home/me/work\n"

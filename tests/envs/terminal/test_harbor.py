@@ -18,7 +18,7 @@ from rollenv.envs.terminal.verify import (
 )
 from rollenv.errors import UnknownEnv
 from rollenv.sandbox import Limits
-from rollenv.sandbox.building import BuildError
+from rollenv.sandbox.image_builder import BuildError
 
 SMALL = Limits(seconds=60, memory_mb=512, processes=64, disk_mb=64, files=5000)
 
@@ -59,6 +59,7 @@ NETWORKS = [
 ]
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(("toml", "network", "reached"), NETWORKS)
 def test_agents_reach_what_the_task_and_its_user_allow(tmp_path, toml, network, reached):
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -193,6 +194,7 @@ name = "two"
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("strategy", "rewards"), [("mean", [1.0, 0.5, 0.0]), ("final", [1.0, 0.0, 0.0])])
 def test_steps(strategy, rewards, tmp_path):
     path = folders.write_task(
@@ -263,6 +265,7 @@ def test_a_user_who_is_not_there_is_an_error(who, tmp_path):
         play(folders.write_task(tmp_path, toml=toml, **{"environment/Dockerfile": dockerfile}), "true")
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("mode", ["shared", "separate"])
 def test_what_an_agent_publishes_is_there_for_the_tests(mode, tmp_path):
     toml = f'[verifier]\nenvironment_mode = "{mode}"\n[[verifier.collect]]\ncommand = "cp answer.txt /logs/artifacts"'
@@ -305,6 +308,7 @@ def test_a_verifier_with_a_machine_of_its_own(tmp_path):
     assert play(path, "true")[1] == 0.0
 
 
+@pytest.mark.integration
 def test_a_separate_verifier_gets_files_under_their_names_and_nothing_through_links(tmp_path):
     path = folders.write_task(
         tmp_path,
@@ -419,6 +423,7 @@ def test_terminal_bench_without_a_dockerfile(tmp_path):
     env.close()
 
 
+@pytest.mark.integration
 def test_terminal_bench_with_a_script_and_an_answer_in_its_folder(tmp_path):
     path = terminal_bench(
         tmp_path,

@@ -31,6 +31,7 @@ def typed(*keys, done=False, wait=0.3):
     return json.dumps({"analysis": "", "plan": "", "commands": commands, "task_complete": done})
 
 
+@pytest.mark.integration
 def test_an_episode_at_a_terminal(env):
     observation, info = env.reset(seed=0)
     assert "Write 42" in observation
@@ -48,6 +49,7 @@ def test_an_episode_at_a_terminal(env):
     assert env.step(typed(done=True))[1:3] == (1.0, True)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     "action",
     [
@@ -64,6 +66,7 @@ def test_what_is_not_understood_types_nothing(action, env):
     assert env.step(action)[0].startswith("Previous response had parsing errors:\nERROR: ")
 
 
+@pytest.mark.combinations
 def test_what_cannot_be_typed_and_endless_waits(env):
     env.reset(seed=0)
     seen = env.step('{"commands": [{"keystrokes": "echo a\\ud800\\u0000b\\n", "duration": 0.3}]}')[0]
@@ -74,6 +77,7 @@ def test_what_cannot_be_typed_and_endless_waits(env):
         env.step(None)
 
 
+@pytest.mark.combinations
 def test_semicolons_at_the_end_of_keystrokes_are_typed(env):
     env.reset(seed=0)
     seen = env.step(
@@ -87,6 +91,7 @@ def comes(env, text, *keys):
     return text in env.step(typed(*keys))[0] or eventually(lambda: text in env.step(typed("", wait=0.5))[0])
 
 
+@pytest.mark.integration
 def test_a_shell_that_has_ended_is_followed_by_a_new_one(env):
     env.reset(seed=0)
     assert comes(env, "The shell has ended; this is a new one.", "exit\n")
@@ -101,6 +106,7 @@ def test_a_shell_that_has_ended_is_followed_by_a_new_one(env):
     assert env.step(typed("echo $((6 * 7))\n"))[2] is False
 
 
+@pytest.mark.combinations
 def test_the_oracle_and_the_limit_of_turns(env):
     env.reset(seed=0)
     for _ in range(5):

@@ -176,6 +176,7 @@ def test_schemas_are_json_schemas_with_names_for_endpoints():
                 walk(tool["function"]["parameters"])
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("category", SINGLE)
 def test_single_turns_keep_their_promises(category):
     check_env(f"tools:BFCL-v4-{category}", episodes=8)

@@ -55,6 +55,7 @@ def test_saying_done_at_once_solves_nothing(env_id):
         assert not env.step("Done.")[4]["success"], f"seed {seed}"
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("env_id", variants(IDS))
 def test_refusing_everything_solves_little(env_id):
     env = rollenv.make(env_id)
@@ -121,6 +122,7 @@ def test_answers_are_not_in_the_prompt_but_in_what_functions_say(env_id):
     assert answers
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("suite", SUITES)
 def test_goals_can_be_met_in_any_order_and_each_is_needed(suite):
     env = rollenv.make(f"tools:{suite}-v0-hard")
@@ -150,6 +152,7 @@ def test_a_thousand_tasks_have_no_duplicate(suite):
     assert len(questions) >= 800
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("suite", SUITES)
 def test_splits_share_no_task(suite):
     names = {}
@@ -163,6 +166,7 @@ def test_splits_share_no_task(suite):
     assert all(len(each) > 140 for each in names.values())
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("env_id", REFUSING)
 def test_doing_what_is_forbidden_or_refusing_what_is_not_is_wrong(env_id):
     env = rollenv.make(env_id)
@@ -278,6 +282,7 @@ def test_suites_refuse_what_they_do_not_have(env_id, settings):
         rollenv.make(env_id, **settings)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("suite", SUITES)
 def test_two_hundred_side_by_side_share_nothing(suite):
     envs = [rollenv.make(f"tools:{suite}-v0-easy") for _ in range(200)]

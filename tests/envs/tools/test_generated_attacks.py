@@ -47,6 +47,7 @@ def test_all_codes_of_a_library_are_no_answer():
     assert held > 15
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("env_id", variants([one for one in IDS if not one.endswith(("-errors", "-long_context"))]))
 def test_an_answer_among_others_of_its_kind_is_a_guess(env_id):
     env = rollenv.make(env_id, errors=0.0)
@@ -76,6 +77,7 @@ def test_what_the_request_names_may_be_repeated():
     assert not guesses("It is 12.50 for 3", ["12.5", 7], ["12.50"])
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("env_id", variants(IDS))
 def test_requests_can_be_repeated_and_read_well(env_id):
     env = rollenv.make(env_id)
@@ -96,6 +98,7 @@ def test_what_is_missing_does_not_tell_that_something_is_to_be_refused(suite):
     assert sum(map(max, seen.values())) < 0.64 * 600
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("suite", ["Shop", "Office", "Files", "SQL"])
 def test_the_request_does_not_tell_whether_it_is_forbidden(suite):
     """Guess from the kind of a request and the size of its last number, as counted in other tasks."""

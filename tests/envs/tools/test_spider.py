@@ -95,7 +95,7 @@ def test_kendalls_tau_equals_its_definition() -> None:
             assert tau == pytest.approx(sum(a * b for a, b in signs) / math.sqrt(left * right))
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_the_oracle_solves_every_question_whose_tables_have_rows(env: Env) -> None:
     assert env.num_tasks() == 972
     for index in range(env.num_tasks()):

@@ -42,14 +42,14 @@ def finish(env, index, actions):
     return result
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_every_stored_answer_gets_its_verdict(stored):
     found = [verdict(query, calls, error).correct for _, _, _, query, calls, error, _ in stored]
     assert found == [correct for *_, correct in stored]
     assert len(found) == 3680
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_playing_gives_the_verdicts_of_replaying(stored):
     env = rollenv.make(ALL, max_turns=60)
     index_of = {query.text: index for index, query in enumerate(queries())}
@@ -61,6 +61,7 @@ def test_playing_gives_the_verdicts_of_replaying(stored):
         assert (info["success"], info["metrics"]["side_effects"]) == (told.correct, int(told.side_effects))
 
 
+@pytest.mark.integration
 def test_the_published_calls_solve_every_query():
     idle = 0
     env = rollenv.make(ALL)
@@ -81,6 +82,7 @@ def test_categories_divide_the_queries():
     assert sum(sizes) == rollenv.make(ALL).num_tasks()
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("env_id", [ALL, f"{ALL}-multi_domain"])
 def test_environments_keep_their_promises(env_id):
     check_env(env_id, episodes=8)

@@ -40,6 +40,7 @@ def place_of(env, wanted):
     raise AssertionError("no such goal")
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
 def test_the_ids_keep_what_they_promise(data, env_id):

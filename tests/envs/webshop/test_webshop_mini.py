@@ -14,6 +14,7 @@ from rollenv.envs.webshop.generate import KINDS, REALISTIC, STYLES, Style, gener
 IDS = ("webshop:mini-easy", "webshop:mini", "webshop:mini-hard")
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
 def test_the_ids_keep_what_they_promise(env_id):

@@ -29,7 +29,7 @@ from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.server import EnvServer
 
 if TYPE_CHECKING:
-    from rollenv.sandbox.watching import WatchHandle
+    from rollenv.sandbox.filesystem import WatchHandle
     from rollenv.serve.protocols.e2b.running import Running
 
 PREFIX = "/e2b"

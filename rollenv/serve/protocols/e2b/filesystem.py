@@ -18,8 +18,8 @@ from rollenv.core import UsageError
 from rollenv.remote.protocol import TooFast
 from rollenv.sandbox import Sandbox
 from rollenv.sandbox.errors import FileRefused, FileThere, NotADirectory, NotFound
+from rollenv.sandbox.filesystem import FileEvent, OnEvent
 from rollenv.sandbox.types import Entry
-from rollenv.sandbox.watching import FileEvent, OnEvent
 from rollenv.serve.protocols.e2b import rpc
 from rollenv.serve.protocols.e2b.base import E2BService, at_home
 from rollenv.serve.protocols.e2b.rpc import Message

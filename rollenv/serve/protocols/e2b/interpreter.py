@@ -15,8 +15,8 @@ from starlette.routing import BaseRoute
 
 from rollenv.core import RollenvError, UsageError
 from rollenv.remote.protocol import SessionGone
-from rollenv.sandbox.contexts import DEFAULT, STATEFUL, default_name
 from rollenv.sandbox.errors import NotFound, SandboxDied
+from rollenv.sandbox.sandbox import DEFAULT, STATEFUL, default_name
 from rollenv.sandbox.types import Context, Execution, ExecutionError, Result
 from rollenv.serve.protocols.e2b.base import HOME, E2BService, at_home, variables
 from rollenv.serve.protocols.e2b.streams import Feed, Streamed

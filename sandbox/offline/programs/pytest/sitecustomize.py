@@ -25,7 +25,7 @@ class _OwnFirst:
 
 
 def _is_of_tests() -> bool:
-    """Whether a test's script runs: a file of theirs, or what is given with ``-c``, ``-m`` or on standard input."""
+    """Return whether a test's script runs: a file of theirs, or one given with ``-c``, ``-m`` or on standard input."""
     words = iter(getattr(sys, "orig_argv", [])[1:])
     for word in words:
         if not word.startswith("-"):
@@ -38,7 +38,7 @@ def _is_of_tests() -> bool:
 
 
 def _installed() -> list[str]:
-    """Where packages are installed, and where the caller says that modules are."""
+    """Return the folders of packages, and those that the caller names."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return [_HERE, *filter(None, given), *site.getsitepackages(), site.getusersitepackages()]
 

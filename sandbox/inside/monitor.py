@@ -11,12 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Iterable
-
-if __package__:
-    from rollenv.sandbox.inside import sockets
-else:
-    import sockets  # type: ignore[import-not-found,no-redef]
+import socket
+import struct
+from collections.abc import Callable, Iterable
 
 #: The nice value of work that has run for a while: about a third of the share of a process that has none.
 YIELD_TO = 5
@@ -24,13 +21,17 @@ YIELD_TO = 5
 _FILL_RATE = 6e9
 #: The part of the limit at which this says that it is used up, since it looks only now and then.
 _FULL = 0.96
+_NETLINK_SOCK_DIAG, _BY_FAMILY, _DUMP, _DONE, _ERROR = 4, 20, 0x301, 3, 2
+_SHOW_QUEUES, _QUEUES = 0x10, 4
+#: Bytes of the machine's memory for each byte that waits in an internet socket, at most.
+_OVERHEAD = 2
 _PAGE = resource.getpagesize()
 _CORES = sorted(os.sched_getaffinity(0))
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class Watch:
-    """What is known of the processes of a sandbox.
+class ResourceMonitor:
+    """Memory and processor time of the processes of a sandbox.
 
     Args:
         proc: a descriptor of a /proc that shows them, or None.
@@ -51,7 +52,7 @@ class Watch:
         self._low = self._pinned = False
 
     def killed(self) -> bool:
-        """Whether the machine's kernel killed something for lack of memory since the last call."""
+        """Return whether the machine's kernel killed something for lack of memory since the last call."""
         before, self._kills = self._kills, self._oom_kills()
         return self._kills > before
 
@@ -86,7 +87,7 @@ class Watch:
 
     def _in_sockets(self) -> int:
         with contextlib.suppress(OSError, ValueError):
-            return sockets.waiting(self._read)
+            return bytes_in_sockets(self._read)
         return 0
 
     @staticmethod
@@ -134,7 +135,7 @@ class Watch:
                 ticks += sum(map(int, fields[11:15]))
         return ticks / _TICKS
 
-    def soothe(self) -> None:
+    def lower_priority(self) -> None:
         """Let short runs of others go first: a lower share, or a lower priority for every process and session."""
         if self.share is not None:
             if not self._low:
@@ -175,8 +176,8 @@ class Watch:
                 for thread in os.listdir(f"/proc/{pid}/task"):
                     os.sched_setaffinity(int(thread), cores)
 
-    def refresh(self) -> None:
-        """What comes next has its usual share."""
+    def restore_priority(self) -> None:
+        """Give later work its usual share."""
         if self._low and self.share is not None:
             os.pwrite(self.share, self.shares[0].encode(), 0)
         if self._pinned:
@@ -196,7 +197,7 @@ class Watch:
         return [name for name in found if int(name) not in self.own and name != "1"]
 
     def _descendants(self) -> list[str]:
-        """Below the nursery's rooms: children of children of children of this process."""
+        """Below the zygote's namespaces: children of children of children of this process."""
         level = [os.readlink("self", dir_fd=self.proc)]
         for _ in range(2):
             level = [child for pid in level for child in self._children(pid)]
@@ -220,3 +221,49 @@ class Watch:
             return data
         finally:
             os.close(fd)
+
+
+def bytes_in_sockets(read: Callable[[str], bytes]) -> int:
+    """Bytes that wait to be read or sent; 0 where the machine does not tell.
+
+    Args:
+        read: reads a file of /proc.
+    """
+    lines = [line.split() for line in read("self/net/protocols").splitlines()]
+    count = sum(int(line[2]) for line in lines if len(line) > 2 and line[0].startswith((b"UNIX", b"TCP", b"UDP")))
+    if count <= 4:  # inspecting each is expensive, and a few hold little
+        return 0
+    total = 0
+    with contextlib.suppress(OSError, struct.error):
+        total += _in_unix()
+    for name in ("tcp", "tcp6", "udp", "udp6"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for line in read(f"self/net/{name}").splitlines()[1:]:
+                sent, _, received = line.split()[4].partition(b":")
+                total += _OVERHEAD * (int(sent, 16) + int(received, 16))
+    return total
+
+
+def _in_unix() -> int:
+    total = 0
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as asking:
+        request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW_QUEUES, 0, 0)
+        asking.send(struct.pack("=IHHII", 16 + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
+        while True:
+            data = asking.recv(1 << 18)
+            while len(data) >= 16:
+                size, kind = struct.unpack_from("=IH", data)
+                if kind in (_DONE, _ERROR) or size < 16:
+                    return total
+                total += _sent(data[32:size])
+                data = data[(size + 3) & ~3 :]
+
+
+def _sent(attributes: bytes) -> int:
+    """Return the bytes that a socket has sent and no one has read, with their overhead."""
+    while len(attributes) >= 4:
+        size, kind = struct.unpack_from("=HH", attributes)
+        if kind == _QUEUES:
+            return int(struct.unpack_from("=II", attributes, 4)[1])
+        attributes = attributes[max(4, (size + 3) & ~3) :]
+    return 0

@@ -9,14 +9,10 @@ import os
 import struct
 import sys
 from collections.abc import Iterator
-from typing import Any
 
-if __package__:
-    from rollenv.sandbox.inside.linux import check, libc
-    from rollenv.sandbox.inside.report import write_all
-else:
-    from linux import check, libc  # type: ignore[import-not-found,no-redef]
-    from report import write_all  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside.linux import check, libc
+from rollenv.sandbox.inside.protocol import WatchFolder
+from rollenv.sandbox.inside.report import write_all
 
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE, _SELF = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200, 0xC00
 _OVERFLOW, _IGNORED, _IS_FOLDER, _ONLY_FOLDER, _NO_LINK = 0x4000, 0x8000, 0x40000000, 0x1000000, 0x2000000
@@ -33,19 +29,19 @@ _ALL = sum(_KINDS) | _SELF | _ONLY_FOLDER
 _MAX_FOLDERS = 2000
 
 
-def watch(request: dict[str, Any]) -> None:
-    """Watch a folder, and what is below it if the request says so. Returns when the folder is gone.
+def watch(request: WatchFolder) -> None:
+    """ResourceMonitor a folder, and what is below it if the request says so. Returns when the folder is gone.
 
     Raises:
         OSError: if it is not a folder.
     """
     fd = check(libc.inotify_init1(os.O_CLOEXEC), "inotify_init1")
-    watching = _Watching(fd, request["path"], bool(request.get("recursive")))
+    watching = _Watcher(fd, request.path, request.recursive)
     watching.add("", _ALL)
     write_all(1, b'{"type": "ready", "name": ""}\n')
     while watching.folders:
         for number, mask, name in _events(os.read(fd, 1 << 16)):
-            watching.tell(number, mask, name)
+            watching.handle(number, mask, name)
 
 
 def _events(data: bytes) -> Iterator[tuple[int, int, str]]:
@@ -55,7 +51,7 @@ def _events(data: bytes) -> Iterator[tuple[int, int, str]]:
         data = data[16 + size :]
 
 
-class _Watching:
+class _Watcher:
     def __init__(self, fd: int, path: str, recursive: bool):
         self.fd, self.path, self.recursive = fd, path, recursive
         self.folders: dict[int, str] = {}  # by number, relative to the path
@@ -73,9 +69,9 @@ class _Watching:
                     if entry.is_dir(follow_symlinks=False):
                         self.add(os.path.join(folder, entry.name), _ALL | _NO_LINK)
 
-    def tell(self, number: int, mask: int, name: str) -> None:
+    def handle(self, number: int, mask: int, name: str) -> None:
         if mask & _OVERFLOW:
-            self._say("overflow", "")
+            self._report("overflow", "")
         if mask & _IGNORED:
             self.folders.pop(number, None)
         if number not in self.folders or not name:
@@ -85,10 +81,10 @@ class _Watching:
             self.add(path, _ALL | _NO_LINK)
         for bit, kind in _KINDS.items():
             if mask & bit:
-                self._say(kind, path)
+                self._report(kind, path)
 
     @staticmethod
-    def _say(kind: str, name: str) -> None:
+    def _report(kind: str, name: str) -> None:
         name = os.fsencode(name).decode("utf-8", "backslashreplace")
         try:
             write_all(1, json.dumps({"type": kind, "name": name}).encode() + b"\n")

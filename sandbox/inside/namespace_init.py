@@ -1,10 +1,10 @@
 """The processes that fork others: they hold limits and numbers, never code, input or output.
 
-A *room* is where code runs: a pid namespace with its own /proc, its own ipc and its own scratch folder. Its first
-process (:class:`Room`) forks what the kernel asks for and collects what has ended; when it ends, nothing of the room is
-left. The *nursery* (:func:`nursery`) forks rooms. It was itself forked before the first request came.
+Code runs in a *namespace*: a pid namespace with its own /proc, its own ipc and its own scratch folder. Its first
+process (:class:`NamespaceInit`) forks processes for the kernel and collects those that ended; when it ends, the whole
+namespace ends. The :func:`zygote` forks namespaces; it was itself forked before the first request came.
 
-In a container, which may have no namespaces of its own, there is one room for all, and it is cleared instead.
+A container may have no namespaces of its own. There all processes share one, and it is cleared instead of ended.
 """
 
 from __future__ import annotations
@@ -20,12 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-if __package__:
-    from rollenv.sandbox.inside import child, linux, terminal
-else:
-    import child  # type: ignore[import-not-found,no-redef]
-    import linux  # type: ignore[import-not-found,no-redef]
-    import terminal  # type: ignore[import-not-found,no-redef]
+from rollenv.sandbox.inside import child, linux, terminal
 
 Json = dict[str, Any]
 
@@ -33,29 +28,29 @@ Json = dict[str, Any]
 _ENDING = 2.0
 
 
-class Built(NamedTuple):
-    """A room that is ready for its first process."""
+class Prepared(NamedTuple):
+    """A namespace that is ready for its first process."""
 
     harden: Callable[[], None]
     scratch: str
     written: int
     """A descriptor of the folder that holds all that is written."""
     machine: bool = False
-    """Whether what a command leaves in the background lives on, and the folder can be packed from here."""
+    """True for a machine: background processes of commands live on, and the folder can be packed from here."""
 
 
-def nursery(
+def zygote(
     connection: socket.socket,
     own: int,
-    build: Callable[[], Built],
+    build: Callable[[], Prepared],
     part: Callable[[], None] | None = None,
 ) -> None:
-    """Fork a room for every socket that comes.
+    """Fork a namespace for every socket that comes.
 
     Args:
         own: a descriptor of this process's pid namespace.
-        build: finishes a room from inside.
-        part: called in a room for a single run, to separate it from what the others share.
+        build: finishes a namespace from inside.
+        part: called in the namespace of a single run, to separate it from what the others share.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.collect()
@@ -72,7 +67,7 @@ def nursery(
             if pid == 0:
                 connection.close()
                 os.close(own)
-                _live(theirs, build, part)
+                _run_init(theirs, build, part)
             linux.enter_pid_namespace(own)
             answer = {"pid": pid}
         except OSError as error:
@@ -81,35 +76,35 @@ def nursery(
         connection.send(json.dumps(answer).encode())
 
 
-def _live(
+def _run_init(
     connection: socket.socket,
-    build: Callable[[], Built],
+    build: Callable[[], Prepared],
     part: Callable[[], None] | None,
 ) -> None:
     try:
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWIPC)
         built = build()
-        room = Room(
+        namespace = NamespaceInit(
             connection, built.harden, built.scratch, part=part, machine=built.written if built.machine else None
         )
         socket.send_fds(connection, [b'{"ready": 1}'], [built.written])
         if not built.machine:
             os.close(built.written)
-        room.serve()
+        namespace.serve()
     except OSError as error:
         connection.send(json.dumps({"error": str(error)}).encode())
     finally:
         os._exit(0)
 
 
-class Room:
-    """The first process of a room.
+class NamespaceInit:
+    """The first process of a namespace.
 
     Args:
         harden: called in every fork before anything foreign comes to it.
         kill_all: signals every process that runs code; by default all that this one can see.
-        wipe: empties the folders that can be written, in a room that is used again.
-        part: called before the fork of a room's only run.
+        wipe: empties the folders that can be written, in a namespace that is used again.
+        part: called before the fork of a namespace's only run.
         machine: a descriptor of all that is written in a machine.
     """
 
@@ -145,9 +140,9 @@ class Room:
                         os.read(self.wakeup, 4096)
                     self._reap(os.WNOHANG)
                 else:
-                    self._obey()
+                    self._handle_order()
 
-    def _obey(self) -> None:
+    def _handle_order(self) -> None:
         data, descriptors, _, _ = socket.recv_fds(self.connection, 4096, 5)
         if not data:
             os._exit(0)
@@ -165,7 +160,7 @@ class Room:
             self.kill_all(signal.SIGKILL)
         elif "end_all" in order:
             self._end_all()
-            self._say(all_ended=order["end_all"])
+            self._send(all_ended=order["end_all"])
         elif "signal_all" in order:
             self.kill_all(order["signal_all"])
         elif "clear" in order:
@@ -181,7 +176,7 @@ class Room:
             pid = os.fork()
         except OSError as error:
             pid = -1
-            self._say(number=number, error=str(error))
+            self._send(number=number, error=str(error))
         if pid == 0:
             child.main(descriptors, (lambda: None) if trusted else self.harden, self.scratch)
         for fd in descriptors:
@@ -189,7 +184,7 @@ class Room:
         if pid > 0:
             self.numbers[pid] = number
             self.once = once
-            self._say(number=number, pid=pid)
+            self._send(number=number, pid=pid)
 
     def _end_all(self) -> None:
         """Kill everything, and wait until its memory is free again."""
@@ -212,7 +207,7 @@ class Room:
                     continue
                 if not self.once and self.machine is None:  # else all goes
                     _end_session(pid, signal.SIGKILL)
-                self._say(number=number, status=status)
+                self._send(number=number, status=status)
                 if self.once:
                     os._exit(0)
             return True
@@ -224,9 +219,9 @@ class Room:
         self._reap(0)
         if self.wipe is not None:
             self.wipe()
-        self._say(cleared=True)
+        self._send(cleared=True)
 
-    def _say(self, **message: Any) -> None:
+    def _send(self, **message: Any) -> None:
         with contextlib.suppress(OSError):
             self.connection.send(json.dumps(message).encode())
 
@@ -243,6 +238,6 @@ def _end_session(leader: int, number: int) -> None:
 
 
 def _kill_all(number: int) -> None:
-    """Everything in the namespace but its first process. A fork cannot escape: it fails once the signal is pending."""
+    """Everything in it but its first process. A fork cannot escape: it fails once the signal is pending."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, number)

@@ -1,4 +1,4 @@
-"""What COPY and ADD take, from a folder of the host or from another image, and how it gets to its place."""
+"""The sources of COPY and ADD, from a folder of the host or another image, and copying them to their place."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rollenv.core import UsageError
 from rollenv.sandbox.errors import NotFound
+from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.machine import Machine
 
 _TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[\^?(?:\\.|[^\]\\])+\]|\\.|.", re.DOTALL)
@@ -99,7 +100,7 @@ class Context:
         return Source(path.name, False, _archive([(path.name, path.resolve())]))
 
     def digests(self, path: Path) -> list[str]:
-        """What an image depends on when it takes this: names, contents and permissions, but no times."""
+        """Return what an image depends on when it takes this: names, contents and permissions, but no times."""
         if path.is_dir():
             return [f"{name} {digest(inner)}" for name, inner in self.inside(path)]
         return [f"{path.name} {digest(path.resolve())}"]
@@ -120,7 +121,7 @@ def text_source(name: str, text: str) -> Source:
 
 
 def machine_sources(machine: Machine, name: str, most: int) -> list[Source]:
-    """What a name or pattern stands for in a machine.
+    """Return the files of a machine that a name or pattern stands for.
 
     Args:
         most: bytes of each.
@@ -139,7 +140,7 @@ def machine_sources(machine: Machine, name: str, most: int) -> list[Source]:
         Source(
             posixpath.basename(path),
             machine.files.exists(f"{path}/."),
-            machine.files._perform("tar", path, most=most, follow=True),
+            machine.files._perform(protocol.PackPath(path=path, follow=True), most=most),
             host=False,
         )
         for path in found
@@ -248,7 +249,7 @@ def _listed(folder: Path) -> list[str]:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether ADD unpacks a file: a .tar, compressed or not, with something in it."""
+    """Return whether ADD unpacks a file: a .tar, compressed or not, with something in it."""
     try:
         with tarfile.open(path) as archive:
             return archive.next() is not None

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rollenv.core import UsageError
-from rollenv.sandbox import copying
-from rollenv.sandbox.dockerfile import Instruction, parse
+from rollenv.sandbox import image_copy
+from rollenv.sandbox.dockerfile import Instruction, expand, parse, split
 from rollenv.sandbox.errors import SandboxError
 from rollenv.sandbox.images import Image
 from rollenv.sandbox.layers import made, store
@@ -22,7 +22,6 @@ from rollenv.sandbox.machine import LIMITS, PATH, Machine
 from rollenv.sandbox.offline import Offline, with_files
 from rollenv.sandbox.offline.wheels import system_python
 from rollenv.sandbox.types import CommandResult, Limits
-from rollenv.sandbox.words import expand, split
 
 #: Images that the host's system can stand for, and what has to be there.
 KNOWN = (
@@ -66,7 +65,7 @@ class _Stage:
     key: str
     args: dict[str, str] = field(default_factory=dict)
     triggers: list[Instruction] = field(default_factory=list)
-    """What ONBUILD leaves for images that are made from this one."""
+    """Instructions of ONBUILD, for images that are made from this one."""
 
 
 def build(
@@ -106,7 +105,7 @@ def build(
         raise BuildError(f"{folder / dockerfile}: {error}") from error
     offline = offline or Offline()
     offline.prepare(with_files(text, [folder]))
-    files = copying.Context(folder, dockerfile, hidden, ignored)
+    files = image_copy.Context(folder, dockerfile, hidden, ignored)
     builder = _Builder(files, dockerfile, base, dict(args or {}), offline, limits, timeout)
     return builder.run(instructions)
 
@@ -114,7 +113,7 @@ def build(
 class _Builder:
     def __init__(
         self,
-        context: copying.Context,
+        context: image_copy.Context,
         name: str,
         base: Base | None,
         args: dict[str, str],
@@ -158,7 +157,7 @@ class _Builder:
         self.globals |= self._arguments(step, self.globals)
 
     def _arguments(self, step: Instruction, variables: Mapping[str, str]) -> dict[str, str]:
-        """What ARG sets; without a value here, before FROM or from outside, a variable is not set."""
+        """Set the variables of ARG; those without a value here, before FROM or from outside stay unset."""
         found = {}
         for word in split(step.text, step.escape):
             name, has, value = word.partition("=")
@@ -229,7 +228,7 @@ class _Builder:
         def act(machine: Machine) -> None:
             if not machine.files.exists(f"{place}/."):
                 user = stage.image.user
-                copying.put(machine, [copying.NOTHING], place, True, "" if user == "root" else user, "")
+                image_copy.put(machine, [image_copy.NOTHING], place, True, "" if user == "root" else user, "")
                 machine.files.make_dir(place)  # says so if a file is there
 
         self._layer(stage, step, act, place, stage.image.user)
@@ -269,7 +268,7 @@ class _Builder:
 
         def act(machine: Machine) -> None:
             if command == [_SCRIPT]:
-                copying.put(machine, [copying.text_source("script", script)], _SCRIPT, False, "", "755")
+                image_copy.put(machine, [image_copy.text_source("script", script)], _SCRIPT, False, "", "755")
             done = machine.run(command, env=env, timeout=self.timeout)
             if done.exit_code != 0:
                 raise BuildError(f"{self._where(step)}: {_why(done)}")
@@ -295,29 +294,29 @@ class _Builder:
             key, get, archives = self._from_context(stage, step, names)
 
         def act(machine: Machine) -> None:
-            copying.put(machine, get(), place, into, flags.get("chown", ""), flags.get("chmod", ""))
+            image_copy.put(machine, get(), place, into, flags.get("chown", ""), flags.get("chmod", ""))
             for path in archives:
-                machine.unpack(copying.plain(path), place)
+                machine.unpack(image_copy.plain(path), place)
 
         self._layer(stage, step, act, place, str(into), str(sorted(flags.items())), *key)
 
     def _from_context(
         self, stage: _Stage, step: Instruction, names: list[str]
-    ) -> tuple[list[str], Callable[[], list[copying.Source]], list[Path]]:
-        """What it depends on, the sources, and the archives that ADD unpacks."""
+    ) -> tuple[list[str], Callable[[], list[image_copy.Source]], list[Path]]:
+        """Return what the layer depends on, the sources, and the archives that ADD unpacks."""
         if remote := [name for name in names if re.match(r"(https?|git|ssh)://|git@", name)]:
             raise UsageError(f"{remote[0]} cannot be fetched: there is no network")
         paths = [path for name in names for path in self.context.found(name)]
-        archives = [path for path in paths if step.name == "ADD" and path.is_file() and copying.is_archive(path)]
+        archives = [path for path in paths if step.name == "ADD" and path.is_file() and image_copy.is_archive(path)]
         variables = self._variables(stage)
         texts = [
             (name, expand(body, variables, quotes=False) if expands else body) for name, body, expands in step.heredocs
         ]
         key = [each for path in paths for each in self.context.digests(path)] + [str(texts), str(archives)]
 
-        def get() -> list[copying.Source]:
+        def get() -> list[image_copy.Source]:
             files = [self.context.source(path) for path in paths if path not in archives]
-            return [copying.text_source(*text) for text in texts] + files
+            return [image_copy.text_source(*text) for text in texts] + files
 
         return key, get, archives
 
@@ -328,18 +327,18 @@ class _Builder:
 
     def _from_stage(
         self, stage: _Stage, name: str, names: list[str]
-    ) -> tuple[list[str], Callable[[], list[copying.Source]]]:
-        """What it depends on, and the sources."""
+    ) -> tuple[list[str], Callable[[], list[image_copy.Source]]]:
+        """Return what the layer depends on, and the sources."""
         number = int(name) if name.isdecimal() else len(self.stages)
         other = self.stages[number] if number < len(self.stages) else self.named.get(name.lower())
         image = other.image if other else self._other_image(name)
         if image is None or other is stage:
             raise UsageError(f"there is no stage or image {name!r} before this one")
 
-        def get() -> list[copying.Source]:
+        def get() -> list[image_copy.Source]:
             with Machine.create(image, limits=self.limits) as machine:
                 most = self.limits.disk_mb << 20
-                return [each for name in names for each in copying.machine_sources(machine, name, most)]
+                return [each for name in names for each in image_copy.machine_sources(machine, name, most)]
 
         return [other.key if other else f"{name} {image.mounts}", *names], get
 
@@ -358,7 +357,7 @@ def _image_of_python() -> Image:
 
 
 def image_for(name: str, base: Base | None = None) -> Image:
-    """What ``base`` knows by a name of a registry's, else the host's system if it can stand for that.
+    """Return the image of a registry's name: what ``base`` knows, else the host's system if it can stand for it.
 
     Args:
         base: an image for a name, or None if it knows none.
@@ -400,7 +399,7 @@ def _require(name: str, program: str) -> None:
 
 def _make(machine: Machine, places: list[str]) -> None:
     for place in places:
-        copying.put(machine, [copying.NOTHING], place, True, "", "")
+        image_copy.put(machine, [image_copy.NOTHING], place, True, "", "")
 
 
 def _packages() -> str:
@@ -452,7 +451,7 @@ def _any_flag(step: Instruction) -> set[str]:
 
 
 def _platform() -> dict[str, str]:
-    """What Docker sets for ARG without a value: the platform that is built on and for."""
+    """Return the values that Docker sets for ARG: the platform that is built on and for."""
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     parts = {"OS": "linux", "ARCH": machine, "VARIANT": "", "PLATFORM": f"linux/{machine}"}
     return {f"{whose}{part}": value for whose in ("TARGET", "BUILD") for part, value in parts.items()}

@@ -1,7 +1,7 @@
 """Control groups for a sandbox: memory, processes and a share of the processors, if this process may create them.
 
 Version 2 where a group above this process's own lets its members' memory be controlled (systemd delegates such groups
-to users), version 1 where root can make a group below this process's own. See cgroups(7). Groups whose owners are gone
+to users), version 1 where root can make a group below this process's own. See cgroups(7). Groups of ended owners
 are swept.
 """
 
@@ -25,7 +25,7 @@ _LOW_SHARE = {"cpu.weight": "33", "cpu.shares": "341"}
 _numbers = itertools.count(1)
 
 
-class Groups:
+class ControlGroups:
     """The control groups of one sandbox.
 
     Attributes:
@@ -61,7 +61,7 @@ class Groups:
         return [os.open(folder / "cgroup.procs", os.O_WRONLY) for folder in dict.fromkeys(self.folders.values())]
 
     def shares(self) -> list[str]:
-        """What to write into the file of the share: as usual, and once work takes long."""
+        """Return the texts for the file of the share: as usual, and once work takes long."""
         return [values[self.share.name] for values in (_SHARE, _LOW_SHARE)] if self.share else []
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import socket
 import threading
 
 
-class Listening:
+class ConnectionServer:
     """Accepts connections until it is closed; a subclass carries them.
 
     Args:
