@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Action:
-    """What an agent said in one turn. Agents without tokens leave the rest empty."""
+    """The response of an agent in one turn. Agents without tokens leave the rest empty."""
 
     text: str
     prompt_ids: tuple[int, ...] = ()

@@ -12,7 +12,7 @@ from rollenv.agents.base import AgentFailed
 
 
 class _Parameters(BaseModel):
-    """What is read of a function's parameters; there may be more."""
+    """The known part of a function's parameters; there may be more."""
 
     model_config = ConfigDict(strict=True)
 

@@ -116,14 +116,15 @@ _VALUES = {
 
 
 def values_in(text: str) -> dict[str, list[str]]:
-    """What a request names, by kind: quoted texts, dates, times, addresses, ids, numbers and names."""
+    """Return the values that a request names, by kind: quoted texts, dates, times, addresses, ids, numbers and
+    names."""
     text = text[:20_000]
     found = {kind: [m[m.lastindex or 0] for m in each.finditer(text)] for kind, each in _VALUES.items()}
     return found | {"phrase": _phrases(text)}
 
 
 def _phrases(text: str) -> list[str]:
-    """What a request seems to be about: words between small words, from the end."""
+    """Return the likely subjects of a request: words between small words, from the end."""
     runs = [run.strip() for run in _SMALL.split(text.splitlines()[0] if text else "")]
     return [run for run in reversed(runs) if run][:2]
 
@@ -224,7 +225,7 @@ class _Replay(Session):
 
 
 def _stored(row: Mapping[str, Any], number: int) -> tuple[tuple[Any, ...], tuple[str, ...]]:
-    """Which episode a row is about, and its actions."""
+    """Return the episode of a row, and its actions."""
     task, turns = row.get("task"), row.get("turns")
     key: tuple[Any, ...]
     if isinstance(task, Mapping) and isinstance(turns, list):  # a recorded episode

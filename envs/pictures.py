@@ -1,4 +1,4 @@
-"""What the boards of the bundled games look like: from the text that each renders to a drawing."""
+"""Drawings of the bundled games' boards, from the text that each renders."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def check_split(split: str) -> None:
 
 
 def in_split(name: str, split: str, share: int) -> bool:
-    """Whether a task belongs to a split.
+    """Return whether a task belongs to a split.
 
     Args:
         name: of the task; equal tasks have equal names.

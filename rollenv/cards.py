@@ -1,4 +1,4 @@
-"""What is known of an environment, for people: a line about it, and a card. The command line and the docs show them."""
+"""Descriptions of environments for people: a line each, and cards. The command line and the docs show them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TURNS = 20
 
 @dataclass
 class Card:
-    """What an environment is, and what a few turns of it showed."""
+    """The description of an environment, and a few turns of it."""
 
     spec: EnvSpec
     about: str = ""
@@ -97,7 +97,7 @@ def card_of(env: Env, env_spec: EnvSpec, kwargs: dict[str, Any]) -> Card:
 
 
 def _describe(found: Card, kwargs: dict[str, Any]) -> None:
-    """What the class tells."""
+    """Fill in the description that the class has."""
     cls = load_entry_point(found.spec.entry_point, found.spec.id)
     found.about = _plain(inspect.getdoc(cls) or "").partition("\n\n")[0].replace("\n", " ") or found.about
     found.source = f"{cls.__module__}.{getattr(cls, '__qualname__', type(cls).__name__)}"
@@ -159,18 +159,18 @@ def _arguments(factory: Any, given: dict[str, Any]) -> dict[str, str]:
 
 
 def summary(env_spec: EnvSpec) -> str:
-    """What an environment is, in a line. Nothing is imported for it."""
+    """Return what an environment is, in a line. Nothing is imported for it."""
     return env_spec.summary or _about(env_spec).partition("\n")[0]
 
 
 def family(namespace: str) -> str:
-    """What the ids of a namespace have in common, in a line; empty where nobody says it."""
+    """Return the line about the ids of a namespace; empty where there is none."""
     module = ELSEWHERE.get(namespace, f"rollenv.envs.{namespace}")
     return (_module_docstring(module) or _plugin_docstring(namespace)).partition("\n")[0]
 
 
 def needed(needs: Iterable[Need]) -> dict[str, list[str]]:
-    """What to do to get what is needed, each with the names of what it brings; the empty one brings nothing."""
+    """Return the commands that install what is needed, each with the names of what it brings; "" brings nothing."""
     found: dict[str, list[str]] = {}
     for need in dict.fromkeys(needs):
         found.setdefault("" if isinstance(need, str) else need.hint, []).append(str(need))

@@ -151,7 +151,7 @@ class Schedule:
         return [sum(recent) / len(recent) if recent else None for recent in self._recent]
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs, as JSON data."""
+        """Return what a checkpoint needs, as JSON data."""
         return {"level": self.level, "recent": [[int(s) for s in recent] for recent in self._recent]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

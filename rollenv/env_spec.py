@@ -1,4 +1,4 @@
-"""What is known about an environment before it is built: :class:`EnvSpec`."""
+"""The description of an environment before it is built: :class:`EnvSpec`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ Wrappers = Mapping[str, Mapping[str, Any]]
 
 @dataclass(repr=False)
 class EnvSpec:
-    """How to build an environment, and what it promises. Picklable when its entry point is a string."""
+    """The description of an environment: how to build it, and its promises.
+
+    Picklable if its entry point is a string.
+    """
 
     id: str
     entry_point: str | Callable[..., Env]
@@ -118,7 +121,7 @@ def wrap(env: Env, wrappers: Wrappers) -> Env:
 
 
 def takes(factory: Callable[..., Any], name: str) -> bool:
-    """Whether a constructor has a parameter of a given name."""
+    """Return whether a constructor has a parameter of a given name."""
     try:
         return name in (_arguments(factory) if isinstance(factory, type) else inspect.signature(factory).parameters)
     except (TypeError, ValueError):  # some builtins have no signature
@@ -127,7 +130,7 @@ def takes(factory: Callable[..., Any], name: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _arguments(cls: type) -> frozenset[str]:
-    """What a class takes; reading it costs as much as building a small environment."""
+    """Return what a class takes; reading it costs as much as building a small environment."""
     return frozenset(inspect.signature(cls).parameters)
 
 
@@ -166,7 +169,7 @@ def _check_arguments(env_id: str, factory: Callable[..., Env], kwargs: dict[str,
 
 
 def _parameters(factory: Callable[..., Env]) -> set[str]:
-    """What a constructor names, and what those of its base classes do to which it hands the rest."""
+    """Return what a constructor names, and what those of its base classes do to which it hands the rest."""
     named: set[str] = set()
     for each in factory.__mro__ if isinstance(factory, type) else (factory,):
         parameters = inspect.signature(each).parameters

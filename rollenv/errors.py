@@ -21,7 +21,7 @@ class UnknownEnv(UsageError):
 
 
 class BadEntryPoint(UsageError, ImportError):
-    """What is registered under an id cannot be loaded."""
+    """An entry point that cannot be loaded."""
 
 
 class MissingExtra(RollenvError, ImportError):

@@ -41,7 +41,7 @@ def ask(name: str, kind: str = "model", timeout: float | None = None) -> None:
 
 
 def _error(name: str, kind: str, seconds: float) -> Exception | None:
-    """What was raised by asking; in a thread because a client's timeout counts for each address and not for names."""
+    """Ask, and return the error; in a thread, because a client's timeout counts for each address and not for names."""
     from huggingface_hub import HfApi
 
     answer: list[Exception | None] = []

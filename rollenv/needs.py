@@ -1,4 +1,4 @@
-"""What something needs besides a plain install, whether it is here, and how to get it."""
+"""Needs besides a plain install: whether they are met, and how to meet them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Package:
 
     @property
     def hint(self) -> str:
-        """What to do to get it."""
+        """The command or step that meets the need."""
         return self.command or (install_hint(self.extra) if self.extra else f"pip install {self.name}")
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class DataFiles:
 
     @property
     def hint(self) -> str:
-        """What to do to get it."""
+        """The command or step that meets the need."""
         wanted = self.files[0] if self.files != ("*",) else "its files"
         return f"put {wanted} into $ROLLENV_DATA/{self.folder}" + (f" ({self.source})" if self.source else "")
 
@@ -97,7 +97,7 @@ class Ability:
 
     @property
     def hint(self) -> str:
-        """What to do to get it."""
+        """The command or step that meets the need."""
         module, _, function = self.why_not.partition(":")
         return getattr(importlib.import_module(module), function)() or ""
 

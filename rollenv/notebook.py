@@ -19,7 +19,7 @@ BOARD = 20_000
 
 
 def stage(env: Env) -> str:
-    """Where an environment is in its episode."""
+    """Return the stage of the episode that an environment is in."""
     inner: Any = env.unwrapped
     if not getattr(inner, "_begun", True):
         return "not yet reset"

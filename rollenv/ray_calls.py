@@ -1,4 +1,4 @@
-"""What everything that runs in Ray has in common: being connected, hearing what actors say, and ending them."""
+"""Helpers for everything that runs in Ray: connecting, hearing from actors, ending them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def check_room(count: int, options: dict[str, Any], who: str) -> None:
 
 
 async def answer(reference: Any) -> Any:
-    """What an actor's method returned.
+    """Return what an actor's method returned.
 
     Raises:
         RayError: it failed, or there will be no answer.
@@ -107,7 +107,7 @@ async def answer(reference: Any) -> Any:
 
 
 async def said(reference: Any, lost: Callable[[str], Exception]) -> Any:
-    """What an actor's method returned; its own exceptions as they were raised there.
+    """Return what an actor's method returned; raise its own exceptions as they were raised there.
 
     Args:
         lost: makes the exception that tells that the actor is gone, from why.

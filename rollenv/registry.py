@@ -150,7 +150,7 @@ def spec(env_id: str) -> EnvSpec:
 
 
 def is_elsewhere(env_id: str) -> bool:
-    """Whether an id names a folder, a server or a package, and is not registered."""
+    """Return whether an id names a folder, a server or a package, and is not registered."""
     return env_id.partition(":")[0] in ELSEWHERE and env_id not in ENV_REGISTRY
 
 
@@ -177,7 +177,7 @@ def list_envs(pattern: str = "") -> list[EnvSpec]:
 
 
 def added_specs() -> dict[str, EnvSpec]:
-    """What does not come with rollenv: for :func:`add_specs` in a process that has not imported it."""
+    """Return what does not come with rollenv: for :func:`add_specs` in a process that has not imported it."""
     return {name: s for name, s in ENV_REGISTRY.items() if not str(s.entry_point).startswith("rollenv.")}
 
 

@@ -21,7 +21,7 @@ _FEW = 6
 
 @dataclass(frozen=True)
 class Reader:
-    """How one environment wants actions.
+    """The form in which one environment wants actions.
 
     Args:
         template: a bare answer goes into its ``%s``.
@@ -34,7 +34,7 @@ class Reader:
     few: tuple[str, ...] = ()
 
     def action(self, typed: str) -> str:
-        """What was typed, or what it is short for."""
+        """Return what was typed, or what it is short for."""
         words = {self._bare(action).lower(): action for action in self.moves.values()}
         meant = [action for word, action in words.items() if typed and word.startswith(typed.lower())]
         if len(meant) == 1:
@@ -74,7 +74,7 @@ def _samples(env: Env) -> Iterator[str]:
 
 
 def _template(env: Env, prompt: str, samples: list[str]) -> str:
-    """How an answer is written: as the environment says, or its prompt, or its random actions."""
+    """Return how an answer is written: as the environment says, or its prompt, or its random actions."""
     name = getattr(env.unwrapped, "action_format", None)
     if name in ACTION_FORMATS:
         return ACTION_FORMATS[name][1]

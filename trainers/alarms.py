@@ -19,7 +19,7 @@ Rows = Sequence[Row]
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """What happened, with the numbers, and what to do."""
+    """An alarm: what happened, with the numbers, and what to do."""
 
     name: str
     happened: str
@@ -31,7 +31,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When alarms go off."""
+    """The limits at which alarms go off."""
 
     patience: int = 3
     """Iterations in a row for what can happen by chance: equal rewards, no informative group."""

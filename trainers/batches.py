@@ -1,4 +1,4 @@
-"""Where a training loop gets its batches from: played one after another, or by a rollout that never stops."""
+"""Sources of batches for a training loop: played one after another, or by a rollout that never stops."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Batches(ABC):
         yield
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs: the source's state, and tasks that were drawn from it and not yet returned."""
+        """Return the state for a checkpoint: the source's state, and tasks drawn from it and not yet returned."""
         return self.manager.run(self._state())
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class Batches(ABC):
         return None
 
     def _drawn(self) -> Iterator[Task]:
-        """What is to be played next, without an end."""
+        """Yield the tasks to play, without an end."""
         while True:
             yield self._waiting.popleft() if self._waiting else next(self.source)
 
@@ -104,7 +104,7 @@ class Batches(ABC):
         return self.source.metrics() | ({"refilled": float(dropped)} if self.rollout.refill else {})
 
     def _tell_source(self, groups: Iterable[Group]) -> None:
-        """How tasks went: those of these groups, and those that were dropped since the last time."""
+        """Report to the source how tasks went: those of these groups, and those dropped since the last time."""
         dropped, self._dropped = self._dropped, []
         self._refilled += len(dropped)
         for group in sorted([*groups, *dropped], key=lambda group: group.number):

@@ -24,7 +24,7 @@ LEVELS = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 
 def mismatch(policy: Any, behavior: Any) -> dict[str, float]:
-    """How far the sampler's log-probabilities are from those that the trainer computes for the same weights.
+    """Return the distance of the sampler's log-probabilities from the trainer's for the same weights.
 
     With d = log π - log μ and ρ = exp(d): ``mismatch_kl``, the mean of ρ - d - 1, an estimate of KL(μ || π);
     ``logprob_drift`` and ``logprob_drift_max``, mean and largest |d|; ``mismatch_ess``, the effective sample size of ρ.

@@ -1,4 +1,4 @@
-"""What a batch of trajectories teaches: samples, and numbers for each of their response tokens.
+"""Experience: samples of a batch of trajectories, and numbers for each of their response tokens.
 
 There is no padding anywhere. Columns are flat arrays over the response tokens of all samples, one after another: a
 turn's or a trajectory's number is spread over its tokens, a sample's tokens are found by where they begin.
@@ -98,12 +98,12 @@ class Experience:
 
     @property
     def drift(self) -> int:
-        """How many turns are not in their sample with the prompt and the response that were played. Must be 0."""
+        """The number of turns that are not in their sample with the prompt and response that were played. Must be 0."""
         drawn = sum(bool(turn.response_ids) for t in self.trajectories for turn in t.turns)
         return drawn - sum(map(self._held, self.samples))
 
     def _held(self, sample: Sample) -> int:
-        """How many turns' tokens a sample has as they were played."""
+        """Return the number of turns whose tokens a sample has as they were played."""
         turns, held = self.trajectories[sample.trajectory].turns, 0
         ids, marks = sample.ids.tolist(), sample.turns.tolist()
         for index in dict.fromkeys(marks).keys() - {-1}:
@@ -116,7 +116,7 @@ class Experience:
 
     @property
     def observed(self) -> int:
-        """How many tokens were said between responses."""
+        """The number of tokens between responses."""
         return sum(len(self.between(i)) for i in range(len(self.samples)))
 
     def rows(self, numbers: Sequence[int]) -> Ints:
@@ -147,7 +147,7 @@ class Experience:
 
 
 def experience(groups: Sequence[Group], samples: Literal["turn", "trajectory"]) -> Experience:
-    """What the trajectories that did not fail teach.
+    """Build the experience of the trajectories that did not fail.
 
     Args:
         samples: one sample of every turn, or of all turns of a trajectory as far as each prompt continues the last.

@@ -1,4 +1,4 @@
-"""What the ranks besides the first one do."""
+"""The program of the ranks besides the first one."""
 
 from __future__ import annotations
 

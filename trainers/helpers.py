@@ -38,7 +38,7 @@ _values_of = operator.attrgetter(*(f.name for f in fields(Turn)))
 
 @dataclass(slots=True)
 class Wave:
-    """What a process is asked to play."""
+    """A batch of work for a process."""
 
     number: int
     version: int
@@ -49,7 +49,7 @@ class Wave:
 
 @dataclass(slots=True)
 class Played:
-    """What it played; nothing where that failed."""
+    """The groups that a process played; nothing where that failed."""
 
     number: int
     groups: list[list[tuple[Trajectory, list[tuple[Any, ...]]]]] = field(default_factory=list)
@@ -197,7 +197,7 @@ def _whole(trajectory: Trajectory, turns: Sequence[tuple[Any, ...]], task: Task)
 
 
 def _serve(pipe: Connection, parents: Connection, player: LocalAgent, limits: Limits) -> None:
-    """What a process does: play what it is sent until the pipe is closed."""
+    """Serve a process: play what it is sent until the pipe is closed."""
     parents.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user's is for the process that asks
     torch.set_num_threads(1)

@@ -113,7 +113,7 @@ def _fitted(trainer: TorchTrainer, board: Any, run: RunDir, watch: Watch) -> Res
 
 
 def _explained(failed: Exception | None, run: RunDir) -> str:
-    """What became of the run, in a few lines."""
+    """Return what became of the run, in a few lines."""
     from rollenv.trainers import checkpoint  # not above: Ray's own processes, which read this file, need no models
 
     causes: dict[int, Exception] = getattr(failed, "worker_failures", {})
@@ -145,7 +145,7 @@ def _playing(config: TrainConfig) -> float:
 
 
 def _on_gpus(placement: PlacementConfig, others: float) -> bool:
-    """Whether ranks get GPUs.
+    """Return whether ranks get GPUs.
 
     Args:
         others: CPUs that playing needs besides.
@@ -195,7 +195,7 @@ class _Board:
         return news
 
     def over(self) -> bool:
-        """Whether an error was written that another try would meet again."""
+        """Return whether an error was written that another try would meet again."""
         return self.failed
 
 
@@ -241,7 +241,7 @@ def _told(board: Any, watch: Watch) -> Iterator[_Heard]:
 
 @dataclass(slots=True)
 class _Task:
-    """What a rank is given."""
+    """The task of a rank."""
 
     config: TrainConfig
     path: Path

@@ -1,4 +1,4 @@
-"""What a batch of trajectories does to the weights: advantages, minibatches, gradients, steps."""
+"""Updates of the weights by a batch of trajectories: advantages, minibatches, gradients, steps."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Learner:
     # -- from trajectories to advantages -----------------------------------------------------------------------------
 
     def judge(self, groups: Sequence[Group], metrics: dict[str, float]) -> Experience:
-        """What a batch teaches: an advantage and a weight for each response token.
+        """Compute an advantage and a weight for each response token of a batch.
 
         Args:
             metrics: where numbers for the log go.
@@ -149,7 +149,7 @@ class Learner:
         return data
 
     def _score(self, data: Experience, metrics: dict[str, float]) -> None:
-        """What the policy, its reference and a teacher say about the tokens, as far as that is needed."""
+        """Compute the log-probabilities of the policy, its reference and a teacher, as far as they are needed."""
         parts, columns, algorithm = self.parts, data.columns, self.config.algorithm
         if isinstance(algorithm, Empg):
             columns["entropy"] = self._said(data, parts.policy, "entropy")
@@ -394,7 +394,7 @@ class Learner:
 
     @property
     def _learns(self) -> bool:
-        """Whether the policy learns in this iteration; at first perhaps only the critic does."""
+        """True if the policy learns in this iteration; at first perhaps only the critic does."""
         algorithm = self.config.algorithm
         return not isinstance(algorithm, Ppo) or self.parts.iteration >= algorithm.critic.warm_up
 
@@ -441,7 +441,7 @@ class Learner:
 
 
 def apart(policy: Floats, behavior: Floats, staleness: Floats) -> dict[str, float]:
-    """How far sampler and trainer are apart for the same weights, and how far the weights have moved since.
+    """Return the distance of sampler and trainer for the same weights, and how far the weights have moved since.
 
     Args:
         policy: (R,) log-probabilities at the start of an update.

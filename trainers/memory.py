@@ -1,4 +1,4 @@
-"""How much memory an update needs, from the shape of the model and the settings: arithmetic, nothing is loaded.
+"""Memory of an update, from the shape of the model and the settings: arithmetic, nothing is loaded.
 
 It counts what stays (weights, optimizer) and what the largest forward and backward pass holds at its peak. It leaves
 out the player's caches while it plays, the buffers of kernels, and what the allocator wastes: leave a tenth free.
@@ -24,7 +24,7 @@ _FULL = 4
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a decoder's memory follows from."""
+    """The numbers that a decoder's memory follows from."""
 
     parameters: int
     layers: int
@@ -40,7 +40,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """How a model is updated."""
+    """The settings of an update that memory depends on."""
 
     tokens: int
     """That go through the model at once."""
@@ -114,7 +114,7 @@ def _logits(shape: Shape, update: Update) -> int:
 
 
 def update_of(config: TrainConfig, longest: int, *, player: int, teacher: int = 0) -> Update:
-    """How a run updates its model.
+    """Return the update settings of a run.
 
     Args:
         longest: the most tokens of a sample, which goes through the model whole even beyond

@@ -44,29 +44,29 @@ def _with_tis(mask: Correction, x: LossInput, cap: float) -> Correction:
 
 @dataclass(slots=True)
 class Objective:
-    """What is minimised for a micro-batch."""
+    """The loss of a micro-batch."""
 
     config: TrainConfig
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """What it needs of the policy."""
+        """The outputs that it needs of the policy."""
         return ("logprobs", "entropy")
 
     @property
     def recomputes(self) -> bool:
-        """Whether the policy at the start of an update has to be asked for its own log-probabilities."""
+        """True if the policy at the start of an update has to be asked for its own log-probabilities."""
         how, corrects = self.config.optimizer.old_logprobs, self.config.correction.name != "none"
         return how == "recomputed" or (how == "sampled" and corrects)
 
     @property
     def taught_alone(self) -> bool:
-        """Whether only a teacher teaches, and rewards do not."""
+        """True if only a teacher teaches, and rewards do not."""
         return not isinstance(self.config.distill, NoDistill) and self.config.distill.alone
 
     @property
     def idle(self) -> bool:
-        """Whether samples whose advantages are all 0 change the weights too."""
+        """True if samples whose advantages are all 0 change the weights too."""
         loss = self.config.loss
         return bool(loss.entropy or loss.imitate or loss.observations or isinstance(self.config.kl, KlLoss))
 
@@ -119,7 +119,7 @@ class Objective:
         return columns.get("proximal", columns["behavior"])
 
     def _main(self, x: LossInput, teacher: Tensor | None) -> TokenLoss:
-        """What rewards teach, and a teacher."""
+        """Return the loss of the rewards and of a teacher."""
         config = self.config
         taught = None if teacher is None else self._taught(x, teacher)
         if taught and self.taught_alone:

@@ -43,7 +43,7 @@ Report = Callable[[str, int, int, dict[str, float]], None]
 
 @dataclass(slots=True)
 class Parts:
-    """What a run consists of."""
+    """The parts of a run."""
 
     source: TaskSource
     home: LocalAgent
@@ -69,12 +69,12 @@ class Parts:
 
     @property
     def adapts(self) -> bool:
-        """Whether adapters are trained instead of the model."""
+        """True if adapters are trained instead of the model."""
         return len(self.policy.weights) < sum(1 for _ in self.policy.model.parameters())
 
     @property
     def states(self) -> dict[str, checkpoint.Stateful]:
-        """What has weights of its own to go on with."""
+        """The parts with weights of their own to save."""
         return {"policy": self.policy, **({"critic": self.critic} if self.critic else {})}
 
     def save(self, run: RunDir, keep: int, batches: Mapping[str, Any]) -> None:
@@ -167,7 +167,7 @@ def restore(config: TrainConfig, run: RunDir, wrappers: Wrappers, report: Report
 
 
 def first_player(config: TrainConfig, wrappers: Wrappers, report: Report) -> LocalAgent:
-    """Who plays before anything was trained.
+    """Return the player before anything was trained.
 
     Raises:
         UsageError: the named model cannot be loaded, or the tiny model's warm-up finds nothing that it can imitate.

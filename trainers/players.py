@@ -1,4 +1,4 @@
-"""Who plays during training: the trainer's own model, or engines of their own that get the weights."""
+"""Players during training: the trainer's own model, or engines of their own that get the weights."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def servers(settings: VllmPlayer, home: LocalAgent, folder: Path, rank: int = 0)
 
 
 def limits_of(rollout: RolloutConfig) -> Limits:
-    """What the settings allow an environment."""
+    """Return the limits of an environment by the settings."""
     return Limits(reset=rollout.reset_deadline, step=rollout.step_deadline)
 
 

@@ -130,7 +130,7 @@ def depth_first(segments: Sequence[Segment], leaves: Collection[int]) -> Iterato
 
 
 def shared(one: bytes, two: bytes) -> int:
-    """How many tokens two inputs have in common from the beginning.
+    """Return the number of tokens that two inputs share at their beginning.
 
     Args:
         one: int64 token ids as bytes.
@@ -141,7 +141,7 @@ def shared(one: bytes, two: bytes) -> int:
 
 
 def tokens_in(one: bytes) -> int:
-    """How many tokens an input has.
+    """Return the number of tokens of an input.
 
     Args:
         one: int64 token ids as bytes.

@@ -44,12 +44,12 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that plays, logs and writes."""
+        """True if this is the rank that plays, logs and writes."""
         return self.number == 0
 
     @property
     def together(self) -> bool:
-        """Whether there are others."""
+        """True if there are other ranks."""
         return self.group is not None
 
     def share(self, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a policy would have said had it seen how another member of the group succeeded."""
+"""Log-probabilities of a policy that has seen how another member of the group succeeded."""
 
 from __future__ import annotations
 

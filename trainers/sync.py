@@ -1,4 +1,4 @@
-"""How a player gets the weights that were trained."""
+"""The way of trained weights to a player."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class WeightSync(Protocol):
     """Between a policy and a player."""
 
     def weights(self, policy: Policy) -> Iterator[tuple[str, Tensor]] | Adapter | None:
-        """What the player's ``update_weights`` is given after an update."""
+        """Yield the weights for the player's ``update_weights`` after an update."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""How many CPU threads a run should use, at its start and while other work comes and goes."""
+"""The number of CPU threads of a run, at its start and while other work comes and goes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Threads:
 
 
 def idle_cores(seconds: float = 0.3) -> int:
-    """How many of the cores that this process may use have no other work, measured for a moment; at least 1."""
+    """Return the number of cores of this process without other work, measured for a moment; at least 1."""
     ours = cores()
     if not _STAT.exists():
         return len(ours)

@@ -1,4 +1,4 @@
-"""Where a run's numbers go besides its folder: Weights & Biases, TensorBoard.
+"""Trackers for a run's numbers besides its folder: Weights & Biases, TensorBoard.
 
 A tracker only ever watches: wrapped in :class:`Trackers`, one that fails is a warning and training goes on.
 """
@@ -270,7 +270,7 @@ def episode_rows(trajectories: Sequence[Trajectory], most: int = MOST_EPISODES) 
 
 
 def transcript(trajectory: Trajectory) -> str:
-    """What was said, turn by turn, for people; the middle of a long one is left out."""
+    """Return the text of an episode turn by turn, for people; the middle of a long one is left out."""
     parts = [
         f"[{number}] {turn.observation}\n> {turn.raw or turn.text}\n({turn.reward:g})"
         for number, turn in enumerate(trajectory.turns, 1)

@@ -266,7 +266,7 @@ class Trainer:
 
 
 def evaluated(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:
-    """What an evaluation plays, each with what stands before its metrics."""
+    """Return the parts of an evaluation, each with the prefix of its metrics."""
     own = EnvConfig(id=config.env.id, kwargs=config.eval.kwargs, wrappers=wrappers)
     main = EvalPart(env=own, episodes=config.eval.episodes)
     tokenizer = "" if config.model.path == "tiny" else config.model.path

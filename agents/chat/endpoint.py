@@ -41,7 +41,7 @@ class Prices:
     """Of prompt tokens that the endpoint had cached; None for the price of any other."""
 
     def of(self, reply: Reply) -> float:
-        """What an answer costs."""
+        """Return the cost of an answer."""
         cached = self.prompt if self.cached is None else self.cached
         fresh = reply.prompt_tokens - reply.cached_tokens
         return (fresh * self.prompt + reply.cached_tokens * cached + reply.completion_tokens * self.completion) / 1e6
@@ -49,7 +49,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be used before an endpoint is asked no more. Requests under way then are still paid for.
+    """The most that may be used of an endpoint. Requests under way at the limit are still paid for.
 
     Attributes:
         cost: in the currency of :class:`Prices`; None for no limit.
@@ -119,7 +119,7 @@ class _Transient(Exception):
 
 @dataclass
 class _Bound:
-    """What belongs to one event loop."""
+    """The parts that belong to one event loop."""
 
     loop: asyncio.AbstractEventLoop
     client: httpx.AsyncClient
@@ -247,7 +247,7 @@ class Endpoint:
             raise self._refusal(response, content)
 
     def _refusal(self, response: httpx.Response, content: bytes) -> Exception:
-        """What an answer other than 200 means."""
+        """Return the error for an answer other than 200."""
         status, code = response.status_code, ""
         try:
             data = parse_json(content, "")
@@ -283,7 +283,7 @@ class Endpoint:
         totals.cost += self.prices.of(reply)
 
     def usage(self, reply: Reply) -> dict[str, float]:
-        """What an answer took, by the names of :class:`Totals`."""
+        """Return the usage of an answer, by the names of :class:`Totals`."""
         counted = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens}
         return {name: float(value) for name, value in {**counted, "cost": self.prices.of(reply)}.items() if value}
 

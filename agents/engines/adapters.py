@@ -24,7 +24,7 @@ _PREFIX = "base_model.model."
 
 @dataclass(frozen=True)
 class Adapter:
-    """What is trained of a model with LoRA. An engine's ``update_weights`` takes it in the place of all weights.
+    """The trained part of a model with LoRA. An engine's ``update_weights`` takes it in the place of all weights.
 
     Raises:
         UsageError: it is of a kind that is more than a low-rank sum.
@@ -74,7 +74,7 @@ class Adapter:
             raise UsageError(f"the model has no {min(left).removeprefix(_PREFIX)!r}, which the adapter changes")
 
     def _change(self, module: str) -> torch.Tensor:
-        """What is added to a module's weight, (out, in)."""
+        """Return the change of a module's weight, (out, in)."""
         down, up = (self.tensors[f"{module}.lora_{side}.weight"].float() for side in "AB")
         change: torch.Tensor = self._scale(module.removeprefix(_PREFIX)) * (up @ down)
         return change.T if self.config.get("fan_in_fan_out") else change

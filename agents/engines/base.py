@@ -72,7 +72,7 @@ def room_for(prompt: Any, sampling: Sampling, context: int, *, decodes: bool) ->
 
 
 def stopped(ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
-    """Whether the last token of a response completed a stop text.
+    """Return whether the last token of a response completed a stop text.
 
     Args:
         ids: tokens of the response.
@@ -85,7 +85,7 @@ def stopped(ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How responses are drawn.
+    """The settings of sampling.
 
     Log-probabilities are those of the distribution that was drawn from. A trainer computes those of the whole one, so
     ``top_p``, ``top_k`` and ``min_p`` suit evaluation.
@@ -125,13 +125,13 @@ class Sampling:
 
     @property
     def narrows(self) -> bool:
-        """Whether some tokens may not be drawn."""
+        """True if some tokens may not be drawn."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
 
 @dataclass(slots=True)
 class Response:
-    """What an engine drew."""
+    """The response of an engine."""
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -205,7 +205,7 @@ class OwnsEngine:
 
     @property
     def version(self) -> int:
-        """How many updates the weights have had."""
+        """The number of updates of the weights."""
         return self.engine.version
 
     @version.setter

@@ -24,7 +24,7 @@ def cache_argument(model: PreTrainedModel) -> str:
 
 @dataclass(slots=True)
 class _Plan:
-    """Which rows and columns of the cache the current call of the model reads and writes."""
+    """The rows and columns of the cache that the current call of the model reads and writes."""
 
     rows: int = 0
     length: int = 0

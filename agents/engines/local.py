@@ -137,12 +137,12 @@ class LocalEngine:
 
     @property
     def active(self) -> int:
-        """How many requests are waiting or running."""
+        """The number of requests that wait or run."""
         return len(self._waiting) + len(self._one_token) + len(self._running)
 
     @property
     def kept_tokens(self) -> int:
-        """How many tokens are kept for later requests."""
+        """The number of tokens that are kept for later requests."""
         return self._kept.tokens
 
     # -- new weights -------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class LocalEngine:
             self._try(self._continue, self._running, self._running)
 
     def _try(self, work: Callable[[T], None], on: T, requests: list[Request]) -> None:
-        """What fails, fails for the requests that it was done for (of the running ones: all, or the last)."""
+        """Run a step; a failure fails the requests that it was done for (of the running ones: all, or the last)."""
         try:
             work(on)
         except Exception as error:
@@ -266,7 +266,7 @@ class LocalEngine:
 
     @property
     def suspended(self) -> bool:
-        """Whether nothing is drawn until :meth:`resume`."""
+        """True if nothing is drawn until :meth:`resume`."""
         return self._suspended
 
     def one_token_batches(self, items: Iterable[T], length: Callable[[T], int]) -> list[list[T]]:
@@ -405,7 +405,7 @@ class LocalEngine:
         return bool(full) or self.finish(request.response.ids, request.sampling) == "stop"
 
     def finish(self, ids: Sequence[int], sampling: Sampling) -> str:
-        """Why a response ends here, if it does: "stop" or "length".
+        """Return the reason why a response ends here, "stop" or "length"; empty if it does not.
 
         Args:
             ids: its tokens so far.

@@ -51,7 +51,7 @@ class RadixTree:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the tree has."""
+        """The number of tokens of the tree."""
         return self.size - len(self._free)
 
     def find(self, tokens: Ids) -> list[int]:
@@ -139,7 +139,7 @@ class PrefixCache:
 
     @property
     def tokens(self) -> int:
-        """How many tokens are kept."""
+        """The number of tokens that are kept."""
         return self._tree.tokens
 
     def clear(self) -> None:

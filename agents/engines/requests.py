@@ -61,17 +61,17 @@ class Joining:
 
     @property
     def known(self) -> int:
-        """How many tokens are copied from ``like`` or from the cache."""
+        """The number of tokens that are copied from ``like`` or from the cache."""
         return self.shared or len(self.cached)
 
     @property
     def cost(self) -> int:
-        """How many tokens have to be computed."""
+        """The number of tokens that have to be computed."""
         return len(self.tokens) - self.known
 
     @property
     def usable(self) -> bool:
-        """Whether others can copy the tokens."""
+        """True if others can copy the tokens."""
         return self.row >= 0 and not self.requests[0].failure
 
 

@@ -173,7 +173,7 @@ class VLLMEngine:
 
     @property
     def active(self) -> int:
-        """How many requests are waiting or running."""
+        """The number of requests that wait or run."""
         return len(self._live)
 
     def close(self) -> None:
@@ -355,7 +355,7 @@ class VLLMEngine:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
     def _step(self, aborted: list[str], new: Sequence[Request]) -> tuple[list[tuple[Request, str]], list[Any]]:
-        """What vLLM refused of the new requests and why, and what it drew."""
+        """Run a step of vLLM: return the new requests that it refused and why, and what it drew."""
         self._llm.abort_request(aborted)
         refused = []
         for request in new:

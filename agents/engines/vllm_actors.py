@@ -249,7 +249,7 @@ def _transfer(backend: str, actor: Any, workers: int) -> Transfer | None:
 
 
 def _first(references: list[Any]) -> list[Any]:
-    """What actors said, without an event loop.
+    """Return the answers of actors, without an event loop.
 
     Raises:
         UsageError: one does not run.

@@ -157,7 +157,7 @@ class ServerEngine:
 
     @property
     def active(self) -> int:
-        """How many requests are waiting or running."""
+        """The number of requests that wait or run."""
         return len(self._live)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a tokenizer's chat template does: analysed once, shared by all conversations."""
+"""Analysis of a tokenizer's chat template: done once, shared by all conversations."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ class ChatFormat:
                 break
 
     def _shows(self, messages: list[Message], text: str = "") -> bool:
-        """Whether the template accepts the messages and shows the placeholder in them (around ``text``)."""
+        """Return whether the template accepts the messages and shows the placeholder in them (around ``text``)."""
         wanted = f"{_ASKED}{text}{_ANSWER}" if text else _ANSWER
         try:
             return wanted in self.render(messages)
@@ -273,8 +273,8 @@ class Frame:
         raise refused
 
     def after_answer(self, new: Sequence[Message]) -> tuple[list[Message], str, bool]:
-        """What the template puts behind an answer: the messages as it accepts them, the text from the answer's end to
-        the opening of the next one, and whether all before the answer stays as it was when the model gave it.
+        """Return the template's text after an answer: the messages as it accepts them, the text from the answer's end
+        to the opening of the next one, and whether all before the answer stays as it was when the model gave it.
         """
         form, text = self.fit([_user(_ASKED), _answer()], new)
         before, _, tail = text.rpartition(_ANSWER)
@@ -284,7 +284,7 @@ class Frame:
         return form, tail, squash(before) == self._opening
 
     def since_user(self, messages: Sequence[Message]) -> str:
-        """What the template puts behind a user's message when these follow, without white space."""
+        """Return the template's text after a user's message when these follow, without white space."""
         return squash(self.render([_user(_ASKED), *messages]).partition(_ASKED)[2])
 
     def _open(self) -> str:

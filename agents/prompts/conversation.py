@@ -148,7 +148,7 @@ class Conversation:
             self._since_user = [self._frame.since_user(self._messages[self._user_at + 1 :])]
 
     def _kept(self, said: Message, new: list[Message], tail: str) -> bool:
-        """Whether the template's text of the history begins with what the model read and said."""
+        """Return whether the template's text of the history begins with what the model read and said."""
         added = squash(said["content"]) + squash(tail)
         if any(m["role"] == "user" for m in new):
             turns = [*self._messages[self._user_at + 1 :], said, *new]

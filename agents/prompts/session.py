@@ -142,7 +142,7 @@ class TokenSession(Session):
 
     @property
     def at_once(self) -> bool:
-        """Whether an answer is one token that the engine can draw in a plain call, for many sessions together."""
+        """True if an answer is one token that the engine can draw in a plain call, for many sessions together."""
         engine: Any = self.engine
         return self.sampling.max_new_tokens == 1 and hasattr(engine, "answer_now") and not engine.suspended
 
@@ -170,7 +170,7 @@ class TokenSession(Session):
 
 
 def role_of(info: dict[str, Any]) -> Literal["user", "tool"]:
-    """Who says an observation in a chat.
+    """Return the role of an observation in a chat.
 
     Args:
         info: of the same reset or step.

@@ -1,4 +1,4 @@
-"""What the tiny model imitates: prompts, and what a noisy expert may answer. Two processes make them where they can."""
+"""Demonstrations for the tiny model: prompts, and answers of a noisy expert. Two processes make them where they can."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Lesson:
-    """What is demonstrated: an environment, how its turns become prompts, and the share of random actions played."""
+    """A lesson: an environment, how its turns become prompts, and the share of random actions played."""
 
     spec: EnvSpec
     kwargs: dict[str, Any]
@@ -68,7 +68,7 @@ class Lesson:
 
     @property
     def chunks(self) -> int:
-        """How many chunks the episodes make."""
+        """The number of chunks of the episodes."""
         return -(-self.episodes // CHUNK)
 
     def play(self, env: Env, chunk: int) -> list[Shown]:
@@ -183,7 +183,7 @@ def _converse(process: subprocess.Popen[bytes], order: bytes, parts: dict[int, l
 
 
 def help_out(order: BinaryIO) -> None:
-    """What the other process does: play the chunks, the last one first, and write them to what was standard output."""
+    """Play chunks in the other process, the last one first, and write them to what was standard output."""
     lesson: Lesson = pickle.load(order)
     with _kept_stdout() as out, contextlib.closing(lesson.spec.make(**lesson.kwargs)) as env:
         for chunk in reversed(range(lesson.chunks)):

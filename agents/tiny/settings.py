@@ -20,7 +20,7 @@ class TinySize(BaseModel):
 
 
 class WarmUp(BaseModel):
-    """How the tiny model imitates the noisy expert."""
+    """The settings of the tiny model's imitation of the noisy expert."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 

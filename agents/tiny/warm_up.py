@@ -126,7 +126,7 @@ def _imitate(
 
 
 def _demonstrations(lesson: Lesson, report: Report) -> list[Shown]:
-    """What a lesson shows.
+    """Return the demonstrations of a lesson.
 
     Raises:
         UsageError: nothing, or what cannot be imitated.
@@ -171,7 +171,7 @@ def _fit(agent: LocalAgent, shown: Sequence[Shown], warm_up: WarmUp, rng: random
 
 
 def _encoder(agent: LocalAgent) -> Callable[[Shown, float, random.Random], list[tuple[Ids, Ids, float]]]:
-    """What turns of a demonstration teach, as (prompt, answer, weight)."""
+    """Return the encoder from turns of a demonstration to (prompt, answer, weight)."""
     one_token = agent.sampling.max_new_tokens == 1
     end = () if one_token else (agent.tokenizer.eos_token_id,)
     answer_ids = functools.cache(lambda answer: (*agent.tokenizer.encode(answer), *end))

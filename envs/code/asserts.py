@@ -26,7 +26,10 @@ class Wanted:
     value: Any = None
 
     def holds(self, got: Any) -> bool:
-        """Whether a value matches. Values are compared as Python compares built-in ones: 1 equals True and 1.0."""
+        """Return whether a value matches.
+
+        Values are compared as Python compares built-in ones: 1 equals True and 1.0.
+        """
         if self.kind == "same":
             return got is self.value
         if self.kind == "equal":
@@ -36,7 +39,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How asserts are run: for each of them, expressions to evaluate beside the program, and expected values.
+    """The plan of running asserts: for each, expressions to evaluate beside the program, and expected values.
 
     None instead of the calls: the assert is more than that.
     """
@@ -164,7 +167,7 @@ def _inner(tree: ast.Module) -> tuple[list[ast.stmt], str, str] | None:
 
 
 def _is_metadata(statement: ast.stmt) -> bool:
-    """Whether it only names a literal."""
+    """Return whether it only names a literal."""
     return isinstance(statement, ast.Assign) and _literal(statement.value)[0]
 
 
@@ -199,7 +202,7 @@ def _call(test: ast.expr, names: dict[str, str]) -> tuple[str, Wanted] | None:
 
 
 def _literal(node: ast.expr) -> tuple[bool, Any]:
-    """Whether an expression is a value written out, and the value."""
+    """Return whether an expression is a value written out, and the value."""
     try:
         return True, ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

@@ -154,7 +154,7 @@ class CodeEnv(RowEnv):
         return Verdict(score, "All tests pass." if passed == total else "Not all tests pass.")
 
     def _run(self, program: str, tests: Tests, total: int) -> int:
-        """How many tests pass; the rule for timeouts learns from programs that pass all of them."""
+        """Return the number of passed tests; the rule for timeouts learns from programs that pass all of them."""
         runner, case, rule = _Timed(self._runner or shared_pool()), (*self._set, self.idx), self.timeout
         seconds = rule.timeout(case) if isinstance(rule, AdaptiveTimeout) else rule
         judge = self._judge_runner or self._runner or Judges()
@@ -172,7 +172,7 @@ class CodeEnv(RowEnv):
         return prompt + code if self._definition(code) is None or start is None else f"{prompt[:start]}\n{code}"
 
     def _definition(self, code: str) -> int | None:
-        """Where the function that is asked for begins."""
+        """Return the start of the definition of the function that is asked for."""
         found = re.search(rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{self.row['entry_point']}\b", code, re.MULTILINE)
         return found.start() if found else None
 

@@ -346,7 +346,7 @@ class Judge:
             raise
 
     def verdict(self, test: str, scope: dict[str, Any]) -> bool:
-        """Whether a test passes. It counts only if every answer that the test asks for is known.
+        """Return whether a test passes. It counts only if every answer that the test asks for is known.
 
         Args:
             scope: global names that the test sees.
@@ -359,7 +359,7 @@ class Judge:
         return True
 
     def check(self, holds: Any) -> None:
-        """What an assert does. As long as an answer is missing it continues, to find the calls that come after."""
+        """Carry out an assert. As long as an answer is missing it continues, to find the calls that come after."""
         if self.first_unknown is None and not holds:
             raise AssertionError
 

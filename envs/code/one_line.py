@@ -140,7 +140,7 @@ class OneLine(ProceduralEnv):
         return run_tests(text, CallTests("f", self.calls, tuple(self._expected())), runner, timeout=5.0)
 
     def _judge_by_tree(self, text: str) -> int | str:
-        """How many tests pass, or what is wrong with the program. Leaves a failed test in the hint."""
+        """Return the number of passed tests, or what is wrong with the program. Leaves a failed test in the hint."""
         try:
             tree, names = read_function(text, self.parameters)
         except ValueError as error:

@@ -122,7 +122,7 @@ def _decoded(value: Any) -> Any:
 
 
 def count(tests: Tests) -> int:
-    """How many verdicts :func:`run_tests` gives at most."""
+    """Return the largest number of verdicts that :func:`run_tests` gives."""
     if isinstance(tests, StdioTests):
         return len(tests.inputs)
     return len(tests.asserts) if isinstance(tests, AssertTests) else len(tests.arguments)
@@ -137,7 +137,7 @@ def run_tests(
     every: bool = True,
     judge: Runner | None = None,
 ) -> int:
-    """How many tests a program passes. Its process gets only inputs; the output is compared outside.
+    """Return the number of tests that a program passes. Its process gets only inputs; the output is compared outside.
 
     Args:
         tests: what to hold it to.
@@ -236,7 +236,7 @@ def _holds(text: str | None, wanted: Wanted) -> bool:
 
 
 def _passes(text: str | None, wanted: Any) -> bool:
-    """Whether an answer is what JSON tests want; TACO wraps some expected values in a list."""
+    """Return whether an answer is what JSON tests want; TACO wraps some expected values in a list."""
     try:
         got = _value(text, wanted)
     except Raised:
@@ -273,7 +273,8 @@ def _members(values: Iterable[Any]) -> set[tuple[bool, Any]] | None:
 
 
 def _is_close(got: Any, wanted: float) -> bool:
-    """Whether numbers are equal; where one is not whole, to nine digits (but not to whole units of large ones)."""
+    """Return whether numbers are equal; where one is not whole, to nine digits (but not to whole units of large
+    ones)."""
     if got == wanted or (isinstance(got, int) and isinstance(wanted, int)):
         return bool(got == wanted)
     try:

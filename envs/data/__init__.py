@@ -1,4 +1,4 @@
-"""What tasks with an answer share: rows of data sets, attempts and rewards, generated tasks."""
+"""The base of tasks with an answer: rows of data sets, attempts and rewards, generated tasks."""
 
 from __future__ import annotations
 

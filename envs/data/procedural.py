@@ -1,4 +1,4 @@
-"""What generated tasks share: the drawing of numbers, splits, action formats."""
+"""The base of generated tasks: the drawing of numbers, splits, action formats."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class LocalFile:
 
 @dataclass(frozen=True)
 class DataSet:
-    """Where a data set is, on the hub and below ``$ROLLENV_DATA``."""
+    """The location of a data set, on the hub and below ``$ROLLENV_DATA``."""
 
     hub: str
     folder: str
@@ -56,7 +56,7 @@ class DataSet:
         return DataFiles(self.folder, files, f"https://huggingface.co/datasets/{self.hub}")
 
     def candidates(self, split: str) -> list[LocalFile]:
-        """Where a split may be, the most likely place first."""
+        """Return the possible files of a split, the most likely first."""
         own = self.files.get(split, ())
         return [*own, *(LocalFile(f"{split}{suffix}") for suffix in SUFFIXES), LocalFile(f"data/{split}-*.parquet")]
 
@@ -140,7 +140,7 @@ def load_rows(name: str = "", split: str | None = None, rows: Iterable[Row] | No
 
 
 def is_local(name: str, split: str) -> bool:
-    """Whether ``$ROLLENV_DATA`` holds a split of a registered data set.
+    """Return whether ``$ROLLENV_DATA`` holds a split of a registered data set.
 
     Args:
         split: such as ``train``.
@@ -257,7 +257,7 @@ def _hub_rows(name: str, config: str | None, split: str | None) -> Rows:
 
 
 def _in_hub_cache(library: Any, name: str) -> bool:
-    """Whether a data set was fetched before, so that it can be read without the hub."""
+    """Return whether a data set was fetched before, so that it can be read without the hub."""
     folder = Path(getattr(getattr(library, "config", None), "HF_DATASETS_CACHE", "") or "/nonexistent")
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
     return any(re.sub(r"[^a-z0-9]", "", path.name.lower()) == plain for path in folder.glob("*"))

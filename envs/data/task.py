@@ -1,4 +1,4 @@
-"""What question-and-answer tasks share: attempts, rewards, rows of a data set."""
+"""The base of question-and-answer tasks: attempts, rewards, rows of a data set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""What the text games share: ``\boxed{}`` actions, a turn limit, GEM's rewards, and state that is saved by name."""
+r"""The base of the text games: ``\boxed{}`` actions, a turn limit, GEM's rewards, and state that is saved by name."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ class TextGame(Env):
         raise NotImplementedError(f"{type(self).__name__} has no _suffix()")
 
     def _late_reward(self) -> float:
-        """What is paid at the turn limit."""
+        """Return the reward at the turn limit."""
         return 0.0
 
     def _next_move(self) -> str:
-        """What an expert would put into the box."""
+        """Return an expert's next content of the box."""
         raise NotImplementedError(f"{type(self).__name__} has no _next_move()")
 
     def _restored(self) -> None:

@@ -173,7 +173,7 @@ def entry_cells(entry: Entry) -> list[tuple[int, int]]:
 
 
 def _fits(entry: Entry, cells: dict[tuple[int, int], str]) -> bool:
-    """Whether a word agrees with the letters it crosses, and touches no other one."""
+    """Return whether a word agrees with the letters it crosses, and touches no other one."""
     word, row, col, down = entry
     step_r, step_c = (1, 0) if down else (0, 1)
     if (row - step_r, col - step_c) in cells or (row + step_r * len(word), col + step_c * len(word)) in cells:

@@ -147,7 +147,7 @@ def slide(rows: Rows, direction: str) -> Rows:
 
 
 def stuck(rows: Rows) -> bool:
-    """Whether the board is full and no neighbours are equal."""
+    """Return whether the board is full and no neighbours are equal."""
     if any(0 in row for row in rows):
         return False
     lines = (*rows, *zip(*rows, strict=True))

@@ -1,4 +1,4 @@
-"""What grid games share: action formats, turn and action limits, reward schemes."""
+"""The base of grid games: action formats, turn and action limits, reward schemes."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class Minesweeper(TextGame):
 
 
 class Grid:
-    """What depends only on the size of the board: neighbours as bits, and texts."""
+    """Tables for one size of the board: neighbours as bits, and texts."""
 
     def __init__(self, rows: int, cols: int):
         self.size = rows * cols

@@ -15,7 +15,7 @@ MOST_EMPTY = {4: 10, 9: 50}
 
 
 class Square:
-    """What depends only on the size: which cells see each other, and texts."""
+    """Tables for one size: which cells see each other, and texts."""
 
     def __init__(self, scale: int):
         self.scale = scale
@@ -99,7 +99,7 @@ class Square:
         return False
 
     def _tightest(self, free: list[int], todo: list[int]) -> tuple[int, int]:
-        """Where in ``todo`` the cell with the fewest choices is, and its choices as bits."""
+        """Return the cell in ``todo`` with the fewest choices, and its choices as bits."""
         homes, fewest, at, choices = self.homes, 99, 0, 0
         for i, cell in enumerate(todo):
             row, col, block = homes[cell]
@@ -152,7 +152,7 @@ class Square:
         return None
 
     def _only_place(self, grid: list[int], seen: list[int], cell: int, bit: int) -> bool:
-        """Whether no other empty cell of its row, of its column or of its block can take a cell's digit."""
+        """Return whether no other empty cell of its row, of its column or of its block can take a cell's digit."""
         homes = self.homes
         for unit in self.units[cell]:
             for other in unit:
@@ -165,7 +165,7 @@ class Square:
         return False
 
     def follows(self, grid: list[int], cell: int, digit: int) -> bool:
-        """Whether one rule shows which digit an empty cell has.
+        """Return whether one rule shows which digit an empty cell has.
 
         Args:
             grid: digits row by row, 0 for an empty cell.

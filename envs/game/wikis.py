@@ -1,4 +1,4 @@
-"""Where WikiGame's pages come from: a small encyclopedia made here, or a MediaWiki server."""
+"""The sources of WikiGame's pages: a small encyclopedia made here, or a MediaWiki server."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class WordSearch(TextGame):
         self._prompt = _instructions(self._told(), self.num_words, self.max_turns)
 
     def _told(self) -> str:
-        """What the board says of the words to find."""
+        """Return the text of the board about the words to find."""
         return "their lengths are given" if self.hardcore else "they are listed"
 
     def _instructions(self) -> str:
@@ -114,7 +114,7 @@ class WordSearch(TextGame):
         self.board = f"{self._board}\n{self._wanted()}"
 
     def _wanted(self) -> str:
-        """What there is left to find."""
+        """Return the text of what is left to find."""
         wanted = [str(len(word)) for word in self.hidden] if self.hardcore else self.hidden
         what = "Words to find, by their number of letters" if self.hardcore else "Words to find"
         return f"{what}: {', '.join(wanted)}"

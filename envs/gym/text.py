@@ -55,15 +55,15 @@ class GymText(Env):
     # -- what a game writes ------------------------------------------------------------------------------------------
 
     def _rules(self) -> str:
-        """What the task is, without the actions."""
+        """Return the task's text, without the actions."""
         raise NotImplementedError(f"{type(self).__name__} has no _rules()")
 
     def _describe(self) -> str:
-        """What the player sees."""
+        """Return the player's view."""
         raise NotImplementedError(f"{type(self).__name__} has no _describe()")
 
     def _success(self, reward: float, terminated: bool) -> bool:
-        """Whether the episode that has just ended was a success."""
+        """Return whether the episode that has just ended was a success."""
         return terminated
 
     def _policy(self) -> int:

@@ -133,6 +133,6 @@ def _card(value: int) -> str:
 
 
 def hand_value(cards: list[int]) -> tuple[int, bool]:
-    """What a hand is worth, and whether an ace counts 11 in it."""
+    """Return the value of a hand, and whether an ace counts 11 in it."""
     total = sum(cards)
     return (total + 10, True) if 1 in cards and total <= 11 else (total, False)

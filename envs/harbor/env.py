@@ -176,7 +176,7 @@ class HarborEnv(TerminalEnv):
         return [host for host in task.allowed_hosts if host in self.network or "*" in self.network]
 
     def _prepare(self, machine: Machine) -> None:
-        """What is there before the agent."""
+        """Prepare the machine for the agent."""
         task = self.task
         made = "mkdir -p /logs/agent /logs/verifier /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"
         machine.run(["/bin/sh", "-c", made], user="0", cwd="/")

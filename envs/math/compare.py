@@ -138,7 +138,7 @@ def gold_answer(raw: Any) -> str:
 
 
 def compare(gold: str, answer: str) -> bool | None:
-    """Whether two answers are equal, where that can be seen without algebra; None where it cannot.
+    """Return whether two answers are equal, where that can be seen without algebra; None where it cannot.
 
     Units after a number, currency signs, thousands separators and ways of writing LaTeX do not matter; two units have
     to agree. A percentage equals its number with or without the sign, and its hundredth.
@@ -173,7 +173,7 @@ def _unassigned(gold: str, answer: str) -> tuple[str, str]:
 
 
 def _assigned(text: str) -> tuple[str, str]:
-    """What a text says to be equal to the rest (a variable, several in the alphabet's order), and the rest."""
+    """Return what a text equates with the rest (a variable, several in the alphabet's order), and the rest."""
     if found := _ASSIGNED.match(text):
         return found[1], text[found.end() :]
     if (found := _ASSIGNED_POINT.match(text)) and (names := found[1].split(",")) == sorted(set(names)):
@@ -206,7 +206,9 @@ def _is_choice(letter: str, answer: str) -> bool:
 
 
 def _says_other(gold: str, answer: str, number: bool) -> bool:
-    """Whether an answer says what its value does not: words, relations, marks, brackets or parts the gold has not."""
+    """Return whether an answer says what its value does not: words, relations, marks, brackets or parts the gold has
+    not.
+    """
     if not set(_SIGNS.findall(answer)) <= set(_SIGNS.findall(gold)):
         return True
     if "\\pm" in answer and "\\pm" not in gold and "," not in gold:
@@ -222,7 +224,7 @@ def _says_other(gold: str, answer: str, number: bool) -> bool:
 
 
 def _parts(text: str) -> int:
-    """How many parts a list, set, tuple or interval has."""
+    """Return the number of parts of a list, set, tuple or interval."""
     inner, depth, parts = text.replace("\\{", "(").replace("\\}", ")"), 0, 1
     inner = inner[1:-1] if _around(text) else inner
     for char in inner:

@@ -1,4 +1,4 @@
-"""Whether a mathematical answer is right, within a time limit that holds in any thread and any process.
+"""Grading of mathematical answers, within a time limit that holds in any thread and any process.
 
 :func:`grade` decides plain numbers and equal texts at once (:mod:`rollenv.envs.math.compare`) and gives the rest to
 math-verify, which runs in grader processes: an answer such as ``9^{9^{9}}`` cannot be stopped inside this one.
@@ -32,7 +32,7 @@ _PROGRAM = Path(__file__).with_name("grader_process.py")
 
 
 def grade(gold: str, answer: str, seconds: float = SECONDS) -> bool:
-    """Whether ``answer`` equals ``gold``. Threads may call it at once; the time it takes is bounded.
+    """Return whether ``answer`` equals ``gold``. Threads may call it at once; the time it takes is bounded.
 
     Args:
         gold: the right answer, as text or LaTeX, without a box.

@@ -66,7 +66,7 @@ def set_timers(seconds: float) -> None:
 
 
 def grade(gold: str, answer: str) -> bool:
-    """Whether math-verify finds the two answers equal; an answer that it cannot read is wrong.
+    """Return whether math-verify finds the two answers equal; an answer that it cannot read is wrong.
 
     Args:
         gold: the correct answer, as text or LaTeX.
@@ -81,7 +81,7 @@ def grade(gold: str, answer: str) -> bool:
 
 
 def _far(one: Any, other: Any) -> bool:
-    """Whether numbers differ that math-verify took for equal because both are small, or both large."""
+    """Return whether numbers differ that math-verify took for equal because both are small, or both large."""
     if isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr):
         return bool(one.is_number and other.is_number and one != other and not _close(one, other))
     if isinstance(one, sympy.FiniteSet) and isinstance(other, sympy.FiniteSet):
@@ -100,7 +100,7 @@ def _close(one: Any, other: Any) -> bool:
 
 
 def _same_complex(one: Any, other: Any) -> bool:
-    """Whether they are the same number if i is the imaginary unit and e is Euler's number."""
+    """Return whether they are the same number if i is the imaginary unit and e is Euler's number."""
     if not isinstance(one, sympy.Expr) or not isinstance(other, sympy.Expr):
         return False
     if not any(x.has(sympy.I) or {s.name for s in x.free_symbols} & {*_CONSTANTS} for x in (one, other)):

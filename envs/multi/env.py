@@ -53,7 +53,7 @@ class MultiAgentEnv(Env):
         raise NotImplementedError(f"{type(self).__name__} has no _process_actions()")
 
     def observe(self, agent: str) -> str:
-        """What an agent sees now."""
+        """Return the agent's observation."""
         raise NotImplementedError(f"{type(self).__name__} has no observe()")
 
     # -- the episode -------------------------------------------------------------------------------------------------

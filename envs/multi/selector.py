@@ -48,11 +48,11 @@ class AgentSelector:
         return self.selected
 
     def is_first(self) -> bool:
-        """Whether a round begins with this step."""
+        """Return whether a round begins with this step."""
         return self._at == 0
 
     def is_last(self) -> bool:
-        """Whether a round ends with this step."""
+        """Return whether a round ends with this step."""
         return self.mode == "parallel" or self._at == max(len(self.agents) - 1, 0)
 
     def add_agent(self, agent: str) -> None:

@@ -1,4 +1,4 @@
-"""What tasks in a machine share: its start, its commands, its end."""
+"""The base of tasks in a machine: its start, its commands, its end."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class MachineEnv(ToolEnv):
         return Judgement(False)
 
     def grade(self) -> Judgement:
-        """How the episode went; the machine is still there.
+        """Judge the episode; the machine is still there.
 
         Raises:
             SandboxDied: what the agent left brings machines down.

@@ -1,4 +1,4 @@
-"""How AgentBench grades a task in an operating system, where the agent cannot reach.
+"""AgentBench's grading of a task in an operating system, where the agent cannot reach.
 
 What decides is never run by a program that the agent may have changed. An answer is compared with what the solution
 prints in a new machine that the agent never was in. A changed system is looked at in a new machine with the agent's
@@ -28,7 +28,7 @@ _SAFE = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECOD
 
 
 def is_right(item: Item, answer: str | None, machine: Machine, fresh: Callable[[], Machine]) -> bool:
-    """Whether a task is solved.
+    """Return whether a task is solved.
 
     Args:
         answer: that was given; None if the agent only said that it has finished.
@@ -76,7 +76,7 @@ def _passes(item: Item, answer: str, machine: Machine) -> bool:
 
 
 def _run(script: Script, arguments: list[str], machine: Machine) -> str | None:
-    """What a script prints; None if it fails. One for Bash runs as the agent's do: some count processes."""
+    """Return the output of a script; None if it fails. One for Bash runs as the agent's do: some count processes."""
     if script.language == "bash":
         ran = Shell(machine, HOME, _CHECKING).run(f"exec 2> /dev/null\n{script.code}", *arguments)
         return ran.text if ran.ok else None

@@ -1,4 +1,4 @@
-"""What of an agent's files is left out where its work is checked: all that would change how programs run."""
+"""The agent's files that are left out where its work is checked: all that would change how programs run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SystemGuard(Guard):
         return super()._keeps(path, member, contents)
 
     def _is_as_before(self, path: str, member: tarfile.TarInfo, contents: IO[bytes]) -> bool:
-        """Whether at most the permissions of a file have changed."""
+        """Return whether at most the permissions of a file have changed."""
         before = self.image.find(path)
         if before is None or before.is_symlink() or not before.is_file() or before.stat().st_size != member.size:
             return False

@@ -214,7 +214,7 @@ def run_published(machine: Machine, command: str, cwd: str) -> Ran:
 
 
 def gold_outcome(root: Path, query: Query, as_published: bool) -> Outcome:
-    """What the gold command does in a file system of its own.
+    """Return the effect of the gold command in a file system of its own.
 
     Args:
         root: the folder of InterCode's data.
@@ -232,7 +232,7 @@ def gold_outcome(root: Path, query: Query, as_published: bool) -> Outcome:
 
 
 def outcome(machine: Machine, output: str) -> Outcome:
-    """What has changed in a machine, seen from a new one with its files and the system's own programs.
+    """Return the changes in a machine, seen from a new one with its files and the system's own programs.
 
     Raises:
         SandboxError: a machine cannot be started.
@@ -251,7 +251,10 @@ def outcome(machine: Machine, output: str) -> Outcome:
 
 
 def _counts(path: str, *_: Any) -> bool:
-    """Whether a file can be in git's status. Nothing else of the agent's is there when its files are compared."""
+    """Return whether a file can be in git's status.
+
+    Nothing else of the agent's is there when its files are compared.
+    """
     parts = path.split("/")[1:]
     return parts[0] not in _IGNORED + _PROGRAMS and not any(part.startswith(".git") for part in parts)
 

@@ -20,7 +20,7 @@ Change = tuple[str, str]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command has done."""
+    """The effect of a command."""
 
     output: str
     changes: frozenset[Change]

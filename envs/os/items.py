@@ -24,7 +24,7 @@ class Script:
     language: str = "bash"
 
     def words(self, *arguments: str) -> list[str]:
-        """How it is started."""
+        """Return the command line."""
         if self.language == "python":
             return ["python3", "-c", self.code, *arguments]
         return ["bash", "-c", self.code, "--", *arguments]
@@ -53,7 +53,7 @@ class Item:
 
     @property
     def needs_network(self) -> bool:
-        """Whether it installs packages."""
+        """True if it installs packages."""
         scripts = (*self.init, *([self.example] if self.example else []))
         return any(_INSTALLS.search(script.code) for script in scripts)
 

@@ -277,7 +277,7 @@ def _names(game: Any, space: Any) -> dict[int, str]:
 
 
 def _about(game: Any) -> str:
-    """What the environment's documentation says of playing it."""
+    """Return the environment's documentation about playing it."""
     text = inspect.getdoc(type(game.unwrapped)) or ""
     if inspect.getdoc(gymnasium.Env) == text:
         return ""
@@ -288,7 +288,7 @@ def _about(game: Any) -> str:
 
 
 def _documented(game: Any) -> str:
-    """What BrowserGym's sets of actions say of themselves."""
+    """Return the documentation of BrowserGym's sets of actions."""
     actions: Any = getattr(getattr(game.unwrapped, "action_mapping", None), "__self__", None)
     if not hasattr(actions, "describe"):
         return ""

@@ -154,7 +154,7 @@ class _Sampling(OpenEnv):
 
 
 def _is_rollenvs(observation: Any) -> bool:
-    """Whether rollenv's server has it from an environment that explains its actions itself."""
+    """Return whether rollenv's server has it from an environment that explains its actions itself."""
     told = observation if isinstance(observation, dict) else {}
     return isinstance(told.get("text"), str) and isinstance(told.get("info"), dict)
 

@@ -18,7 +18,7 @@ _LONGEST = 4000
 
 
 class Form:
-    r"""How actions are written.
+    r"""The form of actions.
 
     Where one field is required, or there is but one, the reply is that field: all of it for a text, the last
     ``\boxed{}`` for numbers and choices. Otherwise the reply has a JSON object, in a code block, in a box or alone.
@@ -59,7 +59,7 @@ class Form:
 
     @property
     def asked(self) -> str:
-        """What a reply is, for the agent; empty where any text is one."""
+        """The form of a reply, for the agent; empty where any text is one."""
         return well_formed(self._asked())
 
     def _asked(self) -> str:
@@ -97,7 +97,7 @@ class Form:
 
     @property
     def can_sample(self) -> bool:
-        """Whether a form bounds what actions can be."""
+        """True if the form bounds actions."""
         wanted = [self.only] if self.only else self.required
         return bool(wanted) and all(_bounded(self.fields.get(name or "", {})) for name in wanted)
 

@@ -61,7 +61,7 @@ def _headers() -> dict[str, str]:
 
 @functools.lru_cache(maxsize=64)
 def about(base: str) -> dict[str, Any]:
-    """What a server says of actions (``schema``, empty if it does not) and of itself (``name``, ``description``).
+    """Return the server's facts about actions (``schema``, empty if none) and about itself (``name``, ``description``).
 
     Raises:
         ServerLost: it does not answer.

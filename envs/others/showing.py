@@ -1,4 +1,4 @@
-"""What other people's environments show, as text: numbers, arrays, dictionaries, and the pages of browsers."""
+"""Observations of other people's environments as text: numbers, arrays, dictionaries, and the pages of browsers."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Names = Mapping[int, str]
 
 
 def is_text(space: gymnasium.Space[Any]) -> bool:
-    """Whether actions are texts. Those of spaces that are not Gymnasium's are taken for texts."""
+    """Return whether actions are texts. Those of spaces that are not Gymnasium's are taken for texts."""
     return not isinstance(space, (*_OF_NUMBERS, *_NESTED))
 
 
@@ -181,7 +181,7 @@ def _nested(flat: list[float], shape: tuple[int, ...]) -> Any:
 
 
 def form(space: gymnasium.Space[Any], names: Names | None = None) -> str:
-    """What actions are, in words."""
+    """Return the form of actions, in words."""
     if isinstance(space, spaces.Discrete):
         if names:
             return ", ".join(names.values())

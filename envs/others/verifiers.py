@@ -48,7 +48,7 @@ def spec_of(env_id: str) -> EnvSpec:
 
 
 def _loaders(package: str) -> Any:
-    """What verifiers loads packages with, after it has found this one."""
+    """Return verifiers' loader of packages, after it has found this one."""
     with peer("verifiers", "0.4", who=f"verifiers:{package}"):
         loaders = importlib.import_module("verifiers.v1.utils.loaders")
     try:
@@ -185,7 +185,7 @@ def _each(taskset: Any) -> Iterator[Any]:
 
 
 def _why_not(task: Any, taskset: Any) -> str:
-    """What a task needs that is not here; empty where it needs nothing."""
+    """Return what a task needs that is not here; empty where it needs nothing."""
     kind = importlib.import_module("verifiers.v1.task").Task
     if type(task).NEEDS_CONTAINER or task.data.image:
         return "a container"

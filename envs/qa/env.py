@@ -55,7 +55,7 @@ def _f1(said: list[str], wanted: list[str]) -> float:
 
 
 def _says_something(text: str) -> bool:
-    """Whether there is a letter or a digit in it."""
+    """Return whether there is a letter or a digit in it."""
     return any(char.isalnum() for char in text)
 
 

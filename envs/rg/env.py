@@ -296,7 +296,7 @@ def _kind(source: Source, item: dict[str, Any]) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _scored(source: Source, seed: int, index: int, answer: str | None) -> tuple[float, str]:
-    """What the data set's scorer says, and what it raised; sympy may take a second over a formula."""
+    """Return the score of the data set's scorer, and its error text; sympy may take a second over a formula."""
     dataset, item = make_item(source, seed, index)
     try:
         score = float(dataset.score_answer(answer, item))

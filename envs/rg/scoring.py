@@ -1,4 +1,4 @@
-"""Which answers reasoning-gym's scorers may see.
+"""The answers that reasoning-gym's scorers may see.
 
 Nine data sets score an answer with ``eval``, or with sympy's parser, which is ``eval`` too: an answer could run any
 code, or name the variable that holds the gold answer. Only literals and plain formulas get through to those.
@@ -27,7 +27,7 @@ _MAX_LENGTH, _MAX_NODES, _MAX_POWER, _MAX_NUMBER = 4000, 400, 64, 10**15
 
 
 def may_be_scored(dataset: str, answer: str, item: dict[str, Any]) -> bool:
-    """Whether the data set's scorer may see the answer; what it may not see scores 0.
+    """Return whether the data set's scorer may see the answer; what it may not see scores 0.
 
     Nothing may be longer than 4,000 characters or four gold answers. Lists must be literals. A formula holds numbers,
     one-letter variables, ``+ - * / **``, brackets and the usual functions, with powers up to 64: larger ones, or towers

@@ -86,7 +86,7 @@ def _members(data: bytes, kind: str) -> dict[str, bytes]:
 
 
 def _unzipped(data: bytes) -> bytes:
-    """What a gzip file holds, in one part or in several."""
+    """Return the contents of a gzip file, in one part or in several."""
     found = b""
     while True:
         machine = zlib.decompressobj(31)
@@ -166,7 +166,7 @@ def _pack_file(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 3)
 def _count_members(draw: Draw, size: int) -> ShellTask:
-    """How many files are in an archive."""
+    """Count the files in an archive."""
     files, packed = tree(draw, size), draw.chance(0.5)
     suffix = draw.pick(sorted(files)).rpartition(".")[2]
     count = sum(size == 1 or path.endswith(f".{suffix}") for path in files)

@@ -185,7 +185,7 @@ class Tree:
 
 
 def walk(place: Place, top: str) -> tuple[set[str], set[str]] | None:
-    """What is below a folder; links are not followed, and count as files.
+    """Return the names below a folder; links are not followed, and count as files.
 
     Returns:
         Paths of files and paths of folders, relative to the top; None if there are too many to be right.

@@ -53,11 +53,11 @@ class Draw:
         return self.rng.random() < share
 
     def records(self, size: int) -> int:
-        """How many lines or rows a task of this size has."""
+        """Return the number of lines or rows of a task of this size."""
         return self.number(*_RECORDS[size])
 
     def files(self, size: int) -> int:
-        """How many files a task of this size has."""
+        """Return the number of files of a task of this size."""
         return self.number(*_FILES[size])
 
     def word(self) -> str:

@@ -87,7 +87,7 @@ def _last_subject(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 2)
 def _count_commits(draw: Draw, size: int) -> ShellTask:
-    """How many commits the branch has."""
+    """Count the commits of the branch."""
     history = History(draw, size, draw.number(3, 20))
     made, names = history.repository()
     return task(
@@ -180,7 +180,7 @@ def _introduced(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _line_author(draw: Draw, size: int) -> ShellTask:
-    """Who wrote a line."""
+    """Find the author of a line."""
     history = History(draw, size)
     made, names = history.repository()
     n = draw.number(1, len(names) - 1)
@@ -197,7 +197,7 @@ def _line_author(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _busiest(draw: Draw, size: int) -> ShellTask:
-    """Who has the most commits."""
+    """Find the author of the most commits."""
     history = History(draw, size)
     chosen = draw.pick(history.people)
     counts = {who: sum(one.author == who for one in history.commits) for who in history.people}

@@ -198,7 +198,7 @@ def _inflated(data: bytes) -> bytes:
 
 
 def _offset(index: bytes, name: bytes) -> int | None:
-    """Where a pack holds an object, from its index (version 2)."""
+    """Return the offset of an object in a pack, from its index (version 2)."""
     if index[:8] != b"\xfftOc\0\0\0\2":
         return None
     fan = struct.unpack_from(">256I", index, 8)

@@ -87,7 +87,7 @@ _REQUEST = (
 
 @FAMILY.template(1, 2)
 def _count_level(draw: Draw, size: int) -> ShellTask:
-    """How many lines have a level."""
+    """Count the lines of a level."""
     lines = _events(draw, size)
     counts = Counter(line.level for line in lines)
     level = draw.pick(sorted(level for level, count in counts.items() if count > 1))
@@ -101,7 +101,7 @@ def _count_level(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 1)
 def _count_lines(draw: Draw, size: int) -> ShellTask:
-    """How many lines a log has."""
+    """Count the lines of a log."""
     lines = _events(draw, draw.number(1, 2))
     return ShellTask(
         "How many lines does app.log have? Write the number to answer.txt.",
@@ -139,7 +139,7 @@ def _filter_level(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _level_of_service(draw: Draw, size: int) -> ShellTask:
-    """How many lines of a service have a level."""
+    """Count the lines of a service with a level."""
     lines = _events(draw, size)
     chosen = draw.pick(lines)
     count = sum((line.level, line.service) == (chosen.level, chosen.service) for line in lines)
@@ -154,7 +154,7 @@ def _level_of_service(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _window(draw: Draw, size: int) -> ShellTask:
-    """How many lines are from a span of time."""
+    """Count the lines of a span of time."""
     lines = _events(draw, size)
     first, last = sorted(draw.some(range(len(lines)), 2))
     level = "" if size < 4 else draw.pick(lines[first:last]).level
@@ -229,7 +229,7 @@ def _bytes_of_paths(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _by_hour(draw: Draw, size: int) -> ShellTask:
-    """How many lines of a level each hour has."""
+    """Count the lines of a level for each hour."""
     lines = _events(draw, size)
     level = draw.pick(sorted({line.level for line in lines}))
     counts = Counter(f"{line.when:%Y-%m-%d %H}" for line in lines if line.level == level)

@@ -191,7 +191,7 @@ def _shared_folders(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _count_mode(draw: Draw, size: int) -> ShellTask:
-    """How many files have exactly these permissions."""
+    """Count the files with exactly these permissions."""
     top = draw.topic()
     files = placed(top, tree(draw, size))
     some = draw.some(_FILE_MODES, 3)

@@ -1,4 +1,4 @@
-"""Where a task is played, as its checks see it: commands, and a careful look at files."""
+"""The machine of a task, as its checks see it: commands, and a careful look at files."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Place(Protocol):
         """
 
     def look(self, path: str) -> Entry | None:
-        """What is known of a file, folder or link itself; None if there is nothing."""
+        """Return the facts about a file, folder or link itself; None if there is nothing."""
 
     def listing(self, path: str) -> list[Entry]:
-        """What is in a folder; nothing if it is not a folder."""
+        """Return the entries of a folder; nothing if it is not a folder."""
 
     def read(self, path: str, most: int = MOST_BYTES) -> bytes | None:
         """The contents of a regular file; None if it is anything else, cannot be read or is too large.
@@ -50,7 +50,7 @@ class Place(Protocol):
 
 
 def _found(look: Callable[[], _Found]) -> _Found | None:
-    """What is found, or None: the agent's folder may hold anything."""
+    """Return the entry, or None: the agent's folder may hold anything."""
     with contextlib.suppress(SandboxFileError, UnicodeError, ValueError):
         return look()
     return None

@@ -127,7 +127,7 @@ def _environment(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _count_workers(draw: Draw, size: int) -> ShellTask:
-    """How many processes run a program."""
+    """Count the processes that run a program."""
     word = draw.label()
     count, others = draw.number(2, 4 + size), draw.number(1, 3)
     setup = _START + f"for n in $(seq {count}); do start python3 {word}.py $n; done\n"
@@ -144,7 +144,7 @@ def _count_workers(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _working_folder(draw: Draw, size: int) -> ShellTask:
-    """Where a process works."""
+    """Find the working folder of a process."""
     folders, names = draw.topics(size + 1), draw.labels(size + 1)
     setup = _START + "\n".join(
         f"mkdir {folder}; cd {folder}; start python3 ../worker.py {name}; cd .."

@@ -95,7 +95,7 @@ class Running:
 
 
 def _soon(look: Callable[[], str]) -> str:
-    """What is wrong, and still is after a moment: what was just started or ended takes some time to be so."""
+    """Return what is wrong, and still is after a moment: what was just started or ended takes some time."""
     for _ in range(4):
         if not (wrong := look()):
             return ""
@@ -104,12 +104,12 @@ def _soon(look: Callable[[], str]) -> str:
 
 
 def _names(there: str, word: str) -> bool:
-    """Whether a word of a command is the wanted one, perhaps with a path before it."""
+    """Return whether a word of a command is the wanted one, perhaps with a path before it."""
     return there == word or there.endswith(f"/{word}")
 
 
 def ask(place: Place, port: int, said: Sequence[str], whole: bool) -> list[str]:
-    """What a server answers on each of several connections; nothing at all if there is none.
+    """Return the answers of a server on several connections; nothing at all if there is none.
 
     Args:
         said: what is sent on each connection.

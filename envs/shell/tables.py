@@ -77,7 +77,7 @@ def _sort_lines(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 2)
 def _count_rows(draw: Draw, size: int) -> ShellTask:
-    """How many rows have a value."""
+    """Count the rows with a value."""
     rows = _orders(draw, size)
     city = max(sorted({row[2] for row in rows}), key=lambda city: sum(row[2] == city for row in rows))
     city = city if size == 1 else draw.pick(rows)[2]

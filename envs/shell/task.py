@@ -16,7 +16,7 @@ SIZES = range(1, 6)
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the end of an episode was judged."""
+    """The verdict on an episode."""
 
     success: bool
     partial: float

@@ -267,7 +267,7 @@ def _initials(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 1)
 def _count_word(draw: Draw, size: int) -> ShellTask:
-    """How many lines hold a word."""
+    """Count the lines with a word."""
     word, *others = draw.words(9)
     hits, misses = draw.number(2, 12), draw.number(2, 6)
     lines = [" ".join(draw.mixed([word, *draw.some(others, 3)])) for _ in range(hits)]

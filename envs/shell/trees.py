@@ -40,7 +40,7 @@ def wanted(files: dict[str, str]) -> dict[str, bytes]:
 
 @FAMILY.template(1, 2)
 def _count_files(draw: Draw, size: int) -> ShellTask:
-    """How many files are below a folder."""
+    """Count the files below a folder."""
     top, files = draw.topic(), tree(draw, size)
     where = "in" if size == 1 else "below"
     depth = "" if size == 1 else ", at any depth (folders themselves do not count)"

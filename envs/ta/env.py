@@ -150,7 +150,7 @@ class TextArena(ReplayState):
             return valid
 
     def _act(self, seat: int, action: str) -> bool:
-        """Whether the game survived the action."""
+        """Return whether the game survived the action."""
         if "[" not in action or "]" not in action:
             action = f"[{action}]"
         try:
@@ -195,7 +195,7 @@ class TextArena(ReplayState):
         return self._game.state
 
     def _take_messages(self, seat: int) -> str:
-        """What a seat has received since its last turn."""
+        """Return the messages of a seat since its last turn."""
         messages = self._state.observations.get(seat, [])
         self._state.observations[seat] = []
         roles = self._state.role_mapping
@@ -240,7 +240,7 @@ class TextArena(ReplayState):
 
 
 def _was_invalid(state: Any, seat: int) -> bool:
-    """Whether the game turned down what the seat just did: it asks again, or has ended the game over it."""
+    """Return whether the game turned down what the seat just did: it asks again, or has ended the game over it."""
     if (state.game_info or {}).get(seat, {}).get("invalid_move"):
         return True
     asked_again = not state.done and state.current_player_id == seat

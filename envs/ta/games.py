@@ -1,4 +1,4 @@
-"""Which games of TextArena there are, and why the others are left out."""
+"""The list of TextArena's games, and why the others are left out."""
 
 from __future__ import annotations
 

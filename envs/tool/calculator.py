@@ -117,7 +117,7 @@ def _tool_call(expression: str) -> str:
 
 
 def _expression(call: str) -> str:
-    """What a call asks to work out.
+    """Return the expression of a call.
 
     Raises:
         ValueError: the call is malformed; the message is for its author.

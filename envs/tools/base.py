@@ -1,4 +1,4 @@
-"""What tasks with tools share: an episode of calls and messages, judged by the state that it leaves."""
+"""The base of tasks with tools: an episode of calls and messages, judged by the state that it leaves."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class ToolEnv(Env):
         raise NotImplementedError(f"{type(self).__name__} has no problem()")
 
     def judge(self, problem: Problem) -> Judgement:
-        """How the episode went, from the state and from what was said to the user."""
+        """Judge the episode by the state and by what was said to the user."""
         start, now, aim = map(self.seen, (problem.start, problem.backend.data(), problem.wanted))
         wanted = differences(start, aim)
         met, aside = counted(differences(start, now), wanted)
@@ -103,7 +103,7 @@ class ToolEnv(Env):
         return Judgement(success, (met + sum(told)) / asked if asked else float(success), aside)
 
     def seen(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What of a state is judged; all of it, unless an author says otherwise."""
+        """Return the part of a state that is judged; all of it, unless an author says otherwise."""
         return state
 
     def told(self, problem: Problem) -> list[bool]:
@@ -199,11 +199,11 @@ class ToolEnv(Env):
         return self.last, reward, ended, cut, info | {"success": success, "metrics": metrics}
 
     def _cut(self) -> bool:
-        """Whether the episode is over after this action, solved or not."""
+        """Return whether the episode is over after this action, solved or not."""
         return self.turn >= self.max_turns
 
     def changes(self) -> list[Change]:
-        """What the episode has changed so far."""
+        """Return the changes of the episode so far."""
         return differences(self.current.start, self.current.backend.data())
 
     def render(self) -> str:

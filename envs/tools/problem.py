@@ -21,7 +21,7 @@ Move = Sequence[Call] | str
 
 @dataclass(frozen=True)
 class Judgement:
-    """How an episode went."""
+    """The judgement of an episode."""
 
     success: bool
     partial: float = 0.0
@@ -86,7 +86,7 @@ class Problem:
 
 
 def counted(changed: Sequence[Change], wanted: Sequence[Change]) -> tuple[int, int]:
-    """How many of the wanted changes were made, and how many changes were made elsewhere.
+    """Return the number of wanted changes that were made, and of changes made elsewhere.
 
     Returns:
         The two counts.

@@ -1,4 +1,4 @@
-"""Where the files of published benchmarks are."""
+"""The files of published benchmarks."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Said:
-    """What a user says to a message."""
+    """A user's reply to a message."""
 
     text: str
     ends: bool = False

@@ -101,7 +101,7 @@ def _later_form(word: str) -> str:
 
 
 def term(token: str) -> str | None:
-    """What a token is indexed as; None for a stop word."""
+    """Return the index term of a token; None for a stop word."""
     if len(token) > 1 and token[-1] in "sS" and token[-2] in "'\u2019\uff07":
         token = token[:-2]
     token = token.lower()

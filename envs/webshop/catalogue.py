@@ -217,7 +217,7 @@ def _goal_order(n: int) -> Ints:
 
 
 def cache_folder() -> Path:
-    """Where shops are kept: ``$ROLLENV_CACHE/webshop``, or ``~/.cache/rollenv/webshop``."""
+    """Return the folder of shops: ``$ROLLENV_CACHE/webshop``, or ``~/.cache/rollenv/webshop``."""
     return Path(os.environ.get("ROLLENV_CACHE") or Path.home() / ".cache" / "rollenv") / "webshop"
 
 

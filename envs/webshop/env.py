@@ -259,7 +259,7 @@ class WebShopEnv(Env):
         return f"Available actions: {', '.join(['search[words]', *clicks])}"
 
     def render(self) -> str:
-        """Where the customer is, what was chosen, and the page as text."""
+        """Return the page, the customer's choices and the page's text."""
         if not self._page:
             return ""
         page = render_page(self._page, self.view, "text")

@@ -138,7 +138,7 @@ def _packed(path: Path) -> dict[str, bytes]:
 def _noted(
     files: ShopFiles, asin: str, notes: Mapping[str, bytes], human: Mapping[str, bytes]
 ) -> tuple[dict[str, Any], tuple[HumanInstruction, ...]]:
-    """What the other two files say about a product."""
+    """Return the facts of the other two files about a product."""
     note = json.loads(notes.get(asin, b"{}"))
     if not isinstance(note, dict):
         raise BadFile(f"{files.instructions}, {asin}: the entry must be an object, not {type(note).__name__}")
@@ -193,7 +193,7 @@ def _product(record: dict[str, Any], where: str, note: dict[str, Any], human: tu
 
 
 def _prices(pricing: Any, where: str) -> tuple[str, tuple[float, ...]]:
-    """What the page shows, and the price or the ends of its range."""
+    """Return the shown price, and the price or the ends of its range."""
     if not pricing:
         return NO_PRICE
     try:

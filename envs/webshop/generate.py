@@ -54,7 +54,7 @@ OPTION_NAMES = tuple(_VALUES)
 
 @dataclass(frozen=True)
 class Style:
-    """What a generated shop is like.
+    """The style of a generated shop.
 
     Args:
         kinds: kinds of things, up to 76.

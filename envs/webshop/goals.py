@@ -191,7 +191,7 @@ class Goals:
         return _plan(self.catalogue.product(goal.product), goal, self.price_seed, self.rules)[0]
 
     def reachable(self, number: int) -> bool:
-        """Whether buying the goal's own product with the best options pays 1."""
+        """Return whether buying the goal's own product with the best options pays 1."""
         if not self._reachable[number]:
             goal = self[number]
             best = _plan(self.catalogue.product(goal.product), goal, self.price_seed, self.rules)[1]
@@ -203,7 +203,9 @@ class Goals:
         return [n for n in map(int, self.split(split)) if not self.reachable(n)]
 
     def weights(self, split: str = "all") -> Any:
-        """How often the original draws each goal of a split: the mean of 1 / (goals with the attribute); human 1."""
+        """Return the frequency of each goal of a split in the original: the mean of 1 / (goals with the attribute);
+        human 1.
+        """
         chosen = self.split(split)
         if self.kind == "human":
             return np.ones(len(chosen))

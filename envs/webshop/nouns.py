@@ -61,7 +61,7 @@ def _spacy_nouns(title: str) -> tuple[str, ...]:
 
 
 def has_spacy() -> bool:
-    """Whether spaCy and its small English model are installed."""
+    """Return whether spaCy and its small English model are installed."""
     return all(importlib.util.find_spec(name) is not None for name in ("spacy", MODEL))
 
 

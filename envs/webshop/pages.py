@@ -31,7 +31,7 @@ class Node(NamedTuple):
 
 @dataclass(slots=True)
 class View:
-    """Where a customer is. What a page shows follows from this, the goal and the catalogue."""
+    """The page of a customer. Its contents follow from this, the goal and the catalogue."""
 
     page: str = "index"
     """``index``, ``results``, ``item``, ``done`` or one of :data:`SUB_PAGES`."""
@@ -46,7 +46,7 @@ class View:
 
 
 class Content(NamedTuple):
-    """What the nodes of a page are made from."""
+    """The contents that the nodes of a page are made from."""
 
     instruction: str
     results: Results
@@ -121,7 +121,7 @@ def _done(view: View, content: Content) -> list[Node]:
 
 
 def clickables(page: Sequence[Node]) -> dict[str, Node]:
-    """What can be clicked by its lower-case name: buttons, then products, then options. Of equal names the last."""
+    """Return the clickable nodes by lower-case name: buttons, then products, then options. Of equal names the last."""
     found: dict[str, Node] = {}
     for kind in ("button", "product", "option"):
         for node in page:

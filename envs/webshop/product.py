@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class HumanInstruction:
-    """What a person asked for, and which attributes and options were meant."""
+    """A person's instruction, with the attributes and options that were meant."""
 
     text: str
     attributes: tuple[str, ...]

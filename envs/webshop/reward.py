@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RewardRules:
-    """How purchases are scored; the defaults are the published code's, except for the source of nouns."""
+    """The scoring of purchases; the defaults are the published code's, except for the source of nouns."""
 
     threshold: int = 85
     """Two texts match if their token-set ratio, rounded to a whole number, is above this."""
@@ -76,7 +76,7 @@ def normalize_colour(option: str) -> str:
 
 
 def _wanted(option: str | tuple[str, str], rules: RewardRules) -> str:
-    """What a goal's option is compared as."""
+    """Return the form in which a goal's option is compared."""
     if isinstance(option, str):
         return normalize_colour(option)
     if not rules.pair_options:
@@ -88,7 +88,7 @@ def _wanted(option: str | tuple[str, str], rules: RewardRules) -> str:
 def _matched_options(
     purchased: Iterable[str], wanted: Iterable[str | tuple[str, str]], rules: RewardRules = PUBLISHED
 ) -> int:
-    """How many wanted options a purchased one matches."""
+    """Return the number of wanted options that a purchased one matches."""
     had = [normalize_colour(value) for value in purchased]
     return sum(
         any(similarity(value, option) > rules.threshold for value in had)
@@ -97,7 +97,7 @@ def _matched_options(
 
 
 def _matched_attributes(product: Product, wanted: Sequence[str], rules: RewardRules = PUBLISHED) -> int:
-    """How many wanted attributes the product has, in its list or as a part of its texts."""
+    """Return the number of wanted attributes that the product has, in its list or as a part of its texts."""
     texts: list[str] = []
     found = 0
     for attribute in wanted:
@@ -110,7 +110,7 @@ def _matched_attributes(product: Product, wanted: Sequence[str], rules: RewardRu
 
 
 def _type_reward(product: Product, goal: Goal, rules: RewardRules = PUBLISHED) -> dict[str, Any]:
-    """How well the kind of product matches: ``r_type`` and its parts."""
+    """Return the match of the kind of product: ``r_type`` and its parts."""
     nouns = nouns_from(rules.nouns)
     had, wanted = nouns(product.title), nouns(goal.name)
     shared = len(set(had) & set(wanted))

@@ -133,7 +133,7 @@ def _best(scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:
 
 
 def stored_length(length: int) -> int:
-    """What Lucene remembers of a length: four significant bits (``SmallFloat.intToByte4``), exact up to 39."""
+    """Return a length as Lucene stores it: four significant bits (``SmallFloat.intToByte4``), exact up to 39."""
     free = 255 - _to_four_bits(2**31 - 1)
     if length < free:
         return length
@@ -174,7 +174,7 @@ def write_index(catalogue: Catalogue, folder: Path) -> None:
 
 
 class _Counts:
-    """What the first pass over the documents finds."""
+    """The counts of the first pass over the documents."""
 
     def __init__(self, documents: int):
         self.words: list[str] = []
@@ -276,7 +276,9 @@ def _save_scores(counts: _Counts, documents: int, folder: Path) -> None:
 
 
 def _length_penalty(lengths: NDArray[np.int64]) -> NDArray[np.float64]:
-    """What is added to a word's count below the fraction; the mean is over documents that have words, as in Lucene."""
+    """Return the addition to a word's count below the fraction; the mean is over documents that have words, as in
+    Lucene.
+    """
     mean = lengths.sum() / max(1, int(np.count_nonzero(lengths)))
     unique, inverse = np.unique(lengths, return_inverse=True)
     stored = np.array([stored_length(int(length)) for length in unique])[inverse]

@@ -23,7 +23,7 @@ AnyShop = TypeVar("AnyShop", bound="Shop")
 
 
 class Shop:
-    """What environments share; nothing in it changes in play.
+    """The data that environments share; nothing in it changes in play.
 
     Args:
         index: the folder of their search index.
@@ -62,7 +62,7 @@ class Shop:
 
 
 def _searches(product: Product) -> list[str]:
-    """What an expert tries, in lower case and on one line, as keywords are."""
+    """Return an expert's searches, in lower case and on one line, as keywords are."""
     long = [product.title, f"{product.title} {product.description[:200]}", product.document()[:2000]]
     listed = [f"<q> {product.query}", *(f"<a> {attribute}" for attribute in product.attributes)]
     found = (" ".join(text.lower().split()) for text in long + listed)

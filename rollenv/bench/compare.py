@@ -1,4 +1,4 @@
-"""Whether one agent does better than another on the tasks that both played."""
+"""Comparison of two agents on the tasks that both played."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval is all on one side of zero, and enough tasks differ for this to be no chance."""
+        """True if the interval is all on one side of zero, and enough tasks differ for this to be no chance."""
         return (self.low > 0 or self.high < 0) and self.only_first + self.only_second >= _FEWEST
 
 
@@ -119,6 +119,6 @@ _FORMS = ("calls",)
 
 
 def task_key(task: Task) -> str:
-    """What names a task: equal for the same task, however its calls are written."""
+    """Return the identity of a task: equal for the same task, however its calls are written."""
     kwargs = {name: value for name, value in task.kwargs.items() if name not in _FORMS}
     return json.dumps([task.env_id, task.seed, kwargs, task.options], sort_keys=True)

@@ -53,7 +53,7 @@ class Row:
 
 @dataclass
 class Benchmark:
-    """How an agent did on a suite."""
+    """The results of an agent on a suite."""
 
     suite: str
     rows: list[Row]

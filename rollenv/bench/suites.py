@@ -47,7 +47,7 @@ class Part:
 
     @property
     def category(self) -> str:
-        """How it is called in tables: the id without its namespace."""
+        """The name in tables: the id without its namespace."""
         return self.env_id.partition(":")[2]
 
     def tasks(self, n: int | None, seed: int = 0) -> list[Task]:
@@ -64,7 +64,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Suite:
-    """What is played together."""
+    """A set of tasks that are played together."""
 
     name: str
     about: str
@@ -112,7 +112,7 @@ _LEFT_OUT = (
 
 
 def _is_part_of(env_id: str) -> bool:
-    """Whether the tasks of an id are in a suite by other ids already."""
+    """Return whether the tasks of an id are in a suite by other ids already."""
     return env_id in _LEFT_OUT or env_id.startswith("tools:Tiny") or env_id.endswith("-easy")
 
 
@@ -127,7 +127,7 @@ def _part(env_spec: EnvSpec, settings: Mapping[str, Any], calls: str) -> Part:
 
 
 def _takes(factory: Callable[..., Any], name: str) -> bool:
-    """Whether a constructor takes an argument, by itself or by handing it to a base class."""
+    """Return whether a constructor takes an argument, by itself or by handing it to a base class."""
     for each in factory.__mro__ if isinstance(factory, type) else (factory,):
         if takes(each, name):
             return True

@@ -29,7 +29,7 @@ class EpisodeFailed(RollenvError):
 
 
 def in_a_line(text: object, longest: int = 500) -> str:
-    """What an environment's error says, in one line.
+    """Return what an environment's error says, in one line.
 
     Args:
         text: an exception, or what :attr:`~rollenv.rollout.types.Trajectory.error` has.
@@ -161,7 +161,7 @@ class Episode:
         return shown(seen.observation, seen.info)
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> EnvResult:
-        """What a reset or a step returned, if all of it is what it must be."""
+        """Return the result of a reset or a step, after checking all of it."""
         try:
             if name == "reset":
                 observation, info = self._env.reset(*args, **kwargs)

@@ -126,7 +126,7 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
         found.append(self.sandbox.files.read_bytes(path))
 
     def _try(self, path: str, operation: Callable[[], None]) -> str | None:
-        """What went wrong, in deepagents' words where it has one."""
+        """Run it, and return the error in deepagents' words where it has one; None if all went well."""
         if not path.startswith("/") or "\0" in path:
             return "invalid_path"
         try:

@@ -117,7 +117,7 @@ class BoxConfig(BaseModel):
 
     @classmethod
     def of(cls, given: BaseModel | str | None) -> BoxConfig:
-        """What inspect hands over: a config, ``"machine"``, a Dockerfile or its folder, or nothing.
+        """Return what inspect hands over: a config, ``"machine"``, a Dockerfile or its folder, or nothing.
 
         Raises:
             UsageError: for anything else.

@@ -42,7 +42,7 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
         self._said: list[Message] = []
 
     async def initial_observation(self) -> list[Message]:
-        """What the environment shows first. An episode that was played before is given up."""
+        """Return the first observation. An episode that was played before is given up."""
         self._said = [*self._begun]
         return await self._hear(await asyncio.to_thread(self._start))
 
@@ -143,7 +143,7 @@ class RollenvDataset(RLDataset):  # type: ignore[misc]
 
 @chz.chz
 class RollenvDatasetBuilder(RLDatasetBuilder):  # type: ignore[misc]
-    """What to train on, for the cookbook's ``train.Config``."""
+    """The data set for the cookbook's ``train.Config``."""
 
     env_id: str
     model_name: str

@@ -218,7 +218,9 @@ class _Bounded(TokenSession):
 
 
 def _columns(played: Sequence[Trajectory], tokenizer: Any) -> dict[str, list[Any]]:
-    """What TRL reads. An episode without answers is a token that is not trained on, since TRL needs one."""
+    """Return the columns that TRL reads. An episode without answers is one token that is not trained on: TRL needs
+    one.
+    """
     names = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "env_reward", "env_success", "env_turns")
     columns: dict[str, list[Any]] = {name: [] for name in names}
     split = 0

@@ -39,7 +39,7 @@ with peer("verifiers", "0.4"):
 
 
 class RollenvConfig(vf.TasksetConfig):  # type: ignore[misc]
-    """Which tasks there are (``--env.taskset.*``)."""
+    """The choice of tasks (``--env.taskset.*``)."""
 
     env: str = ""
     """Any id that :func:`rollenv.make` takes."""
@@ -86,7 +86,7 @@ class RollenvTaskset(vf.Taskset[RollenvTask, RollenvConfig]):  # type: ignore[mi
 
 
 class RollenvEnvConfig(vf.EnvConfig):  # type: ignore[misc]
-    """Who plays (``--env.player.*``), and where environments live."""
+    """The player (``--env.player.*``), and the workers of environments."""
 
     player: vf.AgentConfig = vf.AgentConfig()
     workers: str = "1"

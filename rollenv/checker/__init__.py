@@ -1,4 +1,4 @@
-"""Whether an environment keeps what it promises: :func:`check_env`."""
+"""Checks of an environment's promises: :func:`check_env`."""
 
 from rollenv.checker.checks import CHECKS, Finding, check_env, run_checks
 

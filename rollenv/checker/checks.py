@@ -79,7 +79,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Subject:
-    """What to check, and how thoroughly."""
+    """An environment to check, and the thoroughness."""
 
     make: Callable[[], Env]
     spec: EnvSpec | None
@@ -89,7 +89,7 @@ class Subject:
 
     @property
     def nondeterministic(self) -> bool:
-        """Whether two episodes with the same seed may differ."""
+        """True if two episodes with the same seed may differ."""
         return self.spec is not None and self.spec.nondeterministic
 
     def needs(self, ability: str) -> None:

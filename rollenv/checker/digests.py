@@ -1,4 +1,4 @@
-"""What an environment returned, as digests that can be compared, in this process or in another one."""
+"""Digests of what an environment returned, comparable in this process and across processes."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def _form(calls: str, agent: str) -> str:
 def _folder(
     out: Path | None, chosen: Suite, options: AgentOptions, about: dict[str, Any], resume: bool
 ) -> EvalFolder | None:
-    """Where episodes are kept, if anywhere."""
+    """Return the folder that keeps episodes, if there is one."""
     if out is None:
         if resume:
             raise UsageError("--resume needs --out: the folder of the run to go on with")

@@ -1,4 +1,4 @@
-"""What the subcommands share: consoles, ``key=value`` arguments, agents by name."""
+"""Shared parts of the subcommands: consoles, ``key=value`` arguments, agents by name."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Ticker:
 
 
 def set_loudness(verbose: int, quiet: bool) -> None:
-    """What -v and -q do: log messages on standard error, no progress."""
+    """Apply -v and -q: log messages on standard error, or no progress."""
     progress_console.quiet = quiet
     if verbose:
         level = logging.INFO if verbose == 1 else logging.DEBUG
@@ -109,7 +109,7 @@ def _option(*names: str, **how: Any) -> Any:
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """What the command line says about an agent; None and "" leave a thing as the agent has it."""
+    """The options about an agent; None and "" leave the agent's own."""
 
     temperature: float | None = _option(min=0, help="Sampling temperature of a model; 0 is greedy.")
     max_tokens: int | None = _option(min=1, help="Most tokens of one answer.")

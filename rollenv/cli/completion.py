@@ -1,4 +1,4 @@
-"""What a shell completes: ids, recipes and agents. Bash splits words at ``:`` and ``=``; here they are put together."""
+"""Completions of a shell: ids, recipes and agents. Bash splits words at ``:`` and ``=``; here they are put together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown, and written, while episodes are played."""
+"""Progress that is shown, and written, while episodes are played."""
 
 from __future__ import annotations
 
@@ -89,6 +89,6 @@ class Dashboard:
 
 
 def totals(agent: Any) -> dict[str, Any]:
-    """What a chat agent used."""
+    """Return the tokens, requests and cost of a chat agent."""
     used = getattr(agent, "totals", None)
     return {} if used is None else {name: getattr(used, name) for name in type(used).__slots__}

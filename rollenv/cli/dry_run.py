@@ -29,7 +29,7 @@ _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """What is known of a model before its weights are loaded."""
+    """The facts about a model before its weights are loaded."""
 
     about: str
     context: int | None = None
@@ -108,7 +108,7 @@ def _plain(value: Any) -> Any:
 
 
 def memory_rows(config: TrainConfig, plan: ModelPlan, teacher: ModelPlan | None = None) -> list[tuple[str, str]]:
-    """What an update holds, by :mod:`rollenv.trainers.memory`."""
+    """Return the memory of an update by its parts, by :mod:`rollenv.trainers.memory`."""
     from rollenv.trainers import memory
 
     rollout = config.rollout
@@ -121,7 +121,7 @@ def memory_rows(config: TrainConfig, plan: ModelPlan, teacher: ModelPlan | None 
 
 
 def first_prompt(env: Env, config: TrainConfig) -> str:
-    """What the model reads first in a training task, before a chat template; the task follows the run's seed."""
+    """Return the first prompt of a training task, before a chat template; the task follows the run's seed."""
     observation, info = env.reset(config.seed)
     settings = config.prompt
     if settings.kind == "conversation":
@@ -140,7 +140,7 @@ def most_turns(env: Env) -> int | None:
 
 
 def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None) -> dict[str, int | str]:
-    """What an iteration and the whole run need, at most; by what it is."""
+    """Return the most that an iteration and the whole run need, by kind."""
     rollout, unknown = config.rollout, "unlimited by the environment"
     trajectories = rollout.groups_per_batch * rollout.group_size
     out: dict[str, int | str] = {
@@ -173,7 +173,7 @@ def prompt_length(tokenizer: PreTrainedTokenizerBase, prompt: str, settings: Any
 
 
 def model_plan(config: TrainConfig) -> ModelPlan:
-    """What ``model.path`` stands for, without loading weights and without a network.
+    """Return the plan of ``model.path``, without loading weights and without a network.
 
     Raises:
         UsageError: it is no folder with a model, and not of the form OWNER/NAME.
@@ -193,7 +193,7 @@ def model_plan(config: TrainConfig) -> ModelPlan:
 
 
 def teacher_plan(config: TrainConfig) -> ModelPlan | None:
-    """What ``distill.path`` stands for; None where no other model teaches.
+    """Return the plan of ``distill.path``; None where no other model teaches.
 
     Raises:
         UsageError: as :func:`model_plan`.

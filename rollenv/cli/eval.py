@@ -108,7 +108,7 @@ def command(
 
 
 def _number_of_tasks(env: str, kwargs: dict[str, Any], asked: str, continued: Path | None) -> int:
-    """What -n means; without one, a continued evaluation keeps its number."""
+    """Return the number of tasks for -n; without it, a continued evaluation keeps its number."""
     from rollenv.registry import spec
     from rollenv.rollout.evaluate import tasks_of
 

@@ -30,7 +30,7 @@ _SECONDS, _OPEN = "seconds", "open"
 
 @dataclass
 class EvalFolder:
-    """Where an evaluation is kept.
+    """The folder of an evaluation.
 
     Args:
         settings: which a continued evaluation shares with the one that it continues, but for a larger ``n``.
@@ -83,7 +83,7 @@ class EvalFolder:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[JsonlWriter]:
-        """What episodes are written to. Entering notes the settings, leaving the time."""
+        """Open the file of episodes. Entering notes the settings, leaving the time."""
         from rollenv.rollout.records.storage import JsonlWriter
 
         try:
@@ -127,7 +127,7 @@ def writes(folder: Path) -> Iterator[None]:
 
 
 def tasks_before(path: Path) -> int | None:
-    """How many tasks the evaluation in a folder has; None if there is none."""
+    """Return the number of tasks of the evaluation in a folder; None if there is none."""
     file = path / SETTINGS_FILE
     n = _read(file).get("n") if file.exists() else None
     return n if isinstance(n, int) else None

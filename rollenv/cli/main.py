@@ -119,7 +119,7 @@ def _main() -> None:
 
 
 def _explain(error: Any) -> None:
-    """What was wrong with the words of a command, in a line, and where its words are told."""
+    """Print the mistake in the words of a command, in a line, and where its words are explained."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return

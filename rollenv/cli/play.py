@@ -80,7 +80,7 @@ def _line(prompt: str, reader: Reader) -> str | None:
 
 @dataclass
 class Moment:
-    """Where an episode was."""
+    """A moment of an episode."""
 
     observation: str
     info: dict[str, Any]
@@ -229,7 +229,7 @@ class Player:
 
 
 def _legend(drawing: Drawing) -> str:
-    """What the signs of a board mean."""
+    """Return what the signs of a board mean."""
     from rollenv.drawing import PIECES
 
     pieces = dict.fromkeys(piece for row in drawing.rows for cell in row for piece in cell.pieces)

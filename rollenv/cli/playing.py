@@ -1,4 +1,4 @@
-"""What every command that plays many episodes opens: workers, a manager, a bar, and the file of episodes."""
+"""Shared parts of commands that play many episodes: workers, a manager, a progress bar, and the file of episodes."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class _Display:
         self.bar.update(self.tasks[stage], completed=done, numbers=text)  # type: ignore[arg-type]
 
     def _numbers(self, stage: str) -> str:
-        """What matters of a stage, short enough for 80 columns."""
+        """Return the numbers that matter of a stage, short enough for 80 columns."""
         formats = {"loss": "loss {:.3f}"}
         if stage == "training":
             formats = {"reward": "reward {:.2f}", "success": "success {:.2f}", "eval/success": "unseen {:.3f}"}

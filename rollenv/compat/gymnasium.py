@@ -65,7 +65,7 @@ class InGymnasium(gymnasium.Env[str, str]):
 
 
 def gymnasium_id(env_id: str) -> str:
-    """How Gymnasium spells a rollenv id."""
+    """Return Gymnasium's spelling of a rollenv id."""
     return f"{NAMESPACE}/{env_id.replace(':', '.', 1)}"
 
 

@@ -75,7 +75,7 @@ class Connection:
 
     @property
     def shunned(self) -> bool:
-        """Whether it was lost a short while ago, so that others are better asked first."""
+        """True if the server was lost a short while ago, so that others are asked first."""
         return time.monotonic() - self._lost_at < _SHUNNED
 
     def ask(self, operation: str, *args: Any) -> Any:
@@ -269,7 +269,7 @@ class Connection:
         return whole
 
     def _heard(self, end: float) -> list[Any]:
-        """What came. A server that works on the answer says that it is there; one that stands still does not."""
+        """Return the messages that came. A server that works on the answer says that it is alive."""
         assert self._protocol is not None
         for asked in (False, True):
             if time.monotonic() > end:

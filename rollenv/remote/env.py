@@ -122,7 +122,7 @@ class Servers:
         return self.first(lambda connection: connection.ask(operation, *args))
 
     def first(self, ask: Any) -> Any:
-        """What the first server answers that is there and has room.
+        """Return the answer of the first server that is reachable and has room.
 
         Args:
             ask: called with one connection after the other.
@@ -308,7 +308,7 @@ class RemoteEnv(Env):
         return next(c for c in servers.connections if c.address == self._where)
 
     def _goes_on(self, connection: Connection, again: bool) -> bool:
-        """Whether the session that was lost goes on at a server.
+        """Return whether the lost session was resumed at a server.
 
         Args:
             again: the call that was lost is made again, and may have been carried out already.
@@ -354,7 +354,7 @@ class RemoteEnv(Env):
 
 
 def _is_outcome(error: BaseException) -> bool:
-    """Whether it is what became of a call, which counts, and does not leave that open."""
+    """Return whether it is what became of a call, which counts, and does not leave that open."""
     if isinstance(error, ServerLost | protocol.ServerError):
         return isinstance(error, EnvBroke)
     return isinstance(error, RollenvError)

@@ -231,7 +231,7 @@ def unpack(data: bytes) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """What MessagePack has no words for, in words that it has.
+    """Return a value in types that MessagePack has.
 
     Raises:
         TypeError: it is not plain data.
@@ -287,5 +287,5 @@ def error_of(kind: Any, text: Any, details: Any) -> RollenvError:
 
 
 def _seconds(told: Any) -> float:
-    """When to ask again, whatever a server says."""
+    """Return the time of the next attempt, whatever a server says."""
     return min(3600.0, float(told)) if isinstance(told, int | float) and told >= 0 else 1.0

@@ -1,4 +1,4 @@
-"""What brings a new environment to where an old one was: the calls since the last complete beginning."""
+"""The log of calls that rebuilds an episode in a new environment: all calls since the last complete beginning."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ class ReplayLog:
 
     @property
     def needs_seed(self) -> bool:
-        """Whether a reset without a seed needs one: the first, which could not be repeated, and one after so many
-        calls that to repeat them all would take too long."""
+        """True if a reset without a seed needs one: the first, which could not be repeated, and one after so many
+        calls that to repeat them all would take too long.
+        """
         return not self.calls or len(self.calls) > LONGEST
 
     def check(self, number: int, answer: Any, env_id: str) -> None:

@@ -277,7 +277,7 @@ def shared_start(a: str, b: str) -> int:
 
 @functools.lru_cache(maxsize=1000)
 def picture_of(env_id: str) -> Picture | None:
-    """How to draw an environment; None where it has no picture, or cannot be loaded here."""
+    """Return how to draw an environment; None where it has no picture, or cannot be loaded here."""
     try:
         found = spec(env_id)
         return getattr(load_entry_point(found.entry_point, env_id), "picture", None)

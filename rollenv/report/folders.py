@@ -1,4 +1,4 @@
-"""What is in the folder of a run: a training's or an evaluation's settings, numbers and episodes."""
+"""The contents of a run folder: settings, numbers and episodes of a training or an evaluation."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def open_run(path: Path) -> Run:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is a run's."""
+    """Return whether a folder is a run's."""
     return any((path / name).is_file() for name in (METRICS, EPISODES, "eval.json"))
 
 

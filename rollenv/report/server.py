@@ -61,7 +61,7 @@ class ReportServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the index is."""
+        """The address of the index."""
         host, port = self.server_address[:2]
         return f"http://{host!s}:{port}/"
 
@@ -156,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, "text/javascript", shard.read_bytes())
 
     def _is_for_us(self) -> bool:
-        """Whether the request names this machine: no web page elsewhere may read what is served here."""
+        """Return whether the request names this machine: no web page elsewhere may read what is served here."""
         if not self.server.is_private:
             return True
         host = (self.headers.get("Host") or "").rpartition(":")[0] or self.headers.get("Host") or ""

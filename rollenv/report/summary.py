@@ -303,7 +303,7 @@ def tables(run: Run) -> list[dict[str, Any]]:
 
 
 def _category_table(run: Run) -> list[dict[str, Any]]:
-    """What `rollenv bench` found in each category."""
+    """Return a row for each category of `rollenv bench`."""
     found = run.result.get("categories")
     rows = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
     total = run.result.get("total")

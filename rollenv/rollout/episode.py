@@ -110,7 +110,7 @@ class _Watchdog:
             self._timer.cancel()
 
     def call_expired(self) -> bool:
-        """Whether the task was cancelled because of the call; true once."""
+        """Return whether the task was cancelled because of the call; true once."""
         if self.expired != "call":
             return False
         self.expired = ""
@@ -266,7 +266,7 @@ class Episode:
         self._fail(text if self.env_id in text else f"{self.env_id}: {text}", kind)
 
     def wanted(self, error: BaseException) -> bool:
-        """Whether a BaseException comes from the user or the rollout, and so ends more than this episode."""
+        """Return whether a BaseException comes from the user or the rollout, and so ends more than this episode."""
         if isinstance(error, asyncio.CancelledError):
             return self.cancelled()
         return isinstance(error, KeyboardInterrupt) and self.interrupted()
@@ -347,7 +347,7 @@ class Episode:
         return None if version is None else validation.whole(version, "the agent's version")
 
     def _over(self) -> bool:
-        """Whether the task is to end, or what it waits for."""
+        """Return whether the task, or what it waits for, is to end."""
         return bool(self.watchdog.expired) or self.cancelled()
 
     def classify_agent_error(self, what: str, error: BaseException) -> BaseException:
@@ -370,7 +370,7 @@ class Episode:
         return error
 
     def _ends(self, error: BaseException) -> bool:
-        """Whether an exception that is no Exception has to pass."""
+        """Return whether an exception that is no Exception has to pass."""
         return self.wanted(error) or bool(self.watchdog.expired)
 
     async def call(self, method: str, *args: Any) -> Any:
@@ -382,7 +382,7 @@ class Episode:
         return answer
 
     def _enough(self) -> bool:
-        """Whether the episode is to be given up."""
+        """Return whether the episode is to be given up."""
         lost = self.failures["lost"]
         others = self.failures.total() - lost
         return (

@@ -1,4 +1,4 @@
-"""How well an agent performs: success, pass@k and pass^k with their 95 % intervals over seeded tasks."""
+"""Evaluation of agents: success, pass@k and pass^k with their 95 % intervals over seeded tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which groups are worth training on. A filter returns true for a group that is kept."""
+"""Filters: which groups are worth training on. A filter returns true for a group that is kept."""
 
 from __future__ import annotations
 

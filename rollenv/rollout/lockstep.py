@@ -25,7 +25,7 @@ SampledToken = tuple[int, float] | None
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """Where an episode is after some answers; members of a group that gave the same ones share it."""
+    """The state of an episode after some answers; members of a group that gave the same ones share it."""
 
     result: EnvResult
     session: TokenSession
@@ -247,7 +247,7 @@ class LockStep:
             self._wake()
 
     def _asks(self, row: Row, engine: LocalEngine) -> bool:
-        """Whether a row can be answered now; others go back to their episodes."""
+        """Return whether a row can be answered now; others go back to their episodes."""
         try:
             row.node.ask()
         except Exception:  # such as a full context: the session will say so again

@@ -36,7 +36,7 @@ class Interrupts:
         self._waiting = 0
 
     def take(self) -> bool:
-        """Whether the user pressed Ctrl-C."""
+        """Return whether the user pressed Ctrl-C."""
         return self._waiting > 0
 
     @contextlib.contextmanager
@@ -76,7 +76,7 @@ class Loop:
         return self.runner.run(coroutine)
 
     def reacts(self) -> bool:
-        """Whether something can be run."""
+        """Return whether something can be run."""
         return True
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class ThreadLoop:
             raise
 
     def reacts(self) -> bool:
-        """Whether something can be run: not while an environment or an agent there computes without end."""
+        """Return whether something can be run: not while an environment or an agent there computes without end."""
         turn = threading.Event()
         self.loop.call_soon_threadsafe(turn.set)
         return turn.wait(GRACE)

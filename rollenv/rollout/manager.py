@@ -167,7 +167,7 @@ class RolloutManager:
         return self._loop.run(coroutine)
 
     def reacts(self) -> bool:
-        """Whether :meth:`run` would begin: not while what was begun before blocks the event loop's thread."""
+        """Return whether :meth:`run` would begin: not while what was begun before blocks the event loop's thread."""
         return self._loop.reacts()
 
     def beside(self, agent: Agent, *, keep_views: bool = False) -> RolloutManager:

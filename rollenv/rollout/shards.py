@@ -48,7 +48,7 @@ class ShardLost(RollenvError):
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What a shard has played."""
+    """The groups that a shard has played."""
 
     trajectories: list[Trajectory]
     tokens: int = 0
@@ -94,7 +94,7 @@ class Shard(Protocol):
 
 
 class ShardHost:
-    """What a shard does where it is.
+    """The program of a shard, in its own process.
 
     Args:
         build: makes its manager, with the agent and the workers.
@@ -172,7 +172,7 @@ class ShardHost:
 
     @property
     def _updatable(self) -> bool:
-        """Whether the agent has weights."""
+        """True if the agent has weights."""
         return hasattr(self._agent, "update_weights")
 
 

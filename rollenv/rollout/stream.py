@@ -143,7 +143,7 @@ class RolloutStream:
         self._changed.set()
 
     def _allowed(self) -> int:
-        """How many groups may have been begun by now."""
+        """Return the number of groups that may have been begun by now."""
         fresh = (self.updates + self.max_staleness + 1) * self.groups + self.extra_groups
         return fresh if self.batches is None else min(fresh, self.batches * self.groups)
 

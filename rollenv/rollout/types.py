@@ -1,4 +1,4 @@
-"""What a rollout produces: turns, trajectories and groups of trajectories of one task."""
+"""Results of a rollout: turns, trajectories, and groups of trajectories of one task."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Trajectory:
 
     @property
     def complete(self) -> bool:
-        """Whether the episode ended by itself or at a limit."""
+        """True if the episode ended by itself or at a limit."""
         return self.status in ("terminated", "truncated")
 
     @property

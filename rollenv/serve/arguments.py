@@ -1,4 +1,4 @@
-"""Which arguments of environments a client may give: none that names a file, a program, a server or a data set."""
+"""The arguments of environments that a client may give: none that names a file, program, server or data set."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 
 @dataclass(frozen=True)
 class Client:
-    """Who asks."""
+    """The client of a request."""
 
     name: str
     scopes: frozenset[str]
@@ -53,7 +53,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a token. It is 32 random bytes, so a plain hash is enough."""
+    """The stored facts about a token. It is 32 random bytes, so a plain hash is enough."""
 
     digest: str
     """SHA-256 of the token, in hexadecimal digits."""
@@ -95,7 +95,7 @@ class Tokens:
         return cls({name: _entry(file, name, table) for name, table in tables.items()})
 
     def client(self, authorization: str) -> Client:
-        """Who sent this ``Authorization`` header. All hashes are compared, each in constant time.
+        """Return the client that sent this ``Authorization`` header. All hashes are compared, each in constant time.
 
         Raises:
             NotAllowed: there is no token in it, or none that is known.
@@ -125,7 +125,7 @@ def _token(authorization: str) -> str:
 
 
 def digest_of(token: str) -> str:
-    """What is stored of a token."""
+    """Return the hash of a token that is stored."""
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 

@@ -38,7 +38,7 @@ _PORTS = 100
 
 
 class Options(BaseModel):
-    """What ``serve run rollenv.serve.cluster:build NAME=VALUE ...`` takes."""
+    """The arguments of ``serve run rollenv.serve.cluster:build NAME=VALUE ...``."""
 
     model_config = ConfigDict(extra="forbid")
     servers: int = 2

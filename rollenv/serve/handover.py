@@ -32,7 +32,7 @@ _AT_ONCE, _SECONDS = 16, 30.0
 
 
 def is_url(place: str) -> bool:
-    """Whether sessions go to another server, and not into a file."""
+    """Return whether sessions go to another server, and not into a file."""
     return place.startswith(("http://", "https://"))
 
 
@@ -140,7 +140,7 @@ def _call(call: Any) -> tuple[str, list[Any], int]:
 
 
 def _read(file: Path) -> bytes | None:
-    """What this user wrote into the file; None if it is not there.
+    """Return what this user wrote into the file; None if it is not there.
 
     Raises:
         OSError: it cannot be read, or is another user's, who could have made up sessions, or is no file at all.

@@ -1,4 +1,4 @@
-"""What the server writes down: a line for each request, and who opened and closed what."""
+"""The server's logs: a line for each request, and an audit of who opened and closed what."""
 
 from __future__ import annotations
 

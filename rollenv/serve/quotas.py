@@ -18,7 +18,7 @@ _MINUTE = 60.0
 
 @dataclass(frozen=True)
 class Quota:
-    """What one owner may take; 0 is no limit."""
+    """The limits of one owner; 0 is no limit."""
 
     sessions: int = 0
     """At the same time; as many sandboxes."""
@@ -32,7 +32,7 @@ class Quota:
 
 
 class RateLimiter:
-    """How much owners take."""
+    """Counts the requests and compute of owners against their quotas."""
 
     def __init__(self, usual: Quota, own: Mapping[str, Quota] | None = None):
         self._usual, self._own = usual, dict(own or {})
@@ -40,12 +40,12 @@ class RateLimiter:
         self._worked: dict[str, float] = {}
 
     def quota(self, owner: str) -> Quota:
-        """What an owner may take."""
+        """Return the quota of an owner."""
         own = self._own.get(owner)
         return self._usual if own is None else own | self._usual
 
     def is_limited(self, owner: str) -> bool:
-        """Whether it matters how much an owner asks for."""
+        """Return whether it matters how much an owner asks for."""
         allowed = self.quota(owner)
         return bool(allowed.rate or allowed.compute)
 
@@ -88,7 +88,7 @@ class FairQueue:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """The number of owners that wait."""
         return sum(map(len, self._waiting.values()))
 
     def turn(self, owner: str) -> _Turn:

@@ -1,4 +1,4 @@
-"""Whether the server really works: one environment of every family plays a turn, and a sandbox runs a program."""
+"""Readiness checks: one environment of every family plays a turn, and a sandbox runs a program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PROGRAM, _PRINTED = "print(6 * 7)", "42\n"
 
 @dataclass(frozen=True)
 class Check:
-    """What a check found."""
+    """The result of a check."""
 
     ok: bool
     detail: str
@@ -66,7 +66,9 @@ class ReadinessChecks:
         self._task: asyncio.Task[None] | None = None
 
     async def problems(self) -> dict[str, str]:
-        """What does not work, and why. Who asks first waits for the checks; later ones get the last."""
+        """Return the checks that fail, and why. The first caller waits for the checks; later ones get the last
+        results.
+        """
         if self._sessions.draining:
             return {"server": "it is about to stop"}
         if self._task is None or (self._task.done() and time.monotonic() - self._began > _FRESH):

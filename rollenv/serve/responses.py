@@ -103,7 +103,7 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
 
 
 class Json(JSONResponse):
-    """What environments and programs return, as JSON: arrays become lists.
+    """A JSON response of what environments and programs return: arrays become lists.
 
     It is in ASCII: texts may hold halves of characters, which UTF-8 has no bytes for.
     """
@@ -113,7 +113,7 @@ class Json(JSONResponse):
 
 
 def json_of(content: Any) -> str:
-    """What environments return, as JSON: keys that it does not have are left out."""
+    """Return what environments return, as JSON: keys that it does not have are left out."""
     return json.dumps(content, default=_plain, skipkeys=True, separators=(",", ":"))
 
 

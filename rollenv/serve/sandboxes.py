@@ -40,7 +40,7 @@ _STOP_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """What clients get."""
+    """The limits of clients' sandboxes."""
 
     sandboxes: int = 64
     """How many there are at the same time; 0 for none at all."""
@@ -85,7 +85,7 @@ class SandboxSession:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """True if it still runs."""
         return self.sandbox.sync.alive
 
     @contextlib.asynccontextmanager
@@ -118,7 +118,7 @@ class SandboxSession:
 
 @dataclass
 class SandboxCounters:
-    """What happened since the start, for ``/metrics``."""
+    """Counts since the start, for ``/metrics``."""
 
     opened: int = 0
     refused: int = 0
@@ -189,7 +189,7 @@ class SandboxManager:
         return box
 
     def lifetime(self, seconds: float | None) -> float:
-        """What a client gets that asks for so many seconds of life.
+        """Return the seconds of life that a client gets that asks for so many.
 
         Args:
             seconds: that it asks for; None for as many as there are.
@@ -204,7 +204,7 @@ class SandboxManager:
         return float(min(seconds, self.limits.total))
 
     def seconds(self, asked: float | None) -> float:
-        """What a call gets that asks for so many seconds.
+        """Return the seconds that a call gets that asks for so many.
 
         Args:
             asked: seconds; None for what the limits say.

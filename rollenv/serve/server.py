@@ -48,7 +48,7 @@ BODY_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Settings:
-    """How a server is run."""
+    """The settings of a server."""
 
     host: str = "127.0.0.1"
     protocols: tuple[str, ...] = PROTOCOLS
@@ -70,12 +70,12 @@ class Settings:
 
     @property
     def local(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach it."""
         return is_local(self.host)
 
 
 def is_local(host: str) -> bool:
-    """Whether a host is this machine, seen from itself."""
+    """Return whether a host is this machine, seen from itself."""
     if host == "localhost":
         return True
     try:
@@ -121,7 +121,7 @@ class EnvServer:
             self.sessions.session_class = traces.TracedSession
 
     def client(self, connection: HTTPConnection) -> Client:
-        """Who asks: its token is in the header ``X-API-Key`` or ``Authorization``.
+        """Return the client of a request: its token is in the header ``X-API-Key`` or ``Authorization``.
 
         Raises:
             NotAllowed: that is not known.
@@ -188,7 +188,7 @@ class EnvServer:
         return PlainTextResponse("alive\n")
 
     async def _ready(self, request: Request) -> Response:
-        """Whether it works: environments of every family and a sandbox are tried."""
+        """Return whether it works: environments of every family and a sandbox are tried."""
         problems = await self.readiness.problems()
         if not problems:
             return PlainTextResponse("ready\n")
@@ -281,7 +281,7 @@ async def denied(send: Send, status: int, text: str) -> None:
 
 
 class Guard:
-    """What every request passes: the name by which the server is called, the page that asks, the size of the body.
+    """Checks of every request: the name by which the server is called, the page that asks, the size of the body.
 
     A page on another site can make a browser send requests to this machine, and with a name of its own (DNS rebinding)
     read the answers. So a request has to call the server by a name it knows, and one that comes from a page has to

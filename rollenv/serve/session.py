@@ -142,7 +142,7 @@ class Session:
         return answer
 
     async def card(self) -> dict[str, Any]:
-        """What a person has to know to play the environment; the session's episode stays as it is.
+        """Return what a person has to know to play the environment; the session's episode stays as it is.
 
         Raises:
             EnvBroke: the environment failed.
@@ -183,7 +183,7 @@ class Session:
             self._openers -= 1
 
     async def export(self) -> dict[str, Any]:
-        """What another server needs to go on with it. From now on, calls wait in vain for their turn.
+        """Return what another server needs to go on with it. From now on, calls wait in vain for their turn.
 
         Cancelling it keeps the session.
 
@@ -279,7 +279,7 @@ class Session:
         return [r.observation, r.reward, r.terminated, r.truncated, info, r.state_key, r.view]
 
     def _bounded(self, method: str, value: Any) -> Any:
-        """What an environment returned, if it is small enough to be spelled out for a client."""
+        """Return what an environment returned, if it is small enough to be spelled out for a client."""
         try:
             validation.bounded(value, f"what {method} returned")
         except validation.BadValue as error:
@@ -287,7 +287,7 @@ class Session:
         return value
 
     def _record(self, method: str, args: list[Any], answer: Any) -> None:
-        """What follows from a call that succeeded."""
+        """Record the effects of a call that succeeded."""
         self._manager.counters.calls += 1
         self.history.add(method, args, answer)
         if method == "step":
@@ -302,7 +302,7 @@ class Session:
         self._manager.on_call(self, method, args, answer)
 
     async def _outcome(self, task: asyncio.Future[Any]) -> Any:
-        """What a task returns. It goes on if its caller is cancelled."""
+        """Return the result of a task, which runs on if its caller is cancelled."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -431,7 +431,7 @@ class Session:
 
 
 def _outcome(last: asyncio.Future[Any] | None) -> list[Any]:
-    """What a call came to: a value, an error, or nothing."""
+    """Return what a call came to: a value, an error, or nothing."""
     if last is None or not last.done() or last.cancelled():
         return []
     error = last.exception()

@@ -74,7 +74,7 @@ class SessionCounters:
 
 
 class SessionContext:
-    """What every session of a server uses."""
+    """The parts of a server that every session uses."""
 
     def __init__(self, workers: WorkerPool, limits: SessionLimits, limiter: RateLimiter | None = None):
         self.workers, self.limits, self.limiter = workers, limits, limiter or RateLimiter(limits.each)

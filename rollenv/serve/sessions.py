@@ -169,7 +169,7 @@ class SessionManager(SessionContext):
 
 
 def served(env_id: str) -> EnvSpec:
-    """What is registered under an id; never another server's, or what an id names in a folder or package of this host.
+    """Return the spec registered under an id; never another server's, or one of a folder or package of this host.
 
     Args:
         env_id: an id of :func:`rollenv.list_envs`.

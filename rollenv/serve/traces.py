@@ -146,7 +146,7 @@ def _span(
 
 
 def _ours(error: BaseException) -> bool:
-    """Whether it is the server's fault, or its environment's, and not the client's."""
+    """Return whether an error is the server's or its environment's fault, and not the client's."""
     if isinstance(error, RollenvError):
         return status_of(error) >= 500
     return isinstance(error, Exception)  # who gives up is no fault

@@ -27,11 +27,11 @@ _LARGEST = 10**18
 
 
 class ToolError(Exception):
-    """What was wrong with a call; the message is for the agent."""
+    """A mistake in a call; the message is for the agent."""
 
 
 class Answer(NamedTuple):
-    """What comes back from a call."""
+    """The result of a call."""
 
     text: str
     failed: bool = False
@@ -102,7 +102,7 @@ class Backend:
     @classmethod
     @functools.cache
     def functions(cls) -> Mapping[str, Function]:
-        """What can be called, by name."""
+        """Return the functions by name."""
         marked = [name for name, member in inspect.getmembers(cls) if getattr(member, "__tool__", False)]
         return {name: _function(name, getattr(cls, name)) for name in marked}
 
@@ -189,14 +189,14 @@ class Backend:
 
 
 def unknown(name: str, known: Collection[str]) -> str:
-    """What is said to a call of a function that does not exist."""
+    """Return the error text for a call of a function that does not exist."""
     near = difflib.get_close_matches(name[:100], known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
     return f"error: there is no function {name[:100]!r}; {hint}"
 
 
 def not_arguments(name: str, arguments: Mapping[str, Any]) -> str:
-    """Why a call cannot have these arguments; empty if it can.
+    """Return the reason why a call cannot have these arguments; empty if it can.
 
     Args:
         arguments: as the agent gave them.
@@ -217,7 +217,7 @@ def not_arguments(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    """What is different between two states: dicts are compared key by key, everything else as a whole."""
+    """Return the differences of two states: dicts are compared key by key, everything else as a whole."""
     return list(_differences((), before, after))
 
 
@@ -237,7 +237,7 @@ def _brief(value: Any) -> str:
 
 
 def text_of(result: Any) -> str:
-    """What an agent is shown of a result."""
+    """Return the text of a result for the agent."""
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=repr)
     if len(text) > MOST_TEXT:
         return f"{text[:MOST_TEXT]}... (cut: {len(text)} characters)"

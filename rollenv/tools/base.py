@@ -1,4 +1,4 @@
-"""What a tool is."""
+"""The interface of tools."""
 
 from __future__ import annotations
 

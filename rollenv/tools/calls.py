@@ -230,7 +230,7 @@ _HOW: Mapping[CallForm, str] = {
 
 
 def call_instructions(schemas: Sequence[Mapping[str, Any]], form: CallForm) -> str:
-    """What a prompt says about functions and how to call them; empty for ``native``.
+    """Return the part of a prompt about functions and how to call them; empty for ``native``.
 
     Args:
         schemas: in the form of OpenAI's ``tools`` parameter.

@@ -27,7 +27,7 @@ class CallableTool(BaseTool):
         raise NotImplementedError(f"{type(self).__name__} calls nothing")
 
     def names(self) -> list[str]:
-        """What can be called."""
+        """Return the names that can be called."""
         return [schema["function"]["name"] for schema in self.schemas()]
 
     def instruction_string(self) -> str:

@@ -234,7 +234,7 @@ def _text(result: Any) -> str:
 
 
 def _broken(error: BaseException) -> bool:
-    """Whether the connection is gone, so that a new one may help."""
+    """Return whether the connection is gone, so that a new one may help."""
     names = (
         "ClosedResourceError",
         "BrokenResourceError",

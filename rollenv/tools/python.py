@@ -140,7 +140,7 @@ _PACKAGES = {"numpy": "np", "pandas": "pd", "sympy": "sp"}
 
 
 def _statements() -> dict[str, str]:
-    """What brings each name."""
+    """Return the statement that brings each name."""
     given = {name: f"from {module} import {name}" for module, names in _COMMON.items() for name in names.split()}
     given |= {module: f"import {module}" for module in _COMMON if "." not in module}
     for package, short in _PACKAGES.items():
@@ -156,7 +156,7 @@ _UNDEFINED = re.compile(r"^NameError: name '(\w+)' is not defined", re.MULTILINE
 
 
 def lacks_an_import(errors: str) -> bool:
-    """Whether a program failed because a common import is missing."""
+    """Return whether a program failed because a common import is missing."""
     return any(name in _GIVEN for name in _UNDEFINED.findall(errors))
 
 

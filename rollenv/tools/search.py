@@ -48,7 +48,7 @@ class _Search(BaseTool):
         return ToolResult(True, False, self.shown(documents), parsed)
 
     def shown(self, documents: Sequence[str]) -> str:
-        """What the agent reads of what was found."""
+        """Return the text of the findings for the agent."""
         return "\n".join(_show(i + 1, text) for i, text in enumerate(documents)) or "Nothing was found."
 
     def _retrieve(self, query: str) -> list[str]:
@@ -93,7 +93,7 @@ class SearchTool(_Search):
         return [str(row["document"]["contents"]) for row in self._rows(query)[: self.topk]]
 
     def _rows(self, query: str) -> list[dict[str, Any]]:
-        """What the server found, as it says it."""
+        """Return the rows that the server found, unchanged."""
         msgpack, url = self._settings()
         request = msgpack.packb({"query": query, "topk": self.topk, "return_scores": self.return_scores})
         with httpx.stream("POST", url, content=request, timeout=self.timeout) as response:

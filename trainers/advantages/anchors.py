@@ -1,4 +1,4 @@
-"""Which turns were taken in the same state: labels of anchor states."""
+"""Labels of anchor states: turns that were taken in the same state."""
 
 from __future__ import annotations
 

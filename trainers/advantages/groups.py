@@ -104,7 +104,8 @@ def reinforce_pp(rewards: ArrayLike, groups: ArrayLike, lengths: ArrayLike, *, b
 
 
 def maxrl(rewards: ArrayLike, groups: ArrayLike) -> Floats:
-    """How far a return is from its group's mean, relative to that mean: (r - mean) / mean (MaxRL, arXiv 2602.02710).
+    """Return the distance of a return from its group's mean, relative to that mean: (r - mean) / mean (MaxRL, arXiv
+    2602.02710).
 
     For returns of 0 and more, best of success and failure: the rarer success is in the group, the more it weighs. A
     group whose mean is not above 1e-6 gets zeros; with negative returns that may be a group with successes.

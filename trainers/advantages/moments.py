@@ -71,7 +71,7 @@ def parts(flat: Floats, lengths: Iterable[int]) -> list[list[float]]:
 
 
 def sizes(values: Iterable[Sequence[object]]) -> Ints:
-    """How many parts each trajectory has, shape (N,)."""
+    """Return the number of parts of each trajectory, shape (N,)."""
     return np.array([len(v) for v in values], dtype=np.int64)
 
 
@@ -105,7 +105,7 @@ def _refuse(array: Floats, place: Callable[[int], str], what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """How values compare with their groups. Every array has the shape (N,)."""
+    """Means and deviations of values by group. Every array has the shape (N,)."""
 
     count: Ints
     """Values in the group."""
@@ -116,7 +116,7 @@ class Moments:
 
     @property
     def alike(self) -> NDArray[np.bool_]:
-        """Whether the values of the group are as good as equal."""
+        """True where the values of the group are as good as equal."""
         return self.spread <= EPSILON
 
 
@@ -164,7 +164,7 @@ class RunningMoments:
         self.count = total
 
     def state_dict(self) -> dict[str, float]:
-        """What a checkpoint stores: plain numbers."""
+        """Return the state for a checkpoint: plain numbers."""
         return {"count": self.count, "mean": self.mean, "squares": self._squares}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:

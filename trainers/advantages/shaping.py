@@ -1,4 +1,4 @@
-"""What is done to rewards before advantages are taken, and to advantages before a loss: scales, penalties, weights."""
+"""Shaping of rewards before advantages are taken, and of advantages before a loss: scales, penalties, weights."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def gigpo(
 def episode_advantages(
     rewards: Rewards, groups: ArrayLike, penalties: Floats, *, std: bool, statistics: Statistics
 ) -> Floats:
-    """How a turn's trajectory compares with its group (GiGPO, eq. 3), less the turn's penalty.
+    """Return a turn's trajectory compared with its group (GiGPO, eq. 3), less the turn's penalty.
 
     With "trajectories", as in the paper, mean and standard deviation are taken over the returns of the group's
     trajectories. Penalties do not enter them: (R - penalty - mean) / (std + 1e-6). In a group of one, or whose returns

@@ -127,7 +127,7 @@ class MtGrpo(Algorithm):
 
 
 class CriticConfig(Section):
-    """What predicts returns."""
+    """The model that predicts returns."""
 
     kind: Literal["model", "head"] = "model"
     """A model of its own, begun as a copy of the policy's; or a head on the policy's hidden states, which leaves these

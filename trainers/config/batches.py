@@ -1,4 +1,4 @@
-"""How batches reach the trainer."""
+"""The settings of batches."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ _IMPOSSIBLE: tuple[tuple[str, Callable[[TrainConfig], bool], str], ...] = (
 
 
 def _by_processes(config: TrainConfig) -> bool:
-    """Whether several processes can play a batch."""
+    """Return whether several processes can play a batch."""
     rollout = config.rollout
     alone = rollout.extra_groups or rollout.extra_members or rollout.max_concurrent or config.rewards.domains
     here = rollout.workers == "inline" and config.plays_here and config.batches.kind != "stream"
@@ -387,7 +387,7 @@ def _union_above(parts: Sequence[int | str]) -> Union | None:
 
 
 def _first_keys(parts: Sequence[int | str], key: str) -> str:
-    """What can be set in a section: that by which its variant is chosen, or its first keys."""
+    """Return the keys of a section: the one that chooses its variant, or its first keys."""
     if union := _union_above(parts):
         return f"{key}.{union.tag}, which is one of {', '.join(union.variants)}"
     return ", ".join(k for k in _all_keys() if k.rpartition(".")[0] == key)

@@ -1,4 +1,4 @@
-"""Who plays during training."""
+"""The settings of the player during training."""
 
 from __future__ import annotations
 

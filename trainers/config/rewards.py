@@ -131,7 +131,7 @@ AnyDomainReward = Annotated[
 
 
 class RewardsConfig(Section):
-    """What is done to rewards before advantages are computed. Metrics show them as the environment gave them."""
+    """The shaping of rewards before advantages are computed. Metrics show rewards as the environment gave them."""
 
     domains: list[AnyDomainReward] = Field(default_factory=list)
     """What is added to the environments' rewards, computed as each episode ends, while others are still played."""

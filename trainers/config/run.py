@@ -31,7 +31,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class EnvConfig(Section):
-    """What to train on."""
+    """The environment to train on."""
 
     id: str
     kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -170,7 +170,7 @@ class LoraConfig(Section):
 
 
 class ModelConfig(Section):
-    """What to train."""
+    """The model to train."""
 
     path: str = "tiny"
     """A Hugging Face model folder or hub name, or "tiny" for the model that is built and warmed up on the spot."""
@@ -221,7 +221,7 @@ AnyPrompt = Annotated[
 
 
 class RolloutConfig(Section):
-    """How much is played for one update, and how responses are drawn."""
+    """The amount of play for one update, and the sampling of responses."""
 
     groups_per_batch: int = Field(32, ge=1)
     """Tasks a batch."""
@@ -291,7 +291,7 @@ class RolloutConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """How the policy is updated."""
+    """The settings of updates of the policy."""
 
     lr: float = Field(1e-6, gt=0)
     final_lr: float = Field(0.1, ge=0, le=1)
@@ -327,7 +327,7 @@ class EvalPart(Section):
 
 
 class EvalConfig(Section):
-    """How progress is measured: on levels with fixed seeds that are never trained on."""
+    """The measurement of progress: on levels with fixed seeds that are never trained on."""
 
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Constructor arguments of the evaluation environments."""
@@ -347,7 +347,7 @@ class EvalConfig(Section):
 
 
 class PlacementConfig(Section):
-    """Which processes train the model. By default it is this one."""
+    """The processes that train the model. By default it is this one."""
 
     ranks: int = Field(1, ge=1)
     """Processes with a device each that train the model together (FSDP2 under Ray Train). The first one also plays."""
@@ -371,12 +371,12 @@ class PlacementConfig(Section):
 
     @property
     def by_ray(self) -> bool:
-        """Whether Ray starts the processes."""
+        """True if Ray starts the processes."""
         return self.ranks > 1 or bool(self.address)
 
 
 class TrackersConfig(Section):
-    """Where metrics go besides ``metrics.jsonl``."""
+    """Trackers of metrics besides ``metrics.jsonl``."""
 
     use: list[Literal["wandb", "tensorboard"]] = Field(default_factory=list)
     project: str = "rollenv"
@@ -416,19 +416,19 @@ class TrainConfig(Section):
 
     @property
     def samples(self) -> Literal["turn", "trajectory"]:
-        """What is one training sample, with "auto" resolved."""
+        """The training sample, with "auto" resolved."""
         if self.rollout.samples != "auto":
             return self.rollout.samples
         return "trajectory" if self.prompt.kind == "conversation" else "turn"
 
     @property
     def plays_here(self) -> bool:
-        """Whether the model that training begins with plays itself, and not a copy of it elsewhere."""
+        """True if the model that training begins with plays itself, and not a copy of it elsewhere."""
         return self.player.kind == "local" and not self.rollout.shards
 
     @property
     def shares_weights(self) -> bool:
-        """Whether the very weights of the first model are trained, with ``model.sync=auto`` resolved.
+        """True if the very weights of the first model are trained, with ``model.sync=auto`` resolved.
 
         A player that draws during an update cannot have them, nor one beside ranks with a share each, nor one of a
         model with adapters.
@@ -444,7 +444,7 @@ class TrainConfig(Section):
 
     @property
     def templates(self) -> bool:
-        """Whether prompts go through the chat template of a tokenizer that is not the tiny model's."""
+        """True if prompts go through the chat template of a tokenizer that is not the tiny model's."""
         return self.model.path != "tiny" and getattr(self.prompt, "chat", True)
 
     def environments(self) -> list[EnvConfig]:

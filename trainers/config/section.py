@@ -1,4 +1,4 @@
-"""What all sections of the configuration have in common, and sections of which one key decides about the others."""
+"""The base of all sections of the configuration, and sections of which one key decides about the others."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class AdaptiveKL:
         self.coefficient *= 1 + min(max(kl / self.target - 1, -0.2), 0.2) * n / self.horizon
 
     def state_dict(self) -> dict[str, float]:
-        """What a checkpoint keeps; target and horizon come from the settings."""
+        """Return the state for a checkpoint; target and horizon come from the settings."""
         return {"coefficient": self.coefficient}
 
     def load_state_dict(self, state: dict[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""What losses take and give, and the sums over samples and turns that they share.
+"""Inputs and outputs of losses, and the sums over samples and turns that they share.
 
 Everything is flat: ``n`` tokens that the policy drew, of all samples one after another, without padding.
 """

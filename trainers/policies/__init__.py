@@ -1,1 +1,1 @@
-"""What is trained: a model with its optimizer, and what it says about given tokens."""
+"""A trained model with its optimizer, and its log-probabilities of given tokens."""

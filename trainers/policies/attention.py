@@ -25,7 +25,7 @@ Runs = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Where the segments of a row are, and what each of them looks back at."""
+    """The segments of a row, and what each of them looks back at."""
 
     runs: Runs
     paths: Tensor | None = None
@@ -145,7 +145,7 @@ def by_one_kernel(runs: Runs, query: Tensor, key: Tensor, value: Tensor, scaling
 
 @functools.lru_cache(maxsize=8)
 def bounds(runs: Runs, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """Where ``S`` segments begin in their row, and their paths among all paths.
+    """Return the starts of ``S`` segments in their row, and their paths among all paths.
 
     Returns:
         (S + 1,) int32 each, the ends included.
@@ -158,7 +158,7 @@ def bounds(runs: Runs, device: torch.device | str = "cpu") -> tuple[Tensor, Tens
 
 @functools.cache
 def varlen_works(device: torch.device, dtype: torch.dtype, size: int, grouped: bool = False) -> bool:
-    """Whether :func:`by_one_kernel` can be had there and says what :func:`by_shape` says, gradients included.
+    """Return whether :func:`by_one_kernel` can be had there and says what :func:`by_shape` says, gradients included.
 
     Args:
         dtype: of queries, keys and values.

@@ -1,4 +1,4 @@
-"""What every policy can do, wherever its weights are."""
+"""The interface of policies, wherever their weights are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HIDDEN: tuple[Output, ...] = ("hidden",)
 
 @dataclass(slots=True)
 class Outputs:
-    """What a model says about the ``n`` response tokens of a micro-batch; None for what was not asked."""
+    """The outputs of a model for the ``n`` response tokens of a micro-batch; None for what was not asked."""
 
     logprobs: Tensor | None = None
     """(n,) float32"""
@@ -40,7 +40,7 @@ class Reader(Protocol):
     def logprobs(
         self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
     ) -> Outputs:
-        """What the model says about the response tokens of a micro-batch, with gradients where they are enabled.
+        """Return the model's outputs for the response tokens of a micro-batch, with gradients where they are enabled.
 
         Args:
             entropy_gradient: whether the entropy has gradients as well.
@@ -74,7 +74,7 @@ class Policy(Reader, Protocol):
         ...
 
     def finite(self) -> bool:
-        """Whether every weight is a finite number."""
+        """Return whether every weight is a finite number."""
         ...
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -82,11 +82,11 @@ class Policy(Reader, Protocol):
         ...
 
     def adapter(self) -> Adapter | None:
-        """What is trained beside the model; None if it is the model itself."""
+        """Return the adapter that is trained beside the model; None if it is the model itself."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs besides the model's weights."""
+        """Return the state for a checkpoint besides the model's weights."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

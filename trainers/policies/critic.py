@@ -135,7 +135,7 @@ class Critic:
         return norm
 
     def finite(self) -> bool:
-        """Whether every weight is a finite number."""
+        """Return whether every weight is a finite number."""
         return all_finite(self.module.parameters())
 
     def tensors(self) -> dict[str, Tensor]:

@@ -67,7 +67,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
     def forward(
         self, batch: Packed, outputs: Collection[Output], entropy_gradient: bool = False
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-        """What :class:`~rollenv.trainers.policies.base.Outputs` is made of.
+        """Compute the parts of :class:`~rollenv.trainers.policies.base.Outputs`.
 
         Args:
             outputs: what to compute. The log-probabilities come too, unless only "hidden" is asked for.
@@ -164,7 +164,7 @@ class LocalPolicy:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.model.parameters()).device
 
     def logprobs(
@@ -205,7 +205,7 @@ class LocalPolicy:
         return norm
 
     def finite(self) -> bool:
-        """Whether every weight is a finite number."""
+        """Return whether every weight is a finite number."""
         return all_finite(self.weights.values())
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -213,7 +213,7 @@ class LocalPolicy:
         return merged(self.model)
 
     def adapter(self) -> Adapter | None:
-        """What is trained beside the model; None if it is the model itself."""
+        """Return the adapter that is trained beside the model; None if it is the model itself."""
         return adapter_of(self.model)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -348,7 +348,7 @@ def choose_attention(model: PreTrainedModel) -> bool:
 
 
 def _packs_wrongly(model: PreTrainedModel) -> str:
-    """Why the model does not read a row of segments as it reads whole sequences; empty if it does."""
+    """Return why the model does not read a row of segments as whole sequences; empty if it does."""
     ids = torch.tensor([3, 1, 2, 1, 1, 3, 2, 2, 1, 3], device=next(model.parameters()).device)
     same = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 9], device=ids.device)  # the last two share three tokens
     row = Row(((1, 0, 2), (2, 0, 3), (2, 3, 1)), torch.cat([same[:8], same[5:]]))
@@ -373,7 +373,7 @@ def _packs_wrongly(model: PreTrainedModel) -> str:
 
 
 def alike(found: Tensor, expected: Tensor) -> bool:
-    """Whether two ways to compute the same states or logits gave the same, up to rounding."""
+    """Return whether two ways to compute the same states or logits gave the same, up to rounding."""
     if expected.dtype.itemsize >= 4:
         return bool(torch.allclose(found, expected, atol=_ALIKE, rtol=_ALIKE))
     found, expected = found.float(), expected.float()
@@ -381,7 +381,7 @@ def alike(found: Tensor, expected: Tensor) -> bool:
 
 
 class _Head:
-    """What makes logits of the last layer's states, as a model's configuration says."""
+    """The head: from the last layer's states to logits, by a model's configuration."""
 
     def __init__(self, model: PreTrainedModel):
         config = model.config.get_text_config()
@@ -396,7 +396,7 @@ class _Head:
 
 
 def head_of(model: PreTrainedModel) -> _Head:
-    """What makes logits of the last layer's states, as the model itself does.
+    """Return the head: from the last layer's states to logits, as the model itself computes them.
 
     Raises:
         UsageError: the model does something else with them.

@@ -136,7 +136,7 @@ def without(model: nn.Module) -> Iterator[None]:
 
 
 class Unadapted:
-    """What a policy said before it was trained: it reads with its adapters off, so no copy of the model is needed."""
+    """The policy before training: it reads with its adapters off, so no copy of the model is needed."""
 
     def __init__(self, policy: LocalPolicy):
         self.policy, self.packs = policy, policy.packs

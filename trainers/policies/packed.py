@@ -103,7 +103,7 @@ def _distinct(at: Ints, targets: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 class _Layout:
-    """Where segments are in a row: by their tokens before, then by their length.
+    """The layout of segments in a row: by their tokens before, then by their length.
 
     Args:
         inputs: by their bytes.
@@ -134,7 +134,7 @@ class _Layout:
         return paths
 
     def find(self, keys: Sequence[bytes], places: Sequence[Ints]) -> Ints:
-        """Where some tokens of inputs are, one input after another."""
+        """Return the positions of some tokens of inputs, one input after another."""
         leaves = [self._leaf[key] for key in keys]
         if self._paths:
             return np.concatenate([self._paths[leaf][here] for leaf, here in zip(leaves, places, strict=True)])

@@ -126,7 +126,7 @@ def sharded(module: M | None, ranks: Ranks, precision: torch.dtype = torch.float
 
 
 def _layers(module: nn.Module) -> list[nn.Module]:
-    """What is whole at a time: the layers of the models in a module, innermost first."""
+    """Return the modules that are whole at a time: the layers of the models in a module, innermost first."""
     names = {name for m in module.modules() for name in getattr(m, "_no_split_modules", None) or ()}
     return [m for m in module.modules() if type(m).__name__ in names][::-1]
 
@@ -146,6 +146,6 @@ def _fill(shards: nn.Module, module: nn.Module | None, mesh: DeviceMesh) -> None
 
 
 def send_gradients(module: nn.Module, now: bool) -> None:
-    """Whether the next backward pass sums gradients over the ranks, or adds to those of this rank."""
+    """Choose whether the next backward pass sums gradients over the ranks, or adds to those of this rank."""
     assert isinstance(module, FSDPModule)
     module.set_requires_gradient_sync(now)

@@ -19,7 +19,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether every number is finite; of shards this is one answer for all ranks."""
+    """Return whether every number is finite; of shards this is one answer for all ranks."""
     return bool(torch.stack([whole(torch.isfinite(t).all()) for t in tensors]).all())
 
 

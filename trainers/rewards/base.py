@@ -1,4 +1,4 @@
-"""What reward functions are, and how they combine."""
+"""The interface of reward functions, and their combination."""
 
 from __future__ import annotations
 

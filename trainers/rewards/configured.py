@@ -18,7 +18,7 @@ from rollenv.trainers.rewards.shape import Format, Overlong
 
 
 class DomainRewards:
-    """What ``rewards.domains`` adds to the environments' own rewards. A domain without an entry gets nothing more.
+    """The rewards that ``rewards.domains`` adds to the environments' own. A domain without an entry gets nothing more.
 
     Raises:
         UsageError: an entry cannot be.

@@ -157,7 +157,7 @@ CHECKS: dict[str, Check] = {
 
 
 def follows(text: str, instruction: Instruction) -> bool:
-    """Whether a response follows an instruction. An empty one follows none.
+    """Return whether a response follows an instruction. An empty one follows none.
 
     Args:
         instruction: its ``id`` in :data:`CHECKS`, and its arguments; those that are None or NaN do not count.

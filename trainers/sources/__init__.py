@@ -1,4 +1,4 @@
-"""What to play next: endless sources of tasks, with cursors that checkpoints save.
+"""Task sources: endless sources of tasks, with cursors that checkpoints save.
 
 >>> from rollenv.trainers.sources import DatasetSource, MixtureSource, Rows, SeedSource, TaskTemplate
 >>> lake = SeedSource(TaskTemplate("roll:FrozenLake-v0"), seed=1)

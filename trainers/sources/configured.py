@@ -15,7 +15,7 @@ from rollenv.wrappers.factory import with_tokenizer
 
 
 def source_of(config: TrainConfig, wrappers: Wrappers) -> TaskSource:
-    """What a run plays.
+    """Return the task source of a run.
 
     Args:
         wrappers: around the environment, with those of the tokenizer filled in.

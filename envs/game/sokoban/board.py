@@ -17,7 +17,7 @@ DIRECTIONS = ("up", "down", "left", "right")
 
 
 class State(NamedTuple):
-    """What changes during play: the player's cell and the set of boxes."""
+    """The changing part of play: the player's cell and the set of boxes."""
 
     player: int
     boxes: int
@@ -25,7 +25,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """What stays: walls and targets of a ``height`` x ``width`` room."""
+    """The fixed part of play: walls and targets of a ``height`` x ``width`` room."""
 
     height: int
     width: int

@@ -199,7 +199,7 @@ class Sokoban(GridGame):
 
     @property
     def legend(self) -> str:
-        """What the short observation means, for people; empty for the others."""
+        """The meaning of the short observation, for people; empty for the others."""
         if self.observation != "compact":
             return ""
         return (

@@ -34,7 +34,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What levels to generate.
+    """The rules for levels to generate.
 
     ``max_moves`` bounds a solution that is known to exist. ``min_moves`` is the least length of the shortest solution;
     above 1 every level is solved to make sure. ``split`` keeps the rooms (walls and targets) of "train" and "test"

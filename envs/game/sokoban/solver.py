@@ -164,7 +164,7 @@ class Solver:
         return known
 
     def _frozen(self, boxes: int, cell: int) -> bool:
-        """Whether the box at ``cell`` is in a 2x2 block of walls and boxes that is not all on target."""
+        """Return whether the box at ``cell`` is in a 2x2 block of walls and boxes that is not all on target."""
         board, w = self.board, self.board.width
         solid = board.walls | boxes
         off = boxes & ~board.targets

@@ -105,7 +105,7 @@ class Services:
         }
 
     def wrong(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Why a call cannot be carried out; empty if it can."""
+        """Return why a call cannot be carried out; empty if it can."""
         method = self.methods[name]
         try:
             inspect.signature(method).bind(**arguments)
@@ -127,7 +127,7 @@ class Services:
             return f"Error during execution: {error}"
 
     def too_large(self) -> bool:
-        """Whether folders were put into one another until walking through them would not end."""
+        """Return whether folders were put into one another until walking through them would not end."""
         system = self.objects.get("GorillaFileSystem")
         if system is None:
             return False
@@ -141,7 +141,7 @@ class Services:
         return False
 
     def public(self) -> dict[str, dict[str, Any]]:
-        """What is compared: the public attributes of each service."""
+        """Return the state that is compared: the public attributes of each service."""
         return {name: {k: v for k, v in vars(each).items() if k[0] != "_"} for name, each in self.objects.items()}
 
     def shown(self) -> dict[str, Any]:

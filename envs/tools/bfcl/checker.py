@@ -1,4 +1,4 @@
-"""Whether calls are the ones that BFCL accepts, by its rules for Python.
+"""BFCL's check of calls, by its rules for Python.
 
 An answer lists, for each call, what each argument may be; an empty text among that means that it may be left out. Texts
 are compared without spaces, some punctuation and case. The tests compare this with bfcl-eval's ``ast_checker``.
@@ -27,7 +27,7 @@ _IGNORED = re.compile(r"[ ,./\-_*^]")
 
 
 def check(functions: Sequence[Mapping[str, Any]], calls: Sequence[Call], answer: Sequence[Mapping[str, Any]]) -> str:
-    """What is wrong with calls; empty if they are right.
+    """Return what is wrong with calls; empty if they are right.
 
     Each call of the answer is looked for among those not found yet, in any order.
 
@@ -75,7 +75,7 @@ def _check_call(about: Mapping[str, Any], call: Call, possible: Mapping[str, Seq
 
 
 def _fits(about: Mapping[str, Any], value: Any, possible: Sequence[Any]) -> bool:
-    """Whether a value has the right type and is one of the possible ones."""
+    """Return whether a value has the right type and is one of the possible ones."""
     kind = about["type"]
     expected = _TYPES[kind]
     inner = _TYPES[about["items"]["type"]] if kind in ("array", "tuple") else None

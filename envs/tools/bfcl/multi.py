@@ -28,7 +28,7 @@ _POLICY = (
 
 
 class Expected(NamedTuple):
-    """What the right calls of one request leave and answer."""
+    """The state and answers of the right calls of one request."""
 
     calls: list[Call]
     public: dict[str, dict[str, Any]]
@@ -114,7 +114,7 @@ class Conversation(Described):
 
     @property
     def answered(self) -> int:
-        """How many requests were answered."""
+        """The number of requests that were answered."""
         return len(self.right)
 
     def answer(self) -> None:
@@ -232,7 +232,7 @@ class BFCLMultiTurnEnv(ToolEnv):
         return Judgement(len(right) == all_asked and all(right), sum(right) / all_asked, self._aside())
 
     def _aside(self) -> int:
-        """How many places are changed that the right calls leave alone."""
+        """Return the number of changed places that the right calls leave alone."""
         services = self.conversation.services
         twin = Services(self.conversation.entry, list(services.methods))
         for name, arguments in (call for each in expected(self.key) for call in each.calls):

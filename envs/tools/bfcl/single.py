@@ -67,7 +67,7 @@ class BFCLEnv(ToolEnv):
         return self._after(ended=True, valid=not self.failed, info={"use_tool": bool(found)})
 
     def _wrong(self, entry: Entry, found: list[ToolCall]) -> str:
-        """What is wrong with the reply; empty if nothing is."""
+        """Return what is wrong with the reply; empty if nothing is."""
         if self.category == "irrelevance":
             return "no function fits, but one is called" if found else ""
         if problems := [call.problem for call in found if call.problem]:

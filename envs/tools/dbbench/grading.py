@@ -1,4 +1,4 @@
-"""How AgentBench judges DBBench: answers as cleaned texts, and changes by a hash of the table."""
+"""AgentBench's judgement of DBBench: answers as cleaned texts, and changes by a hash of the table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_HASHED = 1024
 
 
 def answer_is_right(given: Any, label: Any) -> bool:
-    """Whether an answer equals the label: numbers within 0.01, texts as sets where there are several.
+    """Return whether an answer equals the label: numbers within 0.01, texts as sets where there are several.
 
     Args:
         given: a text, or a list of texts and numbers.

@@ -56,7 +56,7 @@ class Tree(World):
 
     @tool
     def list_folder(self, path: str) -> list[str]:
-        """What is in a folder; folders end with a slash."""
+        """Return the names in a folder; folders end with a slash."""
         folder = _clean(path)
         if folder not in self.folders:
             raise ToolError(f"there is no folder {folder}")

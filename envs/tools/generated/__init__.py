@@ -1,1 +1,1 @@
-"""What generated suites share: worlds, goals that go together, options and their variants."""
+"""The base of generated suites: worlds, goals that go together, options and their variants."""

@@ -82,7 +82,7 @@ class Distractions(Backend):
 
     @tool
     def is_prime(self, number: int) -> bool:
-        """Whether a number below a million is prime."""
+        """Return whether a number below a million is prime."""
         if not 0 <= number < 1_000_000:
             raise ToolError("the number is from 0 to 999999")
         return number > 1 and all(number % n for n in range(2, math.isqrt(number) + 1))
@@ -108,7 +108,7 @@ class Distractions(Backend):
 
     @tool
     def is_leap_year(self, year: int) -> bool:
-        """Whether a year has 366 days."""
+        """Return whether a year has 366 days."""
         return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
 
 

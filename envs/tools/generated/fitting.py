@@ -1,4 +1,4 @@
-"""Whether goals go together: none undoes, repeats or changes what another one is about."""
+"""Checks that goals go together: none undoes, repeats or changes what another one is about."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fitted(world: World, goal: Goal) -> Fitted | None:
 
 
 def together(world: World, goals: Sequence[Fitted]) -> bool:
-    """Whether the goals can be met in any order, and each as if it were the only one.
+    """Return whether the goals can be met in any order, and each as if it were the only one.
 
     Args:
         world: at the start; it stays as it is.
@@ -51,7 +51,7 @@ def together(world: World, goals: Sequence[Fitted]) -> bool:
 
 
 def _clash(one: Fitted, other: Fitted) -> bool:
-    """Whether one changes what the other changes or depends on, or uses a function that the other is to lack."""
+    """Return whether one changes what the other changes or depends on, or uses a function that the other is to lack."""
     touched = [*other.changes, *other.goal.reads]
     if any(a[: len(b)] == b or b[: len(a)] == a for a in one.changes for b in touched):
         return True

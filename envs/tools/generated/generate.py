@@ -1,4 +1,4 @@
-"""What generated suites share: options, the choice of goals that go together, and judging what was said."""
+"""The base of generated suites: options, the choice of goals that go together, and judging of messages."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class GeneratedToolEnv(ToolEnv):
 
     @property
     def may_refuse(self) -> bool:
-        """Whether some tasks have goals that are to be refused."""
+        """True if some tasks have goals that are to be refused."""
         return self.policy or self.missing == "functions"
 
     def _policy(self, rng: random.Random, world: World) -> str:

@@ -1,4 +1,4 @@
-"""What generated tasks are put together from: goals, what a goal may leave out, and how goals are drawn."""
+"""The parts of generated tasks: goals, what a goal may leave out, and how goals are drawn."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class World(Distractions):
 
 @dataclass(frozen=True)
 class Fact:
-    """What a request may leave out and the user tells when asked."""
+    """A fact that a request may leave out and the user tells when asked."""
 
     words: Sequence[str]
     """A question that has one of them is about it."""
@@ -121,7 +121,7 @@ class Template:
 
 @dataclass
 class Draw:
-    """What a template draws from."""
+    """The source that a template draws from."""
 
     rng: random.Random
     world: World

@@ -1,4 +1,4 @@
-"""What a message to the user says: answers and refusals."""
+"""Reading of messages to the user: answers and refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _THOUSANDS = re.compile(r"(?<=\d)[,'\u00a0\u202f](?=\d{3}(?!\d))")
 
 
 def mentions(text: str, answer: str) -> bool:
-    """Whether a text has an answer as a word of its own; numbers may have commas, and be rounded to a cent.
+    """Return whether a text has an answer as a word of its own; numbers may have commas, and be rounded to a cent.
 
     Args:
         answer: a word, a phrase or a number.
@@ -28,7 +28,7 @@ def mentions(text: str, answer: str) -> bool:
 
 
 def guesses(text: str, rivals: Iterable[object], known: Iterable[str]) -> bool:
-    """Whether a text names something else that could be the answer.
+    """Return whether a text names something else that could be the answer.
 
     Args:
         rivals: what could be taken for the answer.
@@ -39,6 +39,6 @@ def guesses(text: str, rivals: Iterable[object], known: Iterable[str]) -> bool:
 
 
 def refuses(text: str) -> bool:
-    """Whether a text says that something cannot be done."""
+    """Return whether a text says that something cannot be done."""
     lower = text.lower()
     return any(phrase in lower for phrase in REFUSALS)

@@ -18,7 +18,7 @@ def _find(event: Any) -> list[Call]:
 
 
 def _free(draw: Draw, date: str, start: str, minutes: int, but: str = "") -> bool:
-    """Whether nothing else takes place then."""
+    """Return whether nothing else takes place then."""
     begin = minutes_of(start)
     return all(
         key == but

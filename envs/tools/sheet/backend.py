@@ -50,7 +50,7 @@ class Sheet(World):
 
     @property
     def cells(self) -> dict[str, dict[str, float | str]]:
-        """What is in the cells, by column and row."""
+        """The contents of the cells, by column and row."""
         return self.state["cells"]  # type: ignore[no-any-return]
 
     def put(self, column: str, row: int, content: float | str) -> None:
@@ -170,7 +170,7 @@ def _sort_key(value: Value | None) -> tuple[int, float, str]:
 
 
 def _content(content: float | str) -> float | str:
-    """What is stored; a text that is a number is one."""
+    """Return the stored content; a text that is a number is one."""
     if isinstance(content, str):
         text = content.strip()
         if len(text) > _MOST_TEXT:

@@ -22,7 +22,7 @@ _REFERENCE = re.compile(r'"[^"]*"|(\$?)\b([A-Z])(\$?)([1-9]\d{0,3})\b')
 
 
 class FormulaError(ValueError):
-    """What is wrong with a formula."""
+    """A mistake in a formula."""
 
 
 def range_of(text: str) -> list[tuple[str, int]]:

@@ -33,7 +33,7 @@ _EMPTY = "SELECT 1 FROM (SELECT 1) AS no_rows WHERE 1 = 0"
 
 
 class Gold(NamedTuple):
-    """What is wanted."""
+    """The wanted result."""
 
     query: str
     rows: tuple[str, ...]
@@ -154,7 +154,7 @@ class SpiderEnv(ToolEnv):
 
 
 def execution_match(rows: Sequence[str], gold: Gold) -> bool:
-    """Whether the rows are the gold query's, in its order if it has one."""
+    """Return whether the rows are the gold query's, in its order if it has one."""
     if "order by" in gold.query.lower():
         return list(rows) == list(gold.rows)
     return Counter(rows) == Counter(gold.rows)

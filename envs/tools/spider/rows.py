@@ -32,7 +32,7 @@ def _typed(value: Any, kind: str) -> Any:
 
 
 def _whole_parts(value: float) -> bool:
-    """Whether it has four decimals at most, as MySQL's averages of whole numbers have."""
+    """Return whether it has four decimals at most, as MySQL's averages of whole numbers have."""
     return round(value, 4) == value
 
 

@@ -18,11 +18,11 @@ from rollenv.tools.backend import Backend, ToolError
 
 
 class SqlError(Exception):
-    """What was wrong with a query; the message is for its author."""
+    """A mistake in a query; the message is for its author."""
 
 
 class Result(NamedTuple):
-    """What a statement returned."""
+    """The result of a statement."""
 
     columns: tuple[str, ...] = ()
     """Empty for a statement that returns no table."""

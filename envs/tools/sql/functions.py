@@ -103,7 +103,7 @@ def matches(pattern: str, text: str, escape: str | None = None) -> bool:
 
 
 def _in_order(parts: list[str], text: str) -> bool:
-    """Whether the parts are in the text one after the other, the first at its start and the last at its end."""
+    """Return whether the parts are in the text one after the other, the first at its start and the last at its end."""
     found = [re.compile(part, re.IGNORECASE | re.DOTALL) for part in parts]
     if len(found) == 1:
         return found[0].fullmatch(text) is not None

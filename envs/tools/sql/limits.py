@@ -1,4 +1,4 @@
-"""What a query of an untrusted author may do, and how much of it."""
+"""The limits of a query of an untrusted author: what it may do, and how much."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _one(found: list[Token], at: int, tables: Tables) -> list[Token]:
 
 
 def _places(found: Sequence[Token], at: int) -> tuple[dict[str, int], int]:
-    """Where the later clauses of a SELECT begin, and where it ends."""
+    """Return the positions of the later clauses of a SELECT, and its end."""
     places: dict[str, int] = {}
     depth = 0
     for place in range(at, len(found)):

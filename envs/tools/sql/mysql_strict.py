@@ -1,4 +1,4 @@
-"""What MySQL refuses and SQLite does not: columns that a group does not determine, and some forms of subqueries."""
+"""Refusals of MySQL that SQLite does not have: columns that a group does not determine, some forms of subqueries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RESERVED = {
 
 
 class Table(NamedTuple):
-    """What is known of a table."""
+    """The facts about a table."""
 
     columns: frozenset[str]
     key: frozenset[str]
@@ -42,7 +42,7 @@ Column = tuple[str, str]
 
 
 def complaint(query: str, tables: Tables) -> str:
-    """What MySQL would say against a SELECT; empty if nothing of what is checked here.
+    """Return MySQL's complaint about a SELECT; empty if nothing of what is checked here.
 
     Args:
         tables: by name, all in lower case.
@@ -107,7 +107,7 @@ class Block:
         return cls({name: each[1:] for name, each in clauses.items()})
 
     def complaint(self, tables: Tables) -> str:
-        """What MySQL would say against it."""
+        """Return MySQL's complaint."""
         grouped = "group" in self.clauses
         items = split_at_commas(self.clauses.get("select", []))
         if not grouped and not any(_aggregates(item) for item in items):

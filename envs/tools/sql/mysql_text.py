@@ -127,7 +127,7 @@ def _joined(pieces: list[str]) -> str:
 
 
 def _dropped(found: list[Token], at: int) -> int:
-    """How many tokens from here mean nothing to SQLite."""
+    """Return the number of tokens from here that mean nothing to SQLite."""
     word, after = found[at].word, found[at + 1].word if at + 1 < len(found) else ""
     if word == "from" and after == "dual":
         return 2
@@ -170,7 +170,7 @@ def _written(found: list[Token], at: int) -> str:
 
 
 def _compared_with_number(found: list[Token], at: int, text_columns: frozenset[str]) -> bool:
-    """Whether this is a column of text, next to a comparison with a number."""
+    """Return whether this is a column of text, next to a comparison with a number."""
     token = found[at]
     if token.kind not in ("name", "word") or token.text.lower() not in text_columns:
         return False

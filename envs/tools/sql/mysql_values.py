@@ -1,4 +1,4 @@
-"""How MySQL reads and writes values, and its aggregates of them."""
+"""MySQL's reading and writing of values, and its aggregates of them."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ TRANSFERRED = "transferred to a human"
 
 
 def in_first_person(text: str) -> str:
-    """What somebody says who was told ``You are ...``."""
+    """Return the first-person form of ``You are ...``."""
     forms = dict(_PERSONS)
 
     def changed(match: re.Match[str]) -> str:
@@ -59,7 +59,7 @@ class Customer(User):
 
     @property
     def opening(self) -> str:
-        """What the customer says first."""
+        """The customer's first message."""
         return f"Hello. {self.parts['reason_for_call']}."
 
     def reply(self, message: str) -> Said:
@@ -80,16 +80,16 @@ class Customer(User):
 
     @staticmethod
     def confirms(text: str) -> bool:
-        """Whether a message, in lower case, asks for a yes."""
+        """Return whether a message, in lower case, asks for a yes."""
         return any(phrase in text for phrase in _CONFIRM)
 
     @classmethod
     def asked(cls, text: str) -> bool:
-        """Whether a message, in lower case, asks for something without a question mark."""
+        """Return whether a message, in lower case, asks for something without a question mark."""
         return cls.confirms(text) or any(phrase in text for phrase in _ASKS)
 
     def _answers(self, text: str) -> list[str]:
-        """What is known of who the customer is, and of what is asked for."""
+        """Return the facts about the customer, and about what is asked for."""
         known = self.parts.get("known_info", "")
         answers = []
         if any(word in text for word in ("your name", "zip", "identity", "verify", "authenticate", "user id")):

@@ -111,7 +111,7 @@ class RetailEnv(ToolEnv):
         return [answer.lower() in said for answer in problem.answers]
 
     def changes(self) -> list[Change]:
-        """What the episode has changed so far, field by field."""
+        """Return the changes of the episode so far, field by field."""
         data = self.current.backend.data()
         before = self._before(self.current, data["changed"])
         seen = {"found": [], "transferred": False}

@@ -1,4 +1,4 @@
-"""What WorkBench's functions have in common: their arguments, and what they compare."""
+"""The base of WorkBench's functions: their arguments, and comparisons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 5
 
 
 def has(row: Row, column: str, text: str) -> bool:
-    """Whether a field contains a text, upper and lower case being the same."""
+    """Return whether a field contains a text, upper and lower case being the same."""
     return text.lower() in (row[column] or "").lower()
 
 

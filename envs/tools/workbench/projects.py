@@ -189,7 +189,7 @@ class Projects(Tables):
         return task_id
 
     def _not_for_tasks(self, field: str, value: str) -> str:
-        """What is wrong with a value; empty if nothing is."""
+        """Return what is wrong with a value; empty if nothing is."""
         if field == "board" and value not in BOARDS:
             return f"Board not valid. Please choose from: {quoted(BOARDS)}."
         if field == "list_name" and value not in LISTS:

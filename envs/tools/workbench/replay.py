@@ -180,7 +180,7 @@ def _tree(text: str) -> ast.expr:
 
 
 def _value(node: ast.expr, call: _Caller) -> Any:
-    """What an expression is worth: quotation marks within a stored text can make it any expression."""
+    """Return the value of an expression: quotation marks within a stored text can make it any expression."""
     match node:
         case ast.Call():
             return _called(node, call)
@@ -213,7 +213,7 @@ def _value(node: ast.expr, call: _Caller) -> Any:
 
 
 def _called(node: ast.Call, call: _Caller) -> Any:
-    """What a call returns; its arguments come first, as in Python."""
+    """Return the result of a call; its arguments come first, as in Python."""
     domain, _, rest = ast.unparse(node.func).partition(".")
     name = f"{domain}_{rest.removesuffix('.func')}"
     if domain not in _DOMAINS or not rest.endswith(".func") or "." in rest[:-5] or name not in WorkBench.functions():

@@ -31,7 +31,7 @@ _CASED = ("status", "list_name", "board")
 
 
 class Office(NamedTuple):
-    """What is read from the files, once; never changed."""
+    """The data of the files, read once and never changed."""
 
     tables: Mapping[str, Mapping[str, Row]]
     visits: tuple[Row, ...]
@@ -51,7 +51,7 @@ def _read(folder: Path) -> Office:
 
 
 def office() -> Office:
-    """What every task starts with."""
+    """Return the start of every task."""
     return _read(folder_of(NEED))
 
 
@@ -188,7 +188,7 @@ def visible(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any], fold: bool = True) -> bool:
-    """Whether two states are equal as the original's data frames are.
+    """Return whether two states are equal as the original's data frames are.
 
     Args:
         one: the state of :class:`Tables`.
@@ -204,7 +204,7 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any], fold: bool = True) ->
 
 
 def _values(row: Row, fold: bool) -> dict[str, Any]:
-    """What counts of a row: in folded columns what is no text is the same as nothing."""
+    """Return the values of a row that count: in folded columns what is no text is the same as nothing."""
     return {
         column: value if not fold or column in _CASED else value.lower()
         for column, value in row.items()

@@ -225,7 +225,7 @@ class _Lister:
 
 
 def current(module: str, name: str) -> Any:
-    """What a name of one of GEM's modules means now: its user may have put something else there."""
+    """Return the current value of a name in one of GEM's modules: its user may have put something else there."""
     found = sys.modules.get(module)
     return getattr(found if isinstance(found, _Module) else _Module(module), name)
 

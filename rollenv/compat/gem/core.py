@@ -70,7 +70,7 @@ class Env(core.Env, metaclass=abc.ABCMeta):
 
 
 class GemWrapper(core.Wrapper):
-    """What GEM's wrappers are: the attributes of the environment inside, until the wrapper has its own."""
+    """The base of GEM's wrappers: attributes of the environment inside, until the wrapper has its own."""
 
     np_random = core.inherited("np_random")
     np_random_seed = core.inherited("np_random_seed")

@@ -125,7 +125,7 @@ class MathEnv(Rows, math_env.MathEnv):
 
     @staticmethod
     def check_correct(model_answer: str, gt_answer: Any) -> bool:
-        """Whether the answer in the last box is one of the right ones."""
+        """Return whether the answer in the last box is one of the right ones."""
         answer, golds = last_boxed(model_answer), math_env.gold_answers(_checked(gt_answer))
         return answer is not None and any(grade(gold, answer) for gold in golds)
 
@@ -188,7 +188,7 @@ class _Prompt:
 
 
 def _authors_prompt(question_key: str) -> Callable[[dict[str, Any]], Any] | None:
-    """What an author put in the place of ``gem.envs.qa_env.apply_prompt``."""
+    """Return the function that an author put in the place of ``gem.envs.qa_env.apply_prompt``."""
     module = sys.modules.get("gem.envs.qa_env")
     function = vars(module).get("apply_prompt") if isinstance(module, _Module) else None
     return None if function in (None, apply_prompt) else functools.partial(function, question_key=question_key)
@@ -230,7 +230,7 @@ class QaEnv(Rows, qa_env.QaEnv):
 
     @staticmethod
     def check_correct(model_answer: str, gt_answer: Any) -> bool:
-        """Whether the answer is one of the right ones after SQuAD's normalisation."""
+        """Return whether the answer is one of the right ones after SQuAD's normalisation."""
         golds = qa_env.texts(_checked(gt_answer))
         short = len(model_answer) <= qa_env.MAX_CHARACTERS
         return short and bool(qa_env.exact_match(model_answer, golds))
@@ -331,7 +331,7 @@ class CodeEnv(Rows, code_env.CodeEnv):
 
     @property
     def dataset(self) -> Any:
-        """What is played, in order. Another one in its place is played from its first row."""
+        """The rows that are played, in order. Another data set in its place is played from its first row."""
         return self._dataset
 
     @dataset.setter
@@ -385,7 +385,7 @@ class CodeEnv(Rows, code_env.CodeEnv):
         return float(correct), {"correct": correct, "valid": True}
 
     def _check_correct(self, model_code: str) -> bool:
-        """Whether the program passes all tests."""
+        """Return whether the program passes all tests."""
         tests = self._tests()
         total = count(tests)
         short = len(model_code) <= code_env.MAX_CHARACTERS

@@ -1,4 +1,4 @@
-"""What GEM's games have in common, over rollenv's own: constructors, the reading of actions, texts."""
+"""The common base of GEM's games over rollenv's own: constructors, the reading of actions, texts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _author_s(reset: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class GemGame(GemEnv):
-    """What GEM's games have in common.
+    """The common base of GEM's games.
 
     GEM's constructors reset; here the first look at an episode does. Whoever sets a piece of the state goes on from
     there, also after the end of an episode.
@@ -186,7 +186,8 @@ class GemTextGame(GemGame, TextGame):
         return said, reward, won
 
     def _is_valid(self, move: Any, before: str) -> bool:
-        """Whether GEM takes a move that earned nothing for a valid one; ``before`` is the state key before it."""
+        """Return whether GEM takes a move that earned nothing for a valid one; ``before`` is the state key
+        before it."""
         return self.state_key() != before
 
     def _malformed(self) -> StepResult:

@@ -100,7 +100,7 @@ class MinesweeperEnv(GemTextGame, Minesweeper):
 
     @property
     def first_reveal(self) -> bool:
-        """Whether no mine is laid yet."""
+        """True if no mine is laid yet."""
         return not self.mines
 
     @first_reveal.setter
@@ -186,7 +186,7 @@ class SudokuEnv(GemTextGame, Sudoku):
         self.clues = value
 
     def is_safe(self, grid: Sequence[Sequence[int]], row: int, col: int, num: int) -> bool:
-        """Whether the number is neither in the row, nor in the column, nor in the block."""
+        """Return whether the number is neither in the row, nor in the column, nor in the block."""
         n = math.isqrt(self.scale)
         top, left = row - row % n, col - col % n
         block = (grid[r][left : left + n] for r in range(top, top + n))
@@ -331,7 +331,7 @@ class SokobanEnv(GemGame, Sokoban):
 
     @property
     def move_limit(self) -> int:
-        """How long the solution of a level may be: as long as it has to, whatever the limit."""
+        """The longest solution of a level: as long as it has to be, whatever the limit."""
         return max(super().move_limit, 10 * self.num_boxes)
 
     @property
@@ -396,7 +396,7 @@ class SokobanEnv(GemGame, Sokoban):
 
     @Told
     def num_gen_steps(self) -> int:
-        """How many steps GEM would take to make a room of this size."""
+        """Return the number of steps that GEM would take to make a room of this size."""
         return int(1.7 * sum(self.dim_room))
 
 

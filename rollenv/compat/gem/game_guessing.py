@@ -119,7 +119,7 @@ class MastermindEnv(GemGuessing, Mastermind):
         self.best = value
 
     def get_current_success_internal_reward(self, blackpeg: int) -> float:
-        """What black pegs pay, as a share of the code; they are remembered."""
+        """Return the pay of black pegs, as a share of the code; they are remembered."""
         gain = max(0, blackpeg - self.best)
         self.best += gain
         return gain / self.code_length
@@ -192,7 +192,7 @@ class WordleEnv(GemGuessing, Wordle):
         return [word.lower() for word in words(self.word_length)]
 
     def get_current_success_internal_reward(self, feedback: Sequence[str]) -> float:
-        """What the places that are green for the first time pay; they are remembered."""
+        """Return the pay of places that are green for the first time; they are remembered."""
         new = sum(1 << i for i, mark in enumerate(feedback) if mark == "G") & ~self.green
         self.green |= new
         return 0.5 * new.bit_count() / self.word_length

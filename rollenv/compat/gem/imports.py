@@ -1,4 +1,4 @@
-"""What a program may use without an import where GEM runs it a second time."""
+"""Names that a program may use without an import where GEM runs it a second time."""
 
 #: Modules and names of the standard library, and numpy where it is installed. ``datetime`` is the module and ``time``
 #: the function, as in GEM; what would hide a built-in function is left out.

@@ -69,7 +69,7 @@ def normalize_final_answer(final_answer: str) -> str:
 
 
 def grade(model_answer: str, gt_answer: str, fast: bool = True) -> bool:
-    """Whether an answer is right; ``fast`` is accepted, there is one way of grading."""
+    """Return whether an answer is right; ``fast`` is accepted, there is one way of grading."""
     from rollenv.envs.math.compare import gold_answer
     from rollenv.envs.math.grade import grade as graded
 
@@ -77,27 +77,27 @@ def grade(model_answer: str, gt_answer: str, fast: bool = True) -> bool:
 
 
 def grade_answer_mathd(given_answer: str, ground_truth: str) -> bool:
-    """Whether two answers read the same in normal form."""
+    """Return whether two answers read the same in normal form."""
     return mathd_normalize_answer(given_answer) == mathd_normalize_answer(ground_truth)
 
 
 def grade_answer_sympy(given_answer: str, ground_truth: str) -> bool:
-    """Whether an answer is right; see :func:`grade`."""
+    """Return whether an answer is right; see :func:`grade`."""
     return grade(given_answer, ground_truth)
 
 
 def is_latex_equal(given_answer: str, ground_truth: str) -> bool:
-    """Whether an answer is right; see :func:`grade`."""
+    """Return whether an answer is right; see :func:`grade`."""
     return grade(given_answer, ground_truth)
 
 
 def is_value_equal(given_answer: str, ground_truth: str) -> bool:
-    """Whether an answer is right; see :func:`grade`."""
+    """Return whether an answer is right; see :func:`grade`."""
     return grade(given_answer, ground_truth)
 
 
 def are_equal_under_sympy(ground_truth_normalized: str, given_normalized: str) -> bool:
-    """Whether an answer is right; see :func:`grade`."""
+    """Return whether an answer is right; see :func:`grade`."""
     return grade(given_normalized, ground_truth_normalized)
 
 
@@ -154,7 +154,8 @@ def run_with_timeout_signal(
     kwargs: Mapping[str, Any] | None = None,
     timeout_seconds: float = 5,
 ) -> Any:
-    """What a function returns, or None if it raises or takes longer; in a thread, so it works in every thread."""
+    """Return the result of a function, or None if it raises or takes longer; in a thread, so it works in every
+    thread."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="with-timeout")
     try:
         return pool.submit(func, *args, **(kwargs or {})).result(timeout_seconds)

@@ -83,7 +83,7 @@ class MultiAgentEnv(Env):
 
     @abc.abstractmethod
     def observe(self, agent: str) -> str:
-        """What an agent sees now."""
+        """Return the agent's observation."""
 
     @abc.abstractmethod
     def _process_actions(self, actions: dict[str, str]) -> Any:

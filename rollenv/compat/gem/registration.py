@@ -63,12 +63,12 @@ def make(env_id: str, **kwargs: Any) -> Any:
 
 
 def _written_for_gem(cls: type[core.Env]) -> bool:
-    """Whether it is an author's class over one of GEM's: of ``gem.Env``, or of a game or data environment."""
+    """Return whether it is an author's class over one of GEM's: of ``gem.Env``, or of a game or data environment."""
     return Env in cls.__mro__ or (issubclass(cls, GemEnv) and not cls.__module__.startswith("rollenv."))
 
 
 def _of_an_author(spec: EnvSpec, factory: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    """What somebody registered under GEM: anything that builds anything."""
+    """Return what somebody registered under GEM: anything that builds anything."""
     seed = kwargs.get("seed")
     env = factory(**{name: value for name, value in kwargs.items() if name != "seed" or _takes_seed(factory)})
     if isinstance(env, core.Env):

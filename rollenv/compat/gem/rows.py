@@ -1,4 +1,4 @@
-"""What GEM's environments over data sets share: questions that may be answered again, rows in GEM's order."""
+"""The common base of GEM's environments over data sets: questions that may be answered again, rows in GEM's order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Answered(GemEnv):
         return TERMINAL_STATE, reward, True, True, {**info, "success": info["correct"]}
 
     def _has_answer(self) -> bool:
-        """Whether there is something to judge by, which a program may have set without :meth:`reset`."""
+        """Return whether there is something to judge by, which a program may have set without :meth:`reset`."""
         raise NotImplementedError(f"{type(self).__name__} has no _has_answer()")
 
     def _mark(self, action: str) -> tuple[float, dict[str, Any]]:
@@ -114,7 +114,7 @@ class Rows(Answered):
 
     @property
     def question(self) -> Any:
-        """What was asked: :attr:`first_obs`."""
+        """The question: :attr:`first_obs`."""
         return self.first_obs
 
     @question.setter

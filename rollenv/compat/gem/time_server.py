@@ -33,7 +33,7 @@ def current_time(format: str = "YYYY-MM-DD HH:mm:ss", timezone: str | None = Non
 
 
 def relative_time(time: str) -> str:
-    """How far a time, such as 2025-03-23 12:30:00, is from now."""
+    """Return the span between a time, such as 2025-03-23 12:30:00, and now, in words."""
     seconds = int((_moment(time) - _moment(None)).total_seconds())
     size, unit = abs(seconds), "seconds"
     for step, name in ((60, "minutes"), (60, "hours"), (24, "days"), (30, "months"), (12, "years")):

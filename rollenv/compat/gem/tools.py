@@ -117,7 +117,7 @@ _AROUND = (("<python>", "</python>"), ("```python", "```"), ("```\npython", "```
 
 
 def _between(text: str, opening: str, closing: str) -> tuple[int, int, int] | None:
-    """Where the content between the two starts and ends, and where the closing one ends."""
+    """Return start and end of the content between the two, and the end of the closing one."""
     start = text.find(opening) + len(opening)
     end = text.find(closing, start) if start >= len(opening) else -1
     return (start, end, end + len(closing)) if end >= 0 else None

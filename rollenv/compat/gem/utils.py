@@ -76,7 +76,7 @@ def normalize_answer(s: str) -> str:
 
 
 def em_check(prediction: str, golden_answers: str | Sequence[str]) -> bool:
-    """Whether the prediction equals one of the answers after normalisation."""
+    """Return whether the prediction equals one of the answers after normalisation."""
     answers = [golden_answers] if isinstance(golden_answers, str) else golden_answers
     return normalize_answer(prediction) in map(normalize_answer, answers)
 
@@ -92,7 +92,7 @@ _RISKY = re.compile(
 
 
 def check_forbidden_imports(code: str) -> bool:
-    """Whether code names what GEM forbids. Here it may run: the sandbox holds it."""
+    """Return whether code names what GEM forbids. Here it may run: the sandbox holds it."""
     return bool(_RISKY.search(code))
 
 

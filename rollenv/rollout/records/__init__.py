@@ -1,1 +1,1 @@
-"""What is stored of a rollout: trajectories in files, samples for trainers, health, statistics."""
+"""Stored data of a rollout: trajectories in files, samples for trainers, health, statistics."""

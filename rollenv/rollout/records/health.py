@@ -159,7 +159,7 @@ class Health:
         return self.workers.get(name) or self.workers.setdefault(name, Record(name, max_backoff=self.max_backoff))
 
     def avoids(self, worker: str) -> bool:
-        """Whether a worker is in quarantine."""
+        """Return whether a worker is in quarantine."""
         record = self.workers.get(worker)
         return record is not None and record.backoff > 0
 

@@ -25,7 +25,7 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def is_optional(hint: Any) -> bool:
-    """Whether None is a value of the annotation."""
+    """Return whether None is a value of the annotation."""
     return get_origin(hint) in (Union, types.UnionType) and type(None) in get_args(hint)
 
 

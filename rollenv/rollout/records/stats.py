@@ -1,4 +1,4 @@
-"""What a rollout kept and dropped: redundancy prefers short episodes, and these numbers show it."""
+"""Statistics of what a rollout kept and dropped: redundancy prefers short episodes, and these numbers show it."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def _mend(path: Path) -> None:
 
 
 def _last_line(file: Any) -> int:
-    """Where the last line begins."""
+    """Return where the last line begins."""
     end = at = file.seek(0, 2)
     while at > 0:
         at = max(0, at - (1 << 16))

@@ -1,4 +1,4 @@
-"""Where environments run: in this process, in worker processes, in Ray actors."""
+"""Workers: environments in this process, in worker processes, in Ray actors."""
 
 from rollenv.rollout.workers.base import EnvFailure, InlineWorkers, WorkerEnv, Workers
 

@@ -1,4 +1,4 @@
-"""Where environments run: the interface, and the simplest kind, inside this process.
+"""The interface of workers, and the simplest kind, inside this process.
 
 Worker processes are in :mod:`.processes`, Ray actors in :mod:`.ray`.
 """
@@ -215,12 +215,12 @@ class HostedEnv:
             raise failed(self.task.env_id, "reset", error) from error
 
     def about(self) -> dict[str, Any]:
-        """What a client elsewhere has to know of the environment."""
+        """Return what a client elsewhere has to know of the environment."""
         with self._guarded("its attributes"):
             return {"reset_options": sorted(map(str, getattr(self.env, "reset_options", ())))}
 
     def card(self) -> dict[str, Any]:
-        """What a person has to know to play it. Two short episodes are played in another one of its kind."""
+        """Return what a person has to know to play it. Two short episodes are played in another one of its kind."""
         with self._guarded("an example"), contextlib.closing(make_env(self._spec, self.task)) as env:
             found = cards.card_of(env, self._spec, dict(self.task.kwargs))
             reader = found.reader
@@ -364,7 +364,7 @@ class InlineWorkers:
 
 @dataclass(slots=True)
 class Original:
-    """How the environments of a group begin; those that can be copied share the reset."""
+    """The environment of a group before its first turn; environments that can be copied share the reset."""
 
     env_spec: EnvSpec
     task: Task

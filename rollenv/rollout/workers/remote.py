@@ -203,7 +203,7 @@ class Server:
         self.ask(*request).add_done_callback(lambda future: future.cancelled() or future.exception())
 
     async def answers(self, seconds: float) -> bool:
-        """Whether it answers within so many seconds."""
+        """Return whether it answers within so many seconds."""
         with contextlib.suppress(TimeoutError, RollenvError):
             await asyncio.wait_for(self.ask("hello", protocol.VERSION), seconds)
             return True

@@ -167,7 +167,8 @@ def _block(observation: str, info: dict[str, Any], detail: dict[str, Any] | None
 
 
 def routes(server: EnvServer) -> list[BaseRoute]:
-    """What the client asks for; about an environment also below its id, as the client does with a ``variant``."""
+    """Return the client's routes; those about an environment also below its id, as the client does with a
+    ``variant``."""
     service = _Service(server)
     plainly: dict[str, tuple[str, _Handler]] = {
         "list_environments": ("GET", service.every),
@@ -199,7 +200,7 @@ _Handler = Callable[[Client, Request], Awaitable[Response]]
 
 
 class _Service:
-    """What the routes lead to."""
+    """The handlers of the routes."""
 
     def __init__(self, server: EnvServer):
         self.server = server
@@ -284,7 +285,7 @@ class _Service:
         return Json([{"name": name, "type": name} for name in _splits(self._env(request))])
 
     async def num_tasks(self, client: Client, request: Request) -> Response:
-        """How many tasks a split has."""
+        """Return the number of tasks of a split."""
         spec, body = self._env(request), await body_of(request)
         return Json({"num_tasks": len(await self._numbers(client, spec, body))})
 
@@ -367,7 +368,7 @@ def _splits(spec: EnvSpec) -> tuple[str, ...]:
 
 
 def _task(spec: EnvSpec, number: int) -> dict[str, int]:
-    """What ``rollenv eval`` plays as well."""
+    """Return what ``rollenv eval`` plays as well."""
     return {"seed": number} | ({"index": number} if spec.indexed else {})
 
 

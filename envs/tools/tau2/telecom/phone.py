@@ -28,7 +28,7 @@ MODES = {"4g_5g_preferred": "5G", "4g_only": "4G", "3g_only": "3G", "2g_only": "
 
 
 class Phone(Records):
-    """What a customer can look at."""
+    """The readable state of a phone."""
 
     @property
     def phone(self) -> Record:
@@ -52,7 +52,7 @@ class Phone(Records):
         phone["network_signal_strength"] = _NETWORKS[technology][0] if served else "none"
 
     def online(self) -> bool:
-        """Whether mobile data works."""
+        """Return whether mobile data works."""
         phone = self.phone
         served = phone["network_connection_status"] == "connected" and phone["network_signal_strength"] != "none"
         roams = phone["roaming_enabled"] and self.line["roaming_enabled"]
@@ -72,7 +72,7 @@ class Phone(Records):
         return speed, next((name for limit, name in _SPEEDS if speed < limit), "Excellent")
 
     def sends_mms(self) -> bool:
-        """Whether pictures can be sent. The company has no MMS over Wi-Fi, nor over 2G."""
+        """Return whether pictures can be sent. The company has no MMS over Wi-Fi, nor over 2G."""
         phone, allowed = self.phone, self.phone["app_statuses"]["messaging"]["permissions"]
         over_wifi = phone["wifi_calling_enabled"] and phone["wifi_calling_mms_over_wifi"]
         carried = self.online() and phone["network_technology_connected"] != "2G" and not over_wifi
@@ -192,7 +192,7 @@ class Phone(Records):
         return f"There is a payment request for bill {bill['bill_id']} of {bill['total_due']} USD."
 
     def permissions(self, app_name: str) -> dict[str, bool]:
-        """What an app may do.
+        """Return the permissions of an app.
 
         Raises:
             ToolError: there is no such app.

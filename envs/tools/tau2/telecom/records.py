@@ -1,4 +1,4 @@
-"""What a telecom company keeps of its customers, and what follows from it for one phone."""
+"""A telecom company's records of its customers, and what follows from them for one phone."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Records(Backend):
         return next(line for line in self.state["lines"].values() if line["phone_number"] == number)
 
     def used_up(self) -> bool:
-        """Whether the line has no data left."""
+        """Return whether the line has no data left."""
         line = self.line
         limit = self.record(line["plan_id"])["data_limit_gb"] + line["data_refueling_gb"]
         return bool(line["data_used_gb"] >= limit)

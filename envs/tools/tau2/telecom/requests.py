@@ -1,4 +1,4 @@
-"""What a message asks a customer to do on the phone."""
+"""Requests of a message to do something on the phone."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _MODES = ((r"5g", "4g_5g_preferred"), (r"4g", "4g_only"), (r"3g", "3g_only"), (r
 
 
 def requests_in(message: str) -> list[Request]:
-    """What a message asks for, in order, each request once."""
+    """Return the requests of a message, in order, each once."""
     found: list[Request] = []
     text = re.sub(r"\([^()\n]*\)", lambda given: given[0].replace(",", " "), message[:_MOST_READ].lower())
     for sentence in re.findall(r"[^.!?\n]+[.!?\n]?", text):
@@ -101,7 +101,7 @@ def requests_in(message: str) -> list[Request]:
 
 
 def _topics(clause: str) -> list[Topic]:
-    """What a clause is about; a place in it is about one thing."""
+    """Return the topics of a clause; a place in it is about one thing."""
     left, topics = clause.replace("_", " "), []
     for topic in TOPICS:
         if re.search(rf"\b(?:{topic.words})", left):
@@ -130,7 +130,7 @@ def _direction(clause: str) -> bool | None:
 
 
 def _arguments(name: str, clause: str) -> list[dict[str, Any]]:
-    """What to call a function with; nothing if the clause does not say it."""
+    """Return the arguments of a call; nothing if the clause does not give them."""
     app = "browser" if "browser" in clause else "messaging"
     if name == "set_network_mode_preference":
         modes = [mode for _, mode in _MODES if mode in clause] or [mode for word, mode in _MODES if word in clause]

@@ -1,4 +1,4 @@
-"""What a customer can change on the phone."""
+"""The changes that a customer can make on the phone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollenv.tools.backend import ToolError, tool
 
 
 class Settings(Phone):
-    """What a customer can look at and change."""
+    """The settings that a customer can see and change."""
 
     def _now(self, text: str) -> str:
         return f"{text}\n{self.check_status_bar()}"

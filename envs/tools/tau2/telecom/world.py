@@ -1,4 +1,4 @@
-"""How a telecom task begins, and what has to hold at its end."""
+"""Beginnings of telecom tasks, and what has to hold at their end."""
 
 from __future__ import annotations
 

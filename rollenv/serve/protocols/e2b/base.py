@@ -1,4 +1,4 @@
-"""What the parts of the face share: who asks for which sandbox, what is kept of it, and how errors are told."""
+"""Shared parts of the protocol: clients, their sandboxes, and errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Kept:
-    """What this face keeps of a sandbox."""
+    """A sandbox of this protocol."""
 
     def __init__(self) -> None:
         self.template = "base"
@@ -63,7 +63,7 @@ class Kept:
 
 
 class E2BService:
-    """What the routes lead to."""
+    """The handlers of the routes."""
 
     def __init__(self, server: EnvServer):
         self.server, self.sandboxes = server, server.sandboxes
@@ -72,7 +72,7 @@ class E2BService:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def client(self, request: Request) -> Client:
-        """Who manages sandboxes.
+        """Return the client that manages sandboxes.
 
         Raises:
             NotAllowed: that is not known, or not for sandboxes.
@@ -112,7 +112,7 @@ class E2BService:
         return box
 
     def kept(self, box: SandboxSession) -> Kept:
-        """What is kept of a sandbox."""
+        """Return what is kept of a sandbox."""
         return self._kept.setdefault(box, Kept())
 
     async def run(self, box: SandboxSession, work: Callable[[Sandbox], T], also: asyncio.Semaphore | None = None) -> T:

@@ -39,7 +39,7 @@ _CURSOR = re.compile(r"(\d{1,12}\.\d{6})_([\w-]{1,60})", re.ASCII)
 
 
 def routes(service: E2BService) -> list[BaseRoute]:
-    """What is asked of the service."""
+    """Return the routes of the service."""
     control = _Control(service)
     one = "/sandboxes/{name}"
     found = [
@@ -121,7 +121,7 @@ class _Control:
         return Response(status_code=204)
 
     async def metrics(self, request: Request) -> Response:
-        """What it uses now: nothing is recorded."""
+        """Return the current use of resources: nothing is recorded."""
         box = self._box(request)
         if self.service.kept(box).paused:
             return Json([])
@@ -164,7 +164,7 @@ class _Control:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _key(self, box: SandboxSession) -> dict[str, Any]:
-        """What a client needs to use it. Some calls carry one of the two tokens, others the other one."""
+        """Return the keys that a client needs. Some calls carry one of the two tokens, others the other one."""
         key = self.service.key_of(box.name)
         told = {"sandboxID": box.name, "templateID": self.service.kept(box).template, "clientID": "rollenv"}
         return told | {"envdVersion": _VERSION, "envdAccessToken": key, "trafficAccessToken": key, "domain": None}

@@ -113,7 +113,7 @@ class _Interpreter:
             raise NotFound(f"there is no context {name!r:.80}")
 
     async def _lines(self, cell: _Cell) -> AsyncGenerator[bytes, None]:
-        """What a cell says, until it ends. Where nobody listens to the end, it is stopped."""
+        """Yield the output of a cell until it ends. If nobody listens to the end, the cell is stopped."""
         feed = Feed(cell.box.sandbox.sync)
         task = self.service.spawn(self._run(cell, feed))
         try:

@@ -100,13 +100,13 @@ class Running:
             feed.put(event)
 
     def config(self) -> dict[str, Any]:
-        """How it was started."""
+        """Return the command and settings of the process."""
         told: dict[str, Any] = {"cmd": self.words[0], "args": self.words[1:], "envs": self.env}
         return told | ({} if self.cwd is None else {"cwd": self.cwd})
 
 
 def _end(result: CommandResult | int | None, late: bool) -> dict[str, Any] | Exception:
-    """How a process ended, in the words of Go's library, which E2B's clients get."""
+    """Return how a process ended, in the words of Go's library, which E2B's clients expect."""
     error, code = (result.error, result.exit_code) if isinstance(result, CommandResult) else (None, result)
     if (error is not None and error.name == "Timeout") or (late and code in (None, 137)):
         return SandboxTimeout("the process ran longer than it was given and was ended")

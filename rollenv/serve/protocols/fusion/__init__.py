@@ -87,7 +87,7 @@ def routes(server: EnvServer) -> list[BaseRoute]:
 
 
 class _Service:
-    """What the routes lead to."""
+    """The handlers of the routes."""
 
     def __init__(self, server: EnvServer):
         self.server, self.sandboxes = server, server.sandboxes
@@ -230,7 +230,7 @@ class _Service:
     async def _run_file(
         self, sandbox: AsyncSandbox, asked: Program, language: Language, files: Mapping[str, bytes]
     ) -> tuple[RunResult | None, RunResult | None]:
-        """What compiling it said, and running it."""
+        """Return what compiling it said, and running it."""
         name = f"tmp{secrets.token_hex(4)}{language.suffix}"
         python = sys.executable if self.sandboxes.limits.backend == "local" else "python3"
         await write_files(sandbox, {**files, name: asked.code.encode()})

@@ -16,7 +16,7 @@ from rollenv.serve.protocols.fusion.schemas import Notebook
 
 
 class Language(NamedTuple):
-    """How a program in a file is run."""
+    """The commands that compile and run a program in a file."""
 
     suffix: str
     run: tuple[str, ...]

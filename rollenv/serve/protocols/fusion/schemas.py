@@ -1,4 +1,4 @@
-"""What clients of SandboxFusion send."""
+"""The requests of SandboxFusion's clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SecondsOrNone = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Files(BaseModel):
-    """What goes into a sandbox before the code runs, and what is fetched after it."""
+    """Files that go into a sandbox before the code runs, and files to fetch after it."""
 
     files: dict[Path, str | None] = Field({}, max_length=_FILES)
     fetch_files: list[Path] = Field([], max_length=_FETCHED)
@@ -63,7 +63,7 @@ class Notebook(Files):
 
 
 class Config(BaseModel):
-    """How a data set is used."""
+    """The settings of a data set."""
 
     dataset_type: str | None = None
     language: str | None = None

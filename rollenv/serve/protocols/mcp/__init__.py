@@ -72,7 +72,7 @@ class Door:
         await asyncio.gather(*(talk.task for talk in talks), return_exceptions=True)
 
     def _client(self, request: Request) -> tuple[Client, str]:
-        """Who asks, and for which environment alone."""
+        """Return the client, and the only environment that it may use."""
         client, env_id = self.server.client(request), request.path_params.get("env_id", "")
         if env_id or "sandboxes" not in client.scopes:
             client.needs("environments")
@@ -105,7 +105,7 @@ class Door:
 
 
 def _refusal(request: Request) -> Json | None:
-    """What is answered to a request that no session is for."""
+    """Return the response to a request whose session does not exist; None if it does."""
     if request.method not in ("POST", "DELETE"):  # the server has nothing to say on its own, so there is no stream
         return Json(_error(INVALID_REQUEST, "POST and DELETE only"), 405, {"Allow": "POST, DELETE"})
     version = request.headers.get("mcp-protocol-version", HANDSHAKE_PROTOCOL_VERSIONS[0])

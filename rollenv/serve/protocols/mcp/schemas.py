@@ -1,4 +1,4 @@
-"""What the tools take, and what they return."""
+"""Arguments and results of the tools."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class Ended(TypedDict):
 
 
 class Failure(TypedDict):
-    """How code failed."""
+    """An error of code."""
 
     name: str
     value: str

@@ -160,7 +160,7 @@ def _id(body: bytes) -> str:
 
 
 def _result(content: list[types.ContentBlock], data: Mapping[str, Any]) -> types.CallToolResult:
-    """What environments and sandboxes return, in UTF-8 and plain JSON."""
+    """Return what environments and sandboxes return, in UTF-8 and plain JSON."""
     for part in content:
         if isinstance(part, types.TextContent):
             part.text = _utf8(part.text)

@@ -67,7 +67,7 @@ Answer = tuple["str | list[types.ContentBlock]", Mapping[str, Any]]
 
 
 class Held:
-    """What the client of an MCP session has opened.
+    """Everything that the client of an MCP session has opened.
 
     Args:
         env_id: of the only environment, where there is one.
@@ -287,7 +287,7 @@ def _pictures(done: Execution) -> list[types.ContentBlock]:
 
 @dataclass(frozen=True)
 class Tool:
-    """What an agent may call."""
+    """A tool that an agent may call."""
 
     name: str
     scope: str

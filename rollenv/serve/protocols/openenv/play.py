@@ -11,7 +11,7 @@ from rollenv.serve.session import Session
 
 
 class Action(BaseModel):
-    """What a client sends to ``step``."""
+    """The body of a ``step`` request."""
 
     model_config = ConfigDict(extra="forbid")
     action: str = Field(description="What the agent does, in the form that the first observation explains.")
@@ -19,7 +19,7 @@ class Action(BaseModel):
 
 
 class Observation(BaseModel):
-    """What ``reset`` and ``step`` return."""
+    """The result of ``reset`` and ``step``."""
 
     text: str
     terminated: bool = False
@@ -28,7 +28,7 @@ class Observation(BaseModel):
 
 
 class State(BaseModel):
-    """What ``state`` returns."""
+    """The result of ``state``."""
 
     episode_id: str | None = None
     step_count: int = 0
@@ -68,7 +68,7 @@ class Play:
 
 
 def told(seen: dict[str, Any], reward: float | None, done: bool) -> dict[str, Any]:
-    """What a reset or a step returns.
+    """Return what a reset or a step returns.
 
     Args:
         seen: fields of an :class:`Observation`. It is not checked: what an environment returns is told as it is.

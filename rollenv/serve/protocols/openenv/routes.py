@@ -1,4 +1,4 @@
-"""What OpenEnv's clients ask for, over HTTP and over their WebSocket."""
+"""OpenEnv's routes, over HTTP and over its WebSocket."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def routes(server: EnvServer) -> list[BaseRoute]:
 
 
 class _Service:
-    """What the routes lead to."""
+    """The handlers of the routes."""
 
     def __init__(self, server: EnvServer):
         self.server = server
@@ -77,13 +77,13 @@ class _Service:
         return Json(State().model_dump())
 
     async def health(self, request: Request) -> Response:
-        """Whether there is such an environment."""
+        """Return whether there is such an environment."""
         self._allowed(request)
         served(request.path_params["env_id"])
         return Json({"status": "healthy"})
 
     async def metadata(self, request: Request) -> Response:
-        """What it is."""
+        """Return the description of the environment."""
         self._allowed(request)
         found = served(request.path_params["env_id"])
         described = {"name": found.id, "description": cards.summary(found), "version": __version__}

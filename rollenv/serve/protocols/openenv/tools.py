@@ -61,7 +61,7 @@ async def told(play: Play, method: str, given: dict[str, Any]) -> dict[str, Any]
 
 
 async def act(play: Play, data: dict[str, Any]) -> dict[str, Any]:
-    """What a step with one of :data:`ACTIONS` returns. A call that fails is told in the observation."""
+    """Return the result of a step with one of :data:`ACTIONS`. A call that fails is told in the observation."""
     if data["type"] == "list_tools":
         tools = [{**tool, "input_schema": tool["inputSchema"]} for tool in TOOLS]
         return {"observation": {"tools": tools}, "reward": None, "done": False, "metadata": {}}

@@ -1,4 +1,4 @@
-"""What there is to play: a row for each environment, and cards, whose examples workers play."""
+"""The catalogue: a row for each environment, and cards, whose examples workers play."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Catalogue:
             return told | {"about": cards.summary(env_spec), "problem": str(error)}
 
     async def reader(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> Reader:
-        """How what a person types becomes an action."""
+        """Return how what a person types becomes an action."""
         try:
             told = await self.example(owner, env_id, kwargs)
         except RollenvError:  # it can be played nevertheless
@@ -64,7 +64,7 @@ class Catalogue:
         return Reader(told["template"], told["moves"])
 
     async def example(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What a worker tells of an environment. Who asks for the same meanwhile waits for the same answer.
+        """Return a worker's example of an environment. Concurrent requests for it wait for the same answer.
 
         Raises:
             EnvBroke: the environment failed.
@@ -115,7 +115,7 @@ def _marks(env_spec: EnvSpec) -> list[str]:
 
 
 def _facts(env_spec: EnvSpec) -> dict[str, Any]:
-    """What is registered."""
+    """Return what is registered."""
     return {
         "env": env_spec.id,
         "abilities": sorted(env_spec.abilities),

@@ -28,7 +28,7 @@ _HELP = {"oracle": ("oracle_action", "oracle"), "random": ("sample_random_action
 
 
 class Episodes:
-    """What the page asks for while somebody plays.
+    """The requests of the page while somebody plays.
 
     Args:
         catalogue: knows how actions are written.

@@ -51,7 +51,7 @@ class _Watched:
 
 
 class Live:
-    """What is seen of sessions, whichever face opened them. Their names, which are secret, are not among it."""
+    """Live sessions, whichever protocol opened them, without their secret names."""
 
     def __init__(self, sessions: SessionManager):
         self._sessions = sessions
@@ -89,7 +89,7 @@ class Live:
         return self._told(session, watched, after)
 
     async def link(self, asked: PageRequest) -> Any:
-        """What plays the episode of session ``key`` again, or ``problem``: why nothing does."""
+        """Return a link that replays the episode of session ``key``, or ``problem``: why there is none."""
         session = self._session(asked)
         (method, args, _), *rest = session.history.calls or [("", [], 0)]
         if method != "reset" or args[0] is None or any(m in ("reset", "set_state", "seed_stream") for m, *_ in rest):
@@ -159,7 +159,7 @@ def _last_action(session: Session) -> str:
 
 
 def key_of(session: Session) -> str:
-    """What names a session to others than its owner, and lets nobody use it."""
+    """Return a key that names a session to others than its owner, and lets nobody use it."""
     return hashlib.sha256(session.name.encode("utf-8", "replace")).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""How the server was in the last minutes: numbers that are noted every few seconds."""
+"""The server's numbers of the last minutes, noted every few seconds."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MetricsHistory:
         return {"every": _EVERY} | {name: list(columns.get(name, ())) for name in _NAMES}
 
     def readiness(self) -> dict[str, Any]:
-        """What the last checks found, by name."""
+        """Return what the last checks found, by name."""
         return {name: plain(asdict(check)) for name, check in self._server.readiness.checks.items()}
 
     def _note(self, method: str, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What the page asks for, and how much of it is taken."""
+"""Requests of the page, and how much of them is accepted."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def routes(server: EnvServer) -> list[BaseRoute]:
 
 
 class _Service:
-    """What the routes lead to."""
+    """The handlers of the routes."""
 
     def __init__(self, server: EnvServer):
         self.server, self.sandboxes = server, server.sandboxes
@@ -147,7 +147,7 @@ class _Service:
         return {"sandbox_id": box.name} | self._host()
 
     async def get_status(self, owner: str, asked: tuple[str, bool]) -> dict[str, Any]:
-        """What is known of a sandbox.
+        """Return what is known of a sandbox.
 
         Args:
             asked: its id, and whether also one that was stopped counts.
@@ -190,7 +190,7 @@ class _Service:
         raise UsageError("the sandbox is running; only a stopped one could be restarted, and of that nothing is kept")
 
     async def refuse(self, owner: str, asked: Request) -> None:
-        """What a server of this kind does not have.
+        """Refuse a request that a server of this kind cannot serve.
 
         Raises:
             UsageError: in any case.

@@ -1,4 +1,4 @@
-"""What clients of ROCK send."""
+"""The requests of ROCK's clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Start(BaseModel):
 
 
 class Named(BaseModel):
-    """What every other body has."""
+    """The fields of every other body."""
 
     sandbox_id: Text
 

@@ -87,7 +87,7 @@ class Shell:
 
 @dataclasses.dataclass
 class Held:
-    """What this face knows of a sandbox."""
+    """A sandbox of this protocol."""
 
     lease: float | None = None
     """Seconds without a call after which it ends."""
