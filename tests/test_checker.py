@@ -271,7 +271,7 @@ def spec_of(monkeypatch, tmp_path):
     return add
 
 
-@pytest.mark.slow
+@pytest.mark.smoke
 def test_an_environment_that_keeps_every_promise(spec_of):
     findings = check_env(spec_of(Guess))
     assert [f.name for f in findings] == list(CHECKS)
@@ -300,6 +300,7 @@ class Clock(Guess):
         return f"{said} {time.time_ns()}", *rest
 
 
+@pytest.mark.integration
 def test_what_is_declared_nondeterministic_may_differ(spec_of):
     settings = {"abilities": ["random_action", "oracle"]}
     assert any(f.ok is False for f in run_checks(spec_of(Clock), **settings))

@@ -155,7 +155,7 @@ def documented_modules() -> list[str]:
     return [path for path in modules() if not path.startswith(APART) and not Path(path).name.startswith("_")]
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_it_looks_at_what_is_public():
     names = {public.name for path in documented_modules() for public in public_functions(modules()[path])}
     assert {"make", "check_env", "Env.reset", "collect", "Sandbox.exec", "train"} & names

@@ -38,7 +38,7 @@ def _packaged():
             yield f"rollenv/{path}"
 
 
-@pytest.mark.slow
+@pytest.mark.smoke
 def test_the_wheel_is_one_package_and_works(tmp_path):
     source = tmp_path / "source"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)

@@ -226,6 +226,7 @@ def in_a_new_process(code):
     return done.stdout
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["make('game:Sokoban-v0-easy')", "list_envs()", "register(f'test:E{i}-v0', Env)"])
 def test_sixteen_threads_may_use_it_first(first):

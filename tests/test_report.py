@@ -576,7 +576,7 @@ def test_two_runs_are_compared_by_curve_and_task(show: Open, tmp_path: Path, tra
     assert rows(tab) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.smoke
 def test_view_writes_pages_of_training_evaluation_and_several(tmp_path: Path, rollenv_command: Any):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps({"iteration": 0, "eval/success": 0.5}) + "\n")

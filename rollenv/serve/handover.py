@@ -89,16 +89,16 @@ def import_file(sessions: SessionManager, file: Path) -> int:
         data = _read(file)
         if data is None:
             return 0
-        sessions = protocol.unpack(data)
-        if not isinstance(sessions, list):
+        exported = protocol.unpack(data)
+        if not isinstance(exported, list):
             raise UsageError(f"{file} holds no sessions")
         file.unlink()
     except OSError as error:
         raise UsageError(f"the sessions in {file} cannot be taken up: {error}") from error
     taken = 0
-    for told in sessions:
+    for session in exported:
         try:
-            import_session(sessions, told)
+            import_session(sessions, session)
             taken += 1
         except Exception as error:  # the others go on
             logger.warning("a session cannot go on: %s", error)

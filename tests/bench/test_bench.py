@@ -53,6 +53,7 @@ def test_an_unknown_suite_names_the_nearest():
         suite("tools:Shopp-v0")
 
 
+@pytest.mark.smoke
 def test_the_oracle_solves_everything_and_the_numbers_fit_together():
     result = run(suite("shop", {"goals": 1}), OracleAgent(), n=4, k=2)
     assert all(row.success[0] == row.pass_all[2][0] == 1.0 for row in result.rows)

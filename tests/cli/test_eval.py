@@ -15,7 +15,7 @@ from rollenv.rollout.records.storage import read
 ENV = "game:Sokoban-v0-easy"
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_repeats_give_pass_at_and_pass_all(rollenv_command):
     done = json.loads(rollenv_command("eval", ENV, "-a", "noisy:0.4", "-n", "30", "-k", "3", "--json").stdout)
     at = [done["pass_at"][str(j)][0] for j in (1, 2, 3)]

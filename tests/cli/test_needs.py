@@ -58,6 +58,7 @@ def test_training_says_that_its_model_cannot_be_had_before_it_starts(tmp_path):
     assert "no folder 'someone/none'" in done.stderr
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["torch", "transformers"])
 def test_training_without_its_extra_is_one_line(tmp_path, module):

@@ -246,7 +246,7 @@ def seen():
     return Counter()
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_sample_of_rewards_and_ends(gem, gem_ids):
     for env_id in IDS:
         for number in range(1, SAMPLE + 1):

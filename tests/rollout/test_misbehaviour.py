@@ -102,6 +102,7 @@ def ours(before):
     return {pid for pid in new if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", SETS)
 def test_in_processes(kinds, processes, left):

@@ -55,6 +55,7 @@ def test_processes_give_what_this_process_gives(pool):
     assert {t.worker for g in there for t in g} == {"process-0", "process-1"}
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["raise", "exit", "kill", "stop", "hang"])
 def test_an_episode_survives_whatever_happens_to_its_process(pool, tmp_path, trouble):

@@ -35,7 +35,7 @@ def trajectories(draw, statuses=("terminated",)):
     return Trajectory(TASK, turns, status=draw(st.sampled_from(statuses)))
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("make", [trajectory_samples, step_samples])
 @settings(max_examples=150, deadline=None)
 @given(trajectory=trajectories())

@@ -75,6 +75,7 @@ def everything(record):
     return joined(to_plain(record))
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 @pytest.mark.parametrize(("kind", "records"), [(Trajectory, trajectories), (Group, groups)])

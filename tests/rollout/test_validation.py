@@ -450,7 +450,7 @@ def test_workers_belong_to_the_process_and_not_to_the_thread_that_started_them()
     assert len(set(pids)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_episodes_that_hold_the_interpreters_lock_fail_nobody_else():
     holding = [Task("test:Misbehaving-v0", s, {"kind": "hangs-step-holds-the-lock"}) for s in range(4)]
     import misbehaving

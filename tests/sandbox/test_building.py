@@ -48,6 +48,7 @@ def built(tmp_path, offline):
     return run
 
 
+@pytest.mark.integration
 def test_every_instruction(built):
     said = built(
         """# syntax=docker/dockerfile:1
@@ -113,6 +114,7 @@ def packed(files):
     return data.getvalue()
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     ("dockerfile", "says"),
     [
@@ -249,6 +251,7 @@ def test_variables_as_docker_has_them(text, variables, built):
     assert dict(built(f"\ufeffFROM\tubuntu\r\n{text}\n").env) == variables
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has one user")
 def test_files_lie_where_docker_puts_them(built, tmp_path):
     (tmp_path / "link").symlink_to("a")

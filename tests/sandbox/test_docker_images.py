@@ -39,6 +39,7 @@ def named(client, monkeypatch, tmp_path):
         client.remove_image(name, force=True)
 
 
+@pytest.mark.integration
 def test_files_and_settings_are_taken(named, docker_url):
     image = docker_image(named(Env=["A=b c", "PATH=/bin"], WorkingDir="/box"), base_url=docker_url)
     with Machine.create(image, limits=SMALL) as machine:
@@ -51,6 +52,7 @@ def test_the_engine_keeps_no_container(named, docker_url, client):
     assert {each["Id"] for each in client.containers(all=True)} == before
 
 
+@pytest.mark.smoke
 def test_from_takes_an_image_of_the_engine(named, docker_url, tmp_path):
     name = named(WorkingDir="/box", Env=["A=1"])
     (tmp_path / "Dockerfile").write_text(f"FROM {name}\nRUN echo $A > built\n")

@@ -98,6 +98,7 @@ def test_what_spins_between_requests_is_ended(box):
     assert box.run_code("1 + 1").text == "2"
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["private", "shared", "file"])
 def test_memory_of_what_stays_between_requests_is_limited(kind, box):

@@ -61,6 +61,7 @@ def test_errors_are_structured(box):
     assert box.run_code("raise SystemExit(3)").error.name == "SystemExit"
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("letter", ["x", "é", "🌞"])
 def test_a_long_message_of_an_exception_comes_whole(box, letter):
     """Frameworks of agents pass final answers on as one: pictures, too."""
@@ -119,6 +120,7 @@ def test_a_timeout_holds_and_keeps_the_state_of_code_that_can_be_interrupted(box
     assert box.run_code("z").text == "5"
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 def test_a_context_that_ignores_the_interrupt_is_ended_and_replaced(box):
     code = "import time\nwhile True:\n    try: time.sleep(9)\n    except BaseException: pass"
@@ -132,6 +134,7 @@ def test_interrupt(box):
     assert box.run_code("import time; time.sleep(9)").error.name == "KeyboardInterrupt"
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 def test_a_busy_context_says_so(box):
     box.run_code("1")
@@ -257,6 +260,7 @@ def test_kill_ends_everything(backend):
         box.run_code("1")
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 def test_kill_leaves_no_descriptor_open(backend):
     Sandbox.create(**backend).kill()  # what is opened once and kept is open now
@@ -270,6 +274,7 @@ def test_kill_leaves_no_descriptor_open(backend):
         gc.enable()
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 def test_asyncio(backend):
     async def play() -> None:
@@ -287,6 +292,7 @@ def test_asyncio(backend):
     asyncio.run(play())
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_commands_of_a_cancelled_task_are_killed(backend, seconds):

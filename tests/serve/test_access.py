@@ -133,6 +133,7 @@ def test_no_route_takes_a_token_that_is_for_something_else(guarded):
 INWARD = ("http://169.254.169.254/latest/meta-data", "http://localhost:1/", "127.0.0.1:1", "file:///etc/passwd")
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("url", INWARD)
 def test_addresses_in_arguments_are_refused_and_written_down(serve, tmp_path, url):

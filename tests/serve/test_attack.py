@@ -83,6 +83,7 @@ def held(server):
 # -- what a server does for clients ------------------------------------------------------------------------------------
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("name", ["antigravity:x", "os:getcwd", "faulthandler:_sigsegv", "concat_chat", "unheard_of"])
 def test_a_wrapper_imports_nothing_for_clients(server, name):
     with Raw(server) as raw:

@@ -118,6 +118,7 @@ async def test_a_session_whose_state_is_not_to_be_had_is_handed_over_with_its_hi
     await other.stop()
 
 
+@pytest.mark.integration
 def test_who_cancels_a_call_cancels_no_other(server):
     with Raw(server) as raw:
         name = protocol.session_name()

@@ -263,7 +263,7 @@ ODD = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_odd_values_are_told_and_nothing_breaks(box):
     def sent(path, body, **headers):
         answer = box.http.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"} | headers)

@@ -53,6 +53,7 @@ def open_sandboxes(server):
 # -- programs ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("path", ["/run_code", "/fusion/run_code"])
 def test_a_plain_program(ask, path):
     told = ask(path, code="print(input()[::-1])", language="python", stdin="abc").json()
@@ -153,6 +154,7 @@ def test_cpp(code):
     assert "not declared" in wrong["compile_result"]["stderr"]
 
 
+@pytest.mark.integration
 @needs(importlib.util.find_spec("pytest") is None, reason="there is no pytest here")
 def test_pytest(code):
     told = code("def test_a(): pass\ndef test_b(): assert 0", "pytest", args=["-k", "test_a"], run_timeout=60)

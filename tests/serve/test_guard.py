@@ -92,7 +92,7 @@ def test_a_file_of_tokens_holds_no_token(tokens):
             Tokens.read(file)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_the_command_makes_tokens_and_needs_them_for_other_machines():
     def run(*args):
         code = "from rollenv.cli.main import main; main()"
@@ -110,6 +110,7 @@ def test_the_command_makes_tokens_and_needs_them_for_other_machines():
     assert "needs tokens" in refused.stderr
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("path", ["/livez", "/health", "/apis/v1/envs/gem/list"])
 def test_names_and_pages_that_are_not_the_servers_own_are_refused(server, path):
     for headers in (

@@ -86,6 +86,7 @@ def test_what_is_being_built_goes_on_in_the_next_server(serve, tmp_path):
     assert counters(server)["opened"] == 0, "they were handed over"
 
 
+@pytest.mark.integration
 def test_the_file_is_for_its_user_alone(serve, tmp_path):
     file = tmp_path / "sessions"
     server = serve("--hand-over", str(file))
@@ -162,6 +163,7 @@ def turns(trajectory):
     return [(turn.observation, turn.text, turn.reward) for turn in trajectory.turns]
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     "told",
     [

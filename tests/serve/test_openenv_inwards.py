@@ -13,6 +13,7 @@ from rollenv.serve.auth import new_token
 TINY = "game:Sokoban-v0-tiny"
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("env_id", [TINY, "gym:CliffWalking-v1", "tools:Shop-v0"])
 def test_episodes_are_the_same(server, env_id):
     there, here = rollenv.make(f"openenv:{server.http}/openenv/{env_id}"), rollenv.make(env_id)

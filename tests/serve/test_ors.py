@@ -175,6 +175,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("body", WRONG, ids=lambda value: f"{value!r:.60}")
 def test_sessions_that_cannot_be_created(server, body):
     before, ors = opened(server), Ors(server.http)
@@ -288,6 +289,7 @@ def test_leases(serve):
     assert left.create().status_code == 200, "the name is free again"
 
 
+@pytest.mark.integration
 def test_keys_and_owners(serve, tmp_path):
     made = {name: new_token(name, [scope]) for name, scope in (("ann", "environments"), ("eve", "environments"))}
     made["bob"] = new_token("bob", ["sandboxes"])

@@ -297,6 +297,7 @@ def test_a_call_that_hangs_ends_with_its_session(page):
     assert time.monotonic() - began < 25
 
 
+@pytest.mark.integration
 def test_a_hang_is_told(serve):
     served = Page(serve("--step-deadline", "1").http)
     session = name()
@@ -473,6 +474,7 @@ def keys(serve, tmp_path):
     return start
 
 
+@pytest.mark.integration
 def test_tokens_are_needed(keys):
     pages = keys()
     assert pages["nobody"].http.get("/").status_code == 200, "the page asks for the token"

@@ -16,7 +16,7 @@ def numbers(server, **headers):
     return {(s.name, *sorted(s.labels.items())): s.value for family in families for s in family.samples}
 
 
-@pytest.mark.slow
+@pytest.mark.smoke
 def test_ready_means_that_every_family_plays_and_a_sandbox_runs(serve):
     server = serve()  # of its own: sessions of others come and go, and checks hold for half a minute
     before = numbers(server)

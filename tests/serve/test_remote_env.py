@@ -24,7 +24,7 @@ IDS = ["game:Sokoban-v0-tiny", "game:Hangman-v0-easy", "math:Arithmetic-v0-easy"
 SLOW = [IDS[0], *(pytest.param(env_id, marks=pytest.mark.integration) for env_id in IDS[1:])]
 
 
-@pytest.mark.slow
+@pytest.mark.smoke
 @pytest.mark.parametrize("env_id", SLOW)
 def test_it_keeps_every_promise_that_it_keeps_at_home(server, env_id):
     env = rollenv.make(f"{server.address}/{env_id}")
@@ -200,7 +200,7 @@ def test_deadlines(serve):
     assert neighbour.step("x")[0] == "turn 1"
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_leases_and_room(serve):
     served = serve("--sessions", "2", "--idle", "1")
     one, two = (rollenv.make(f"{served.address}/test:Echo-v0") for _ in range(2))
@@ -301,7 +301,7 @@ def test_a_session_survives_lost_connections_and_no_call_is_made_twice(server):
     proxy.listener.close()
 
 
-@pytest.mark.slow
+@pytest.mark.smoke
 def test_an_episode_survives_the_death_of_its_server(serve):
     servers = [serve(workers=1) for _ in range(2)]
     hosts = ",".join(f"127.0.0.1:{served.port}" for served in servers)

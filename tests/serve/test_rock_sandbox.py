@@ -203,6 +203,7 @@ def test_a_job_that_has_ended_can_be_disowned(box):
     assert "no such job" in box.failed("run_in_session", 6000, session="a", command="disown %7")
 
 
+@pytest.mark.integration
 def test_commands_that_fail(box):
     box.call("create_session", session="a")
     why = box.failed("run_in_session", 6000, session="a", command="echo said; (exit 4)")
@@ -322,6 +323,7 @@ def test_wrong_uploads(api, request_):
     assert answer.json()["status"] == "Failed"
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     ("call", "body"),
     [

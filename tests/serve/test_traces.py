@@ -121,6 +121,7 @@ def test_a_request_continues_the_trace_of_its_caller(serve, collector, tmp_path)
     assert token not in str(collector.received)
 
 
+@pytest.mark.integration
 def test_a_replay_is_seen(serve, collector, tmp_path):
     served = serve("--traces", env=collector.environ)
     env = rollenv.make(f"{served.address}/test:Moody-v0")
@@ -155,6 +156,7 @@ def test_the_last_spans_are_sent_and_a_collector_that_hangs_keeps_nobody_waiting
         assert served.process.wait(20) == 0
 
 
+@pytest.mark.integration
 def test_without_traces_nothing_of_it_is_loaded():
     code = (
         "import sys, rollenv.serve.run; from rollenv.serve.server import EnvServer, Settings; "

@@ -187,6 +187,7 @@ def test_a_prompt_lists_the_functions_except_for_native_calls():
         assert '"name": "pay"' in call_instructions(bank().schemas(), form)
 
 
+@pytest.mark.integration
 def test_an_mcp_client_calls_the_functions_of_a_task():
     """By hand, as any client would: JSON-RPC on standard input and output."""
     env = rollenv.make("tools:Tiny-v0")
@@ -216,6 +217,7 @@ def test_an_mcp_client_calls_the_functions_of_a_task():
     assert answers[4]["isError"]
 
 
+@pytest.mark.integration
 def test_an_environment_without_a_backend_is_refused_with_a_line():
     command = [sys.executable, "-m", "rollenv.tools.mcp_server", "game:Hangman-v0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

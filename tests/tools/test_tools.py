@@ -244,7 +244,7 @@ def mcp_server(tmp_path):
     return sys.executable, [str(file)]
 
 
-@pytest.mark.slow
+@pytest.mark.smoke
 def test_an_mcp_server(mcp_server):
     tool = MCPTool.from_local_command(*mcp_server, execution_timeout=10)
     assert tool.names() == ["add", "slow", "die"]

@@ -263,7 +263,7 @@ def test_a_key_changes_the_run(outcome, case):
     assert outcome(base) != outcome((*base, change))
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_run_is_the_same_twice(outcome):
     """Otherwise anything would seem to change something."""
     assert outcome(()) == outcome(("seed=0",))

@@ -203,6 +203,7 @@ def states(data):
     return [turn.state_key for t in data.trajectories for turn in t.turns]
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(("algorithm", "expected"), ALGORITHMS, ids=lambda a: getattr(a, "name", ""))
 def test_every_token_has_the_advantage_of_its_turn_or_trajectory(data, algorithm, expected):
     found = assigned(data, algorithm, invalid_penalty=0.25)

@@ -104,7 +104,7 @@ def test_what_a_teacher_knows_is_learnt_without_any_reward(models, tmp_path):
     assert all(row["ratio"] > 0 and row["advantage/q100"] == 0 for row in rows[1:])
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_siblings_teach_only_members_of_groups_with_a_success(models, tmp_path):
     """Whether success rises is not asserted: on this task it does not, since the model is its own moving teacher."""
     rows = trained(models, tmp_path / "run", "distill.name=sibling", "distill.alone=true", "iterations=2")

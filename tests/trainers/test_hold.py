@@ -81,7 +81,7 @@ def trained(dtype, *, masters=True, lr=1e-6, steps=20):
     return moved, model, policy
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_at_small_steps_bfloat16_weights_move_as_float32_ones_do():
     exact, rounded = trained(torch.float32)[0], trained(torch.bfloat16)[0]
     plain = trained(torch.bfloat16, masters=False)[0]
@@ -109,6 +109,7 @@ def test_weights_that_would_round_small_steps_away_are_not_trained_in_place(dtyp
         policy_of(dtype, share=True)
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_trained_weights_go_on_where_they_were(dtype, tmp_path):
@@ -148,6 +149,7 @@ def test_a_step_that_is_not_finite_is_left_out_and_counted(tmp_path, small, monk
     assert "was skipped" in caplog.text
 
 
+@pytest.mark.integration
 def test_the_run_stops_where_asked_to_or_where_nothing_is_left(tmp_path, small, monkeypatch):
     poison(monkeypatch, {0})
     with (
@@ -284,6 +286,7 @@ TURN = st.builds(
 )
 
 
+@pytest.mark.integration
 @given(st.lists(TURN, min_size=1, max_size=60), st.integers(1, 20), st.integers(0, 5), st.data())
 @settings(max_examples=200)
 def test_every_token_weighs_the_same_in_whichever_minibatch(turns, sequences, seed, data):

@@ -52,6 +52,7 @@ def numbers(path):
     return [{k: v for k, v in row.items() if not k.startswith(clock)} for row in read_rows(path / "metrics.jsonl")]
 
 
+@pytest.mark.smoke
 def test_only_adapters_learn_and_what_the_player_gets_is_the_whole(tmp_path):
     trainer = fit(tmp_path / "run")
     policy, home = trainer.parts.policy, trainer.parts.home
@@ -70,6 +71,7 @@ def test_only_adapters_learn_and_what_the_player_gets_is_the_whole(tmp_path):
     torch.testing.assert_close(logits(home.model), without_it, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.integration
 def test_a_checkpoint_has_the_whole_model_and_the_adapter_for_others(tmp_path):
     from peft import PeftModel
 

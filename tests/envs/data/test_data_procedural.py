@@ -25,8 +25,7 @@ def test_every_id_keeps_its_promises_over_several_turns(env_id):
     check_env(rollenv.make(env_id, max_turns=5), episodes=30)
 
 
-@pytest.mark.combinations
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("action_format", ["boxed", "answer", "bare", "code"])
 @pytest.mark.parametrize("env_id", FORMATTED)
 def test_every_id_keeps_its_promises_in_every_format(env_id, action_format):

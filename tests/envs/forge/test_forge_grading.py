@@ -115,6 +115,7 @@ def main(arguments, plugins):
 """
 
 
+@pytest.mark.integration
 def test_without_pytest_there_is_no_reward(task):
     with Place(task) as place:
         place.sandbox.files.write("fake/pytest.py", "raise ImportError('it is gone')\n")

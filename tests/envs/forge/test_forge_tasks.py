@@ -41,6 +41,7 @@ def test_a_task_is_sound(forged):
     assert check(folder / "tasks" / result.tasks[1]) == (0.0, 1.0)
 
 
+@pytest.mark.integration
 def test_a_task_says_what_is_wrong_and_not_why(task):
     grading = json.loads((task / "tests/task.json").read_text())
     metadata = tomllib.loads((task / "task.toml").read_text())["metadata"]

@@ -244,6 +244,7 @@ def test_a_setup_that_fails_is_no_failure_of_the_agent(bench):
         bench.place.prepare({}, "exit 3")
 
 
+@pytest.mark.integration
 def test_a_compressed_file_may_have_parts_and_is_read_to_its_end(bench):
     task = made(("archives", "pack_file", 1))
     bench.begin(task).act("f=$(ls); { head -c 9 $f | gzip; tail -c +10 $f | gzip; } > $f.gz")

@@ -42,6 +42,7 @@ def play(path, *commands, namespace="harbor", **settings):
     return seen
 
 
+@pytest.mark.smoke
 def test_the_oracle_has_one_and_doing_nothing_nothing(tmp_path):
     path = folders.write_task(tmp_path)
     assert play(path)[1] == 1.0

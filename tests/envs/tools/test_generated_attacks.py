@@ -87,6 +87,7 @@ def test_requests_can_be_repeated_and_read_well(env_id):
         assert not re.search(r"\ba [aeiou]|\ban [^aeiou]|(?:f|tch)s\b", question), question
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("suite", ["Shop", "Office", "Files"])
 def test_what_is_missing_does_not_tell_that_something_is_to_be_refused(suite):
     env = rollenv.make(f"tools:{suite}-v0", missing="functions", goals=1)
