@@ -56,18 +56,21 @@ with client.sync() as env:
 """
 
 
+@pytest.mark.smoke
 @pytest.mark.integration
 def test_rock(server):
     seen, actions = expected(3)
     assert run("rock", ROCK, ROCK_BASE_URL=server.http, ACTIONS=actions) == seen
 
 
+@pytest.mark.smoke
 @pytest.mark.integration
 def test_openenv(server):
     seen, actions = expected(3)
     assert run("openenv", OPENENV, URL=server.http, ACTIONS=actions) == seen
 
 
+@pytest.mark.smoke
 @pytest.mark.integration
 def test_openenv_validates_the_server(server):
     command = ROOT / ".bench" / "openenv" / "bin" / "openenv"

@@ -62,6 +62,7 @@ def contained(client, tmp_path):
         one.remove()
 
 
+@pytest.mark.smoke
 @pytest.mark.integration
 def test_a_container_plays_runs_programs_and_drains(contained, monkeypatch):
     server = contained()

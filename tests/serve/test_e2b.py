@@ -349,6 +349,7 @@ def environ(server, key="any"):
     return {"E2B_API_KEY": key, "E2B_API_URL": f"{server.http}/e2b", "E2B_SANDBOX_URL": f"{server.http}/e2b"}
 
 
+@pytest.mark.smoke
 @pytest.mark.integration
 @pytest.mark.parametrize("session", ["e2b_session.py", "e2b_async_session.py"])
 def test_their_client(server, session):

@@ -465,6 +465,7 @@ print("done")
 """
 
 
+@pytest.mark.smoke
 @pytest.mark.integration
 @pytest.mark.parametrize("prefix", ["", "/fusion/"])
 def test_sandbox_fusion(server, prefix):

@@ -474,6 +474,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.smoke
 @pytest.mark.integration
 def test_the_real_client(server):
     seen, actions = expected(3)

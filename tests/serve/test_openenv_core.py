@@ -129,6 +129,7 @@ except ConnectionError as error:
 """
 
 
+@pytest.mark.smoke
 def test_the_generic_client_plays(server):
     seen, actions = expected(3)
     assert run("openenv-sessions", GENERIC, URL=server.http, ACTIONS=actions) == seen

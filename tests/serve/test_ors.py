@@ -380,6 +380,7 @@ def real(served, code, **environ):
     return run("openreward", code, **({"OPENREWARD_API_KEY": "any"} | urls | environ))
 
 
+@pytest.mark.smoke
 @pytest.mark.integration
 def test_the_real_client(server):
     _, actions = expected(3)

@@ -96,6 +96,7 @@ def sessions(base: str) -> list[dict[str, Any]]:
 # -- what people do ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_find_an_environment_and_play_it(tabs, server):
     tab = tabs.open(server.http)
     rows = tab.locator(".envs li:visible")

@@ -78,6 +78,7 @@ def expert(seed):
     return actions, total
 
 
+@pytest.mark.smoke
 def test_a_specification_of_an_environment(server):
     actions, total = expert(3)
     assert trl(server, SPEC, ACTIONS="|".join(actions)) == ["True", f"True {total}"]
