@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-import httpx
 import pytest
-from serving import Served
+from serving import Served, http
 from starlette.routing import Route, WebSocketRoute
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -68,7 +67,7 @@ def asked(served, method, path, token):
             connect(f"ws://127.0.0.1:{served.port}{path}", additional_headers=headers, open_timeout=20)
         return caught.value.response.status_code, ""
     body = {"content": b"{}"} if method in ("POST", "PUT") else {}
-    answer = httpx.request(method, served.http + path, headers=headers, timeout=30, **body)
+    answer = http.request(method, served.http + path, headers=headers, timeout=30, **body)
     return answer.status_code, answer.text
 
 

@@ -10,10 +10,10 @@ import shutil
 import subprocess
 import threading
 
-import httpx
 import pytest
 import yaml
 from clients import ROOT
+from serving import http
 
 import rollenv
 from rollenv import RollenvError
@@ -110,7 +110,7 @@ def test_a_container_without_namespaces_says_so(contained):
     assert answer.status_code == 503
     assert answer.text.startswith("sandbox: ")
     assert "needs user namespaces" in answer.text
-    assert httpx.get(f"http://{server.address}/readyz").text == "sandbox: failed\n", "who has no token learns no more"
+    assert http.get(f"http://{server.address}/readyz").text == "sandbox: failed\n", "who has no token learns no more"
 
 
 @pytest.mark.integration

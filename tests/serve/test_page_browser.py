@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import httpx
 import pytest
 from hostile import TEXT
 from playwright.sync_api import expect
-from serving import Served
+from serving import Served, http
 from waiting import eventually
 
 from rollenv.serve.auth import new_token
@@ -90,7 +89,7 @@ def stat(tab: Any, name: str) -> Any:
 
 
 def sessions(base: str) -> list[dict[str, Any]]:
-    return httpx.post(f"{base}/page/api/sessions", json={}).json()["sessions"]
+    return http.post(f"{base}/page/api/sessions", json={}).json()["sessions"]
 
 
 # -- what people do ----------------------------------------------------------------------------------------------------
@@ -239,7 +238,7 @@ def test_sessions_are_watched_live_and_end_with_their_tab(tabs, serve):
 
 
 def test_health_is_shown(tabs, server):
-    httpx.post(f"{server.http}/page/api/replay", json={"env": SOKOBAN, "seed": "1", "agent": "oracle"})
+    http.post(f"{server.http}/page/api/replay", json={"env": SOKOBAN, "seed": "1", "agent": "oracle"})
     tab = tabs.open(server.http, "#/health")
     expect(tab.locator(".tile")).to_have_count(6)
     expect(tab.get_by_role("region", name="Environments")).to_contain_text(SOKOBAN)
