@@ -20,7 +20,7 @@ test: lint
 	$(PYTEST) -m "not integration"
 
 smoke: install vllm gem peers $(VENV)/documents
-	$(PYTEST) -m smoke
+	$(PYTEST) -m smoke $$(grep -rl mark.smoke tests --include='*.py')
 
 integration: install vllm gem bfcl peers $(VENV)/documents
 	$(PYTEST) -m integration
