@@ -29,13 +29,13 @@ class Action:
     versions: tuple[int, ...] = ()
     """The version for each response token, where the weights changed in between; else empty."""
     finish: str = "stop"
-    """Why the response ended: "stop" (the model ended it) or "length" (a limit on new tokens did)."""
+    """The reason of the response's end: "stop" (the model ended it) or "length" (a limit on new tokens did)."""
     raw: str = ""
     """The response as the model gave it, thoughts and tool calls with it; empty where that is ``text``."""
     messages: tuple[dict[str, Any], ...] = ()
     """What a chat had before it for the first time in this turn; empty where ``prompt_ids`` tell."""
     usage: Mapping[str, float] = field(default_factory=dict)
-    """What an endpoint counted for the answer: ``prompt_tokens``, ``completion_tokens``, ``cost``."""
+    """The endpoint's counts for the answer: ``prompt_tokens``, ``completion_tokens``, ``cost``."""
 
 
 class AgentFailed(RollenvError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.base import EnvHandle
 from rollenv.agents.engines.base import OwnsEngine, Sampling
-from rollenv.agents.engines.remembered import Remembered
+from rollenv.agents.engines.token_cache import Remembered
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation

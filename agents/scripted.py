@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.agents.base import Action, AgentFailed, EnvHandle, Session
-from rollenv.agents.offered import offered
+from rollenv.agents.offered_tools import offered
 from rollenv.core import UsageError
 from rollenv.tools.calls import write_calls
 

@@ -24,7 +24,7 @@ from rollenv.rollout.lockstep import LockStep
 from rollenv.rollout.types import Group
 from rollenv.rollout.workers.base import HostedEnv
 from rollenv.trainers.config import load_config
-from rollenv.trainers.helpers import Helpers
+from rollenv.trainers.group_runners import GroupRunners
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
 
@@ -61,8 +61,8 @@ class Collecting:
     """Plays one batch again and again, as the first of a run."""
 
     def __init__(self, trainer: Trainer, processes: int):
-        self.trainer, self.source = trainer, trainer.parts.source.state_dict()
-        self.helpers = Helpers(trainer.parts.player, processes, Limits())
+        self.trainer, self.source = trainer, trainer.state.source.state_dict()
+        self.helpers = GroupRunners(trainer.state.player, processes, Limits())
         more = f"lock-step, {processes} processes"
         self.ways: dict[str, tuple[bool, bool]] = {
             "one by one": (False, False),
@@ -72,7 +72,7 @@ class Collecting:
 
     def __call__(self, way: str) -> tuple[list[Group], float, float]:
         """The groups, and seconds on the clock and of processors."""
-        manager, parts = self.trainer.manager, self.trainer.parts
+        manager, parts = self.trainer.manager, self.trainer.state
         together, helped = self.ways[way]
         manager.lock_step, manager.helpers = LockStep() if together else None, self.helpers if helped else None
         parts.source.load_state_dict(self.source)

@@ -21,11 +21,11 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Group
 from rollenv.trainers import sharded_state
 from rollenv.trainers.config import TrainConfig, load_config
-from rollenv.trainers.follower import follow
 from rollenv.trainers.learner import Learner
-from rollenv.trainers.parts import Parts, begin, restore
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.run_dir import RunDir
+from rollenv.trainers.training_state import TrainingState, begin, restore
+from rollenv.trainers.worker_rank import run_worker_rank
 
 SIZES = {"small": [(64, 2)], "full": [(128, 4), (512, 6)]}
 
@@ -47,7 +47,7 @@ def settings(hidden: int, layers: int, groups: int) -> TrainConfig:
     )
 
 
-def built(config: TrainConfig, ranks: Ranks) -> tuple[Parts, Learner]:
+def built(config: TrainConfig, ranks: Ranks) -> tuple[TrainingState, Learner]:
     run = RunDir(Path("nowhere"))
     parts = restore(config, run, {}, lambda *_: None, ranks) or begin(config, {}, lambda *_: None, ranks)
     return parts, Learner(config, parts, run)
@@ -55,7 +55,7 @@ def built(config: TrainConfig, ranks: Ranks) -> tuple[Parts, Learner]:
 
 def update(learner: Learner, groups: list[Group]) -> float:
     began = time.perf_counter()
-    learner.update(learner.judge(groups, {}))
+    learner.update(learner.compute_advantages(groups, {}))
     return time.perf_counter() - began
 
 
@@ -64,7 +64,7 @@ def rank(number: int, folder: str, config: TrainConfig, groups: list[Group], ask
     torch.distributed.init_process_group("gloo", rank=number, world_size=2, init_method=f"file://{folder}/meet")
     ranks = Ranks.joined(torch.device("cpu"))
     if number:
-        follow(config, RunDir(Path("nowhere")), ranks)
+        run_worker_rank(config, RunDir(Path("nowhere")), ranks)
         return
     parts, learner = built(config, ranks)
     answers.put(0.0)
@@ -73,11 +73,11 @@ def rank(number: int, folder: str, config: TrainConfig, groups: list[Group], ask
         if what == "update":
             update(learner, groups)
         elif what == "publish":
-            load_weights(parts.home.model, parts.policy.named_weights())
+            load_weights(parts.base_agent.model, parts.policy.named_weights())
         else:
             sharded_state.write(Path(what), parts.states, ranks)
         answers.put(time.perf_counter() - began)
-    ranks.tell("end")
+    ranks.send_command("end")
 
 
 def measure(hidden: int, layers: int, groups: int, rounds: int) -> list[Any]:

@@ -30,7 +30,7 @@ class Batches(ABC):
     """
 
     colocated = False
-    """Whether what is still played has to stop for an update."""
+    """True if running episodes have to pause for an update."""
 
     def __init__(self, manager: RolloutManager, source: TaskSource, config: TrainConfig, again: Iterable[Task] = ()):
         self.manager, self.source, self.rollout = manager, source, config.rollout

@@ -280,9 +280,9 @@ def _work(given: dict[str, Any]) -> None:
 def _train(task: _Task) -> None:
     import torch
 
-    from rollenv.trainers.follower import follow
     from rollenv.trainers.ranks import ALONE, Ranks
     from rollenv.trainers.trainer import Trainer
+    from rollenv.trainers.worker_rank import run_worker_rank
 
     registry.add_specs(task.environments)
     ranks = Ranks.joined(get_device()) if get_context().get_world_size() > 1 else ALONE
@@ -293,7 +293,7 @@ def _train(task: _Task) -> None:
     _check_folder(run, ranks)
     if not ranks.first:
         logging.getLogger("rollenv").setLevel(logging.ERROR)  # the first one says the same
-        follow(config, run, ranks)
+        run_worker_rank(config, run, ranks)
         return
 
     def write(*news: Any) -> None:

@@ -29,14 +29,22 @@ from rollenv.trainers.diagnostics import (
     mismatch,
     quantiles,
 )
-from rollenv.trainers.experience import Experience, Floats, Ints, experience, micro_batches, minibatches, shares
+from rollenv.trainers.experience import (
+    Experience,
+    Floats,
+    Ints,
+    experience,
+    micro_batches,
+    minibatches,
+    shares,
+    with_successful_sibling,
+)
 from rollenv.trainers.objective import Objective
-from rollenv.trainers.parts import Parts
 from rollenv.trainers.policies.base import HIDDEN, Reader
 from rollenv.trainers.policies.packed import Packed, pack
 from rollenv.trainers.run_dir import RunDir
-from rollenv.trainers.siblings import with_siblings
 from rollenv.trainers.sources import task_seed
+from rollenv.trainers.training_state import TrainingState
 
 logger = logging.getLogger(__name__)
 
@@ -83,13 +91,13 @@ class Totals:
 
 
 @dataclass(slots=True)
-class Piece:
+class MicroBatch:
     """A micro-batch of one rank. All ranks have equally many, so that they can compute together."""
 
     samples: list[int]
     batch: Packed
     counts: bool
-    """Whether it is a part of the batch; else it only keeps company, and has no weight."""
+    """True if it is a part of the batch; else it is padding without weight."""
     last: bool
     """Of its step."""
 
@@ -101,13 +109,13 @@ class Learner:
         run: where checkpoints are, for error messages.
     """
 
-    def __init__(self, config: TrainConfig, parts: Parts, run: RunDir):
-        self.config, self.parts, self.run = config, parts, run
+    def __init__(self, config: TrainConfig, state: TrainingState, run: RunDir):
+        self.config, self.state, self.run = config, state, run
         self.objective = Objective(config)
 
     # -- from trajectories to advantages -----------------------------------------------------------------------------
 
-    def judge(self, groups: Sequence[Group], metrics: dict[str, float]) -> Experience:
+    def compute_advantages(self, groups: Sequence[Group], metrics: dict[str, float]) -> Experience:
         """Compute an advantage and a weight for each response token of a batch.
 
         Args:
@@ -117,27 +125,27 @@ class Learner:
             TrainingError: no episode could be played to its end.
             UsageError: a reward is not finite.
         """
-        config, parts = self.config, self.parts
-        if parts.ranks.first:
-            parts.version = parts.player.version
-        parts.ranks.tell("learn", parts.iteration, parts.version, list(groups))
+        config, state = self.config, self.state
+        if state.ranks.first:
+            state.version = state.player.version
+        state.ranks.send_command("learn", state.iteration, state.version, list(groups))
         data = experience(groups, config.samples)
         if not len(data):
             raise TrainingError(
-                f"no episode of iteration {parts.iteration + 1} could be played to its end: see health.json"
+                f"no episode of iteration {state.iteration + 1} could be played to its end: see health.json"
             )
         metrics["drift"] = data.drift
-        data.columns["staleness"] = (parts.version - data.versions).astype(np.float64)
-        shaped = parts.shaper(data)
+        data.columns["staleness"] = (state.version - data.versions).astype(np.float64)
+        shaped = state.shaper(data)
         self._score(data, metrics)
-        if parts.reference:
-            shaped.kl = self._penalty(data, metrics)
-        if parts.critic:
+        if state.reference:
+            shaped.kl = self._kl_penalty(data, metrics)
+        if state.critic:
             data.columns["values"] = self._values(data)
         credit.assign(data, shaped, config.algorithm)
         if self.objective.taught_alone:
             data.columns["advantages"][:] = 0.0
-        if parts.critic:
+        if state.critic:
             there = ~np.isnan(data.columns["returns"])
             values, returns = data.columns["values"][there], data.columns["returns"][there]
             metrics |= {"explained_variance": explained_variance(values, returns)} | quantiles("return", returns)
@@ -150,32 +158,32 @@ class Learner:
 
     def _score(self, data: Experience, metrics: dict[str, float]) -> None:
         """Compute the log-probabilities of the policy, its reference and a teacher, as far as they are needed."""
-        parts, columns, algorithm = self.parts, data.columns, self.config.algorithm
+        state, columns, algorithm = self.state, data.columns, self.config.algorithm
         if isinstance(algorithm, Empg):
-            columns["entropy"] = self._said(data, parts.policy, "entropy")
+            columns["entropy"] = self._logprobs(data, state.policy, "entropy")
         if self.objective.recomputes:
-            columns["proximal"] = self._said(data, parts.policy)
-            metrics |= apart(columns["proximal"], columns["behavior"], columns["staleness"])
-        if parts.reference:
-            columns["reference"] = self._said(data, parts.reference)
+            columns["proximal"] = self._logprobs(data, state.policy)
+            metrics |= sampler_divergence(columns["proximal"], columns["behavior"], columns["staleness"])
+        if state.reference:
+            columns["reference"] = self._logprobs(data, state.reference)
         if self.config.distill.name != "none":
-            columns["teacher"] = self._teach(data)
+            columns["teacher"] = self._teacher_logprobs(data)
             taught = ~np.isnan(columns["teacher"])
             metrics["taught"] = float(taught.mean())
             metrics["teacher_kl"] = float(
                 (columns["behavior"] - columns["teacher"])[taught].sum() / max(taught.sum(), 1)
             )
 
-    def _teach(self, data: Experience) -> Floats:
-        """(R,) log-probabilities under the teacher; NaN for tokens without one."""
-        if self.parts.teacher:
-            return self._said(data, self.parts.teacher)
-        shown, taught = with_siblings(data, self.parts.context)
-        return self._said(shown, self.parts.policy, samples=taught)
+    def _teacher_logprobs(self, data: Experience) -> Floats:
+        """Return (R,) log-probabilities under the teacher; NaN for tokens without one."""
+        if self.state.teacher:
+            return self._logprobs(data, self.state.teacher)
+        shown, taught = with_successful_sibling(data, self.state.context)
+        return self._logprobs(shown, self.state.policy, samples=taught)
 
-    def _penalty(self, data: Experience, metrics: dict[str, float]) -> Floats | None:
-        """(R,) what each token pays for its distance to the reference, if rewards are to pay for that."""
-        settings, kl = self.config.kl, self.parts.kl
+    def _kl_penalty(self, data: Experience, metrics: dict[str, float]) -> Floats | None:
+        """Return the (R,) penalties of tokens for their divergence from the reference, if rewards include it."""
+        settings, kl = self.config.kl, self.state.kl
         if not isinstance(settings, KlReward) or kl is None:
             return None
         policy = torch.from_numpy(data.columns.get("proximal", data.columns["behavior"]))
@@ -186,37 +194,37 @@ class Learner:
         return penalty
 
     def _weights(self, data: Experience) -> Floats:
-        """(R,) what each token counts; one in all, as long as trajectories have no weights of their own."""
+        """Return the (R,) weights of tokens; their sum is 1 unless trajectories have weights."""
         kind = self.config.loss.aggregate
         length = self.config.rollout.max_new_tokens if kind == "fixed" else None
         weights = losses.token_weights(kind, data.sequence, data.prompt, length=length)
         return credit.with_trajectory_weights(data, self.config.rewards, weights)
 
-    def _said(
+    def _logprobs(
         self,
         data: Experience,
         policy: Reader,
         what: Literal["logprobs", "entropy"] = "logprobs",
         samples: Sequence[int] | None = None,
     ) -> Floats:
-        """(R,) what a policy says about the response tokens of some samples, or of all; NaN for the others."""
+        """Return (R,) log-probabilities or entropies of response tokens of the samples; NaN for the others."""
 
-        def say(batch: Packed) -> torch.Tensor:
+        def compute(batch: Packed) -> torch.Tensor:
             scores: torch.Tensor = getattr(policy.logprobs(batch, (what,)), what)
             return scores
 
-        return self._read(data, say, samples, reader=policy)
+        return self._read(data, compute, samples, reader=policy)
 
     def _values(self, data: Experience) -> Floats:
-        """(R,) what the critic expects before each response token."""
-        critic = self.parts.critic
+        """Return the critic's (R,) values before each response token."""
+        critic = self.state.critic
         assert critic is not None
         return self._read(data, lambda batch: critic.values(batch, self._hidden(batch)))
 
     def _read(
         self,
         data: Experience,
-        say: Callable[[Packed], torch.Tensor],
+        compute: Callable[[Packed], torch.Tensor],
         samples: Sequence[int] | None = None,
         *,
         reader: Reader | None = None,
@@ -226,47 +234,47 @@ class Learner:
         Each rank reads a part of them.
         """
         out = np.zeros(len(data))
-        for piece in self._pieces(data, samples, reader=reader):
+        for piece in self._micro_batches(data, samples, reader=reader):
             with torch.no_grad():
-                numbers = floats(say(piece.batch))
+                numbers = floats(compute(piece.batch))
             if piece.counts:
                 out[data.rows(piece.samples)] = numbers
-        out = self.parts.ranks.sum(out)
+        out = self.state.ranks.sum(out)
         if samples is not None:
             out[np.isin(data.sequence, samples, invert=True)] = np.nan
         return out
 
     def _hidden(self, batch: Packed) -> torch.Tensor | None:
         """The policy's states, where the critic reads them."""
-        critic = self.parts.critic
+        critic = self.state.critic
         if critic is None or critic.kind != "head":
             return None
         with torch.no_grad():
-            return self.parts.policy.logprobs(batch, HIDDEN).hidden
+            return self.state.policy.logprobs(batch, HIDDEN).hidden
 
-    def _pieces(
+    def _micro_batches(
         self,
         data: Experience,
         samples: Sequence[int] | None = None,
         *,
         reader: Reader | None = None,
         observations: bool = False,
-    ) -> Iterator[Piece]:
+    ) -> Iterator[MicroBatch]:
         """Micro-batches of this rank's share of all or some samples, for the trained policy or another.
 
         With ``observations`` also of what was said between their responses.
         """
         samples = range(len(data.samples)) if samples is None else samples
-        ranks, most = self.parts.ranks, self.config.optimizer.micro_batch_tokens
-        share = (reader or self.parts.policy).packs and self.config.optimizer.share_prefixes
+        ranks, most = self.state.ranks, self.config.optimizer.micro_batch_tokens
+        share = (reader or self.state.policy).packs and self.config.optimizer.share_prefixes
         cut = [micro_batches(data, s, most, share=share) for s in shares(data, samples, ranks.count, share=share)]
         own, rounds = cut[ranks.number], max(map(len, cut))
         shortest = [min(samples, key=lambda i: len(data.inputs[i]))] if len(own) < rounds else []
         for number in range(rounds):
             counts = number < len(own)
             numbers = own[number] if counts else shortest
-            batch = pack(data, numbers, self.parts.policy.device, observations=observations and counts, share=share)
-            yield Piece(numbers, batch if counts else without_weight(batch), counts, number == rounds - 1)
+            batch = pack(data, numbers, self.state.policy.device, observations=observations and counts, share=share)
+            yield MicroBatch(numbers, batch if counts else with_zero_weight(batch), counts, number == rounds - 1)
 
     # -- from advantages to steps ------------------------------------------------------------------------------------
 
@@ -274,74 +282,74 @@ class Learner:
         """Steps along the gradients of a batch; metrics are means over response tokens.
 
         Args:
-            data: the batch, as :meth:`judge` left it.
+            data: the batch, as :meth:`compute_advantages` left it.
 
         Raises:
             TrainingError: a loss, gradient or weight is not finite, and the settings say to stop, or nothing is left.
         """
-        config, parts = self.config, self.parts
-        rng = random.Random(task_seed(config.seed, parts.iteration, -1))
-        useful = self._useful(data)
+        config, state = self.config, self.state
+        rng = random.Random(task_seed(config.seed, state.iteration, -1))
+        useful = self._trainable(data)
         if not useful.any():
             logger.warning(
                 "iteration %d gave no learning signal: %s; look at the sampled episodes, and try easier tasks, larger "
                 "groups or a longer warm-up",
-                parts.iteration + 1,
-                self._why_useless(),
+                state.iteration + 1,
+                self._no_signal_reason(),
             )
         totals = Totals()
         for _ in range(config.optimizer.epochs if useful.any() else 0):
             steps = minibatches(data, config.optimizer.minibatch_sequences, rng, useful=useful)
             for step in filter(None, steps):
                 self._step(data, step, len(steps), totals)
-        self._check(totals)
+        self._check_finite(totals)
         counts: dict[str, float] = {
             "optimizer_steps": len(totals.norms),
             "skipped_steps": totals.skipped,
             "trained_samples": int(useful.sum()),
         }
         counts |= {"sharing": totals.whole / totals.computed} if totals.computed else {}
-        found = [pair for each in parts.ranks.gather(totals.entropies) for pair in each]
+        found = [pair for each in state.ranks.gather(totals.entropies) for pair in each]
         return totals.means() | entropies(data, found) | counts | {"lr": self._learning_rate()}
 
-    def _useful(self, data: Experience) -> NDArray[np.bool_]:
+    def _trainable(self, data: Experience) -> NDArray[np.bool_]:
         """(M,) the samples that change something."""
         useful: NDArray[np.bool_] = np.add.reduceat(np.abs(data.columns["advantages"]), data.starts[:-1]) > 0
         if "teacher" in data.columns:
             useful |= np.add.reduceat(~np.isnan(data.columns["teacher"]), data.starts[:-1]) > 0
-        if self.objective.idle or self.parts.critic:
+        if self.objective.idle or self.state.critic:
             useful[:] = True
         if self.config.rewards.drop_truncated:
             cut = [any(turn.finish == "length" for turn in t.turns) for t in data.trajectories]
             useful &= ~np.array([cut[s.trajectory] for s in data.samples])
         return useful
 
-    def _why_useless(self) -> str:
+    def _no_signal_reason(self) -> str:
         equal = "no member succeeded beside another" if self.objective.taught_alone else "all advantages were 0"
         cut = " where responses were not cut off (rewards.drop_truncated)"
         return equal + (cut if self.config.rewards.drop_truncated else "")
 
     def _step(self, data: Experience, step: list[int], steps: int, totals: Totals) -> None:
         """One optimizer step over some samples. If a gradient is not finite all weights stay as they were."""
-        parts = self.parts
-        targets = int((~np.isnan(data.columns["returns"][data.rows(step)])).sum()) if parts.critic else 0
+        state = self.state
+        targets = int((~np.isnan(data.columns["returns"][data.rows(step)])).sum()) if state.critic else 0
         observed = data.observed if self.config.loss.observations else 0
         found = Totals()
-        for piece in self._pieces(data, step, observations=self.config.loss.observations > 0):
+        for piece in self._micro_batches(data, step, observations=self.config.loss.observations > 0):
             piece.batch.columns["weights"] *= steps  # over the whole batch they add up to one
-            parts.policy.last_piece(piece.last)
+            state.policy.last_piece(piece.last)
             metrics = self._backward(piece.batch, observed / steps, max(targets, 1))
             if piece.counts:
-                self._note(found, data.rows(piece.samples), metrics)
+                self._add_metrics(found, data.rows(piece.samples), metrics)
                 found.computed += len(piece.batch.ids)
                 found.whole += sum(len(data.inputs[i]) for i in piece.samples)
-        of_ranks = parts.ranks.gather((found.tokens, found.computed, found.whole, found.sums))
+        of_ranks = state.ranks.gather((found.tokens, found.computed, found.whole, found.sums))
         for _, computed, whole, _ in of_ranks:
             totals.computed += computed
             totals.whole += whole
-        norm = self._walk()
+        norm = self._optimizer_step()
         if not math.isfinite(norm):
-            self._skip(totals, sum(sums.get("loss", 0.0) for *_, sums in of_ranks), norm)
+            self._skip_step(totals, sum(sums.get("loss", 0.0) for *_, sums in of_ranks), norm)
             return
         totals.norms.append(norm)
         totals.entropies += found.entropies
@@ -351,7 +359,7 @@ class Learner:
                 totals.add(name, value)
 
     @staticmethod
-    def _note(found: Totals, rows: Ints, metrics: dict[str, torch.Tensor]) -> None:
+    def _add_metrics(found: Totals, rows: Ints, metrics: dict[str, torch.Tensor]) -> None:
         """Add a micro-batch's metrics to those of the step."""
         for name, values in metrics.items():
             found.add(name, float(values.double().sum()))
@@ -359,9 +367,9 @@ class Learner:
             found.entropies.append((rows, floats(metrics["entropy"])))
         found.tokens += len(rows)
 
-    def _walk(self) -> float:
+    def _optimizer_step(self) -> float:
         """Policy and critic step together, or neither does; the norm of the policy's gradients, or one not finite."""
-        policy, critic = self.parts.policy, self.parts.critic
+        policy, critic = self.state.policy, self.state.critic
         behind = critic.gradient_norm() if critic else 0.0
         norm = policy.step(self._learning_rate(), hold=not math.isfinite(behind)) if self._learns else 0.0
         if critic:
@@ -378,14 +386,14 @@ class Learner:
         Returns:
             Metrics for each token.
         """
-        parts, critic = self.parts, self.parts.critic
+        state, critic = self.state, self.state.critic
         metrics: dict[str, torch.Tensor] = {}
         hidden = None
         if self._learns:
             wanted = (*self.objective.outputs, *(HIDDEN if critic else ()))
-            out = parts.policy.logprobs(batch, wanted, entropy_gradient=self.config.loss.entropy > 0)
+            out = state.policy.logprobs(batch, wanted, entropy_gradient=self.config.loss.entropy > 0)
             loss, metrics = self.objective(batch, out, entropy=self._entropy_bonus(), observed=observed)
-            parts.policy.backward(loss)
+            state.policy.backward(loss)
             hidden = out.hidden
         if critic:
             hidden = hidden if hidden is not None else self._hidden(batch)
@@ -396,39 +404,39 @@ class Learner:
     def _learns(self) -> bool:
         """True if the policy learns in this iteration; at first perhaps only the critic does."""
         algorithm = self.config.algorithm
-        return not isinstance(algorithm, Ppo) or self.parts.iteration >= algorithm.critic.warm_up
+        return not isinstance(algorithm, Ppo) or self.state.iteration >= algorithm.critic.warm_up
 
-    def _skip(self, totals: Totals, loss: float, norm: float) -> None:
+    def _skip_step(self, totals: Totals, loss: float, norm: float) -> None:
         totals.skipped += 1
-        iteration = self.parts.iteration + 1
-        if self.parts.policy.overflowed and math.isfinite(loss):
+        iteration = self.state.iteration + 1
+        if self.state.policy.overflowed and math.isfinite(loss):
             logger.info("iteration %d: a step was left out while the scale of float16 is found", iteration)
         elif self.config.optimizer.on_nonfinite == "stop":
             raise self._not_finite(f"the loss is {loss} and the norm of the gradient {norm}")
         else:
             logger.warning("iteration %d: a step was skipped: its loss or gradient is not finite", iteration)
 
-    def _check(self, totals: Totals) -> None:
-        parts = self.parts
-        if totals.skipped and not totals.norms and not parts.policy.overflowed:
+    def _check_finite(self, totals: Totals) -> None:
+        state = self.state
+        if totals.skipped and not totals.norms and not state.policy.overflowed:
             raise self._not_finite("no loss or gradient of the iteration was finite")
-        if not parts.policy.finite():
+        if not state.policy.finite():
             raise self._not_finite("a weight is no longer finite")
-        if parts.critic and not parts.critic.finite():
+        if state.critic and not state.critic.finite():
             raise self._not_finite("a weight of the critic is no longer finite")
 
     def _not_finite(self, what: str) -> TrainingError:
         saved = checkpoint.checkpoints(self.run.checkpoints)
         last = f"the last checkpoint, {saved[-1]}, is good" if saved else "there is no checkpoint yet"
         return TrainingError(
-            f"training stopped in iteration {self.parts.iteration + 1}: {what}; {last}. Try a lower optimizer.lr or "
+            f"training stopped in iteration {self.state.iteration + 1}: {what}; {last}. Try a lower optimizer.lr or "
             "optimizer.max_grad_norm in a new run"
         )
 
     def _learning_rate(self) -> float:
         """Linear warm-up, then linear decay to ``final_lr`` times the rate."""
         settings = self.config.optimizer
-        warm = min(1.0, (self.parts.iteration + 1) / (settings.warmup_iterations + 1))
+        warm = min(1.0, (self.state.iteration + 1) / (settings.warmup_iterations + 1))
         return settings.lr * warm * self._decayed(settings.final_lr)
 
     def _entropy_bonus(self) -> float:
@@ -437,10 +445,10 @@ class Learner:
 
     def _decayed(self, final: float) -> float:
         """The share that is left in this iteration, on a line from 1 to ``final``."""
-        return final + (1 - final) * (1 - self.parts.iteration / self.config.iterations)
+        return final + (1 - final) * (1 - self.state.iteration / self.config.iterations)
 
 
-def apart(policy: Floats, behavior: Floats, staleness: Floats) -> dict[str, float]:
+def sampler_divergence(policy: Floats, behavior: Floats, staleness: Floats) -> dict[str, float]:
     """Return the distance of sampler and trainer for the same weights, and how far the weights have moved since.
 
     Args:
@@ -466,7 +474,7 @@ def entropies(data: Experience, found: Sequence[tuple[Ints, Floats]]) -> dict[st
     return by_turn | by_bucket("entropy/position", values, data.position[at], POSITIONS)
 
 
-def without_weight(batch: Packed) -> Packed:
+def with_zero_weight(batch: Packed) -> Packed:
     """A micro-batch whose loss and gradients are 0: no token counts, and none is a target of a critic."""
     none = {"weights": 0.0, "returns": math.nan}
     columns = {k: torch.full_like(v, none[k]) if k in none else v for k, v in batch.columns.items()}

@@ -21,9 +21,9 @@ class Segment(NamedTuple):
     parent: int
     """The segment that it continues; -1 for none."""
     before: int
-    """How many tokens the segments above it have together."""
+    """The number of tokens of the segments above it."""
     end: int
-    """How many tokens there are with its own."""
+    """The number of tokens with its own."""
     owner: bytes
     """An input that begins with all of these: int64 token ids as bytes."""
 

@@ -105,12 +105,12 @@ class Ranks:
         """
         self.gather(None)
 
-    def tell(self, order: str, *what: Any) -> None:
+    def send_command(self, order: str, *what: Any) -> None:
         """Have the others do something now; nothing where this rank is not the first."""
         if self.first:
             self.share((order, what))
 
-    def told(self) -> tuple[str, tuple[Any, ...]]:
+    def receive_command(self) -> tuple[str, tuple[Any, ...]]:
         """``(order, what)`` that the first rank tells next."""
         order, what = self.share(None)
         return order, what

@@ -35,7 +35,7 @@ def write(folder: Path, states: Mapping[str, Tensors], ranks: Ranks) -> None:
         OSError: a rank cannot write its share.
         RankLost: a rank has ended.
     """
-    ranks.tell("save", folder)
+    ranks.send_command("save", folder)
     try:
         dcp.save(_flat(states), checkpoint_id=folder / FOLDER, process_group=ranks.group)
     except (CheckpointException, RuntimeError) as error:  # the first is no Exception, for torch

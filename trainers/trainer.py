@@ -1,4 +1,4 @@
-"""The training loop: collect, judge, update, publish, log, checkpoint."""
+"""The training loop: collect, compute advantages, update, publish, log, checkpoint."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from rollenv.rollout.workers.factory import make_workers
 from rollenv.trainers import checkpoint
 from rollenv.trainers.alarms import alarms
 from rollenv.trainers.batches import batches_of
-from rollenv.trainers.config import TrainConfig
+from rollenv.trainers.config import TrainConfig, load_config
 from rollenv.trainers.config.run import EnvConfig, EvalPart
-from rollenv.trainers.helpers import helpers_of
+from rollenv.trainers.cpu_threads import CpuThreads
+from rollenv.trainers.group_runners import start_group_runners
 from rollenv.trainers.learner import Learner
-from rollenv.trainers.parts import begin, restore
-from rollenv.trainers.players import Player, close, limits_of, player_of
+from rollenv.trainers.player_engines import Player, close, limits_of, make_player
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.rewards.configured import domain_rewards
 from rollenv.trainers.run_dir import RunDir, read_rows
-from rollenv.trainers.threads import Threads
 from rollenv.trainers.tracking import TensorBoardTracker, Trackers, WandbTracker
+from rollenv.trainers.training_state import begin, restore
 from rollenv.wrappers.factory import with_tokenizer
 
 #: ``watch(stage, done, total, numbers)``, called whenever there is something new to show.
@@ -60,36 +60,36 @@ class Trainer:
             uninterrupted run gives: everything random follows the seed, the number of the iteration and the cursor of
             the task source.
         ranks: that train the model. This is the first of them; the others
-            :func:`~rollenv.trainers.follower.follow`.
+            :func:`~rollenv.trainers.worker_rank.run_worker_rank`.
     """
 
     def __init__(self, config: TrainConfig, run: RunDir, watch: Watch = lambda *_: None, ranks: Ranks = ALONE):
         self.config, self.run, self.watch = config, run, watch
         streams = config.batches.kind == "stream"
-        self.threads = Threads(config.threads, sharers=2 if streams and not config.rollout.shards else 1)
+        self.threads = CpuThreads(config.threads, sharers=2 if streams and not config.rollout.shards else 1)
         self.rewards = domain_rewards(config)
         own_tokenizer = "" if config.model.path == "tiny" else config.model.path  # the tiny one's is not made yet
         self.wrappers = with_tokenizer(config.env.wrappers, own_tokenizer)
         self.begun: dict[str, float] = {}
         with timed("begin", self.begun):
-            found = restore(config, run, self.wrappers, self._warming_up, ranks)
+            found = restore(config, run, self.wrappers, self._report_warm_up, ranks)
             run.cut_back(found.iteration if found else -1)
             self.rows = read_rows(run.metrics_file)
-            self.parts = found or begin(config, self.wrappers, self._warming_up, ranks)
+            self.state = found or begin(config, self.wrappers, self._report_warm_up, ranks)
         if not config.plays_here:
-            self.parts.home.save(run.path / "player")
+            self.state.base_agent.save(run.path / "player")
         with contextlib.ExitStack() as stack:
             self.manager = self._shards(stack) if config.rollout.shards else self._manager(stack)
-            self.learner = Learner(config, self.parts, run)
+            self.learner = Learner(config, self.state, run)
             if found and config.played_rank:
-                self._hand_over()
-            left = config.iterations - self.parts.iteration
-            self.batches = batches_of(config, self.manager, self.parts.source, self.parts.again, left)
+                self._send_adapter()
+            left = config.iterations - self.state.iteration
+            self.batches = batches_of(config, self.manager, self.state.source, self.state.again, left)
             stack.callback(self.batches.close)
-            self._playing_since = time.perf_counter(), self.parts.player.tokens
+            self._playing_since = time.perf_counter(), self.state.player.tokens
             self.helpers = None
             if config.rollout.workers == "inline" and config.plays_here and not streams:
-                self.helpers = helpers_of(config.rollout.processes, self.parts.home, self.manager.limits)
+                self.helpers = start_group_runners(config.rollout.processes, self.state.base_agent, self.manager.limits)
                 self.manager.helpers = self.helpers
             if self.helpers:
                 stack.callback(self.helpers.close)
@@ -107,8 +107,8 @@ class Trainer:
     def _manager(self, stack: contextlib.ExitStack) -> RolloutManager:
         """The manager of a player in this process."""
         rollout = self.config.rollout
-        self.parts.player = player = player_of(
-            self.config.player, self.parts.home, self.run.path / "player", self.config.played_rank
+        self.state.player = player = make_player(
+            self.config.player, self.state.base_agent, self.run.path / "player", self.config.played_rank
         )
         stack.callback(close, player)
         manager = RolloutManager(
@@ -126,10 +126,10 @@ class Trainer:
         """The manager of shards, which are watched over during updates too."""
         from rollenv.ray_calls import connected
         from rollenv.rollout.shards import ShardedManager
-        from rollenv.trainers.fleet import TrainedShards
+        from rollenv.trainers.rollout_shards import TrainingShards
 
         stack.enter_context(connected(cpus=self.config.rollout.shard_cpus))
-        self.parts.player = fleet = TrainedShards(self.config, self.parts.home, self.run.path / "player")
+        self.state.player = fleet = TrainingShards(self.config, self.state.base_agent, self.run.path / "player")
         manager = stack.enter_context(ShardedManager(fleet, thread=True, run_dir=self.run.path))
         with timed("shards", self.begun):
             manager.run(fleet.ready())
@@ -145,7 +145,7 @@ class Trainer:
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         self.close()
         if kind is None:
-            self.parts.ranks.tell("end")
+            self.state.ranks.send_command("end")
 
     def fit(self) -> Result:
         """Train to the last iteration.
@@ -153,36 +153,36 @@ class Trainer:
         Raises:
             TrainingError: losses, gradients or weights are no longer finite.
         """
-        started, parts, config = time.perf_counter(), self.parts, self.config
-        if parts.iteration == 0 or not self._evaluations():  # of a resumed run, the file may be damaged
+        started, state, config = time.perf_counter(), self.state, self.config
+        if state.iteration == 0 or not self._evaluations():  # of a resumed run, the file may be damaged
             self._log(self._evaluate() | self.begun)
         if config.iterations == 0:
             self._save()
-        while parts.iteration < config.iterations:
+        while state.iteration < config.iterations:
             self.threads.adapt()
             metrics: dict[str, float] = {}
-            with timed("collect", metrics, self.threads.helped), self._helped():
+            with timed("collect", metrics, self.threads.helped), self._sharing_cores():
                 groups = self._collect(metrics)
             with timed("update", metrics), self.batches.resting():
-                metrics |= self.learner.update(self.learner.judge(groups, metrics))
+                metrics |= self.learner.update(self.learner.compute_advantages(groups, metrics))
             with timed("publish", metrics):
-                self.batches.update(parts.sync.weights(parts.policy))
-            parts.iteration += 1
-            last = parts.iteration == config.iterations
-            if last or parts.iteration % config.eval.every == 0:
+                self.batches.update(state.sync.weights(state.policy))
+            state.iteration += 1
+            last = state.iteration == config.iterations
+            if last or state.iteration % config.eval.every == 0:
                 metrics |= self._evaluate()
             self._log(metrics)
-            if last or parts.iteration % config.checkpoint_every == 0:
+            if last or state.iteration % config.checkpoint_every == 0:
                 self._save()
         history = self._evaluations()
         last_checkpoint = str(checkpoint.checkpoints(self.run.checkpoints)[-1])
         return Result(history[0], history[-1], time.perf_counter() - started, last_checkpoint)
 
-    def _hand_over(self) -> None:
+    def _send_adapter(self) -> None:
         """Give a player that began with the model below it the adapter of the checkpoint."""
-        parts = self.parts
-        self.manager.run(renew(parts.player, parts.sync.weights(parts.policy)))
-        parts.player.version = parts.home.version
+        state = self.state
+        self.manager.run(renew(state.player, state.sync.weights(state.policy)))
+        state.player.version = state.base_agent.version
 
     def _evaluations(self) -> list[dict[str, Any]]:
         return [row for row in self.rows if "eval/success" in row]
@@ -191,7 +191,7 @@ class Trainer:
 
     def _collect(self, metrics: dict[str, float]) -> list[Group]:
         """The next batch, and its metrics."""
-        player = self.parts.player
+        player = self.state.player
         if self.config.batches.kind != "stream":  # which has gone on since the last batch
             self._playing_since = time.perf_counter(), player.tokens
         groups = self.batches.next(metrics)
@@ -202,14 +202,14 @@ class Trainer:
         return groups
 
     def _save(self) -> None:
-        self.parts.save(self.run, self.config.keep_checkpoints, self.batches.state())
+        self.state.save(self.run, self.config.keep_checkpoints, self.batches.state())
 
     def _evaluate(self) -> dict[str, float]:
         """Success on the evaluation episodes, always the same ones; some are kept to be looked at."""
         settings = self.config.eval
         metrics: dict[str, float] = {}
         played: list[Trajectory] = []
-        player = self._as_evaluated()
+        player = self._evaluation_player()
         manager = self.manager.beside(player, keep_views=True)
         with timed("eval", metrics):
             for part in evaluated(self.config, self.wrappers):
@@ -227,37 +227,37 @@ class Trainer:
                 names = ("success", "low", "high", "reward", "turns", "failed")
                 metrics |= {f"eval/{part.name}{name}": getattr(result, name) for name in names}
         self.manager.run(self._forget())
-        self._playing_since = time.perf_counter(), self.parts.player.tokens
+        self._playing_since = time.perf_counter(), self.state.player.tokens
         if self.rewards:
             self.rewards.metrics()  # what was added here is not the training's
-        self.run.keep_episodes(self.parts.iteration, played)
-        self.trackers.episodes(self.parts.iteration, played)
+        self.run.keep_episodes(self.state.iteration, played)
+        self.trackers.episodes(self.state.iteration, played)
         return metrics
 
     async def _forget(self) -> None:
         """Drop what evaluations left in a cache: a run that is resumed here has not played them."""
         if self.config.plays_here:
-            self.parts.home.engine.forget()
+            self.state.base_agent.engine.forget()
 
-    def _as_evaluated(self) -> Player:
+    def _evaluation_player(self) -> Player:
         """The player as it plays in evaluations; that of the training may go on beside it."""
-        player, temperature = copy.copy(self.parts.player), self.config.eval.temperature
+        player, temperature = copy.copy(self.state.player), self.config.eval.temperature
         if temperature is not None:
             player.sampling = dataclasses.replace(player.sampling, temperature=temperature)
         return player
 
-    def _helped(self) -> contextlib.AbstractContextManager[None]:
+    def _sharing_cores(self) -> contextlib.AbstractContextManager[None]:
         return self.helpers.sharing(self.threads.count) if self.helpers else contextlib.nullcontext()
 
     def _log(self, metrics: dict[str, float]) -> None:
         for alarm in alarms(metrics, self.rows):
-            logger.warning("iteration %d: %s", self.parts.iteration, alarm)
-        self.rows.append({"iteration": self.parts.iteration, **metrics})
+            logger.warning("iteration %d: %s", self.state.iteration, alarm)
+        self.rows.append({"iteration": self.state.iteration, **metrics})
         self.run.append(self.run.metrics_file, self.rows[-1])
-        self.trackers.log(self.parts.iteration, metrics)
-        self.watch("training", self.parts.iteration, self.config.iterations, metrics)
+        self.trackers.log(self.state.iteration, metrics)
+        self.watch("training", self.state.iteration, self.config.iterations, metrics)
 
-    def _warming_up(self, stage: str, done: int, total: int, numbers: dict[str, float]) -> None:
+    def _report_warm_up(self, stage: str, done: int, total: int, numbers: dict[str, float]) -> None:
         self.threads.adapt()
         self.watch(stage, done, total, numbers)
 
@@ -265,8 +265,29 @@ class Trainer:
         self.trackers.finish([path for path in (self.run.config_file, self.run.metrics_file) if path.exists()])
 
 
+def train(recipe: str, *overrides: str, watch: Watch = lambda *_: None) -> Result:
+    """Train by a recipe, into a new run folder.
+
+    Args:
+        recipe: name of a bundled recipe, or path of a TOML file.
+        overrides: settings such as ``optimizer.lr=1e-5``.
+
+    Raises:
+        UsageError: the recipe or a setting is unknown, or the run folder exists.
+        TrainingError: losses, gradients or weights are no longer finite.
+    """
+    config = load_config(recipe, overrides)
+    run = RunDir.create(config, recipe)
+    if config.placement.by_ray:
+        from rollenv.trainers.launch import train_on_ranks
+
+        return train_on_ranks(config, run, watch)
+    with Trainer(config, run, watch) as trainer:
+        return trainer.fit()
+
+
 def evaluated(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:
-    """Return the parts of an evaluation, each with the prefix of its metrics."""
+    """Return the state of an evaluation, each with the prefix of its metrics."""
     own = EnvConfig(id=config.env.id, kwargs=config.eval.kwargs, wrappers=wrappers)
     main = EvalPart(env=own, episodes=config.eval.episodes)
     tokenizer = "" if config.model.path == "tiny" else config.model.path

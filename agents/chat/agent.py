@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from rollenv.agents.base import Action, EnvHandle, Session
 from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Totals
 from rollenv.agents.chat.replies import Reply, ToolCall
-from rollenv.agents.offered import offered
+from rollenv.agents.offered_tools import offered
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import THOUGHT_END, shown
 from rollenv.core import UsageError
@@ -153,9 +153,9 @@ class ChatSession(Session):
     _instructions: str | None = None
     _calls: list[ToolCall] = field(default_factory=list)
     _tools: list[dict[str, Any]] = field(default_factory=list)
-    """What the environment offers, where the agent passes it on."""
+    """The environment's tools, if the agent passes them on."""
     _told: int = 0
-    """How many messages earlier turns have kept."""
+    """The number of messages that earlier turns kept."""
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         agent = self.agent

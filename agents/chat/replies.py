@@ -38,7 +38,7 @@ class Reply:
     completion_tokens: int = 0
     cached_tokens: int = 0
     thoughts: str = ""
-    """What a server that takes thoughts out of the text (vLLM, DeepSeek, OpenRouter) gives apart from it."""
+    """The thoughts, if the server separates them from the text (vLLM, DeepSeek, OpenRouter)."""
 
 
 def parse_json(body: bytes, content_type: str) -> Any:

@@ -47,7 +47,7 @@ class EngineStats:
     evicted: int = 0
     """Tokens that the cache dropped to make room."""
     steps: int = 0
-    """How often a token was drawn for the whole batch."""
+    """The number of decoding steps of the whole batch."""
 
     @property
     def total(self) -> int:

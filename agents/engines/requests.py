@@ -27,7 +27,7 @@ class Request:
     future: asyncio.Future[None]
     response: Response = field(default_factory=Response)
     failure: str = ""
-    """Why there will be no more of it."""
+    """The error that ended it."""
 
     @property
     def tokens(self) -> Ids:

@@ -50,9 +50,9 @@ class _Place:
     """Seconds between failures and the next attempt."""
     retry_at: float = 0.0
     current: bool = True
-    """Whether it has the newest weights."""
+    """True if it has the newest weights."""
     lost: bool = False
-    """Whether it said that it does not come back."""
+    """True if it reported that it cannot be used again."""
     sessions: set[int] = field(default_factory=set)
     loose: int = 0
 

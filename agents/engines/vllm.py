@@ -73,7 +73,7 @@ class Request:
     id: str = ""
     """vLLM's name for it, empty before it is sent."""
     sent: int = 0
-    """How many tokens of the response were sent with the prompt."""
+    """The number of response tokens that were sent with the prompt."""
 
 
 class VLLMEngine:

@@ -64,7 +64,7 @@ class Conversation:
         self._user_at = 0
         """The last message of the user: a template may rewrite what comes after it when the next one is added."""
         self._since_user: list[str] = []
-        """What the history reads behind that message, without white space."""
+        """The history's text after that message, without white space."""
 
     @property
     def messages(self) -> list[Message]:

@@ -29,7 +29,7 @@ class StepPrompt:
     template: str = DEFAULT_TEMPLATE
     history_length: int = 0
     chat: bool = True
-    """Whether to wrap the text as a user message with the tokenizer's chat template."""
+    """True to wrap the text as a user message with the tokenizer's chat template."""
     max_tokens: int = 0
     """The most tokens of a prompt, 0 for no limit. History is left out, oldest first, until it fits; a prompt that is
     too long without history ends the episode as a full context does."""

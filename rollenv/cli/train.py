@@ -80,7 +80,7 @@ def _need_everything(config: TrainConfig) -> None:
     if config.placement.by_ray:
         import rollenv.trainers.launch  # it says what is missing
     if config.rollout.shards:
-        import rollenv.trainers.fleet  # noqa: F401
+        import rollenv.trainers.rollout_shards  # noqa: F401
 
     for env_id in dict.fromkeys(env.id for env in config.environments()):
         lacking = [need for need in spec(env_id).missing if isinstance(need, Package)]

@@ -25,9 +25,9 @@ from transformers import (
 from rollenv import UsageError
 from rollenv.agents.engines.base import EngineFailed, Sampling
 from rollenv.agents.engines.local import LocalEngine, context_length
-from rollenv.agents.engines.remembered import Remembered
 from rollenv.agents.engines.router import Router
 from rollenv.agents.engines.sampling import distributions, draw
+from rollenv.agents.engines.token_cache import Remembered
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize

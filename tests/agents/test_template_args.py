@@ -15,7 +15,7 @@ from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.cli.dry_run import prompt_length
 from rollenv.trainers.config import load_config
-from rollenv.trainers.parts import first_player
+from rollenv.trainers.training_state import first_player
 
 QWEN3 = next(shape for shape in SHAPES if shape.name == "qwen3")
 QUIET = {"enable_thinking": False}

@@ -138,7 +138,7 @@ def test_a_resumed_run_goes_on_with_the_tasks_that_were_begun(tmp_path, kind):
     seen: list[tuple] = []
     for iterations in (4, 8):
         with start(tmp_path / "run", *settings, f"iterations={iterations}") as trainer:
-            assert trainer.parts.iteration == (0 if iterations == 4 else 4)
+            assert trainer.state.iteration == (0 if iterations == 4 else 4)
             taken = followed(trainer)
             trainer.fit()
             seen += [group.task.origin for batch in taken for group in batch]
@@ -149,7 +149,7 @@ def test_a_resumed_run_goes_on_with_the_tasks_that_were_begun(tmp_path, kind):
 
 def test_a_colocated_player_rests_during_updates(tmp_path):
     with start(tmp_path / "run", "batches.kind=stream", "batches.colocated=true", "rollout.extra_groups=2") as trainer:
-        engine, update, drawn = trainer.parts.player.engine, trainer.learner.update, []
+        engine, update, drawn = trainer.state.player.engine, trainer.learner.update, []
 
         def watched(data):
             before = engine.stats.total
@@ -167,7 +167,7 @@ def test_evaluations_beside_a_stream_do_not_change_how_it_draws(tmp_path):
     with start(tmp_path / "run", "batches.kind=stream", "eval.temperature=0", "eval.every=1") as trainer:
         taken = followed(trainer)
         trainer.fit()
-        assert trainer.parts.player.sampling.temperature == 1.0
+        assert trainer.state.player.sampling.temperature == 1.0
     turns = [turn for batch in taken for group in batch for t in group for turn in t.turns]
     assert any(logprob < 0 for turn in turns for logprob in turn.logprobs)
     evaluated = [row["eval/success"] for row in rows(tmp_path / "run")]
@@ -183,7 +183,7 @@ def test_a_stream_drops_no_more_groups_a_batch_than_refill_says(tmp_path):
 
 def test_the_cache_of_an_engine_is_dropped_where_the_engine_runs(tmp_path):
     with start(tmp_path / "run", "batches.kind=stream", "iterations=2", "eval.every=1") as trainer:
-        engine, where = trainer.parts.player.engine, []
+        engine, where = trainer.state.player.engine, []
         engine.forget = lambda: where.append(threading.current_thread())
         trainer.fit()
         assert where == [trainer.manager._loop.thread] * 3
@@ -191,7 +191,7 @@ def test_the_cache_of_an_engine_is_dropped_where_the_engine_runs(tmp_path):
 
 def test_an_error_of_the_task_reaches_the_trainer_and_ends_the_thread(tmp_path):
     with start(tmp_path / "run", "batches.kind=stream") as trainer:
-        trainer.parts.source.template.kwargs["nonsense"] = 1
+        trainer.state.source.template.kwargs["nonsense"] = 1
         with pytest.raises(UsageError, match="nonsense"):
             trainer.fit()
     assert not trainer.manager._loop.thread.is_alive()

@@ -15,12 +15,11 @@ from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
-from rollenv.trainers.experience import experience
+from rollenv.trainers.experience import experience, with_successful_sibling
 from rollenv.trainers.policies.attention import Row
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.policies.packed import pack
 from rollenv.trainers.run_dir import RunDir, read_rows
-from rollenv.trainers.siblings import with_siblings
 from rollenv.trainers.trainer import Trainer
 
 ID = "test:Hidden-v0"
@@ -163,7 +162,7 @@ def batch(successes, turns=2):
 def test_a_sample_is_read_after_the_next_success_of_its_group(kind):
     groups = batch([[True, False, True], [False, False], [False, True], [True]])
     data = experience(groups, kind)
-    shown, taught = with_siblings(data, 1000)
+    shown, taught = with_successful_sibling(data, 1000)
     teachers = {0: 2, 1: 2, 2: 0, 5: 6}
     assert taught == [i for i, s in enumerate(data.samples) if s.trajectory in teachers]
     for i, (plain, longer) in enumerate(zip(data.samples, shown.samples, strict=True)):
@@ -181,16 +180,16 @@ def test_what_is_longer_than_the_context_is_left_without_a_sibling():
     first = next(i for i, s in enumerate(data.samples) if s.trajectory == 1)
     sizes = [len(s) for s in data.samples if s.trajectory == 0]
     need = sum(sizes) + len(data.samples[first])
-    assert first in with_siblings(data, need)[1]
-    assert first not in with_siblings(data, need - 1)[1]
-    assert with_siblings(data, 0)[1] == []
+    assert first in with_successful_sibling(data, need)[1]
+    assert first not in with_successful_sibling(data, need - 1)[1]
+    assert with_successful_sibling(data, 0)[1] == []
 
 
 def test_a_sibling_changes_what_the_model_says_as_its_tokens_before_the_prompt_do():
     tokenizer = build_tokenizer(["up down"], 270)
     policy = LocalPolicy(build_model(SIZE, tokenizer, 0))
     data = experience(batch([[True, False]]), "turn")
-    shown, taught = with_siblings(data, 500)
+    shown, taught = with_successful_sibling(data, 500)
     with torch.no_grad():
         found = policy.logprobs(pack(shown, taught)).logprobs.numpy()
         expected = []

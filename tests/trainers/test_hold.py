@@ -25,14 +25,14 @@ from rollenv.agents.tiny.settings import TinySize
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers import checkpoint, threads
 from rollenv.trainers.config import load_config
+from rollenv.trainers.cpu_threads import CpuThreads, idle_cores
 from rollenv.trainers.experience import experience, micro_batches, minibatches
 from rollenv.trainers.learner import TrainingError
 from rollenv.trainers.objective import POLICY_LOSSES
+from rollenv.trainers.player_engines import WeightSync
 from rollenv.trainers.policies.attention import Row
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.run_dir import RunDir, read_rows
-from rollenv.trainers.sync import Copied
-from rollenv.trainers.threads import Threads, idle_cores
 from rollenv.trainers.trainer import Trainer
 from rollenv.wrappers import TOKENIZER_REQUIRED, WRAPPER_FACTORY
 
@@ -68,7 +68,7 @@ def trained(dtype, *, masters=True, lr=1e-6, steps=20):
     before = {n: p.detach().float().clone() for n, p in model.named_parameters()}
     if masters:
         towards_texts(policy, lr, steps)
-        load_weights(model, Copied().weights(policy))
+        load_weights(model, WeightSync("copy").weights(policy))
         after = policy.weights
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.999), weight_decay=0.0)
@@ -143,7 +143,7 @@ def test_a_step_that_is_not_finite_is_left_out_and_counted(tmp_path, small, monk
     poison(monkeypatch, {1}, value)
     with start(tmp_path / "run", [*small, "iterations=2", "optimizer.minibatch_sequences=4"]) as run:
         run.fit()
-        assert all(torch.isfinite(p).all() for p in run.parts.player.model.parameters())
+        assert all(torch.isfinite(p).all() for p in run.state.player.model.parameters())
     rows = read_rows(run.run.metrics_file)
     assert sum(row.get("skipped_steps", 0) for row in rows) == 1
     assert "was skipped" in caplog.text
@@ -172,8 +172,8 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, small):
 
         def overflow(*args):
             done = real(*args)
-            if run.parts.iteration == 2:
-                next(iter(run.parts.policy.weights.values())).data.view(-1)[0] = float("inf")
+            if run.state.iteration == 2:
+                next(iter(run.state.policy.weights.values())).data.view(-1)[0] = float("inf")
             return done
 
         run.learner._step = overflow
@@ -195,9 +195,9 @@ def test_a_resumed_run_goes_on_counting_versions(tmp_path, small):
         part.config.iterations = 4
         part.fit()
     with Trainer(load_config("sokoban", small), part.run) as resumed:
-        assert resumed.parts.player.version == 4
+        assert resumed.state.player.version == 4
         resumed.fit()
-        assert resumed.parts.player.version == whole.parts.player.version == 6
+        assert resumed.state.player.version == whole.parts.player.version == 6
 
 
 def test_a_checkpoint_from_a_gpu_loads_without_one(tmp_path, monkeypatch):
@@ -334,7 +334,7 @@ def test_the_scale_of_the_loss_does_not_follow_the_share_of_informative_groups(t
                 )
                 for rewards in groups
             ]
-            moved.append(run.learner.update(run.learner.judge(played, {}))["grad_norm"])
+            moved.append(run.learner.update(run.learner.compute_advantages(played, {}))["grad_norm"])
     assert moved[0] == pytest.approx(2 * moved[1], rel=1e-4)
 
 
@@ -384,7 +384,7 @@ def test_threads_give_way_to_a_neighbour_that_comes_later(monkeypatch):
     monkeypatch.setattr(threads, "cores", lambda: [0, 1])
     before = torch.get_num_threads()
     try:
-        used = Threads(0)
+        used = CpuThreads(0)
         seen = []
         for others in (0, 1, 1, 0, 2):
             clock["now"] += 10
@@ -393,7 +393,7 @@ def test_threads_give_way_to_a_neighbour_that_comes_later(monkeypatch):
             used.adapt()
             seen.append(torch.get_num_threads())
         assert seen == [2, 1, 1, 2, 1]
-        fixed = Threads(2)
+        fixed = CpuThreads(2)
         clock["now"] += 10
         clock["all"] += 20
         fixed.adapt()

@@ -12,10 +12,10 @@ from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from rollenv import MissingExtra, UsageError, registry
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.trainers.config import load_config
-from rollenv.trainers.parts import begin
 from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged, without
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
+from rollenv.trainers.training_state import begin
 
 LORA = ["model.lora.rank=4", "optimizer.lr=2e-2", "iterations=4", "checkpoint_every=2", "model.sync=auto"]
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
@@ -55,8 +55,8 @@ def numbers(path):
 @pytest.mark.smoke
 def test_only_adapters_learn_and_what_the_player_gets_is_the_whole(tmp_path):
     trainer = fit(tmp_path / "run")
-    policy, home = trainer.parts.policy, trainer.parts.home
-    begun = begin(rank_runs.settings(*LORA), {}, lambda *_: None).home.model.state_dict()
+    policy, home = trainer.state.policy, trainer.state.base_agent
+    begun = begin(rank_runs.settings(*LORA), {}, lambda *_: None).base_agent.model.state_dict()
     own = dict(policy.model.named_parameters())
     assert policy.weights.keys() == {name for name in own if ".lora_" in name}
     for name, weight in own.items():
@@ -78,8 +78,8 @@ def test_a_checkpoint_has_the_whole_model_and_the_adapter_for_others(tmp_path):
     trainer = fit(tmp_path / "run")
     saved = tmp_path / "run" / "checkpoints" / "step-000004"
     whole = AutoModelForCausalLM.from_pretrained(saved)
-    torch.testing.assert_close(logits(whole), logits(trainer.parts.home.model))
-    base = begin(rank_runs.settings(*LORA), {}, lambda *_: None).home.model
+    torch.testing.assert_close(logits(whole), logits(trainer.state.base_agent.model))
+    base = begin(rank_runs.settings(*LORA), {}, lambda *_: None).base_agent.model
     peft = PeftModel.from_pretrained(base, saved / "adapter")
     torch.testing.assert_close(logits(peft), logits(whole), atol=1e-5, rtol=1e-4)
     manifest = json.loads((saved / "MANIFEST.json").read_text())
@@ -106,7 +106,7 @@ def test_a_resumed_run_gives_the_same_numbers(tmp_path, more):
 
 def test_the_reference_is_the_model_without_its_adapters(tmp_path):
     trainer = fit(tmp_path / "run", "kl.name=loss", "optimizer.minibatch_sequences=10000", "optimizer.lr=0.2")
-    assert trainer.parts.reference.policy is trainer.parts.policy
+    assert trainer.state.reference.policy is trainer.state.policy
     distances = [row["reference_kl"] for row in numbers(tmp_path / "run")[1:]]
     assert distances[0] == pytest.approx(0.0, abs=1e-6), "nothing was learned before the first step"
     assert distances[-1] > 1e-4
@@ -114,11 +114,11 @@ def test_the_reference_is_the_model_without_its_adapters(tmp_path):
 
 def test_adapters_of_a_stream_and_of_half_precision_learn(tmp_path):
     trainer = fit(tmp_path / "run", "batches.kind=stream", "model.precision=bfloat16")
-    assert {w.dtype for w in trainer.parts.policy.weights.values()} == {torch.float32}
-    frozen = {p.dtype for n, p in trainer.parts.policy.model.named_parameters() if ".lora_" not in n}
+    assert {w.dtype for w in trainer.state.policy.weights.values()} == {torch.float32}
+    frozen = {p.dtype for n, p in trainer.state.policy.model.named_parameters() if ".lora_" not in n}
     assert frozen == {torch.bfloat16}
-    assert adapter_of(trainer.parts.policy.model).tensors
-    assert all(torch.isfinite(w).all() for _, w in merged(trainer.parts.policy.model))
+    assert adapter_of(trainer.state.policy.model).tensors
+    assert all(torch.isfinite(w).all() for _, w in merged(trainer.state.policy.model))
 
 
 def test_what_cannot_work_is_said(monkeypatch):

@@ -58,7 +58,7 @@ def test_rewards_of_a_grid_are_a_table_too():
 
 
 def test_settings_of_prompts_and_draws_reach_the_player(small):
-    from rollenv.trainers.parts import first_player
+    from rollenv.trainers.training_state import initial_agent
     from rollenv.wrappers.factory import with_tokenizer
 
     changes = [
@@ -69,6 +69,6 @@ def test_settings_of_prompts_and_draws_reach_the_player(small):
         "rollout.top_k=7",
     ]
     config = load_config("sokoban", [*small, *changes])
-    player = first_player(config, with_tokenizer(config.env.wrappers, ""), lambda *_: None)
+    player = initial_agent(config, with_tokenizer(config.env.wrappers, ""), lambda *_: None)
     assert player.prompt.max_tokens == 77
     assert (player.sampling.top_p, player.sampling.top_k) == (0.9, 7)

@@ -24,12 +24,12 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.trainers import checkpoint
 from rollenv.trainers.checkpoint import CheckpointError
 from rollenv.trainers.experience import experience, shares
-from rollenv.trainers.follower import follow
 from rollenv.trainers.learner import Learner
-from rollenv.trainers.parts import begin, restore
 from rollenv.trainers.ranks import ALONE, RankLost, Ranks
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
+from rollenv.trainers.training_state import begin, restore
+from rollenv.trainers.worker_rank import run_worker_rank
 
 CASES = {
     "grpo": ["optimizer.epochs=2"],
@@ -51,7 +51,7 @@ def learned(ranks: Ranks, overrides: list[str], updates: int = 4):
     """Weights and metrics after some updates with what the first model plays; nothing on the other ranks."""
     config, run = settings(*overrides), RunDir(Path("nowhere"))
     if not ranks.first:
-        return follow(config, run, ranks)
+        return run_worker_rank(config, run, ranks)
     parts = restore(config, run, {}, quiet, ranks) or begin(config, {}, quiet, ranks)
     learner, rows = Learner(config, parts, run), []
     with RolloutManager(parts.player) as manager:
@@ -61,10 +61,10 @@ def learned(ranks: Ranks, overrides: list[str], updates: int = 4):
         ]
     for groups in batches:
         rows.append({})
-        rows[-1] |= learner.update(learner.judge(groups, rows[-1]))
+        rows[-1] |= learner.update(learner.compute_advantages(groups, rows[-1]))
         parts.iteration += 1
     weights = {name: weight.clone() for name, weight in parts.policy.named_weights()}
-    ranks.tell("end")
+    ranks.send_command("end")
     return weights, rows
 
 
@@ -248,10 +248,10 @@ def trained(ranks: Ranks, path: Path, *overrides: str, die=(-1, "update", -1)):
     setattr(owner, name, fatal)
     try:
         if not ranks.first:
-            return follow(config, run, ranks)
+            return run_worker_rank(config, run, ranks)
         with Trainer(config, run, ranks=ranks) as trainer:
             trainer.fit()
-            weights = {name: weight.clone() for name, weight in trainer.parts.policy.named_weights()}
+            weights = {name: weight.clone() for name, weight in trainer.state.policy.named_weights()}
             return weights, logged(path)
     finally:
         setattr(owner, name, real)

@@ -262,7 +262,7 @@ def test_what_changes_training_may_not_change_on_resume(finished, setting):
 
 def poisoned(run: Trainer, where: str, step: int) -> None:
     """From this step on nothing, at this step a loss, gradient or weight that is no number."""
-    policy, critic, count = run.parts.policy, run.parts.critic, iter(range(10**6))
+    policy, critic, count = run.state.policy, run.state.critic, iter(range(10**6))
     if where == "critic loss":
         real = critic.backward
 
@@ -292,7 +292,7 @@ def everything_finite(run: Trainer) -> bool:
             return all(map(finite, value.values()))
         return not isinstance(value, torch.Tensor) or bool(torch.isfinite(value).all())
 
-    parts = run.parts
+    parts = run.state
     states = [parts.policy.state_dict(), parts.shaper.running.state_dict(), dict(parts.player.model.state_dict())]
     states += [parts.critic.state_dict()] if parts.critic else []
     states += [dict(parts.reference.named_weights())] if parts.reference else []
@@ -337,8 +337,8 @@ def weights_of(part) -> torch.Tensor:
 def test_policy_and_critic_step_together_or_not_at_all(tmp_path, where, kind):
     """What one of them could not learn from, the other does not learn from either."""
     with start(tmp_path / "run", [*PPO, f"algorithm.critic.kind={kind}", "optimizer.micro_batch_tokens=10000"]) as run:
-        learner, parts = run.learner, run.parts
-        data = learner.judge(run._collect({}), {})
+        learner, parts = run.learner, run.state
+        data = learner.compute_advantages(run._collect({}), {})
         steps = len(data.samples) // 2
         poisoned(run, where, 1)
         for samples in (list(range(steps)), list(range(steps, len(data.samples)))):
@@ -369,7 +369,7 @@ def test_a_weight_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, wh
 def test_an_evaluation_that_breaks_leaves_training_as_it_was(tmp_path, monkeypatch):
     """Who catches the error and goes on trains with training's temperature, and without what evaluations keep."""
     with start(tmp_path / "run", ["eval.temperature=0"]) as run:
-        before = run.parts.player.sampling
+        before = run.state.player.sampling
 
         def broken(player, *args, **kwargs):
             assert player.sampling.temperature == 0
@@ -379,7 +379,7 @@ def test_an_evaluation_that_breaks_leaves_training_as_it_was(tmp_path, monkeypat
         monkeypatch.setattr("rollenv.trainers.trainer.evaluate", broken)
         with pytest.raises(KeyboardInterrupt):
             run.fit()
-        assert run.parts.player.sampling == before
+        assert run.state.player.sampling == before
         assert not run.manager.keep_views
 
 
@@ -428,7 +428,7 @@ def test_micro_batches_of_any_size_and_without_sharing_give_the_same_weights(tmp
         settings = [f"optimizer.{setting}", "iterations=1", "prompt.template=" + "play " * 20 + "{state}"]
         with start(tmp_path / setting, settings) as run:
             run.fit()
-            weights.append(torch.cat([w.detach().flatten() for w in run.parts.policy.weights.values()]))
+            weights.append(torch.cat([w.detach().flatten() for w in run.state.policy.weights.values()]))
             sharing.append(run.rows[-1]["sharing"])
     for other in weights[1:]:
         torch.testing.assert_close(other, weights[0], atol=1e-3, rtol=1e-2)
@@ -476,10 +476,10 @@ def combination(number: int) -> list[str]:
 def test_any_combination_trains_or_says_why_not(tmp_path, number, caplog):
     """No raw error, nothing that is not finite, and no step that silently changes nothing."""
     with start(tmp_path / "run", combination(number)) as run:
-        before = weights_of(run.parts.policy)
+        before = weights_of(run.state.policy)
         run.fit()
         assert everything_finite(run)
-        moved = not torch.equal(before, weights_of(run.parts.policy))
+        moved = not torch.equal(before, weights_of(run.state.policy))
     found = rows(tmp_path / "run")
     assert [row["iteration"] for row in found] == [0, 1, 2]
     assert all(math.isfinite(v) for row in found for v in row.values())

@@ -162,7 +162,7 @@ def test_the_entropy_bonus_and_the_learning_rate_decay(tmp_path, small):
     config = load_config("sokoban", [*small, *changes, f"run_dir={tmp_path / 'run'}"])
     trainer = Trainer(config, RunDir.create(config, "sokoban"))
     bonuses, rates = [], []
-    for trainer.parts.iteration in range(5):
+    for trainer.state.iteration in range(5):
         bonuses.append(trainer.learner._entropy_bonus())
         rates.append(trainer.learner._learning_rate())
     assert bonuses == pytest.approx([0.1, 0.075, 0.05, 0.025, 0.0])

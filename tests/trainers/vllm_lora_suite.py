@@ -33,8 +33,8 @@ def fit(way, folder, iterations=3, before=lambda trainer: None):
     with Trainer(config, run) as trainer:
         trainer.config.iterations = iterations
         trainer.run.keep_episodes = lambda iteration, episodes: played.append((iteration, versions(episodes)))
-        judge = trainer.learner.judge
-        trainer.learner.judge = lambda groups, metrics: (
+        judge = trainer.learner.compute_advantages
+        trainer.learner.compute_advantages = lambda groups, metrics: (
             played.append(("batch", versions(t for group in groups for t in group))) or judge(groups, metrics)
         )
         before(trainer)
@@ -49,7 +49,7 @@ def versions(trajectories):
 
 def check_plays_the_policy(trainer, moved):
     """The player draws with what the policy says, and whether that is far from the model without its adapter."""
-    parts = trainer.parts
+    parts = trainer.state
     prompts = [tuple(random.Random(n).randrange(10, 90) for _ in range(n)) for n in (3, 40, 17)]
 
     async def draw():

@@ -83,7 +83,7 @@ class Gigpo(Algorithm):
     step_weight: Weight = 1.0
     """Weight of the step advantage (omega)."""
     statistics: Literal["trajectories", "rows"] = "trajectories"
-    """What a group's mean is taken over: trajectories, as in the paper, or all their turns, as in the authors' code."""
+    """The members of a group's mean: trajectories, as in the paper, or all their turns, as in the authors' code."""
     similarity: Share = 1.0
     """States at least as similar as this count as the same; 1 for equal ones only."""
 
@@ -109,11 +109,11 @@ class Empg(Algorithm):
     name: Literal["empg"] = "empg"
     normalize_std: bool = True
     scale: Weight = 1.0
-    """How strongly unsure turns are damped."""
+    """The strength of the damping of unsure turns."""
     bonus: Weight = 0.1
     """Added to a turn that leads to a sure next turn."""
     future_scale: Weight = 1.0
-    """How strongly an unsure next turn lowers the bonus."""
+    """The strength with which an unsure next turn lowers the bonus."""
 
 
 class MtGrpo(Algorithm):
@@ -123,7 +123,7 @@ class MtGrpo(Algorithm):
     name: Literal["mt_grpo"] = "mt_grpo"
     normalize_std: bool = True
     turn_weight: Positive = 0.5
-    """How much a turn's own reward counts beside the last one (lambda)."""
+    """The weight of a turn's own reward beside the last one (lambda)."""
 
 
 class CriticConfig(Section):
@@ -136,7 +136,7 @@ class CriticConfig(Section):
     warm_up: int = Field(0, ge=0)
     """Iterations in which only the critic learns."""
     clip: Weight = 0.2
-    """How far a prediction may move in an update before its loss is cut; 0 for no limit."""
+    """The distance that a prediction may move in an update before its loss is cut; 0 for no limit."""
 
 
 class Ppo(Algorithm):
@@ -144,7 +144,7 @@ class Ppo(Algorithm):
 
     name: Literal["ppo"] = "ppo"
     credit: Literal["token", "turn", "bi_level"] = "token"
-    """What a step of the estimator is: a token; a turn (Turn-PPO); or a turn, and its tokens inside (VAGEN)."""
+    """The step of the estimator: a token; a turn (Turn-PPO); or a turn, and its tokens inside (VAGEN)."""
     gamma: Discount = 1.0
     lam: Share = 0.95
     turn_gamma: Discount = 0.99

@@ -15,7 +15,7 @@ class Loss(Section):
     """Base of the losses."""
 
     aggregate: Literal["token", "sequence", "prompt", "fixed"] = "token"
-    """What weighs the same: every token, sample, or task; or every token, divided by ``rollout.max_new_tokens``."""
+    """The unit of equal weight: every token, sample, or task; or every token, divided by ``rollout.max_new_tokens``."""
     entropy: Weight = 0.0
     """Coefficient of the entropy bonus."""
     final_entropy: Share = 1.0
@@ -35,7 +35,7 @@ class PpoClip(Loss):
     dual: float = Field(0.0, ge=0)
     """The most that a negative advantage weighs (dual clip, above 1); 0 for no limit."""
     ratio: Literal["token", "turn", "sequence"] = "token"
-    """What has a ratio of its own; for turns and sequences it is the geometric mean over their tokens."""
+    """The unit of one ratio; for turns and sequences it is the geometric mean over their tokens."""
 
 
 class Gspo(Loss):
@@ -193,7 +193,7 @@ class KlReward(Section):
     target: Weight = 0.0
     """The coefficient follows this distance (adaptive); 0 for a fixed one."""
     horizon: Positive = 10_000.0
-    """How many trajectories the coefficient takes to follow."""
+    """The number of trajectories in which the coefficient adapts."""
 
 
 AnyKl = Annotated[

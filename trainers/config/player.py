@@ -26,7 +26,7 @@ class VllmPlayer(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     """Of ``vllm.EngineArgs``, such as ``{ gpu_memory_utilization = 0.4, max_model_len = 4096 }``."""
     actors: int = Field(0, ge=0)
-    """How many Ray actors have an engine each; 0 for one engine in this process."""
+    """The number of Ray actors with an engine each; 0 for one engine in this process."""
     actor_options: ActorOptions = Field(default_factory=dict)
     """For ``ray.remote``, such as ``{ num_gpus = 1 }``, which is the default where the cluster has GPUs."""
     url: str = ""
@@ -34,10 +34,10 @@ class VllmPlayer(Section):
     patience: Positive = 20.0
     """Seconds that a server which does not answer has to come back."""
     lora: Literal["adapter", "merged"] = "adapter"
-    """What vLLM gets where adapters are trained (``model.lora.rank``): the adapter, under a new name after every
-    update, or all weights with the adapter merged."""
+    """The weights that vLLM gets if adapters are trained (``model.lora.rank``): the adapter, under a new name after
+    every update, or all weights with the adapter merged."""
     sleep: Literal[0, 1, 2] = 0
-    """Whether vLLM leaves its GPU's memory to the trainer during updates: at level 1 its weights wait in main memory,
+    """The release of vLLM's GPU memory to the trainer during updates: at level 1 its weights wait in main memory,
     at level 2 they are dropped."""
 
     @model_validator(mode="after")

@@ -134,16 +134,16 @@ class RewardsConfig(Section):
     """The shaping of rewards before advantages are computed. Metrics show rewards as the environment gave them."""
 
     domains: list[AnyDomainReward] = Field(default_factory=list)
-    """What is added to the environments' rewards, computed as each episode ends, while others are still played."""
+    """Rewards that are added to the environments', computed as each episode ends, while others are still played."""
     scale: float = 1.0
     shift: float = 0.0
     """Added to a trajectory's last reward, after scaling."""
     clip: Weight = 0.0
     """A trajectory's return, and what it was after each turn, is cut at plus and minus this; 0 for no limit."""
     mean: Literal["none", "group", "batch", "running"] = "none"
-    """What is subtracted from returns: the mean of this scope."""
+    """The baseline of returns: the mean of this scope."""
     std: Literal["none", "group", "batch", "running"] = "none"
-    """What returns are divided by: the standard deviation of this scope."""
+    """The divisor of returns: the standard deviation of this scope."""
     success_only: bool = False
     """The return is 1 for success and 0 for all else, whatever the environment paid."""
     invalid_penalty: Weight = 0.0

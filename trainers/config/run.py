@@ -37,7 +37,7 @@ class EnvConfig(Section):
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Constructor arguments of the training environments."""
     wrappers: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """What is put around environments, in training and evaluation: names (as in rollenv.wrappers) and settings."""
+    """Wrappers of environments, in training and evaluation: names (as in rollenv.wrappers) and settings."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of every reset in training."""
 
@@ -85,7 +85,7 @@ class Pool(Section):
 
     kind: Literal["success_aware"] = "success_aware"
     pool: int = Field(0, ge=0)
-    """How many seeds; 0 for the rows of the data set."""
+    """The number of seeds; 0 for the rows of the data set."""
     explore: float = Field(0.1, ge=0, le=1)
     """The share of tasks that are drawn evenly."""
     half_life: float = Field(2000.0, gt=0)
@@ -156,7 +156,7 @@ class LoraConfig(Section):
     rank: int = Field(0, ge=0)
     """Of the adapters' factors; 0 trains the model itself."""
     alpha: Positive = 32.0
-    """How much adapters count: their products are multiplied by ``alpha / rank``."""
+    """The weight of adapters: their products are multiplied by ``alpha / rank``."""
     targets: str | list[str] = "all-linear"
     """Ends of the names of layers that get one, such as ["q_proj", "v_proj"]; "all-linear" for all but the output
     layer."""
@@ -177,7 +177,7 @@ class ModelConfig(Section):
     size: TinySize = TinySize()
     """The shape of the tiny model."""
     warm_up: WarmUp = WarmUp()
-    """How the tiny model is warmed up."""
+    """The warm-up of the tiny model."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Of the products in an update. Weights and their steps are float32 always."""
     gradient_checkpointing: bool = False
@@ -185,7 +185,7 @@ class ModelConfig(Section):
     lora: LoraConfig = LoraConfig()
     """Low-rank adapters."""
     sync: Literal["auto", "in_place", "copy"] = "auto"
-    """Whether the player shares the trained weights or has a copy of them; auto shares the tiny model's, unless it
+    """Sharing of the trained weights with the player, or a copy; auto shares the tiny model's, unless it
     plays during updates (``batches.kind=stream``)."""
 
 
@@ -228,7 +228,7 @@ class RolloutConfig(Section):
     group_size: int = Field(8, ge=2)
     """Trajectories a task."""
     samples: Literal["auto", "turn", "trajectory"] = "auto"
-    """What is one training sample: a turn, or all turns of a trajectory as far as each prompt continues the last."""
+    """The unit of a training sample: a turn, or all turns of a trajectory as far as each prompt continues the last."""
     refill: int = Field(0, ge=0)
     """Groups of equal rewards teach nothing; up to so many a batch are dropped and others played instead (DAPO)."""
     temperature: float = Field(1.0, gt=0)
@@ -243,7 +243,7 @@ class RolloutConfig(Section):
     """The most tokens of a prompt, 0 for the model's context. History is left out, oldest first, until it fits; if it
     never does, the episode ends there."""
     workers: str = "inline"
-    """Where environments live: inline (this process), a number of worker processes, or ray:ACTORS. Deadlines hold in
+    """The place of environments: inline (this process), a number of worker processes, or ray:ACTORS. Deadlines hold in
     workers only. There, a crash of an environment affects nothing else."""
     processes: int = Field(1, ge=0, le=64)
     """Processes that play, each a part of every batch: for environments in this process (``workers=inline``) and a
@@ -308,12 +308,12 @@ class OptimizerConfig(Section):
     """Compute what samples have in common at their beginning once, where the model's layers allow it. Gradients are
     the same either way."""
     old_logprobs: Literal["sampled", "recomputed", "interpolated"] = "sampled"
-    """What ratios are taken to: the probabilities that responses were drawn with, or the trained model's own at the
+    """The denominator of ratios: the probabilities that responses were drawn with, or the trained model's own at the
     start of an update, computed ("recomputed") or guessed from the age of each token ("interpolated", A-3PO). A
     correction needs the trained model's; with "sampled" they are computed for it."""
     epochs: int = Field(1, ge=1)
     on_nonfinite: Literal["skip", "stop"] = "skip"
-    """What happens when a loss or a gradient is not a finite number: its step is left out, or the run stops. It stops
+    """The reaction to a loss or a gradient that is not finite: its step is left out, or the run stops. It stops
     too when not one step of an iteration is left, or a weight is not finite."""
 
 
@@ -356,16 +356,16 @@ class PlacementConfig(Section):
     address: str = ""
     """Of a Ray cluster, such as HOST:6379; by default the one of RAY_ADDRESS, or this machine."""
     devices: Literal["auto", "cpu", "gpu"] = "auto"
-    """What ranks compute on; auto takes GPUs (CUDA or ROCm) where Ray reports any."""
+    """The devices of ranks; auto takes GPUs (CUDA or ROCm) where Ray reports any."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """How ranks talk to each other; auto takes nccl for GPUs and gloo for CPUs."""
+    """The communication backend of ranks; auto takes nccl for GPUs and gloo for CPUs."""
     cpus: float = Field(1.0, gt=0)
     """CPUs that Ray keeps for a rank."""
     gradients: Literal["step", "micro_batch"] = "step"
     """How often gradients are summed over ranks. Once a step is less to send, but needs memory for all gradients on
     every rank."""
     max_failures: int = Field(0, ge=0)
-    """How often all ranks are started again from the last checkpoint after one was lost."""
+    """The number of restarts of all ranks from the last checkpoint after one was lost."""
     wait: float = Field(300.0, ge=0)
     """Seconds to wait for devices when they are started again."""
 
@@ -386,13 +386,13 @@ class TrainConfig(Section):
     """A whole run."""
 
     run_dir: str = ""
-    """Where everything is written; by default runs/RECIPE-N with the next free N."""
+    """The folder of the run; by default runs/RECIPE-N with the next free N."""
     seed: int = Field(0, ge=0, lt=2**63)
     iterations: int = Field(100, ge=0)
     """0 leaves it at the model that training would begin with: a baseline to compare with."""
     checkpoint_every: int = Field(20, ge=1)
     keep_checkpoints: int = Field(2, ge=1)
-    """How many of the latest checkpoints stay; the last one always does."""
+    """The number of latest checkpoints that are kept; the last one always is."""
     threads: int = Field(0, ge=0, le=1024)
     """CPU threads for the model; 0 for as many as there are cores without other work, which is looked at every few
     seconds."""

@@ -35,7 +35,7 @@ class Reader(Protocol):
     """A model that says how likely tokens are."""
 
     packs: bool
-    """Whether the model reads samples as one row, in which the beginning that some share is there once."""
+    """True if the model reads samples as one row, with a shared beginning only once."""
 
     def logprobs(
         self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
@@ -52,7 +52,7 @@ class Policy(Reader, Protocol):
     """A model that is trained."""
 
     overflowed: bool
-    """Whether the last step was left out and the next one has better chances, as its loss is multiplied by less."""
+    """True if the last step was skipped because the loss scale was too high; the next scale is lower."""
 
     def last_piece(self, last: bool) -> None:
         """Say whether the next micro-batch is the last one of its step."""

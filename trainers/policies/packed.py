@@ -41,7 +41,7 @@ class Packed:
     drawn: Labels
     """The response tokens."""
     said: Labels
-    """What was said between the responses, where that was asked for."""
+    """The observation tokens between the responses, if they were requested."""
     sequences: Tensor
     """(n,) the sample of each, 0 to S - 1."""
     turns: Tensor

@@ -71,12 +71,12 @@ class ShardedPolicy(LocalPolicy):
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """All weights under the model's own names, each whole; asked for by the first rank."""
-        self.ranks.tell("weights")
+        self.ranks.send_command("weights")
         yield from merged(self.model)
 
     def adapter(self) -> Adapter | None:
         """See :class:`~rollenv.trainers.policies.local.LocalPolicy`; asked for by the first rank."""
-        self.ranks.tell("adapter")
+        self.ranks.send_command("adapter")
         return adapter_of(self.model)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -8,10 +8,10 @@
 ['math', 'roll', 'math', 'math', 'math', 'roll', 'math', 'math']
 """
 
-from rollenv.trainers.sources.aware import SuccessAware
 from rollenv.trainers.sources.base import Drawn, TaskSource, TaskTemplate, task_seed
 from rollenv.trainers.sources.mixture import MixtureSource
-from rollenv.trainers.sources.plain import CurriculumSource, DatasetSource, Items, Rows, Seeds, SeedSource
+from rollenv.trainers.sources.success_aware import SuccessAware
+from rollenv.trainers.sources.task_lists import CurriculumSource, DatasetSource, Items, Rows, Seeds, SeedSource
 
 __all__ = [
     "CurriculumSource",

@@ -7,10 +7,10 @@ from rollenv.env_spec import Wrappers
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.run import AnyTasks, EnvConfig, Levels, Mixture, Pool
 from rollenv.trainers.config.run import Rows as RowsConfig
-from rollenv.trainers.sources.aware import SuccessAware
 from rollenv.trainers.sources.base import TaskSource, TaskTemplate, task_seed
 from rollenv.trainers.sources.mixture import MixtureSource
-from rollenv.trainers.sources.plain import CurriculumSource, DatasetSource, Rows, Seeds, SeedSource
+from rollenv.trainers.sources.success_aware import SuccessAware
+from rollenv.trainers.sources.task_lists import CurriculumSource, DatasetSource, Rows, Seeds, SeedSource
 from rollenv.wrappers.factory import with_tokenizer
 
 

@@ -1,4 +1,4 @@
-"""The parts of a run, made from its settings or from a checkpoint."""
+"""The state of a run, made from its settings or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rollenv.trainers.config.losses import KlReward, Teacher
 from rollenv.trainers.config.run import StepPromptConfig, played
 from rollenv.trainers.credit import Shaper
 from rollenv.trainers.losses import AdaptiveKL
-from rollenv.trainers.players import Player
+from rollenv.trainers.player_engines import Player, WeightSync
 from rollenv.trainers.policies.critic import Critic, Valuer
 from rollenv.trainers.policies.local import LocalPolicy, Scorer, compute_as_player
 from rollenv.trainers.policies.lora import Lora, Unadapted, merged
@@ -35,21 +35,20 @@ from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import TaskSource
 from rollenv.trainers.sources.configured import source_of
-from rollenv.trainers.sync import Adapted, Copied, InPlace, WeightSync
 
 #: ``report(stage, done, total, numbers)``
 Report = Callable[[str, int, int, dict[str, float]], None]
 
 
 @dataclass(slots=True)
-class Parts:
-    """The parts of a run."""
+class TrainingState:
+    """The state of a run."""
 
     source: TaskSource
-    home: LocalAgent
+    base_agent: LocalAgent
     """The model that training began with, its tokenizer and its prompts: what a checkpoint is written from."""
     player: Player
-    """Who plays: ``home`` itself, or an engine of its own."""
+    """The player: ``base_agent`` itself, or an agent with another engine."""
     policy: LocalPolicy
     sync: WeightSync
     shaper: Shaper
@@ -74,7 +73,7 @@ class Parts:
 
     @property
     def states(self) -> dict[str, checkpoint.Stateful]:
-        """The parts with weights of their own to save."""
+        """The state with weights of their own to save."""
         return {"policy": self.policy, **({"critic": self.critic} if self.critic else {})}
 
     def save(self, run: RunDir, keep: int, batches: Mapping[str, Any]) -> None:
@@ -87,10 +86,10 @@ class Parts:
         Raises:
             CheckpointError: it cannot be written.
         """
-        if self.player is not self.home:
-            self.home.version = self.player.version
+        if self.player is not self.base_agent:
+            self.base_agent.version = self.player.version
             if not self.policy.shares:
-                load_weights(self.home.model, self.policy.named_weights())
+                load_weights(self.base_agent.model, self.policy.named_weights())
         more = {
             **batches,
             "running": self.shaper.running.state_dict(),
@@ -98,7 +97,7 @@ class Parts:
             **({"scaler": self.policy.scaler.state_dict()} if self.ranks.together else {}),
         }
         adapter = self.policy.adapter() if self.adapts else None
-        checkpoint.save(run.checkpoints, self.iteration, self.home, self.states, keep, more, self.ranks, adapter)
+        checkpoint.save(run.checkpoints, self.iteration, self.base_agent, self.states, keep, more, self.ranks, adapter)
 
     def load(self, folder: Path, states: dict[str, Any], about: dict[str, Any]) -> None:
         """Take over what a checkpoint has besides the player.
@@ -127,15 +126,17 @@ class Parts:
         self.iteration = int(about["iteration"])
 
 
-def begin(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Ranks = ALONE) -> Parts:
-    """The parts of a new run."""
-    teacher = _teacher(config) if ranks.first else None  # first, since it may not be there
-    player = first_player(config, wrappers, report) if ranks.first else None
-    return _around(config, wrappers, player, teacher, report, ranks)
+def begin(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Ranks = ALONE) -> TrainingState:
+    """The state of a new run."""
+    teacher = _load_teacher(config, ranks)  # first, since it may not be there
+    player = initial_agent(config, wrappers, report) if ranks.first else None
+    return _assemble(config, wrappers, player, teacher, report, ranks)
 
 
-def restore(config: TrainConfig, run: RunDir, wrappers: Wrappers, report: Report, ranks: Ranks = ALONE) -> Parts | None:
-    """The parts as the last checkpoint has them; None if there is no checkpoint.
+def restore(
+    config: TrainConfig, run: RunDir, wrappers: Wrappers, report: Report, ranks: Ranks = ALONE
+) -> TrainingState | None:
+    """Return the state of the last checkpoint; None if there is no checkpoint.
 
     Args:
         report: told about the warm-up of a reference.
@@ -148,25 +149,25 @@ def restore(config: TrainConfig, run: RunDir, wrappers: Wrappers, report: Report
         return None
     player, states, about = checkpoint.load(saved[-1]) if ranks.first else (None, {}, {})
     if player and config.model.lora.rank:  # what was saved has the adapters in it
-        version, player = player.version, first_player(config, wrappers, report)
+        version, player = player.version, initial_agent(config, wrappers, report)
         player.version = version
-    teacher = _teacher(config) if ranks.first else None
-    parts = _around(config, wrappers, player, teacher, report, ranks)
+    teacher = _load_teacher(config, ranks)
+    state = _assemble(config, wrappers, player, teacher, report, ranks)
     about = ranks.share(about)
     if not ranks.first:
         states = checkpoint.states_of(saved[-1])
     try:
-        parts.load(saved[-1], states, about)
+        state.load(saved[-1], states, about)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"the {error} is missing" if isinstance(error, KeyError) else str(error)
         raise checkpoint.damaged(saved[-1], why) from error
     if config.model.lora.rank and not config.played_rank:
-        weights = merged(parts.policy.model)
+        weights = merged(state.policy.model)
         load_weights(player.model, weights) if player else collections.deque(weights, maxlen=0)
-    return parts
+    return state
 
 
-def first_player(config: TrainConfig, wrappers: Wrappers, report: Report) -> LocalAgent:
+def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> LocalAgent:
     """Return the player before anything was trained.
 
     Raises:
@@ -197,61 +198,52 @@ def first_player(config: TrainConfig, wrappers: Wrappers, report: Report) -> Loc
     return player
 
 
-def _teacher(config: TrainConfig) -> LocalAgent | None:
-    return LocalAgent.load(config.distill.path) if isinstance(config.distill, Teacher) else None
+def _load_teacher(config: TrainConfig, ranks: Ranks) -> LocalAgent | None:
+    return LocalAgent.load(config.distill.path) if ranks.first and isinstance(config.distill, Teacher) else None
 
 
-def _around(
+def _assemble(
     config: TrainConfig,
     wrappers: Wrappers,
     player: LocalAgent | None,
     teacher: LocalAgent | None,
     report: Report,
     ranks: Ranks,
-) -> Parts:
+) -> TrainingState:
     share = config.shares_weights and not ranks.together
     if player and teacher and teacher.tokenizer.get_vocab() != player.tokenizer.get_vocab():
         raise UsageError(
             "distill.path has another vocabulary than the trained model, so it cannot judge its tokens: choose a "
             "teacher with the same tokenizer"
         )
-    policy = _policy(config, player, ranks, share=share, lora=_lora(config))
-    parts = Parts(
+    lora = None
+    if (adapters := config.model.lora).rank:
+        targets = adapters.targets if isinstance(adapters.targets, str) else tuple(adapters.targets)
+        lora = Lora(adapters.rank, adapters.alpha, targets, config.seed)
+    policy = _policy(config, player, ranks, share=share, lora=lora)
+    state = TrainingState(
         source_of(config, wrappers) if player else cast(TaskSource, None),
         cast(LocalAgent, player),
         cast(LocalAgent, player),
         policy,
-        _sync(config, share),
+        WeightSync("adapter" if config.played_rank else "shared" if share and config.plays_here else "copy"),
         Shaper(config.rewards, config.rollout.max_new_tokens),
         ranks=ranks,
         context=ranks.share(player.engine.max_context if player else 0),
     )
     if isinstance(config.algorithm, Ppo):
-        parts.critic = _critic(config.algorithm.critic, config, policy, player, ranks)
+        state.critic = _critic(config.algorithm.critic, config, policy, player, ranks)
     if config.kl.name != "none":
-        parts.reference = Unadapted(policy) if config.model.lora.rank else _frozen(config, wrappers, report, ranks)
+        if config.model.lora.rank:
+            state.reference = Unadapted(policy)
+        else:
+            untrained = initial_agent(config, wrappers, report) if ranks.first else None
+            state.reference = _policy(config, untrained, ranks)
     if isinstance(config.distill, Teacher):
-        parts.teacher = _policy(config, teacher, ranks)
+        state.teacher = _policy(config, teacher, ranks)
     if isinstance(config.kl, KlReward):
-        parts.kl = AdaptiveKL(config.kl.coef, config.kl.target or None, config.kl.horizon)
-    return parts
-
-
-def _sync(config: TrainConfig, share: bool) -> WeightSync:
-    if config.played_rank:
-        return Adapted()
-    return InPlace() if share and config.plays_here else Copied()
-
-
-def _frozen(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Ranks) -> LocalPolicy:
-    """The model as it was before training."""
-    return _policy(config, first_player(config, wrappers, report) if ranks.first else None, ranks)
-
-
-def _lora(config: TrainConfig) -> Lora | None:
-    settings = config.model.lora
-    targets = settings.targets if isinstance(settings.targets, str) else tuple(settings.targets)
-    return Lora(settings.rank, settings.alpha, targets, config.seed) if settings.rank else None
+        state.kl = AdaptiveKL(config.kl.coef, config.kl.target or None, config.kl.horizon)
+    return state
 
 
 def _policy(

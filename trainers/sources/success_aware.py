@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rollenv.core import UsageError
 from rollenv.rollout.types import Group, Task
 from rollenv.trainers.sources.base import count, own_part, read_state, task_seed
-from rollenv.trainers.sources.plain import Items, check_size
+from rollenv.trainers.sources.task_lists import Items, check_size
 
 #: Counts of successes and failures before anything is known: success is as likely as failure.
 _PRIOR = 1.0

@@ -91,7 +91,7 @@ def killings(monkeypatch):
     def updating(learner, *given):
         told["updates"] += 1
         if told["updates"] == 3:
-            fleet = learner.parts.player
+            fleet = learner.state.player
             kill(next(slot.shard for slot in fleet.slots if slot.shard))
             time.sleep(1.0)
         return update(learner, *given)
@@ -126,7 +126,7 @@ def test_a_run_whose_shards_are_killed_plays_what_one_process_plays(tmp_path, pl
 
 def test_a_run_without_shards_ends_and_says_why(tmp_path, monkeypatch):
     def killed(learner, *_):
-        for slot in learner.parts.player.slots:
+        for slot in learner.state.player.slots:
             kill(slot.shard)
         return {}
 

@@ -26,7 +26,7 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.records.stats import RolloutStats
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
-from rollenv.trainers.threads import cores
+from rollenv.trainers.cpu_threads import cores
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ _values_of = operator.attrgetter(*(f.name for f in fields(Turn)))
 
 
 @dataclass(slots=True)
-class Wave:
-    """A batch of work for a process."""
+class WorkBatch:
+    """The groups that a process plays next."""
 
     number: int
     version: int
@@ -62,7 +62,7 @@ class Played:
     """Of its processor."""
 
 
-class Helpers:
+class GroupRunners:
     """Plays some groups of every batch in processes of their own.
 
     Which process plays a group follows from the group's number, and every draw from the task's seed and the member, so
@@ -82,7 +82,7 @@ class Helpers:
         #: Of the helpers' processors, up to now.
         self.seconds = 0.0
         player.model.share_memory()
-        self._helpers = [_Helper(player, limits) for _ in range(most)]
+        self._helpers = [_GroupRunner(player, limits) for _ in range(most)]
 
     def close(self) -> None:
         """End the processes."""
@@ -118,7 +118,7 @@ class Helpers:
         manager.stats.absorb(played.stats)
 
 
-class _Helper:
+class _GroupRunner:
     """One of the processes. Groups that are asked for in the same round of the event loop go to it together."""
 
     def __init__(self, player: LocalAgent, limits: Limits):
@@ -130,7 +130,7 @@ class _Helper:
         self._asked: dict[int, tuple[Group, asyncio.Future[bool]]] = {}
         self._waves = 0
 
-    async def play(self, helpers: Helpers, manager: RolloutManager, group: Group, size: int) -> bool:
+    async def play(self, helpers: GroupRunners, manager: RolloutManager, group: Group, size: int) -> bool:
         if self._pipe.closed:
             return False
         loop = asyncio.get_running_loop()
@@ -140,12 +140,12 @@ class _Helper:
         self._asked[group.number] = group, future
         return await future
 
-    def _send(self, helpers: Helpers, manager: RolloutManager, size: int) -> None:
+    def _send(self, helpers: GroupRunners, manager: RolloutManager, size: int) -> None:
         self._waves += 1
         player, asked, self._asked = helpers.player, self._asked, {}
         tasks = [(number, group.task) for number, (group, _) in asked.items()]
         try:
-            self._pipe.send(Wave(self._waves, player.version, player.sampling, size, tasks))
+            self._pipe.send(WorkBatch(self._waves, player.version, player.sampling, size, tasks))
         except OSError:
             self._ended(asked)
             return
@@ -155,7 +155,7 @@ class _Helper:
         asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._receive, helpers, manager, asked)
 
     def _receive(
-        self, helpers: Helpers, manager: RolloutManager, asked: dict[int, tuple[Group, asyncio.Future[bool]]]
+        self, helpers: GroupRunners, manager: RolloutManager, asked: dict[int, tuple[Group, asyncio.Future[bool]]]
     ) -> None:
         try:
             played: Played = self._pipe.recv()
@@ -204,7 +204,7 @@ def _serve(pipe: Connection, parents: Connection, player: LocalAgent, limits: Li
     gc.freeze()
     while True:
         try:
-            wave: Wave = pipe.recv()
+            wave: WorkBatch = pipe.recv()
         except (EOFError, OSError):
             return
         began = time.process_time()
@@ -216,7 +216,7 @@ def _serve(pipe: Connection, parents: Connection, player: LocalAgent, limits: Li
         pipe.send(played)
 
 
-def _play(wave: Wave, player: LocalAgent, limits: Limits) -> Played:
+def _play(wave: WorkBatch, player: LocalAgent, limits: Limits) -> Played:
     player.weights_changed()
     player.version, player.sampling = wave.version, wave.sampling
     stats = player.engine.stats
@@ -237,7 +237,7 @@ async def _all(manager: RolloutManager, groups: Sequence[Group], size: int) -> N
         await asyncio.gather(*(manager.play_group(group, size) for group in groups))
 
 
-def helpers_of(processes: int, player: Any, limits: Limits) -> Helpers | None:
+def start_group_runners(processes: int, player: Any, limits: Limits) -> GroupRunners | None:
     """Start the processes that a run asks for; None where there are none to start.
 
     Args:
@@ -249,4 +249,4 @@ def helpers_of(processes: int, player: Any, limits: Limits) -> Helpers | None:
     if not local or "fork" not in multiprocessing.get_all_start_methods():
         logger.warning("one process plays: more need a model on the CPU, and a system that can fork processes")
         return None
-    return Helpers(player, processes, limits)
+    return GroupRunners(player, processes, limits)

@@ -12,7 +12,7 @@ from rollenv.needs import extra
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.workers.factory import new_workers
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.players import limits_of, player_of
+from rollenv.trainers.player_engines import limits_of, make_player
 
 with extra("ray", "Playing in shards"):
     import ray
@@ -36,34 +36,34 @@ class Build:
 
     def __call__(self) -> RolloutManager:
         registry.add_specs(self.environments)
-        home, rollout = LocalAgent.load(self.folder), self.config.rollout
-        home.version = self.version
+        base_agent, rollout = LocalAgent.load(self.folder), self.config.rollout
+        base_agent.version = self.version
         return RolloutManager(
-            player_of(self.config.player, home, self.folder),
+            make_player(self.config.player, base_agent, self.folder),
             new_workers(rollout.workers),
             limits=limits_of(rollout),
             max_concurrent=rollout.max_concurrent or None,
         )
 
 
-class TrainedShards(RayShards):
+class TrainingShards(RayShards):
     """The shards of a run, as its player, on the cluster that this process is connected to.
 
     Args:
-        home: the model at its beginning.
+        base_agent: the model at its beginning.
 
     Raises:
         UsageError: the cluster is too small.
     """
 
-    def __init__(self, config: TrainConfig, home: LocalAgent, folder: Path):
+    def __init__(self, config: TrainConfig, base_agent: LocalAgent, folder: Path):
         rollout = config.rollout
         gpus = {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {}  # type: ignore[no-untyped-call]
         super().__init__(
             rollout.shards,
-            Build(config, folder.resolve(), home.version, registry.added_specs()),
+            Build(config, folder.resolve(), base_agent.version, registry.added_specs()),
             actor_options={**gpus, **rollout.shard_options},
             max_losses=rollout.shard_losses,
-            version=home.version,
+            version=base_agent.version,
         )
-        self.sampling = home.sampling
+        self.sampling = base_agent.sampling

@@ -18,7 +18,7 @@ _LOOK_EVERY = 2.0
 logger = logging.getLogger(__name__)
 
 
-class Threads:
+class CpuThreads:
     """Sets torch's CPU threads: a fixed number, or as many as there are cores without other work.
 
     Threads of a small model wait for each other after every operation. One that another process keeps from its core

@@ -1,4 +1,4 @@
-"""The program of the ranks besides the first one."""
+"""The loop of the worker ranks: all ranks but the first."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import collections
 from rollenv.trainers import sharded_state
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.learner import Learner
-from rollenv.trainers.parts import begin, restore
 from rollenv.trainers.ranks import Ranks
 from rollenv.trainers.run_dir import RunDir
+from rollenv.trainers.training_state import begin, restore
 
 
-def follow(config: TrainConfig, run: RunDir, ranks: Ranks) -> None:
-    """Do what the first rank tells, until it tells the end.
+def run_worker_rank(config: TrainConfig, run: RunDir, ranks: Ranks) -> None:
+    """Run the commands of the first rank until it ends the run.
 
     Args:
         config: the settings of the run.
@@ -24,19 +24,19 @@ def follow(config: TrainConfig, run: RunDir, ranks: Ranks) -> None:
         RankLost: another rank has ended.
         RollenvError: the same that the first rank meets.
     """
-    parts = restore(config, run, {}, lambda *_: None, ranks) or begin(config, {}, lambda *_: None, ranks)
-    learner = Learner(config, parts, run)
+    state = restore(config, run, {}, lambda *_: None, ranks) or begin(config, {}, lambda *_: None, ranks)
+    learner = Learner(config, state, run)
     while True:
-        match ranks.told():
+        match ranks.receive_command():
             case "learn", (iteration, version, groups):
-                parts.iteration, parts.version = iteration, version
-                learner.update(learner.judge(groups, {}))
+                state.iteration, state.version = iteration, version
+                learner.update(learner.compute_advantages(groups, {}))
             case "weights", _:
-                collections.deque(parts.policy.named_weights(), maxlen=0)
+                collections.deque(state.policy.named_weights(), maxlen=0)
             case "adapter", _:
-                parts.policy.adapter()
+                state.policy.adapter()
             case "save", (folder,):
-                sharded_state.write(folder, parts.states, ranks)
+                sharded_state.write(folder, state.states, ranks)
             case "end", _:
                 return
             case order, _:

@@ -15,7 +15,7 @@ from rollenv.core import UsageError
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
-from rollenv.trainers.helpers import Helpers, helpers_of
+from rollenv.trainers.group_runners import GroupRunners, start_group_runners
 
 TASKS = [Task("ragen:FrozenLake-v0", seed) for seed in range(6)]
 
@@ -30,7 +30,7 @@ def player():
 
 @pytest.fixture
 def helpers(player):
-    started = Helpers(player, 3, Limits())
+    started = GroupRunners(player, 3, Limits())
     yield started
     started.close()
 
@@ -91,9 +91,9 @@ def test_an_error_is_raised_as_it_is_without_helpers(player, helpers):
 
 
 def test_cores_that_are_free_decide_where_no_number_is_given(player, monkeypatch):
-    assert helpers_of(1, player, Limits()) is None
-    monkeypatch.setattr("rollenv.trainers.helpers.cores", lambda: [0, 1, 2])
-    started = helpers_of(0, player, Limits())
+    assert start_group_runners(1, player, Limits()) is None
+    monkeypatch.setattr("rollenv.trainers.group_runners.cores", lambda: [0, 1, 2])
+    started = start_group_runners(0, player, Limits())
     for free, active in ((1, 0), (2, 1), (9, 2)):
         with started.sharing(free):
             assert started.active == active

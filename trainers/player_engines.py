@@ -1,0 +1,138 @@
+"""The players of a training run, and the way of trained weights to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+from rollenv.agents.base import EnvHandle, Session, Updatable
+from rollenv.agents.engine_agent import EngineAgent
+from rollenv.agents.engines.adapters import Adapter
+from rollenv.agents.engines.base import Sampling
+from rollenv.agents.engines.router import Router
+from rollenv.agents.local import LocalAgent
+from rollenv.agents.prompts import ChatPrompt
+from rollenv.rollout.episode import Limits
+from rollenv.trainers.config.player import MAX_LORA_RANK, AnyPlayer, VllmPlayer
+from rollenv.trainers.config.run import RolloutConfig
+from rollenv.trainers.policies.base import Policy
+
+#: The ranks that vLLM makes room for.
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, MAX_LORA_RANK)
+
+
+class Player(Updatable, Protocol):
+    """An agent with token ids whose weights are trained."""
+
+    sampling: Sampling
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that were computed or sampled."""
+        ...
+
+    def start(self, env: EnvHandle, seed: int) -> Session:
+        """See :class:`~rollenv.agents.base.Agent`.
+
+        Args:
+            env: the environment of the episode.
+        """
+        ...
+
+
+class WeightSync:
+    """The way of trained weights to a player: what its ``update_weights`` gets after an update.
+
+    Args:
+        backend: ``shared`` if the policy trains the very tensors that the player reads, ``adapter`` if the player holds
+            the base model and gets the trained adapter, ``copy`` if it gets all weights. How an engine takes them
+            (in this process, over HTTP, by NCCL or through Ray) is the engine's ``update_weights``.
+    """
+
+    def __init__(self, backend: Literal["shared", "adapter", "copy"]):
+        self.backend = backend
+
+    def weights(self, policy: Policy) -> Iterator[tuple[str, Tensor]] | Adapter | None:
+        """Return the weights for the player's ``update_weights``; None if it has them already."""
+        if self.backend == "shared":
+            return None
+        return policy.adapter() if self.backend == "adapter" else policy.named_weights()
+
+
+def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank: int = 0) -> Player:
+    """Make the player of the settings.
+
+    Args:
+        base_agent: the untrained model, with its tokenizer, prompts and sampling.
+        folder: the folder that it is saved in for another engine.
+        rank: the rank of the adapters that another engine plays; 0 for none.
+
+    Raises:
+        MissingExtra: the engine is not installed.
+        UsageError: it cannot run the model, or no server answers.
+    """
+    if not isinstance(settings, VllmPlayer):
+        return base_agent
+    prompt = base_agent.prompt
+    if isinstance(prompt, ChatPrompt):
+        step_prompt, chat, template = None, True, {"system": prompt.system or None, **prompt.template_args}
+    else:
+        step_prompt, chat, template = prompt, prompt.chat, {}
+    options = {"chat": chat, **settings.options}
+    if settings.sleep:
+        options = {"enable_sleep_mode": True} | options
+    if rank:
+        options |= {"enable_lora": True, "max_lora_rank": next(n for n in _RANKS if n >= rank)}
+    engine: Any
+    if settings.url:
+        engine = _server_engine(settings, base_agent, folder, rank)
+    elif settings.actors:
+        from rollenv.agents.engines.vllm_actors import VLLMActors
+
+        engine = VLLMActors(settings.actors, folder.absolute(), options, settings.actor_options)
+    else:
+        from rollenv.agents.vllm import load_engine
+
+        engine = load_engine(folder, **options)[0]
+    if settings.sleep:
+        engine.check_sleep()
+    player = EngineAgent(engine, base_agent.tokenizer, step_prompt, base_agent.sampling, **template)
+    player.version = base_agent.version
+    return player
+
+
+def _server_engine(settings: VllmPlayer, base_agent: LocalAgent, folder: Path, rank: int) -> Any:
+    """Return the engine of one vLLM server, or a router over several."""
+    from rollenv.agents.engines.vllm_server import ServerEngine
+
+    def decode(ids: Sequence[int]) -> str:
+        return str(base_agent.tokenizer.decode(ids))
+
+    engines = [
+        ServerEngine(
+            url.strip(),
+            base_agent.engine.stop,
+            model=folder,
+            decode=decode,
+            folder=folder / f"server-{i}",
+            patience=settings.patience,
+        )
+        for i, url in enumerate(settings.url.split(","))
+    ]
+    for engine in engines:
+        engine.check_rank(rank)
+    return engines[0] if len(engines) == 1 else Router(engines)
+
+
+def limits_of(rollout: RolloutConfig) -> Limits:
+    """Return the limits of an environment by the settings."""
+    return Limits(reset=rollout.reset_deadline, step=rollout.step_deadline)
+
+
+def close(player: Any) -> None:
+    """Close the player's engine, if it has to be closed."""
+    if hasattr(player, "close"):
+        player.close()
