@@ -46,7 +46,11 @@ class AgentBenchOSBackend(MachineBackend):
 
     @tool
     def bash_action(self, script: str) -> str:
-        """Run a script in Bash and see its output. The folder and variables stay as a script leaves them."""
+        """Run a script in Bash and see its output. The folder and variables stay as a script leaves them.
+
+        Args:
+            script: the lines to run.
+        """
         ran = self._execute(script)
         shown = ran.text if len(ran.text) <= _MOST_SHOWN else f"{ran.text[:_SHOWN]}\n{_CUT}"
         stopped = f"\n[the script was stopped: {ran.cut}]" if ran.cut else ""
@@ -54,13 +58,21 @@ class AgentBenchOSBackend(MachineBackend):
 
     @tool
     def finish_action(self, thought: str = "") -> str:
-        """Say that the task is done; this ends it."""
+        """Say that the task is done; this ends it.
+
+        Args:
+            thought: why.
+        """
         self._end(None)
         return "Finished."
 
     @tool
     def answer_action(self, answer: str | int | float) -> str:
-        """Answer the question; this ends the task."""
+        """Answer the question; this ends the task.
+
+        Args:
+            answer: nothing but the answer.
+        """
         self._end(str(answer))
         return "Answered."
 

@@ -86,7 +86,11 @@ class InterCodeBackend(MachineBackend):
 
     @tool
     def execute_bash(self, command: str) -> str:
-        """Run a command in Bash and see its output."""
+        """Run a command in Bash and see its output.
+
+        Args:
+            command: a line for Bash.
+        """
         return self._execute(command).text or "(no output)"
 
     @tool

@@ -28,7 +28,7 @@ class Firm(SqlBackend, World):
 
     @tool
     def list_tables(self) -> list[str]:
-        """Return the statements that created the tables."""
+        """How the tables were created."""
         return [str(row[0]) for row in self.query("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").rows]
 
     @tool

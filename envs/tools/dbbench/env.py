@@ -38,7 +38,11 @@ class DBBenchBackend(SqlBackend):
 
     @tool
     def execute_sql(self, query: str) -> str:
-        """Execute one SQL statement in the database and see its result."""
+        """Execute one SQL statement in the database and see its result.
+
+        Args:
+            query: the statement.
+        """
         self._going_on()
         shown = str([tuple(row) for row in self.query(query).rows])
         return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}[TRUNCATED]"

@@ -56,7 +56,7 @@ class Tree(World):
 
     @tool
     def list_folder(self, path: str) -> list[str]:
-        """Return the names in a folder; folders end with a slash."""
+        """What is in a folder; folders end with a slash."""
         folder = _clean(path)
         if folder not in self.folders:
             raise ToolError(f"there is no folder {folder}")
@@ -87,6 +87,7 @@ class Tree(World):
         """Write a whole file: a new one, or over an old one.
 
         Args:
+            path: of the file.
             text: all that it is to contain.
         """
         path = _clean(path)
@@ -95,7 +96,12 @@ class Tree(World):
 
     @tool
     def append_line(self, path: str, line: str) -> str:
-        """Add a line at the end of a file."""
+        """Add a line at the end of a file.
+
+        Args:
+            path: of the file.
+            line: to add.
+        """
         path = self._file(path)
         self._write(path, f"{self.files[path]}\n{line}" if self.files[path] else line)
         return f"{path} has one more line"
@@ -105,6 +111,7 @@ class Tree(World):
         """Replace a text that occurs once in a file by another one.
 
         Args:
+            path: of the file.
             old: a part of its text.
             new: what comes in its place.
         """

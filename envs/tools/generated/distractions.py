@@ -24,7 +24,13 @@ class Distractions(Backend):
 
     @tool
     def convert_currency(self, amount: float, source: str, target: str) -> dict[str, float]:
-        """Convert an amount of money between EUR, USD, GBP, JPY and CHF."""
+        """Convert an amount of money between EUR, USD, GBP, JPY and CHF.
+
+        Args:
+            amount: how much.
+            source: a currency.
+            target: a currency.
+        """
         if source not in _RATES or target not in _RATES:
             raise ToolError(f"the currencies are {', '.join(_RATES)}")
         return {"amount": round(amount / _RATES[source] * _RATES[target], 2)}
@@ -34,6 +40,7 @@ class Distractions(Backend):
         """Convert a length between m, km, cm, mile, foot and inch.
 
         Args:
+            value: the length.
             source: its unit.
             target: the unit wanted.
         """
@@ -46,6 +53,7 @@ class Distractions(Backend):
         """Convert a temperature to the given unit, from the other one.
 
         Args:
+            value: the temperature.
             target: the unit wanted.
         """
         return {"value": round((value - 32) / 1.8 if target == "celsius" else value * 1.8 + 32, 2)}
@@ -72,7 +80,12 @@ class Distractions(Backend):
 
     @tool
     def change_case(self, text: str, form: Literal["upper", "lower", "title"]) -> str:
-        """Write a text in capitals, small letters or with capital initials."""
+        """Write a text in capitals, small letters or with capital initials.
+
+        Args:
+            text: what to write.
+            form: how.
+        """
         return str(getattr(text, form)())
 
     @tool
@@ -82,7 +95,7 @@ class Distractions(Backend):
 
     @tool
     def is_prime(self, number: int) -> bool:
-        """Return whether a number below a million is prime."""
+        """Whether a number below a million is prime."""
         if not 0 <= number < 1_000_000:
             raise ToolError("the number is from 0 to 999999")
         return number > 1 and all(number % n for n in range(2, math.isqrt(number) + 1))
@@ -92,7 +105,9 @@ class Distractions(Backend):
         """The monthly payment of a loan at a yearly rate in percent.
 
         Args:
+            amount: of the loan.
             years: until it is paid back.
+            percent: interest for a year.
         """
         if not (0 < years <= 100 and 0 <= percent <= 100 and 0 <= amount <= 1e12):
             raise ToolError("the years are from 1 to 100, the rate from 0 to 100 and the amount from 0 to 1e12")
@@ -108,7 +123,7 @@ class Distractions(Backend):
 
     @tool
     def is_leap_year(self, year: int) -> bool:
-        """Return whether a year has 366 days."""
+        """Whether a year has 366 days."""
         return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
 
 

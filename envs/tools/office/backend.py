@@ -60,6 +60,7 @@ class Office(World):
 
         Args:
             contact_id: such as K1234.
+            phone: the new number.
         """
         self.record("contacts", contact_id)["phone"] = phone.strip()[:40]
         return f"contact {contact_id} has a new phone number"
@@ -86,8 +87,10 @@ class Office(World):
         """Put an event without participants into the calendar.
 
         Args:
+            title: in small letters.
             date: as in 2031-05-14.
             start: as in 09:30.
+            minutes: how long it takes.
         """
         key, title = self.next_id("events"), " ".join(title.split())[:100]
         self.state["events"][key] = {
@@ -136,6 +139,7 @@ class Office(World):
 
         Args:
             event_id: such as E1234.
+            email: of a contact.
         """
         event, email = self.record("events", event_id), _email(email)
         if email in event["participants"]:
@@ -149,6 +153,7 @@ class Office(World):
 
         Args:
             event_id: such as E1234.
+            email: of a participant.
         """
         event, email = self.record("events", event_id), _email(email)
         if email not in event["participants"]:
@@ -174,6 +179,7 @@ class Office(World):
 
         Args:
             mail_id: such as M1234.
+            email: who gets it.
         """
         self.record("mails", mail_id)
         self.state["sent"].append({"kind": "forward", "mail": mail_id, "to": _email(email)})
@@ -185,6 +191,7 @@ class Office(World):
 
         Args:
             mail_id: such as M1234.
+            text: the whole answer.
         """
         self.record("mails", mail_id)
         self.state["sent"].append({"kind": "reply", "mail": mail_id, "text": text.strip()[:1000]})

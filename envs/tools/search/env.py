@@ -33,6 +33,7 @@ class Library(World):
         """Find documents by words in them; gives ids and titles, the best match first.
 
         Args:
+            query: words.
             top: the most documents, 1 to 10.
         """
         found = self.corpus.search(query, top)

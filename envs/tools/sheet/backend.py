@@ -92,6 +92,7 @@ class Sheet(World):
         """The rows whose cell in a column has exactly this value.
 
         Args:
+            column: a letter.
             text: the whole value, as it is shown.
         """
         values = Evaluation(self.cells)
@@ -150,6 +151,7 @@ class Sheet(World):
 
         Args:
             column: a letter, A to D.
+            descending: the highest first.
         """
         values, last = Evaluation(self.cells), self.last_row()
         keys = {row: values.shown(column, row) for row in range(2, last + 1)}

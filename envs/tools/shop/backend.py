@@ -80,6 +80,7 @@ class Shop(World):
 
         Args:
             order_id: such as O1234.
+            address: the new one.
         """
         self._pending(order_id)["address"] = " ".join(address.split())[:200]
         return f"order {order_id} has a new address"
@@ -90,6 +91,7 @@ class Shop(World):
 
         Args:
             order_id: such as O1234.
+            quantity: pieces.
         """
         self._pending(order_id)["quantity"] = quantity
         return f"order {order_id} is for {quantity}"
@@ -111,6 +113,7 @@ class Shop(World):
 
         Args:
             product_id: such as P1234.
+            price: for one piece.
         """
         self.record("products", product_id)["price"] = round(price, 2)
         return f"product {product_id} costs {price:.2f}"
@@ -121,6 +124,7 @@ class Shop(World):
 
         Args:
             product_id: such as P1234.
+            pieces: how many have arrived.
         """
         product = self.record("products", product_id)
         product["stock"] += pieces
@@ -132,6 +136,7 @@ class Shop(World):
 
         Args:
             customer_id: such as C1234.
+            email: the new address.
         """
         self.record("customers", customer_id)["email"] = email.strip()[:100]
         return f"customer {customer_id} has a new email address"
@@ -143,6 +148,8 @@ class Shop(World):
         Args:
             customer_id: such as C1234.
             product_id: such as P1234.
+            quantity: pieces.
+            address: where it is sent.
         """
         self.record("customers", customer_id)
         self.record("products", product_id)

@@ -56,7 +56,11 @@ class SpiderBackend(SqlBackend):
 
     @tool
     def execute_sql(self, query: str) -> str:
-        """Execute one SQL statement in the database and see its result."""
+        """Execute one SQL statement in the database and see its result.
+
+        Args:
+            query: the statement.
+        """
         self._going_on()
         self.state |= {"score": 0.0, "match": False}
         result = self.query(query)

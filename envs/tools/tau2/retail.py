@@ -45,6 +45,9 @@ class RetailBackend(RetailLookups):
             order_id: such as '#W0000000', with the '#'.
             address1: the first line, such as '123 Main St'.
             address2: the second line, such as 'Apt 1', or ''.
+            city: such as 'San Francisco'.
+            state: such as 'CA'.
+            country: such as 'USA'.
             zip: such as '12345'.
         """
         order = self._order(order_id, None, "Non-pending order cannot be modified")
@@ -159,6 +162,9 @@ class RetailBackend(RetailLookups):
             user_id: such as 'sara_doe_496'.
             address1: the first line, such as '123 Main St'.
             address2: the second line, such as 'Apt 1', or ''.
+            city: such as 'San Francisco'.
+            state: such as 'CA'.
+            country: such as 'USA'.
             zip: such as '12345'.
         """
         user = self.own("users", user_id)

@@ -21,7 +21,11 @@ class RetailLookups(StoreBackend):
 
     @tool
     def find_user_id_by_email(self, email: str) -> str:
-        """Find the id of a user by email."""
+        """Find the id of a user by email.
+
+        Args:
+            email: such as 'something@example.com'.
+        """
         wanted = email.casefold()
         return self._find(lambda user: user["email"].casefold() == wanted)
 
@@ -30,6 +34,8 @@ class RetailLookups(StoreBackend):
         """Find the id of a user by name and zip code, where the email is not known or not found.
 
         Args:
+            first_name: such as 'John'.
+            last_name: such as 'Doe'.
             zip: such as '12345'.
         """
         wanted = (first_name.casefold(), last_name.casefold(), zip)

@@ -19,7 +19,13 @@ MOST = 5
 
 
 def has(row: Row, column: str, text: str) -> bool:
-    """Return whether a field contains a text, upper and lower case being the same."""
+    """Whether a field contains a text, upper and lower case being the same.
+
+    Args:
+        row: of a table.
+        column: of the field.
+        text: to look for.
+    """
     return text.lower() in (row[column] or "").lower()
 
 

@@ -43,6 +43,8 @@ class WorkBench(Messages, Projects):
         """Find customers; of texts a part is enough, and at most five are returned.
 
         Args:
+            customer_name: of the customer.
+            customer_email: of the customer.
             product_interest: Software, Hardware, Services, Consulting or Training.
             status: Qualified, Won, Lost, Lead or Proposal.
             assigned_to_email: address of who looks after the customer.
@@ -75,7 +77,9 @@ class WorkBench(Messages, Projects):
         """Change one field of a customer.
 
         Args:
+            customer_id: of the customer.
             field: customer_name, assigned_to_email, customer_email, customer_phone, last_contact_date, product_interest, status, notes or follow_up_by.
+            new_value: of the field.
         """  # noqa: E501
         if not customer_id or not field or not new_value:
             return "Customer ID, field, or new value not provided."
@@ -107,9 +111,14 @@ class WorkBench(Messages, Projects):
         """Add a customer; returns the id.
 
         Args:
+            customer_name: of the customer.
             assigned_to_email: address of who looks after the customer.
             status: Qualified, Won, Lost, Lead or Proposal.
+            customer_email: of the customer.
+            customer_phone: of the customer.
+            last_contact_date: as YYYY-MM-DD.
             product_interest: Software, Hardware, Services, Consulting or Training.
+            notes: about the customer.
             follow_up_by: the day to follow up by, as YYYY-MM-DD.
         """
         if not customer_name or not assigned_to_email or not status:
@@ -133,5 +142,9 @@ class WorkBench(Messages, Projects):
 
     @tool
     def customer_relationship_manager_delete_customer(self, customer_id: Text = None) -> str:
-        """Delete a customer."""
+        """Delete a customer.
+
+        Args:
+            customer_id: of the customer.
+        """
         return self.remove("customers", customer_id, "Customer")

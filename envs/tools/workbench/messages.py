@@ -19,6 +19,7 @@ class Messages(Tables):
         """Look up one field of an event.
 
         Args:
+            event_id: eight digits.
             field: event_id, event_name, participant_email, event_start or duration.
         """
         return self.field("calendar", event_id, field, "Event")
@@ -50,7 +51,10 @@ class Messages(Tables):
         """Add an event to the calendar; returns its id.
 
         Args:
+            event_name: what it is called.
             participant_email: the address of who takes part.
+            event_start: as YYYY-MM-DD HH:MM:SS.
+            duration: in minutes.
         """
         if not event_name:
             return "Event name not provided."
@@ -67,7 +71,11 @@ class Messages(Tables):
 
     @tool
     def calendar_delete_event(self, event_id: Text = None) -> str:
-        """Delete an event."""
+        """Delete an event.
+
+        Args:
+            event_id: eight digits.
+        """
         return self.remove("calendar", event_id, "Event")
 
     @tool
@@ -75,7 +83,9 @@ class Messages(Tables):
         """Change one field of an event.
 
         Args:
+            event_id: eight digits.
             field: event_name, participant_email, event_start or duration.
+            new_value: of the field.
         """
         if not event_id or not field or not new_value:
             return "Event ID, field, or new value not provided."
@@ -94,6 +104,7 @@ class Messages(Tables):
         """Look up one field of an email.
 
         Args:
+            email_id: of the email.
             field: email_id, inbox/outbox, sender/recipient, subject, sent_datetime or body.
         """
         return self.field("emails", email_id, field, "Email")
@@ -124,7 +135,9 @@ class Messages(Tables):
         """Send an email.
 
         Args:
+            recipient: an address.
             subject: the line at its head.
+            body: its text.
         """
         if not recipient or not subject or not body:
             return "Recipient, subject, or body not provided."
@@ -137,12 +150,21 @@ class Messages(Tables):
 
     @tool
     def email_delete_email(self, email_id: Text = None) -> str:
-        """Delete an email."""
+        """Delete an email.
+
+        Args:
+            email_id: of the email.
+        """
         return self.remove("emails", email_id, "Email")
 
     @tool
     def email_forward_email(self, email_id: Text = None, recipient: Text = None) -> str:
-        """Send an email on to somebody."""
+        """Send an email on to somebody.
+
+        Args:
+            email_id: of the email.
+            recipient: an address.
+        """
         if not email_id or not recipient:
             return "Email ID or recipient not provided."
         email = self.find("emails", email_id)
@@ -158,6 +180,7 @@ class Messages(Tables):
         """Answer an email.
 
         Args:
+            email_id: of the email.
             body: the text of the answer.
         """
         if not email_id or not body:
@@ -172,7 +195,11 @@ class Messages(Tables):
 
     @tool
     def company_directory_find_email_address(self, name: Text = "") -> Any:
-        """Find the addresses of colleagues by name."""
+        """Find the addresses of colleagues by name.
+
+        Args:
+            name: or part of it.
+        """
         if not name:
             return "Name not provided."
         found = [address for address in office().addresses if name.lower() in address]

@@ -43,7 +43,11 @@ class Projects(Tables):
 
     @tool
     def analytics_get_visitor_information_by_id(self, visitor_id: Text = None) -> Any:
-        """Look up the visits of a visitor to the web site."""
+        """Look up the visits of a visitor to the web site.
+
+        Args:
+            visitor_id: of the visitor.
+        """
         if not visitor_id:
             return "Visitor ID not provided."
         return [row for row in office().visits if row["visitor_id"] == visitor_id] or "Visitor not found."
@@ -133,6 +137,7 @@ class Projects(Tables):
         """Look up one field of a task.
 
         Args:
+            task_id: eight digits.
             field: task_id, task_name, assigned_to_email, list_name, due_date or board.
         """
         return self.field("tasks", task_id, field, "Task")
@@ -149,8 +154,10 @@ class Projects(Tables):
         """Find tasks; of each argument a part of the field is enough.
 
         Args:
+            task_name: of the task.
             assigned_to_email: address of whose task it is.
             list_name: Backlog, In Progress, In Review or Completed.
+            due_date: as YYYY-MM-DD.
             board: Back end, Front end or Design.
         """
         asked = {"task_name": task_name, "assigned_to_email": assigned_to_email, "list_name": list_name}
@@ -172,8 +179,10 @@ class Projects(Tables):
         """Add a task; returns its id.
 
         Args:
+            task_name: of the task.
             assigned_to_email: address of whose task it is.
             list_name: Backlog, In Progress, In Review or Completed.
+            due_date: as YYYY-MM-DD.
             board: Back end, Front end or Design.
         """
         if not task_name or not assigned_to_email or not list_name or not due_date or not board:
@@ -201,7 +210,11 @@ class Projects(Tables):
 
     @tool
     def project_management_delete_task(self, task_id: Text = None) -> str:
-        """Delete a task."""
+        """Delete a task.
+
+        Args:
+            task_id: eight digits.
+        """
         return self.remove("tasks", task_id, "Task")
 
     @tool
@@ -209,7 +222,9 @@ class Projects(Tables):
         """Change one field of a task.
 
         Args:
+            task_id: eight digits.
             field: task_name, assigned_to_email, list_name, due_date or board.
+            new_value: of the field.
         """
         if not task_id or not field or not new_value:
             return "Task ID, field, or new value not provided."

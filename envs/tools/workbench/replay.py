@@ -105,6 +105,7 @@ def judged(state: Mapping[str, Any], wanted: Mapping[str, Any], error: str = "")
 
     Args:
         state: of a :class:`WorkBench`.
+        wanted: as well.
         error: with which the agent stopped, if it did.
     """
     right = same(state, wanted)
@@ -113,7 +114,11 @@ def judged(state: Mapping[str, Any], wanted: Mapping[str, Any], error: str = "")
 
 
 def replay(calls: Sequence[str]) -> dict[str, Any]:
-    """The state that stored calls leave; those that fail are passed over."""
+    """The state that stored calls leave; those that fail are passed over.
+
+    Args:
+        calls: as they are stored.
+    """
     office = WorkBench()
 
     def call(name: str, positional: list[Any], named: dict[str, Any]) -> Any:

@@ -51,7 +51,7 @@ def _read(folder: Path) -> Office:
 
 
 def office() -> Office:
-    """Return the start of every task."""
+    """What every task starts with."""
     return _read(folder_of(NEED))
 
 
@@ -95,7 +95,12 @@ class Tables(Backend):
         return iter(self.state[table].values())
 
     def find(self, table: str, row_id: str) -> Row | None:
-        """The first row with an id; None if there is none."""
+        """The first row with an id; None if there is none.
+
+        Args:
+            table: its name.
+            row_id: of the row.
+        """
         key = TABLES[table][1]
         return next((row for row in self.rows(table) if row[key] == row_id), None)
 
@@ -103,6 +108,9 @@ class Tables(Backend):
         """One field of a row, or what is wrong with the question.
 
         Args:
+            table: its name.
+            row_id: of the row.
+            field: name of a column.
             what: a row of this table, as in "Event".
         """
         if not row_id:
@@ -128,7 +136,13 @@ class Tables(Backend):
             raise ToolError(f"no new id can be given: the last one is {last!r}") from error
 
     def append(self, table: str, row: Row, label: int) -> None:
-        """Put a row at the end; a row that has the label already is replaced instead."""
+        """Put a row at the end; a row that has the label already is replaced instead.
+
+        Args:
+            table: its name.
+            row: with all columns.
+            label: of the new row.
+        """
         labels, rows = self.state["labels"][table], self.state[table]
         key = base = str(row[TABLES[table][1]])
         number = 1
@@ -148,7 +162,14 @@ class Tables(Backend):
         self.state["labels"][table] = list(range(len(self.state[table])))
 
     def replace(self, table: str, row_id: str, field: str, value: Any) -> None:
-        """Give a field of all rows with an id another value."""
+        """Give a field of all rows with an id another value.
+
+        Args:
+            table: its name.
+            row_id: of the rows.
+            field: name of a column.
+            value: the new value.
+        """
         rows, key = self.state[table], TABLES[table][1]
         for place, row in rows.items():
             if row[key] == row_id:
@@ -158,6 +179,8 @@ class Tables(Backend):
         """Delete the rows with an id, and say how that went.
 
         Args:
+            table: its name.
+            row_id: of the rows.
             what: a row of this table, as in "Event".
         """
         if not row_id:
@@ -188,10 +211,11 @@ def visible(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any], fold: bool = True) -> bool:
-    """Return whether two states are equal as the original's data frames are.
+    """Whether two states are equal as the original's data frames are.
 
     Args:
         one: the state of :class:`Tables`.
+        other: as well.
         fold: whether upper and lower case are the same, except in columns where they are not.
     """
     if one["labels"] != other["labels"] or one["added"] != other["added"]:

@@ -41,6 +41,7 @@ class TelecomBackend(Settings):
         """Find the customers with a name and a date of birth.
 
         Args:
+            full_name: such as 'Ada Lee'.
             dob: the date of birth, such as '1990-01-31'.
         """
         wanted = (full_name.casefold().strip(), dob.strip())
@@ -62,6 +63,7 @@ class TelecomBackend(Settings):
 
         Args:
             customer_id: such as 'C0000'.
+            limit: at most so many.
         """
         bills = [self.record(key) for key in self._customer(customer_id)["bill_ids"]]
         return sorted(bills, key=lambda bill: str(bill["issue_date"]), reverse=True)[: max(limit, 0)]
@@ -71,6 +73,7 @@ class TelecomBackend(Settings):
         """Get how much data a line has used in this month, and its limit.
 
         Args:
+            customer_id: whose line it is.
             line_id: such as 'L0000'.
         """
         line = self.of_customer(customer_id, "line", line_id)
@@ -85,7 +88,9 @@ class TelecomBackend(Settings):
         """Suspend an active line, for 5 dollars a month.
 
         Args:
+            customer_id: whose line it is.
             line_id: such as 'L0000'.
+            reason: why.
         """
         line = self.of_customer(customer_id, "line", line_id)
         if line["status"] != "Active":
@@ -98,6 +103,7 @@ class TelecomBackend(Settings):
         """Resume a suspended line.
 
         Args:
+            customer_id: whose line it is.
             line_id: such as 'L0000'.
         """
         line = self.of_customer(customer_id, "line", line_id)
@@ -112,6 +118,7 @@ class TelecomBackend(Settings):
         """Ask a customer to pay a bill; one bill at a time. Check first that the bill is not paid.
 
         Args:
+            customer_id: whose bill it is.
             bill_id: such as 'B0000'.
         """
         if self.bills_of(self._customer(customer_id), "Awaiting Payment"):
@@ -124,6 +131,7 @@ class TelecomBackend(Settings):
         """Allow a line to be used abroad.
 
         Args:
+            customer_id: whose line it is.
             line_id: such as 'L0000'.
         """
         return self._roaming(customer_id, line_id, True)
@@ -133,6 +141,7 @@ class TelecomBackend(Settings):
         """Forbid a line to be used abroad.
 
         Args:
+            customer_id: whose line it is.
             line_id: such as 'L0000'.
         """
         return self._roaming(customer_id, line_id, False)
@@ -148,6 +157,7 @@ class TelecomBackend(Settings):
         """Add data to a line for this month; its plan's price goes to the next bill.
 
         Args:
+            customer_id: whose line it is.
             line_id: such as 'L0000'.
             gb_amount: gigabytes to add.
         """

@@ -163,13 +163,21 @@ class Phone(Records):
 
     @tool
     def check_app_permissions(self, app_name: str) -> str:
-        """Look what an app may do."""
+        """Look what an app may do.
+
+        Args:
+            app_name: such as 'messaging'.
+        """
         allowed = [name for name, granted in self.permissions(app_name).items() if granted]
         return f"The app {app_name} has these permissions: {', '.join(allowed) or 'none'}."
 
     @tool
     def check_app_status(self, app_name: str) -> str:
-        """Look at the details of an app."""
+        """Look at the details of an app.
+
+        Args:
+            app_name: such as 'messaging'.
+        """
         return f"The app {app_name} is installed. {self.check_app_permissions(app_name)}"
 
     @tool

@@ -100,6 +100,7 @@ class Settings(Phone):
         """Allow an app to do something.
 
         Args:
+            app_name: such as 'messaging'.
             permission: sms, storage, phone or network.
         """
         permissions = self.permissions(app_name)
