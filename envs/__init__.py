@@ -4,6 +4,32 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollenv.envs.tools.base import ToolEnv
+    from rollenv.envs.tools.problem import Problem
+
+#: The module of each public name; it is imported when the name is first used.
+_MODULES = {
+    "ToolEnv": "rollenv.envs.tools.base",
+    "Problem": "rollenv.envs.tools.problem",
+}
+
+__all__ = [
+    "Problem",
+    "ToolEnv",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def register_all() -> None:

@@ -1,6 +1,6 @@
 """Let the difficulty follow the agent. Needs: a base install."""
 
-from rollenv.agents.base import OracleAgent
+from rollenv.agents import OracleAgent
 from rollenv.curriculum import Curriculum, Schedule
 from rollenv.rollout import RolloutManager, Task
 

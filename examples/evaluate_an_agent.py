@@ -1,6 +1,6 @@
 """Measure agents with intervals and pass^k. Needs: a base install."""
 
-from rollenv.agents.base import OracleAgent, RandomAgent
+from rollenv.agents import OracleAgent, RandomAgent
 from rollenv.rollout import evaluate
 
 AGENTS = {"random": RandomAgent(), "expert, 30 % noise": OracleAgent(noise=0.3), "expert": OracleAgent()}

@@ -2,7 +2,7 @@
 
 import os
 
-from rollenv.agents.chat import ChatAgent
+from rollenv.agents import ChatAgent
 from rollenv.rollout import evaluate
 
 url = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")

@@ -1,8 +1,7 @@
 """Give an agent a calculator of yours and a Python interpreter. Needs: a base install."""
 
 import rollenv
-from rollenv.tools.function import FunctionTool
-from rollenv.tools.python import PythonCodeTool
+from rollenv.tools import FunctionTool, PythonCodeTool
 from rollenv.wrappers import ToolEnvWrapper
 
 

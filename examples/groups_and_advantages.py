@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from rollenv.agents.base import OracleAgent
+from rollenv.agents import OracleAgent
 from rollenv.rollout import RolloutManager, Task
-from rollenv.trainers.advantages import gigpo, grpo
+from rollenv.trainers import gigpo, grpo
 
 # Four attempts at each of three rooms, by an expert that makes 70 % random moves.
 tasks = [Task("game:Sokoban-v0-tiny", seed) for seed in range(3)]

@@ -3,9 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from rollenv.trainers.config import load_config
-from rollenv.trainers.run_dir import RunDir
-from rollenv.trainers.trainer import Trainer
+from rollenv.trainers import RunDir, Trainer, load_config
 
 # A recipe and what to change in it, as on the command line. Leave the changes out for a model that learns well.
 SHORT = [

@@ -40,7 +40,7 @@ async def export_sessions(sessions: SessionManager, place: str, seconds: float) 
     """Have sessions go on elsewhere. They take no more calls here; those that are too busy stay.
 
     Args:
-        core: whose sessions, of which those that outlast a connection are handed over.
+        sessions: of which those that outlast a connection are handed over.
         place: a file, or the URL of a server; the variable ``ROLLENV_TOKEN`` holds its token for ``admin``.
         seconds: for calls that run to end.
 

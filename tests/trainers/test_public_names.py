@@ -1,4 +1,4 @@
-"""The public names of rollenv.agents and rollenv.trainers."""
+"""The public names of the packages that users import from."""
 
 import importlib
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("package", ["rollenv.agents", "rollenv.trainers"])
+@pytest.mark.parametrize("package", ["rollenv.agents", "rollenv.trainers", "rollenv.envs", "rollenv.tools"])
 def test_public_names_are_importable_from_the_package(package):
     module = importlib.import_module(package)
     assert set(module.__all__) <= set(dir(module))
