@@ -207,8 +207,10 @@ class ToolEnv(Env):
         return differences(self.current.start, self.current.backend.data())
 
     def render(self) -> str:
-        """The request, what has changed in the state, and the last answer."""
-        problem = self.current
+        """The request, what has changed in the state, and the last answer; nothing before the first reset."""
+        if self._current is None:
+            return ""
+        problem = self._current
         changed = "\n".join(map(str, self.changes())) or "(nothing has changed)"
         told = f"\nSaid: {json.dumps(problem.user.told, sort_keys=True)}" if problem.user.told else ""
         return f"Task {self.key}: {problem.question}\n\n{changed}{told}\n\n{self.last}".rstrip()

@@ -15,7 +15,7 @@ from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.cli.dry_run import prompt_length
 from rollenv.trainers.config import load_config
-from rollenv.trainers.training_state import first_player
+from rollenv.trainers.training_state import initial_agent
 
 QWEN3 = next(shape for shape in SHAPES if shape.name == "qwen3")
 QUIET = {"enable_thinking": False}
@@ -41,7 +41,7 @@ def prompt_of(agent) -> str:
 def test_the_settings_of_a_run_reach_the_prompt_and_the_saved_model(model, tmp_path, kind):
     settings = [f"model.path={model}", f"prompt.kind={kind}", "prompt.template_args.enable_thinking=false"]
     config = load_config("rlvr_gsm8k", settings)
-    agent = first_player(config, {}, lambda *_: None)
+    agent = initial_agent(config, {}, lambda *_: None)
     assert prompt_of(agent).endswith(f"<|im_start|>assistant\n{NO_THOUGHT}")
     agent.save(tmp_path)
     assert prompt_of(LocalAgent.load(tmp_path)) == prompt_of(agent)

@@ -1,6 +1,7 @@
 """``rollenv eval`` and ``rollenv health``: folders, resuming, workers, what is printed."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -143,7 +144,7 @@ def test_ctrl_c_is_quick_however_many_tasks_wait(rollenv_command, tmp_path):
 @pytest.mark.combinations
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
 def test_standard_streams_may_be_missing(tmp_path, closed):
-    python = f"{sys.executable} -c 'from rollenv.cli.main import main; main()'"
-    done = subprocess.run(["sh", "-c", f"{python} eval {ENV} -n 1 -o {tmp_path}/out {closed}"], capture_output=True)
+    python = f"{shlex.quote(sys.executable)} -c 'from rollenv.cli.main import main; main()'"
+    done = subprocess.run(["sh", "-c", f"{python} eval {ENV} -n 1 -o out {closed}"], cwd=tmp_path, capture_output=True)
     assert done.returncode == 0
     assert (tmp_path / "out" / "result.json").exists()

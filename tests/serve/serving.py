@@ -15,7 +15,7 @@ import httpx
 HERE = Path(__file__).parent
 
 #: For requests whose time is not what a test is about: httpx gives up after 5 seconds, which a busy machine may take.
-http = httpx.Client(timeout=300, limits=httpx.Limits(max_keepalive_connections=0))
+patient = httpx.Client(timeout=300, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 class Served:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from serving import Served, http
+from serving import Served, patient
 from starlette.routing import Route, WebSocketRoute
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -67,7 +67,7 @@ def asked(served, method, path, token):
             connect(f"ws://127.0.0.1:{served.port}{path}", additional_headers=headers, open_timeout=20)
         return caught.value.response.status_code, ""
     body = {"content": b"{}"} if method in ("POST", "PUT") else {}
-    answer = http.request(method, served.http + path, headers=headers, timeout=30, **body)
+    answer = patient.request(method, served.http + path, headers=headers, timeout=30, **body)
     return answer.status_code, answer.text
 
 

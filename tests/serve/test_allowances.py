@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 import pytest
-from serving import http
+from serving import patient
 
 from rollenv.errors import UsageError
 from rollenv.remote.address import parse
@@ -62,8 +62,8 @@ def test_a_served_token_expires_on_every_face(serve, tmp_path, monkeypatch):
     file, found = tokens(tmp_path, old="expires = 2001-01-01", good="")
     server = serve("--tokens", file)
     for path in ("/health", "/metrics", "/list_environments", "/e2b/v2/sandboxes", "/list_datasets"):
-        assert http.get(server.http + path, headers=bearer(found["old"])).status_code == 401
-        assert http.get(server.http + path, headers=bearer(found["good"])).status_code == 200
+        assert patient.get(server.http + path, headers=bearer(found["old"])).status_code == 401
+        assert patient.get(server.http + path, headers=bearer(found["good"])).status_code == 200
     with pytest.raises(NotAllowed, match="expired"):
         make(monkeypatch, server, "test:Echo-v0", found["old"])
 
@@ -75,9 +75,9 @@ def test_each_token_has_its_own_limits(serve, tmp_path):
         ids = []
         for _ in range(most):
             body = {"env_id": "test:Echo-v0"}
-            ids.append(http.post(f"{server.http}/apis/v1/envs/gem/make", json=body, headers=bearer(found[name])))
+            ids.append(patient.post(f"{server.http}/apis/v1/envs/gem/make", json=body, headers=bearer(found[name])))
             assert ids[-1].status_code == 200, ids[-1].text
-        refused = http.post(f"{server.http}/apis/v1/envs/gem/make", json=body, headers=bearer(found[name]))
+        refused = patient.post(f"{server.http}/apis/v1/envs/gem/make", json=body, headers=bearer(found[name]))
         assert refused.status_code == 503
         assert int(refused.headers["Retry-After"]) >= 1
 
@@ -105,9 +105,9 @@ def test_programs_are_counted(serve, tmp_path):
     server = serve("--tokens", file)
     body = {"language": "python", "code": "import time; time.sleep(1)"}
     for name, status in {"ann": 429, "ben": 200}.items():
-        first = http.post(f"{server.http}/run_code", json=body, headers=bearer(found[name]), timeout=60)
+        first = patient.post(f"{server.http}/run_code", json=body, headers=bearer(found[name]), timeout=60)
         assert first.json()["status"] == "Success", first.text
-        again = http.post(f"{server.http}/run_code", json=body, headers=bearer(found[name]), timeout=60)
+        again = patient.post(f"{server.http}/run_code", json=body, headers=bearer(found[name]), timeout=60)
         assert again.status_code == status
 
 

@@ -16,7 +16,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from serving import http
+from serving import patient
 from waiting import eventually
 from websockets.sync.client import connect
 from websockets.sync.server import serve as serve_websocket
@@ -68,11 +68,11 @@ class Raw:
 
 
 def gem(server, what, **body):
-    return http.post(f"{server.http}/apis/v1/envs/gem/{what}", json=body, timeout=30)
+    return patient.post(f"{server.http}/apis/v1/envs/gem/{what}", json=body, timeout=30)
 
 
 def health(server):
-    return http.get(f"{server.http}/health").json()
+    return patient.get(f"{server.http}/health").json()
 
 
 def held(server):
@@ -196,13 +196,13 @@ def test_a_body_is_read_for_clients_alone(serve, tmp_path):
             plain.settimeout(5)
             plain.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000000\r\n\r\n".encode())
             assert b" 401 " in plain.recv(1000)
-    assert http.get(f"{served.http}/openenv/test:Echo-v0/state").status_code == 401
+    assert patient.get(f"{served.http}/openenv/test:Echo-v0/state").status_code == 401
 
 
 def test_headers_and_bodies_that_make_no_sense(server):
-    assert http.get(f"{server.http}/livez", headers={"Host": "["}).status_code == 403
-    assert http.get(f"{server.http}/livez", headers={"Origin": "http://["}).status_code == 403
-    assert http.post(f"{server.http}/apis/v1/envs/gem/make", content=b"[" * 200_000).status_code == 400
+    assert patient.get(f"{server.http}/livez", headers={"Host": "["}).status_code == 403
+    assert patient.get(f"{server.http}/livez", headers={"Origin": "http://["}).status_code == 403
+    assert patient.post(f"{server.http}/apis/v1/envs/gem/make", content=b"[" * 200_000).status_code == 400
 
 
 @pytest.mark.integration
@@ -221,7 +221,7 @@ def test_a_client_that_reads_no_answers_is_not_read_either(serve):
         before = memory()
         for _ in range(15):  # each message asks for 20 MB, of which nothing is read
             raw.send(*[("call", name, 2, "step", [""])] * 1000)
-        assert http.get(f"{served.http}/livez", timeout=20).status_code == 200
+        assert patient.get(f"{served.http}/livez", timeout=20).status_code == 200
         time.sleep(1)
         assert memory() - before < 150_000_000
 
@@ -455,7 +455,7 @@ def test_who_ends_workers_again_and_again_gets_one_of_its_own(serve):
             env.step("die")
         env.close()
         honest.step("still here")
-        workers = http.get(f"{server.http}/health").json()["workers"]
+        workers = patient.get(f"{server.http}/health").json()["workers"]
         return sum(worker["deaths"] for worker in workers if worker["name"].startswith("process"))
 
     deaths = [die() for _ in range(6)]

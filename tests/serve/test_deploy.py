@@ -13,7 +13,7 @@ import threading
 import pytest
 import yaml
 from clients import ROOT
-from serving import http
+from serving import patient
 
 import rollenv
 from rollenv import RollenvError
@@ -110,7 +110,7 @@ def test_a_container_without_namespaces_says_so(contained):
     assert answer.status_code == 503
     assert answer.text.startswith("sandbox: ")
     assert "needs user namespaces" in answer.text
-    assert http.get(f"http://{server.address}/readyz").text == "sandbox: failed\n", "who has no token learns no more"
+    assert patient.get(f"http://{server.address}/readyz").text == "sandbox: failed\n", "who has no token learns no more"
 
 
 @pytest.mark.integration

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from clients import run
-from serving import http
+from serving import patient
 
 from rollenv.serve.auth import new_token
 
@@ -314,7 +314,7 @@ def test_tokens_and_owners(serve, tmp_path):
     served = serve("--faces", "e2b", "--tokens", str(tmp_path / "t.toml"), "--sandboxes", "2")
     key = {name: {"X-API-Key": token} for name, (token, _) in made.items()}
     for headers in ({}, {"X-API-Key": "e2b_" + "0" * 40}, key["eve"], {"Authorization": "Basic dXNlcjo="}):
-        refused = http.post(f"{served.http}/e2b/v2/sandboxes", headers=headers, content=b"{")
+        refused = patient.post(f"{served.http}/e2b/v2/sandboxes", headers=headers, content=b"{")
         assert (refused.status_code, refused.json()["code"]) == (401, 401)
     bearer = {"Authorization": f"Bearer {made['ann'][0]}"}
     ann, bob = Client(served, **bearer).make(), Client(served, **key["bob"]).make()
@@ -336,9 +336,9 @@ def test_tokens_and_owners(serve, tmp_path):
         (key["eve"], 401),
         ({}, 401),
     ):
-        assert http.get(health, headers=at | headers).status_code == status, headers
+        assert patient.get(health, headers=at | headers).status_code == status, headers
     assert ann.http.delete(f"/sandboxes/{name}").status_code == 204
-    assert http.get(health, headers=at | {"X-Access-Token": ann.told["envdAccessToken"]}).status_code == 502
+    assert patient.get(health, headers=at | {"X-Access-Token": ann.told["envdAccessToken"]}).status_code == 502
 
 
 def test_pages_of_other_sites_are_refused(box):

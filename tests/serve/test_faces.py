@@ -6,7 +6,7 @@ import json
 
 import httpx
 import pytest
-from serving import http
+from serving import patient
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -58,7 +58,7 @@ def test_gem_says_what_is_wrong(gem, call, body, status):
 
 def test_bodies_that_are_no_objects(server):
     for content in (b"", b"[1]", b"{", b"\xff\xfe", b'"x"'):
-        answer = http.post(f"{server.http}/apis/v1/envs/gem/make", content=content)
+        answer = patient.post(f"{server.http}/apis/v1/envs/gem/make", content=content)
         assert answer.status_code == 400
 
 
@@ -142,17 +142,17 @@ def test_openenv_tells_whatever_an_environment_returns(server):
 
 def test_openenv_over_http(server):
     base = f"{server.http}/openenv/game:Sokoban-v0-tiny"
-    assert http.get(f"{base}/health").json() == {"status": "healthy"}
-    assert http.get(f"{server.http}/openenv/no:Such-v0/health").status_code == 404
-    assert http.get(f"{base}/metadata").json()["name"] == "game:Sokoban-v0-tiny"
-    schema = http.get(f"{base}/schema").json()
+    assert patient.get(f"{base}/health").json() == {"status": "healthy"}
+    assert patient.get(f"{server.http}/openenv/no:Such-v0/health").status_code == 404
+    assert patient.get(f"{base}/metadata").json()["name"] == "game:Sokoban-v0-tiny"
+    schema = patient.get(f"{base}/schema").json()
     assert set(schema) == {"action", "observation", "state"}
-    first = http.post(f"{base}/reset", json={"seed": 3}).json()
+    first = patient.post(f"{base}/reset", json={"seed": 3}).json()
     assert first["observation"]["text"] == rollenv.make("game:Sokoban-v0-tiny").reset(3)[0]
     echo = f"{server.http}/openenv/test:Echo-v0"
-    assert http.post(f"{echo}/step", json={"action": {"action": "x"}}).json()["done"] is False
-    assert http.post(f"{base}/step", json={"action": {"wrong": 1}}).status_code == 422
-    assert http.get(f"{base}/state").json() == {"episode_id": None, "step_count": 0}
+    assert patient.post(f"{echo}/step", json={"action": {"action": "x"}}).json()["done"] is False
+    assert patient.post(f"{base}/step", json={"action": {"wrong": 1}}).status_code == 422
+    assert patient.get(f"{base}/state").json() == {"episode_id": None, "step_count": 0}
 
 
 def test_openenv_without_room(serve):
@@ -171,7 +171,7 @@ def test_health_tells_what_environments_and_workers_did(server, rollenv_command)
     env.reset(1)
     with pytest.raises(EnvBroke):
         env.step("raise the roof")
-    health = http.get(f"{server.http}/health").json()
+    health = patient.get(f"{server.http}/health").json()
     record = next(record for record in health["envs"] if record["name"] == "test:Moody-v0")
     assert record["counts"]["raised"] >= 1
     assert "reset" in record["latency"]
@@ -185,5 +185,5 @@ def test_health_tells_what_environments_and_workers_did(server, rollenv_command)
 
 def test_a_face_can_be_left_out(serve):
     served = serve("--faces", "gem")
-    assert http.get(f"{served.http}/openenv/test:Echo-v0/health").status_code == 404
-    assert http.post(f"{served.http}/apis/v1/envs/gem/list", json={}).status_code == 200
+    assert patient.get(f"{served.http}/openenv/test:Echo-v0/health").status_code == 404
+    assert patient.post(f"{served.http}/apis/v1/envs/gem/list", json={}).status_code == 200

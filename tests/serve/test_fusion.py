@@ -17,7 +17,7 @@ import time
 import httpx
 import pytest
 from clients import run
-from serving import http
+from serving import patient
 from waiting import eventually
 
 from rollenv.serve.auth import new_token
@@ -48,7 +48,7 @@ def code(ask):
 
 
 def open_sandboxes(server):
-    return http.get(f"{server.http}/health").json()["sandboxes"]["open"]
+    return patient.get(f"{server.http}/health").json()["sandboxes"]["open"]
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------
@@ -193,9 +193,9 @@ def test_wrong_requests(ask, body):
 
 def test_halves_of_characters(server):
     for body in (rb'{"code": "", "language": "python", "stdin": "\ud800"}', b'{"code": "x\xed\xa0\x80"}'):
-        assert http.post(f"{server.http}/run_code", content=body).status_code == 400
+        assert patient.post(f"{server.http}/run_code", content=body).status_code == 400
     whole = rb'{"code": "print(input())", "language": "python", "stdin": "\ud83d\ude00"}'
-    assert http.post(f"{server.http}/run_code", content=whole).json()["run_result"]["stdout"] == "😀\n"
+    assert patient.post(f"{server.http}/run_code", content=whole).json()["run_result"]["stdout"] == "😀\n"
 
 
 def test_programs_that_attack_their_sandbox(code, server):
@@ -407,8 +407,8 @@ def test_data_sets_of_this_machine(serve, tmp_path):
 def test_ping_and_no_data_sets(serve):
     served = serve("--faces", "fusion", env={"ROLLENV_DATA": ""})
     for prefix in ("", "/fusion"):
-        assert http.get(f"{served.http}{prefix}/v1/ping").json() == "pong"
-        assert http.get(f"{served.http}{prefix}/list_datasets").json() == []
+        assert patient.get(f"{served.http}{prefix}/v1/ping").json() == "pong"
+        assert patient.get(f"{served.http}{prefix}/list_datasets").json() == []
 
 
 def test_tokens(serve, tmp_path):
@@ -418,8 +418,8 @@ def test_tokens(serve, tmp_path):
     body = {"code": "print(1)", "language": "python"}
     for name, status in (("environments", 401), ("sandboxes", 200), (None, 401)):
         headers = {"Authorization": f"Bearer {made[name][0]}"} if name else {}
-        assert http.post(f"{served.http}/run_code", json=body, headers=headers).status_code == status
-        assert http.get(f"{served.http}/v1/ping", headers=headers).status_code == status
+        assert patient.post(f"{served.http}/run_code", json=body, headers=headers).status_code == status
+        assert patient.get(f"{served.http}/v1/ping", headers=headers).status_code == status
 
 
 # -- the real client ---------------------------------------------------------------------------------------------------
@@ -479,22 +479,22 @@ def test_whoever_fills_all_sandboxes_with_calls_keeps_nobody_else_from_anything(
     """Every call holds a thread; those that start, run alone and end have others."""
     served = serve("--sandboxes", "3", "--drain", "0.2")
     path = f"{served.http}/apis/envs/sandbox/v1"
-    names = [http.post(f"{path}/start_async", json={}, timeout=60).json()["result"]["sandbox_id"] for _ in range(2)]
+    names = [patient.post(f"{path}/start_async", json={}, timeout=60).json()["result"]["sandbox_id"] for _ in range(2)]
     body = {"command": ["sleep", "300"], "timeout": 300}
 
     def hold(name):
         with contextlib.suppress(httpx.HTTPError):
-            http.post(f"{path}/execute", json=body | {"sandbox_id": name}, timeout=120)
+            patient.post(f"{path}/execute", json=body | {"sandbox_id": name}, timeout=120)
 
     threads = [threading.Thread(target=hold, args=(name,)) for name in names for _ in range(24)]
     for thread in threads:
         thread.start()
     time.sleep(1)
-    ran = http.post(f"{served.http}/run_code", json={"code": "print(1)", "language": "python"}, timeout=30).json()
+    ran = patient.post(f"{served.http}/run_code", json={"code": "print(1)", "language": "python"}, timeout=30).json()
     assert ran["run_result"]["stdout"] == "1\n"
-    third = http.post(f"{path}/start_async", json={}, timeout=30).json()
+    third = patient.post(f"{path}/start_async", json={}, timeout=30).json()
     assert third["status"] == "Success"
-    assert http.post(f"{path}/stop", json={"sandbox_id": names[0]}, timeout=30).json()["status"] == "Success"
+    assert patient.post(f"{path}/stop", json={"sandbox_id": names[0]}, timeout=30).json()["status"] == "Success"
     served.signal(signal.SIGTERM)
     assert served.process.wait(30) == 0
     for thread in threads:
@@ -508,10 +508,10 @@ def test_programs_whose_clients_leave_keep_to_their_turns(serve):
     body = {"code": "import time; time.sleep(4)", "language": "python", "run_timeout": 5}
     for _ in range(3 * (os.cpu_count() or 1)):
         with contextlib.suppress(httpx.ReadTimeout):
-            http.post(f"{served.http}/run_code", json=body, timeout=0.3)
+            patient.post(f"{served.http}/run_code", json=body, timeout=0.3)
     began = time.monotonic()
-    ran = http.post(f"{served.http}/run_code", json={"code": "print(1)", "language": "python"}, timeout=60).json()
+    ran = patient.post(f"{served.http}/run_code", json={"code": "print(1)", "language": "python"}, timeout=60).json()
     assert ran["run_result"]["stdout"] == "1\n"
     assert time.monotonic() - began < 12, "those that had not begun did not run"
     path = f"{served.http}/apis/envs/sandbox/v1"
-    assert http.post(f"{path}/start_async", json={}, timeout=30).json()["status"] == "Success"
+    assert patient.post(f"{path}/start_async", json={}, timeout=30).json()["status"] == "Success"

@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from serving import http
+from serving import patient
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
@@ -38,16 +38,18 @@ def test_tokens_are_needed_and_belong_to_clients(serve, tokens, monkeypatch):
         with pytest.raises(NotAllowed, match=why):
             rollenv.make(env_id)
         headers = {"Authorization": f"Bearer {wrong}"} if wrong else {}
-        answer = http.post(f"{served.http}/apis/v1/envs/gem/make", json={"env_id": "test:Echo-v0"}, headers=headers)
+        answer = patient.post(f"{served.http}/apis/v1/envs/gem/make", json={"env_id": "test:Echo-v0"}, headers=headers)
         assert answer.status_code == 401
     monkeypatch.setenv("ROLLENV_TOKEN", token["bob"])
     with pytest.raises(NotAllowed, match="not for environments"):
         rollenv.make(env_id)
     for password, status in ((token["ann"], 200), ("x", 401), ("", 401)):  # of clients that can only write addresses
         url = served.http.replace("//", f"//any:{password}@")
-        assert http.post(f"{url}/apis/v1/envs/gem/list").status_code == status
+        assert patient.post(f"{url}/apis/v1/envs/gem/list").status_code == status
     for broken in ("Basic", "Basic \u00e9", "Basic !!!", "Basic //79", "Basic YW5u"):
-        answer = http.post(f"{served.http}/apis/v1/envs/gem/list", headers={"Authorization": broken.encode("latin-1")})
+        answer = patient.post(
+            f"{served.http}/apis/v1/envs/gem/list", headers={"Authorization": broken.encode("latin-1")}
+        )
         assert answer.status_code == 401
 
 
@@ -58,7 +60,7 @@ def test_a_session_is_its_owners(serve, tmp_path):
 
     def post(who, what, **body):
         headers = {"Authorization": f"Bearer {made[who][0]}"}
-        return http.post(f"{served.http}/apis/v1/envs/gem/{what}", json=body, headers=headers)
+        return patient.post(f"{served.http}/apis/v1/envs/gem/{what}", json=body, headers=headers)
 
     name = post("ann", "make", env_id="test:Echo-v0").json()["sandbox_id"]
     assert post("eve", "reset", sandbox_id=name, seed=1).status_code == 404
@@ -69,7 +71,7 @@ def test_a_client_has_its_share_of_the_sessions(serve):
     served = serve("--per-client", "1")
 
     def make():
-        return http.post(f"{served.http}/apis/v1/envs/gem/make", json={"env_id": "test:Echo-v0"})
+        return patient.post(f"{served.http}/apis/v1/envs/gem/make", json={"env_id": "test:Echo-v0"})
 
     assert make().status_code == 200
     refused = make()
@@ -118,10 +120,10 @@ def test_names_and_pages_that_are_not_the_servers_own_are_refused(server, path):
         {"Host": f"evil.example:{server.port}"},
         {"Origin": "https://evil.example"},
     ):
-        assert http.post(server.http + path, headers=headers).status_code == 403
-        assert http.get(server.http + path, headers=headers).status_code == 403
+        assert patient.post(server.http + path, headers=headers).status_code == 403
+        assert patient.get(server.http + path, headers=headers).status_code == 403
     own = {"Host": f"localhost:{server.port}", "Origin": f"http://localhost:{server.port}"}
-    assert http.get(server.http + "/livez", headers=own).status_code == 200
+    assert patient.get(server.http + "/livez", headers=own).status_code == 200
 
 
 @pytest.mark.parametrize("path", [protocol.PATH, "/openenv/test:Echo-v0/ws"])
@@ -134,7 +136,7 @@ def test_sockets_of_other_pages_are_refused(server, path):
 
 def test_a_name_that_is_allowed(serve):
     served = serve("--allow-host", "hub.example")
-    assert http.get(served.http + "/livez", headers={"Host": "hub.example"}).status_code == 200
+    assert patient.get(served.http + "/livez", headers={"Host": "hub.example"}).status_code == 200
 
 
 def test_bodies_and_messages_that_are_too_large(server):
@@ -148,7 +150,7 @@ def test_bodies_and_messages_that_are_too_large(server):
             socket_.send(b"x" * (protocol.LARGEST_MESSAGE + 10))
         with pytest.raises(ConnectionClosed):
             socket_.recv()
-    assert http.get(server.http + "/livez").status_code == 200
+    assert patient.get(server.http + "/livez").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,7 @@ def test_messages_that_are_no_requests_end_the_connection_alone(server, data):
         with pytest.raises(ConnectionClosed) as caught:
             socket_.recv(10)
         assert caught.value.rcvd.code == 1007
-    assert http.get(server.http + "/livez").status_code == 200
+    assert patient.get(server.http + "/livez").status_code == 200
 
 
 def test_requests_that_make_no_sense_are_answered(server):

@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from serving import http
+from serving import patient
 
 import rollenv
 from rollenv.agents.base import OracleAgent, Session
@@ -27,7 +27,7 @@ IDS = ["webshop:mini-easy", "test:Echo-v0", "test:Moody-v0", "gym:Taxi-v3"]
 
 
 def counters(server):
-    return http.get(f"{server.http}/health").json()["counts"]
+    return patient.get(f"{server.http}/health").json()["counts"]
 
 
 def restarted(serve, server, *args):
@@ -75,7 +75,7 @@ def test_what_is_being_built_goes_on_in_the_next_server(serve, tmp_path):
     threads = [threading.Thread(target=play) for _ in range(3)]
     for thread in threads:
         thread.start()
-    while http.get(f"{server.http}/health").json()["sessions"]["open"] < 3:
+    while patient.get(f"{server.http}/health").json()["sessions"]["open"] < 3:
         time.sleep(0.05)
     assert counters(server)["opened"] == 0, "none is built yet"
     server = restarted(serve, server, "--hand-over", str(file))
@@ -114,7 +114,7 @@ def test_a_session_goes_on_in_another_server(serve):
     assert counters(new)["opened"] == before
     for env in envs:
         env.close()
-    assert http.get(f"{new.http}/health").json()["sessions"]["open"] == 0
+    assert patient.get(f"{new.http}/health").json()["sessions"]["open"] == 0
 
 
 @pytest.mark.integration
@@ -179,7 +179,7 @@ def turns(trajectory):
 )
 def test_other_data_is_refused(server, told):
     body = told if isinstance(told, bytes) else protocol.pack(told)
-    assert http.post(f"{server.http}{handover.PATH}", content=body).status_code == 400
+    assert patient.post(f"{server.http}{handover.PATH}", content=body).status_code == 400
 
 
 def test_whoever_is_no_admin_hands_over_nothing(serve, tmp_path):
@@ -188,7 +188,7 @@ def test_whoever_is_no_admin_hands_over_nothing(serve, tmp_path):
     token, lines = new_token("ann", ["environments", "sandboxes"])
     (tmp_path / "tokens").write_text(lines)
     server = serve("--tokens", str(tmp_path / "tokens"))
-    answer = http.post(f"{server.http}{handover.PATH}", headers={"Authorization": f"Bearer {token}"})
+    answer = patient.post(f"{server.http}{handover.PATH}", headers={"Authorization": f"Bearer {token}"})
     assert answer.status_code == 401
 
 

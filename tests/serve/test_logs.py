@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from serving import http
+from serving import patient
 
 import rollenv
 from rollenv.serve.auth import new_token
@@ -51,12 +51,12 @@ def test_who_did_what_is_written_down_and_no_token(told, monkeypatch):
     assert [e["client"] for e in entries("open")] == ["player"]
     assert entries("close")[0]["calls"] == 2
     known = {"Authorization": f"Bearer {SECRET['token']}", "X-Request-ID": "mine-1"}
-    answer = http.post(f"{server.http}/apis/v1/envs/gem/list", headers=known)
+    answer = patient.post(f"{server.http}/apis/v1/envs/gem/list", headers=known)
     assert answer.headers["x-request-id"] == "mine-1"
     (line,) = entries("/apis/v1/envs/gem/list")
     assert (line["request"], line["status"], line["client"], line["method"]) == ("mine-1", 200, "player", "POST")
     bad = {"Authorization": "Bearer guess\u00e9".encode("latin-1"), "X-Request-ID": 'x" injected'}
-    answer = http.get(f"{server.http}/metrics", headers=bad)
+    answer = patient.get(f"{server.http}/metrics", headers=bad)
     assert (answer.status_code, len(answer.headers["x-request-id"])) == (401, 16)
     (refused,) = entries("refused")
     text = json.dumps([*entries("open"), refused, *entries("/metrics")])
@@ -73,7 +73,7 @@ def test_who_asks_too_often_waits(serve):
     for _ in range(80):
         env.step("x")  # it waits as long as it is told to
     assert time.monotonic() - began > (80 - 40) / 20 - 0.5
-    answers = [http.post(f"{server.http}/apis/v1/envs/gem/list") for _ in range(60)]
+    answers = [patient.post(f"{server.http}/apis/v1/envs/gem/list") for _ in range(60)]
     refused = [a for a in answers if a.status_code == 429]
     assert refused
     assert all(int(a.headers["retry-after"]) >= 1 for a in refused)

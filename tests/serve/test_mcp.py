@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from clients import expected, run
-from serving import http
+from serving import patient
 from waiting import eventually
 
 import rollenv
@@ -74,7 +74,7 @@ def talk(server):
 
 
 def held(server):
-    health = http.get(f"{server.http}/health").json()
+    health = patient.get(f"{server.http}/health").json()
     return health["sessions"]["open"], health["sandboxes"]["open"]
 
 
@@ -265,7 +265,7 @@ def test_there_is_room_for_so_many(serve):
     with pytest.raises(ToolError, match="sessions of this client are taken"):
         talk.call("reset", env_id="test:Echo-v0")
     for wrong in ({}, {"Accept": "text/plain"}):  # what is refused leaves nothing
-        assert http.post(f"{served.http}/mcp", json={}, headers=wrong).status_code >= 400
+        assert patient.post(f"{served.http}/mcp", json={}, headers=wrong).status_code >= 400
     talk.end()
     assert eventually(lambda: McpSession(served.http).hello.status_code == 200)
 
@@ -344,7 +344,7 @@ def test_tokens_and_owners(serve, tmp_path):
 
 def test_pages_of_other_sites_are_refused(server):
     for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
-        assert http.post(f"{server.http}/mcp", json={}, headers=ACCEPT | headers).status_code == 403
+        assert patient.post(f"{server.http}/mcp", json={}, headers=ACCEPT | headers).status_code == 403
 
 
 WRONG = [
@@ -393,7 +393,7 @@ def test_wrong_calls_are_errors_that_an_agent_can_read(general, name, arguments)
 def test_bodies_that_are_no_messages(server, general, content):
     headers = ACCEPT | {"Content-Type": "application/json"}
     for more in ({}, {"Mcp-Session-Id": general.http.headers["Mcp-Session-Id"]}):
-        answer = http.post(f"{server.http}/mcp", content=content, headers=headers | more)
+        answer = patient.post(f"{server.http}/mcp", content=content, headers=headers | more)
         assert 400 <= answer.status_code < 500
         assert "error" in answer.json()
     assert general.call("run_code", code="1")["result"] == "1", "the session is as good as new"
@@ -401,14 +401,14 @@ def test_bodies_that_are_no_messages(server, general, content):
 
 def test_requests_that_no_session_is_for(server, general):
     mine = ACCEPT | {"Mcp-Session-Id": general.http.headers["Mcp-Session-Id"]}
-    assert http.get(f"{server.http}/mcp", headers=mine).status_code == 405
-    assert http.put(f"{server.http}/mcp", headers=mine).status_code == 405
-    assert http.delete(f"{server.http}/mcp").status_code == 400
+    assert patient.get(f"{server.http}/mcp", headers=mine).status_code == 405
+    assert patient.put(f"{server.http}/mcp", headers=mine).status_code == 405
+    assert patient.delete(f"{server.http}/mcp").status_code == 400
     for name in ("x", "0" * 32):
-        assert http.delete(f"{server.http}/mcp", headers={"Mcp-Session-Id": name}).status_code == 404
+        assert patient.delete(f"{server.http}/mcp", headers={"Mcp-Session-Id": name}).status_code == 404
     assert general.post("tools/list", **{"Mcp-Protocol-Version": "2026-07-28"}).json()["error"]["code"] == -32022
     assert general.post("tools/list", **{"Mcp-Protocol-Version": "x"}).status_code == 400
-    assert http.post(f"{server.http}/mcp/env/test:Echo-v0", json={}, headers=mine).status_code == 404
+    assert patient.post(f"{server.http}/mcp/env/test:Echo-v0", json={}, headers=mine).status_code == 404
     assert general.ask("no/such")["error"]["code"] == -32601
     assert general.ask("tools/call", {"name": 5})["error"]["code"] == -32602
 

@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 from clients import expected, run
-from serving import http
+from serving import patient
 
 import rollenv
 from rollenv.agents.prompts.session import shown
@@ -63,7 +63,7 @@ class Failed(Exception):
 
 
 def opened(server):
-    return http.get(f"{server.http}/health").json()["sessions"]["open"]
+    return patient.get(f"{server.http}/health").json()["sessions"]["open"]
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_tasks(server):
         for index in (-101, 1 << 70, 1.5, True, "1", None, [1]):
             assert http.post("task", json={"split": "test", "index": index}).status_code == 400
         assert http.post("task_range", json={"split": "test", "start": "a"}).status_code == 400
-    assert "game:Sokoban-v0-tiny" in http.get(f"{server.http}/list_environments").json()
+    assert "game:Sokoban-v0-tiny" in patient.get(f"{server.http}/list_environments").json()
 
 
 def test_numbered_tasks(server):
@@ -206,7 +206,7 @@ def test_calls_that_are_wrong(server, ors):
     del ors.http.headers["X-Session-ID"]
     assert ors.post("ping").status_code == 400
     for path in ("tools", "no:Such-v0/tools", "x/tools"):
-        assert http.get(f"{server.http}/{path}").status_code in (400, 404)
+        assert patient.get(f"{server.http}/{path}").status_code in (400, 404)
     assert ors.http.post("score_group", json={}).status_code in (404, 405)
 
 
@@ -299,9 +299,9 @@ def test_keys_and_owners(serve, tmp_path):
     for key in (None, "x", made["bob"][0]):
         headers = {"X-API-Key": key} if key else {}
         for path in ("list_environments", "version", "test:Echo-v0/splits", "prompt"):
-            assert http.get(f"{served.http}/{path}", headers=headers).status_code == 401
+            assert patient.get(f"{served.http}/{path}", headers=headers).status_code == 401
         for path in ("create_session", "create", "ping", "delete", "call"):
-            assert http.post(f"{served.http}/{path}", headers=headers, content=b"{").status_code == 401
+            assert patient.post(f"{served.http}/{path}", headers=headers, content=b"{").status_code == 401
     ann, eve = (Ors(served.http, key=made[name][0]) for name in ("ann", "eve"))
     ann.begin()
     eve.http.headers["X-Session-ID"] = ann.name
@@ -311,7 +311,7 @@ def test_keys_and_owners(serve, tmp_path):
     assert eve.post("delete").status_code == 200
     assert ann.call(action="x")["ok"], "nothing was ended"
     bearer = {"Authorization": f"Bearer {made['ann'][0]}"}
-    assert http.get(f"{served.http}/version", headers=bearer).status_code == 200
+    assert patient.get(f"{served.http}/version", headers=bearer).status_code == 200
 
 
 REAL = """

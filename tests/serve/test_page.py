@@ -9,7 +9,7 @@ import time
 
 import httpx
 import pytest
-from serving import http
+from serving import patient
 from waiting import eventually
 
 import rollenv
@@ -532,5 +532,5 @@ def test_pages_of_other_sites_may_not_ask(page):
 
 def test_the_page_can_be_left_out(serve):
     served = serve("--faces", "gem,ors")
-    assert http.get(served.http).status_code == 404
-    assert http.post(f"{served.http}/page/api/me", json={}).status_code == 404
+    assert patient.get(served.http).status_code == 404
+    assert patient.post(f"{served.http}/page/api/me", json={}).status_code == 404

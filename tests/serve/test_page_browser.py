@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 import pytest
 from hostile import TEXT
 from playwright.sync_api import expect
-from serving import Served, http
+from serving import Served, patient
 from waiting import eventually
 
 from rollenv.serve.auth import new_token
@@ -89,7 +89,7 @@ def stat(tab: Any, name: str) -> Any:
 
 
 def sessions(base: str) -> list[dict[str, Any]]:
-    return http.post(f"{base}/page/api/sessions", json={}).json()["sessions"]
+    return patient.post(f"{base}/page/api/sessions", json={}).json()["sessions"]
 
 
 # -- what people do ----------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_sessions_are_watched_live_and_end_with_their_tab(tabs, serve):
 
 
 def test_health_is_shown(tabs, server):
-    http.post(f"{server.http}/page/api/replay", json={"env": SOKOBAN, "seed": "1", "agent": "oracle"})
+    patient.post(f"{server.http}/page/api/replay", json={"env": SOKOBAN, "seed": "1", "agent": "oracle"})
     tab = tabs.open(server.http, "#/health")
     expect(tab.locator(".tile")).to_have_count(6)
     expect(tab.get_by_role("region", name="Environments")).to_contain_text(SOKOBAN)

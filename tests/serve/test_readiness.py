@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from serving import http
+from serving import patient
 
 import rollenv
 
 
 def numbers(server, **headers):
-    answer = http.get(f"{server.http}/metrics", headers=headers)
+    answer = patient.get(f"{server.http}/metrics", headers=headers)
     assert answer.headers["content-type"].startswith("text/plain")
     families = text_string_to_metric_families(answer.raise_for_status().text)
     return {(s.name, *sorted(s.labels.items())): s.value for family in families for s in family.samples}
@@ -20,7 +20,7 @@ def numbers(server, **headers):
 def test_ready_means_that_every_family_plays_and_a_sandbox_runs(serve):
     server = serve()  # of its own: sessions of others come and go, and checks hold for half a minute
     before = numbers(server)
-    answer = http.get(f"{server.http}/readyz", timeout=120)
+    answer = patient.get(f"{server.http}/readyz", timeout=120)
     assert (answer.status_code, answer.text) == (200, "ready\n")
     after = numbers(server)
     families = {s.namespace for s in rollenv.list_envs() if not s.missing} | {"test"}
@@ -52,12 +52,12 @@ def test_numbers_count_what_happens(serve):
 @pytest.mark.integration
 def test_a_family_that_does_not_work_is_named(serve):
     server = serve(env={"BROKEN": "1"})
-    answer = http.get(f"{server.http}/readyz", timeout=120)
+    answer = patient.get(f"{server.http}/readyz", timeout=120)
     assert answer.status_code == 503
     assert answer.text.startswith("broken: ")
     assert len(answer.text.splitlines()) == 1
     assert "Missing" in answer.text
-    assert http.get(f"{server.http}/livez").status_code == 200
+    assert patient.get(f"{server.http}/livez").status_code == 200
 
 
 @pytest.mark.integration
@@ -69,8 +69,8 @@ def test_strangers_learn_no_numbers_and_no_reasons(serve, tmp_path):
     (tmp_path / "tokens.toml").write_text(lines + more)
     server = serve("--tokens", str(tmp_path / "tokens.toml"), "--sandboxes", "0", env={"BROKEN": "1"})
     for headers in ({}, {"Authorization": f"Bearer {other}"}):
-        assert http.get(f"{server.http}/metrics", headers=headers).status_code == 401
-        assert http.get(f"{server.http}/readyz", headers=headers, timeout=120).text == "broken: failed\n"
+        assert patient.get(f"{server.http}/metrics", headers=headers).status_code == 401
+        assert patient.get(f"{server.http}/readyz", headers=headers, timeout=120).text == "broken: failed\n"
     known = {"Authorization": f"Bearer {admin}"}
     assert numbers(server, **known)[("rollenv_sandboxes_max",)] == 0
-    assert "Missing" in http.get(f"{server.http}/readyz", headers=known).text
+    assert "Missing" in patient.get(f"{server.http}/readyz", headers=known).text

@@ -12,7 +12,7 @@ import threading
 import time
 
 import pytest
-from serving import http
+from serving import patient
 
 import rollenv
 from rollenv.checker import check_env
@@ -223,7 +223,7 @@ def test_sessions_of_clients_that_have_gone_end(serve):
     mine = rollenv.make(f"{served.address}/test:Echo-v0")
     mine.reset(1)
     end = time.monotonic() + 20
-    while (left := http.get(f"{served.http}/health").json()["sessions"]["open"]) > 1 and time.monotonic() < end:
+    while (left := patient.get(f"{served.http}/health").json()["sessions"]["open"]) > 1 and time.monotonic() < end:
         time.sleep(0.2)
     assert left == 1
     assert mine.step("x")[0].startswith("1 ")

@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 from clients import run
-from serving import http
+from serving import patient
 from waiting import eventually
 
 from rollenv.serve.auth import new_token
@@ -150,7 +150,7 @@ def test_owners_and_tokens(serve, tmp_path):
     for call, body in calls.items():
         assert "no such sandbox" in eve.failed(call, sandbox_id=name, **body)
         assert joe.http.post(f"/{call}", json={"sandbox_id": name}).status_code == 401
-        assert http.post(f"{served.http}{PATH}/{call}", content=b"{").status_code == 401
+        assert patient.post(f"{served.http}{PATH}/{call}", content=b"{").status_code == 401
     assert eve.status(name, every=True)["status"] == "Failed"
     assert ann.status(name)["result"]["is_alive"]
     ann.call("stop", sandbox_id=name)
@@ -435,9 +435,9 @@ asyncio.run(main())
 
 @pytest.mark.integration
 def test_rock(server):
-    before = http.get(f"{server.http}/health").json()["sandboxes"]["open"]
+    before = patient.get(f"{server.http}/health").json()["sandboxes"]["open"]
     assert run("rock", CLIENT, URL=server.http) == ["done"]
-    assert http.get(f"{server.http}/health").json()["sandboxes"]["open"] == before
+    assert patient.get(f"{server.http}/health").json()["sandboxes"]["open"] == before
 
 
 @pytest.mark.integration

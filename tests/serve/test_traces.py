@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
-from serving import http
+from serving import patient
 from waiting import eventually
 
 import rollenv
@@ -109,7 +109,7 @@ def test_a_request_continues_the_trace_of_its_caller(serve, collector, tmp_path)
     client = httpx.Client(base_url=served.http, headers={"Authorization": f"Bearer {token}", "traceparent": CALLER})
     assert client.post("/openenv/game:Sokoban-v0-tiny/reset", json={"seed": 3}).status_code == 200
     assert client.post("/openenv/no:Such-v0/reset", json={}).status_code == 404
-    assert http.get(f"{served.http}/livez").status_code == 200
+    assert patient.get(f"{served.http}/livez").status_code == 200
     right, wrong = collector.wait("POST /openenv/{env_id}/reset", 2)
     assert right.trace_id.hex() == CALLER.split("-")[1]
     assert right.parent_span_id.hex() == CALLER.split("-")[2]

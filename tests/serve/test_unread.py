@@ -10,7 +10,7 @@ import socket
 import time
 
 import pytest
-from serving import http
+from serving import patient
 from waiting import eventually
 
 import rollenv
@@ -29,8 +29,8 @@ def files(served):
 
 def over_http(served, plain):
     gem = "/apis/v1/envs/gem"
-    mine = http.post(f"{served.http}{gem}/make", json={"env_id": "test:Moody-v0"}, timeout=60).json()
-    assert http.post(f"{served.http}{gem}/reset", json=mine, timeout=60).status_code == 200
+    mine = patient.post(f"{served.http}{gem}/make", json={"env_id": "test:Moody-v0"}, timeout=60).json()
+    assert patient.post(f"{served.http}{gem}/reset", json=mine, timeout=60).status_code == 200
     body = json.dumps(mine | MUCH)
     head = f"POST {gem}/step HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     plain.sendall((head + body).encode())

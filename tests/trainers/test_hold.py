@@ -23,7 +23,7 @@ from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
-from rollenv.trainers import checkpoint, threads
+from rollenv.trainers import checkpoint, cpu_threads
 from rollenv.trainers.config import load_config
 from rollenv.trainers.cpu_threads import CpuThreads, idle_cores
 from rollenv.trainers.experience import experience, micro_batches, minibatches
@@ -380,8 +380,8 @@ def test_threads_are_chosen_and_said(tmp_path, small, caplog):
 def test_threads_give_way_to_a_neighbour_that_comes_later(monkeypatch):
     """The machine's own figures, in the place of a neighbour: what the cores did, and how much of it was ours."""
     clock = {"now": 0.0, "all": 0.0, "own": 0.0}
-    monkeypatch.setattr(threads, "_snapshot", lambda: tuple(clock.values()))
-    monkeypatch.setattr(threads, "cores", lambda: [0, 1])
+    monkeypatch.setattr(cpu_threads, "_snapshot", lambda: tuple(clock.values()))
+    monkeypatch.setattr(cpu_threads, "cores", lambda: [0, 1])
     before = torch.get_num_threads()
     try:
         used = CpuThreads(0)
