@@ -62,7 +62,7 @@ UV := .bench/uv/bin/uv
 add = $(UV) pip install --quiet --python $(@D)/bin/python $(LINKS) $(1) || $(@D)/bin/python $(PIP) $(1)
 
 # What rollenv and its tests need besides, where a framework's Python runs them.
-BASE := gymnasium httpx numpy pydantic rich typer pytest
+BASE := gymnasium httpx numpy psutil pydantic rich typer pytest
 # NeMo Gym and Harbor run on Python 3.12 and newer alone; where there is none, their tests are skipped.
 PYTHON312 ?= $(shell for python in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin/python3.12; do $$python --version > /dev/null 2>&1 && echo $$python && break; done)
 
