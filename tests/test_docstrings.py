@@ -71,6 +71,11 @@ def ancestors(name: str) -> frozenset[str]:
     return frozenset(above.union(*(ancestors(one) for one in above)))
 
 
+@functools.cache
+def protocols() -> frozenset[str]:
+    return frozenset(name for name in classes() if "Protocol" in ancestors(name))
+
+
 def decorators(function: Function) -> set[str]:
     return {last_name(one) for one in function.decorator_list}
 
@@ -79,7 +84,7 @@ def inherits_documentation(owner: ast.ClassDef, method: Function) -> bool:
     """Whether a class above documents a method, or a protocol does that has one with the same parameters."""
     if ast.get_docstring(method):
         return False
-    names = ancestors(owner.name) | {name for name in classes() if "Protocol" in ancestors(name)}
+    names = ancestors(owner.name) | protocols()
     return any(
         isinstance(member, Function)
         and member.name == method.name
@@ -162,6 +167,7 @@ def test_it_looks_at_what_is_public():
     assert len(names) > 500
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_public_functions_document_shapes_and_errors(folder):
     short = {

@@ -50,8 +50,7 @@ def responses(shape: Shape) -> st.SearchStrategy[tuple[int, ...]]:
     return st.tuples(st.lists(drawn, max_size=8).map(tuple), end).map(lambda parts: parts[0] + parts[1])
 
 
-@pytest.mark.combinations
-@pytest.mark.slow
+@pytest.mark.integration
 @every_shape
 @quick
 @given(data=st.data())

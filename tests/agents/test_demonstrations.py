@@ -85,7 +85,7 @@ def test_a_second_process_does_a_part(played_here):
     assert len(pairs) >= which.episodes
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_what_cannot_be_sent_to_another_process_is_played_here(played_here, alone):
     class Local(Words):
         pass

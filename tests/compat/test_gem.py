@@ -127,8 +127,7 @@ def failures() -> dict[str, str]:
     return json.loads(done.stderr.strip().splitlines()[-1])
 
 
-@pytest.mark.combinations
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_gem_code_runs_unchanged(name):
     assert name not in failures(), failures()[name]

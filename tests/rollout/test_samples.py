@@ -73,7 +73,7 @@ def test_samples_are_as_few_as_can_be(trajectory):
     assert len(step_samples(trajectory)) == len(turns)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @settings(max_examples=100, deadline=None)
 @given(played=st.lists(trajectories(), max_size=6), slack=st.integers(0, 20), bounded=st.booleans())
 def test_packing_keeps_every_sample_whole_and_once(played, slack, bounded):

@@ -46,6 +46,7 @@ def test_files_and_settings_are_taken(named, docker_url):
         assert machine.run("pwd; cat made; echo $A").stdout.split() == ["/box", "made", "b", "c"]
 
 
+@pytest.mark.integration
 def test_the_engine_keeps_no_container(named, docker_url, client):
     before = {each["Id"] for each in client.containers(all=True)}
     docker_image(named(), base_url=docker_url)

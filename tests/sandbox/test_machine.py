@@ -168,6 +168,7 @@ def test_a_snapshot_takes_no_more_room_than_there_is_in_the_files(fresh, tmp_pat
         ]  # fmt: skip
 
 
+@pytest.mark.integration
 def test_a_snapshot_holds_what_others_can_read_and_remove(fresh, tmp_path):
     deep = "import os\nfor i in range({}): os.mkdir('d'); os.chdir('d')\nopen('leaf', 'w').close()"
     out(fresh, ["python3", "-c", deep.format(1500)], cwd="/app")

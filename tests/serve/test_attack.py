@@ -31,6 +31,8 @@ from rollenv.rollout.workers.base import EnvFailure
 from rollenv.rollout.workers.remote import RemoteWorkers
 from rollenv.serve.auth import new_token
 
+pytestmark = pytest.mark.integration
+
 
 class Raw:
     """A connection of the native protocol."""
@@ -103,6 +105,7 @@ def test_wrong_arguments_cost_no_worker(serve):
     assert held(served) == 1
 
 
+@pytest.mark.integration
 def test_a_session_that_is_closed_during_a_call_ends_with_its_environment(serve):
     served = serve(workers=1)
     name = gem(served, "make", env_id="test:Moody-v0").json()["sandbox_id"]
@@ -158,6 +161,7 @@ def test_an_opener_that_vanishes_leaves_nothing(serve):
     assert eventually(lambda: held(served) == health(served)["sessions"]["open"])
 
 
+@pytest.mark.integration
 def test_environments_that_hang_keep_nobody_else_waiting(serve):
     served = serve("--step-deadline", "20", workers=1)
     with Raw(served) as greedy:

@@ -36,6 +36,8 @@ from rollenv.serve.quotas import Quota
 from rollenv.serve.session_context import SessionLimits
 from rollenv.serve.sessions import SessionManager
 
+pytestmark = pytest.mark.integration
+
 OWNER = "anyone"
 
 

@@ -181,6 +181,7 @@ def test_processes_watches_and_requests_are_counted(box):
     assert set(codes) <= {200, 400, 429}
 
 
+@pytest.mark.integration
 def test_files(box):
     http = box.http
     octets = {"Content-Type": "application/octet-stream"}

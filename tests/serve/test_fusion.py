@@ -198,6 +198,7 @@ def test_halves_of_characters(server):
     assert patient.post(f"{server.http}/run_code", content=whole).json()["run_result"]["stdout"] == "😀\n"
 
 
+@pytest.mark.integration
 def test_programs_that_attack_their_sandbox(code, server):
     for program in (
         "import os\nwhile True: os.fork()",
@@ -220,6 +221,7 @@ def test_a_client_that_leaves_ends_its_program(server):
     assert eventually(lambda: open_sandboxes(server) == 0, 5)
 
 
+@pytest.mark.integration
 def test_many_at_once(code):
     def one(number):
         return code(f"echo {number}", "bash") if number % 2 else code(f"print({number})")

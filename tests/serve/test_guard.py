@@ -112,7 +112,7 @@ def test_the_command_makes_tokens_and_needs_them_for_other_machines():
     assert "needs tokens" in refused.stderr
 
 
-@pytest.mark.combinations
+@pytest.mark.integration
 @pytest.mark.parametrize("path", ["/livez", "/health", "/apis/v1/envs/gem/list"])
 def test_names_and_pages_that_are_not_the_servers_own_are_refused(server, path):
     for headers in (

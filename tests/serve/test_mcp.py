@@ -305,6 +305,7 @@ def test_a_client_that_leaves_in_the_middle_may_come_back(server, talk):
     assert talk.call("step", session=session, action="x")["observation"] == "turn 2", "the call went on"
 
 
+@pytest.mark.integration
 def test_tokens_and_owners(serve, tmp_path):
     scopes = {"ann": ["environments", "sandboxes"], "eve": ["environments", "sandboxes"], "bob": ["sandboxes"]}
     scopes |= {"cat": ["environments"], "dan": ["admin"]}

@@ -73,6 +73,7 @@ def ors(server):
     ors.post("delete")
 
 
+@pytest.mark.integration
 def test_an_episode_is_what_it_is_at_home(server):
     ors = Ors(server.http, "game:Sokoban-v0-tiny").begin(split="test", index=3)
     twin = rollenv.make("game:Sokoban-v0-tiny")

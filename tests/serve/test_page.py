@@ -76,6 +76,7 @@ def files_of(page) -> dict[str, httpx.Response]:
     return found
 
 
+@pytest.mark.integration
 def test_files_are_small_and_come_from_here(page):
     files = files_of(page)
     assert {"/", "/page/main.js", "/page/base.js", "/page/base.css", "/page/play.js", "/page/health.js"} <= set(files)
@@ -170,6 +171,7 @@ def test_cards_of_arguments(page):
     assert page.refused("card", env=5) == (400, "usage")
 
 
+@pytest.mark.integration
 def test_card_of_an_environment_that_cannot_be_built(serve):
     broken = Page(serve(env={"BROKEN": "1"}).http)
     card = broken.ask("card", env="broken:Env-v0")
@@ -436,7 +438,7 @@ def test_names_of_sessions_are_told_to_nobody(page):
 # -- health ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_health_has_the_last_minutes_and_checks(page):
     session = name()
     page.ask("open", session=session, env="test:Echo-v0", seed="1")
@@ -509,6 +511,7 @@ def test_tokens_are_needed(keys):
     assert ann.ask("step", session=session, action="x")["reward"] == 1.0
 
 
+@pytest.mark.integration
 def test_limits_of_clients_hold(keys):
     ann = keys("--per-client", "1", "--rate", "5")["ann"]
     ann.ask("open", session=name(), env="test:Echo-v0", seed="1")

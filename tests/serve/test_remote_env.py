@@ -33,6 +33,7 @@ def test_it_keeps_every_promise_that_it_keeps_at_home(server, env_id):
     env.close()
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("env_id", IDS)
 def test_it_gives_the_same_as_the_one_at_home(server, env_id):
     near, far = rollenv.make(env_id), rollenv.make(f"{server.address}/{env_id}")
@@ -230,6 +231,7 @@ def test_sessions_of_clients_that_have_gone_end(serve):
     mine.close()
 
 
+@pytest.mark.integration
 def test_a_full_server_says_when_to_come_back(serve):
     served = serve("--sessions", "1")
     env = rollenv.make(f"{served.address}/test:Echo-v0")

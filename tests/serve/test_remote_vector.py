@@ -31,7 +31,7 @@ def played(vector, turns):
     return shown
 
 
-@pytest.mark.combinations
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 @pytest.mark.parametrize("together", [True, False])
 def test_a_vector_of_served_environments_is_one_at_home(server, mode, together):

@@ -29,6 +29,7 @@ def collect(workers, tasks, group_size=1, agent=None, **settings):
                 manager.run(workers.aclose())
 
 
+@pytest.mark.integration
 def test_servers_give_what_this_process_gives(server):
     there = collect(RemoteWorkers(server.address), TASKS, 3, keep_views=True)
     assert there == collect(None, TASKS, 3, keep_views=True)

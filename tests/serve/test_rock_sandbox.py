@@ -225,6 +225,7 @@ def test_commands_that_fail(box):
     box.failed("run_in_session", 6000, session="a", command="echo \0")
 
 
+@pytest.mark.integration
 def test_a_command_that_takes_too_long_does_not_poison_the_session(box):
     box.call("create_session", session="a")
     began = time.monotonic()
@@ -266,6 +267,7 @@ def test_work_in_the_background_goes_on(box):
     box.sh(f"kill -0 {told['output']}")
 
 
+@pytest.mark.integration
 def test_sessions_that_nobody_closes(box):
     box.call("create_session", session="mine")
     box.sh("X=1", "mine")

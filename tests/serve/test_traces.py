@@ -75,6 +75,7 @@ def about(span):
     return {a.key: a.value.string_value or a.value.int_value for a in span.attributes}
 
 
+@pytest.mark.integration
 def test_a_call_has_a_span_and_its_worker_a_child(serve, collector):
     served = serve("--traces", env=collector.environ)
     env = rollenv.make(f"{served.address}/game:Sokoban-v0-tiny")
@@ -102,6 +103,7 @@ def test_a_call_has_a_span_and_its_worker_a_child(serve, collector):
     assert [span.status.code for span in wrong] == [0], "it is the client's fault"
 
 
+@pytest.mark.integration
 def test_a_request_continues_the_trace_of_its_caller(serve, collector, tmp_path):
     token, lines = new_token("ann", ["environments"])
     (tmp_path / "tokens.toml").write_text(lines)

@@ -111,6 +111,7 @@ def test_siblings_teach_only_members_of_groups_with_a_success(models, tmp_path):
     assert all(row["optimizer_steps"] and row["advantage/q100"] == 0 for row in rows[1:3])
 
 
+@pytest.mark.integration
 def test_a_teacher_with_other_tokens_is_refused_before_anything_is_played(models, tmp_path):
     other = build_tokenizer(["something else"], 270)
     LocalAgent(build_model(SIZE, other, 0), other).save(tmp_path / "other")

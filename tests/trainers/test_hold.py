@@ -166,6 +166,7 @@ def test_the_run_stops_where_asked_to_or_where_nothing_is_left(tmp_path, small, 
     assert all(torch.isfinite(p).all() for p in agent.model.parameters()), "the last finite one was kept"
 
 
+@pytest.mark.integration
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, small):
     with start(tmp_path / "run", [*small, "checkpoint_every=1", "keep_checkpoints=1"]) as run:
         real = run.learner._step

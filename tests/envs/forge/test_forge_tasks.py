@@ -80,6 +80,7 @@ def test_what_differs_between_runs_and_machines_is_not_shown(message, shown):
     assert tidy(message) == shown
 
 
+@pytest.mark.integration
 def test_red_and_flaky_tests_do_not_count(forged):
     folder, result = forged
     assert result.left_out == len(BAD_TESTS)

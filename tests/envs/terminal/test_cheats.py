@@ -7,6 +7,8 @@ import task_folders as folders
 import rollenv
 from rollenv.sandbox import Limits
 
+pytestmark = pytest.mark.integration
+
 SMALL = Limits(seconds=60, memory_mb=1024, processes=128, disk_mb=128, files=20_000)
 
 
@@ -188,6 +190,7 @@ def test_code_that_ends_the_tests_has_passed_none(code, tmp_path):
     assert played(path, "echo 'answer = 42' > /app/solution.py")[1] == 1.0
 
 
+@pytest.mark.integration
 def test_work_before_a_timeout_counts(tmp_path):
     path = folders.write_task(tmp_path, toml="[agent]\ntimeout_sec = 2.0")
     _, reward, terminated, truncated, info = played(path, folders.SOLUTION + "sleep 60")

@@ -60,7 +60,7 @@ NETWORKS = [
 ]
 
 
-@pytest.mark.combinations
+@pytest.mark.integration
 @pytest.mark.parametrize(("toml", "network", "reached"), NETWORKS)
 def test_agents_reach_what_the_task_and_its_user_allow(tmp_path, toml, network, reached):
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -293,6 +293,7 @@ def test_a_separate_verifier_s_image_may_hold_the_tests_and_artifacts_come_where
     assert play(path, "echo 41 > answer.txt")[1] == 0.0
 
 
+@pytest.mark.integration
 def test_a_verifier_with_a_machine_of_its_own(tmp_path):
     path = folders.write_task(
         tmp_path,

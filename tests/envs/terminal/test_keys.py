@@ -106,7 +106,7 @@ def test_a_shell_that_has_ended_is_followed_by_a_new_one(env):
     assert env.step(typed("echo $((6 * 7))\n"))[2] is False
 
 
-@pytest.mark.combinations
+@pytest.mark.integration
 def test_the_oracle_and_the_limit_of_turns(env):
     env.reset(seed=0)
     for _ in range(5):

@@ -82,7 +82,7 @@ def test_categories_divide_the_queries():
     assert sum(sizes) == rollenv.make(ALL).num_tasks()
 
 
-@pytest.mark.combinations
+@pytest.mark.integration
 @pytest.mark.parametrize("env_id", [ALL, f"{ALL}-multi_domain"])
 def test_environments_keep_their_promises(env_id):
     check_env(env_id, episodes=8)

@@ -40,6 +40,7 @@ def test_the_published_count_and_weights(goals):
     assert len(weights) == 6910
 
 
+@pytest.mark.integration
 def test_splits_are_the_published_ones(goals):
     numbers = list(range(6910))
     random.Random(233).shuffle(numbers)
