@@ -19,6 +19,8 @@ def interpreter():
         if named:
             pytest.fail(f"ROLLENV_VLLM_PYTHON names {named}, which does not exist")
         pytest.skip("no interpreter with vLLM: set ROLLENV_VLLM_PYTHON, or make one at .bench/vllm")
+    if " " in str(python):
+        pytest.skip(f"torch's compiler takes no include paths with spaces, and vLLM compiles: {python}")
     return python
 
 
