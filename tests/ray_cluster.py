@@ -2,11 +2,14 @@
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'rollenv[ray]'")
+if " " in sys.executable:
+    pytest.skip(f"Ray starts no worker below a path with spaces: {sys.executable}", allow_module_level=True)
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 from ray.cluster_utils import Cluster  # noqa: E402
