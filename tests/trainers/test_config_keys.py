@@ -42,7 +42,7 @@ NO_DIFFERENCE = {
     "rollout.reset_deadline": "for what never ends",
     "rollout.step_deadline": "for what never ends",
     "rollout.processes": "who plays a group changes nothing that is drawn",
-    **{f"rollout.{key}": "who plays; test_fleet.py" for key in ("shards", "shard_options", "shard_losses")},
+    **{f"rollout.{key}": "who plays; test_rollout_shards.py" for key in ("shards", "shard_options", "shard_losses")},
     "rollout.extra_groups": "which groups are late is a matter of time",
     "rollout.extra_members": "which members are late is a matter of time",
     "batches.kind": "which groups come first is a matter of time; test_batches.py",
