@@ -51,8 +51,8 @@ class Template:
         self._owners: dict[int, Forked] = {}
         self._numbers = itertools.count(1)
         self._resources: list[socket.socket | SpawnProcess] = []
-        #: End all workers and what they started, and wait until they are gone.
-        self.close = weakref.finalize(self, _close, self._resources)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._close = weakref.finalize(self, _close, self._resources)
 
     def fork(self, owner: Forked, threads: int) -> tuple[int, socket.socket]:
         """Start a worker.
@@ -76,6 +76,12 @@ class Template:
             with contextlib.suppress(OSError):
                 self._socket.send(json.dumps([number, 0]).encode())
 
+    def close(self) -> None:
+        """End all workers and what they started, and wait until they are gone."""
+        if self._socket is not None and self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._socket)  # uvloop keeps a socket open as long as it reads from it
+        self._close()
+
     def _start(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = multiprocessing.get_context("spawn").Process(
@@ -85,7 +91,8 @@ class Template:
         self._process = process
         theirs.close()
         self._resources[:] = [self._socket, process]
-        asyncio.get_running_loop().add_reader(self._socket, self._read)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket, self._read)
 
     def _read(self) -> None:
         """Pass a report on to the owner of the worker."""
