@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 import weakref
@@ -37,10 +38,13 @@ class Native:
 
     def __init__(self, sessions: SessionManager, client: Client, receive: Receive, send: Send, silence: float):
         self.sessions, self.client, self._receive, self._send, self.silence = sessions, client, receive, send, silence
+        self._limited = sessions.limiter.is_limited(client.name)
         self._running: dict[int, tuple[asyncio.Task[None], Any]] = {}
         self._begun, self._room = 0, asyncio.Event()
         self._connected = True
         self._used: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._steps: dict[int, tuple[Session, int]] = {}
+        """The sessions and counts of pending steps, by the numbers of their requests."""
         self._answers: list[bytes] = []
         self._sending: asyncio.Task[None] | None = None
 
@@ -79,8 +83,37 @@ class Native:
 
     def _begin(self, number: int, operation: Any, *args: Any) -> None:
         """Start to carry out a request. It keeps its room until its answer is sent."""
+        if operation == "call" and self._start_step(number, args):
+            return
         task = asyncio.get_running_loop().create_task(self._answer(number, operation, list(args)))
         self._running[number] = (task, operation)
+
+    def _start_step(self, number: int, args: tuple[Any, ...]) -> bool:
+        """Send a step to its worker at once; return False if that is not possible."""
+        if len(args) != 4 or args[2] != "step" or self._limited or number in self._steps:
+            return False
+        name, count, _, given = args
+        session = self.sessions.by_name.get(name) if type(name) is str else None
+        if session is None or session.owner != self.client.name or type(given) is not list or len(given) != 1:
+            return False
+        action = given[0]
+        if type(count) is not int or type(action) is not str:
+            return False
+        self._steps[number] = session, count
+        if not session.start_step(count, action, functools.partial(self._finish_step, number)):
+            del self._steps[number]
+            return False
+        self._uses(session)
+        return True
+
+    def _finish_step(self, number: int, outcome: list[Any] | RollenvError) -> None:
+        self._steps.pop(number, None)
+        try:
+            data = _refusal(number, outcome) if isinstance(outcome, RollenvError) else _packed(number, outcome)
+        except Exception:
+            logger.exception("an answer to %s cannot be sent", self.client.name)
+            data = _refusal(number, ServerError(FAILED))
+        self._say(data)
 
     def _uses(self, session: Session) -> None:
         session.left = 0.0
@@ -183,6 +216,9 @@ class Native:
     async def _cancel(self, number: int) -> None:
         if number in self._running:
             self._running[number][0].cancel()
+        elif number in self._steps:
+            session, count = self._steps[number]
+            session.cancel(count)
 
 
 _OPERATIONS: dict[str, tuple[Callable[..., Awaitable[Any]], tuple[type, ...]]] = {

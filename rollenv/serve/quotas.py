@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollenv.remote.protocol import TooFast
+from rollenv.serve.time_limits import TimeLimit, TimeLimits
 
 #: Seconds after which somebody who is inside no longer keeps others out: an environment that hangs takes no place.
 PATIENCE = 1.0
@@ -83,7 +84,7 @@ class FairQueue:
 
     def __init__(self, width: int, patience: float | None = PATIENCE):
         self.width = self._free = width
-        self.patience = patience
+        self.patience, self.time_limits = patience, TimeLimits()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     @property
@@ -128,22 +129,23 @@ class FairQueue:
 class _Turn:
     """One turn, for an ``async with`` block."""
 
-    __slots__ = ("_inside", "_owner", "_queue", "_timer")
+    __slots__ = ("_inside", "_limit", "_owner", "_queue")
 
     def __init__(self, queue: FairQueue, owner: str):
         self._queue, self._owner, self._inside = queue, owner, False
-        self._timer: asyncio.TimerHandle | None = None
+        self._limit: TimeLimit | None = None
 
     async def __aenter__(self) -> None:
         if not self._queue.enter():
             await self._queue._wait(self._owner)
         self._inside = True
         if self._queue.patience is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._queue.patience, self._leave)
+            self._limit = TimeLimit(self._queue.time_limits, self._queue.patience, self._leave)
+            self._limit.start()
 
     async def __aexit__(self, *problem: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._limit is not None:
+            self._limit.stop()
         self._leave()
 
     def _leave(self) -> None:

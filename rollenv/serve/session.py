@@ -21,6 +21,8 @@ from rollenv.rollout.workers.base import EnvFailure, EnvResult, Views
 from rollenv.rollout.workers.pool import PooledEnv
 from rollenv.serve.logs import asked_at
 from rollenv.serve.session_context import SessionContext
+from rollenv.serve.step import Callback, PendingStep
+from rollenv.serve.time_limits import TimeLimit
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +40,9 @@ class Session:
     """One client's environment. Its calls are carried out one after another."""
 
     __slots__ = (
-        "__weakref__", "_alone", "_building", "_callers", "_closed", "_env", "_last", "_lock", "_losses", "_manager",
-        "_openers", "about", "busy", "count", "history", "last_step", "lasting", "left", "name", "opened",
-        "over", "owner", "task", "turns", "used", "via", "views",
+        "__weakref__", "_alone", "_building", "_callers", "_closed", "_env", "_last", "_lock", "_losses",
+        "_manager", "_openers", "_step", "about", "busy", "count", "history", "last_step", "lasting", "left",
+        "name", "opened", "over", "owner", "task", "turns", "used", "via", "views",
     )  # fmt: skip
 
     def __init__(self, manager: SessionContext, name: str, owner: str, task: Task, views: Views, alone: bool = False):
@@ -50,6 +52,7 @@ class Session:
         self._last: asyncio.Future[Any] | None = None
         self._callers: dict[int, asyncio.Task[Any]] = {}
         self._building: asyncio.Future[None] | None = None
+        self._step: PendingStep | None = None
         self._openers, self._closed = 0, False
         self.history, self.count = ReplayLog(), 0
         self.about: dict[str, Any] = {}
@@ -97,13 +100,35 @@ class Session:
             raise UsageError(f"call {count} is out of order; the last one was {self.count}")
         return await asyncio.shield(self._last)
 
+    def start_step(self, count: int, action: str, callback: Callback) -> bool:
+        """Send a step without a task, if it has nothing to wait for.
+
+        Args:
+            callback: called with the answer or the error.
+
+        Returns:
+            False if it was not sent; then :meth:`numbered` does it.
+        """
+        env = self._env
+        if env is None or self.busy or self.over or count != self.count + 1 or not self._manager.queue.enter():
+            return False
+        self.count, self.busy = count, 1
+        self._step = PendingStep(self, self._manager, env, count, action, callback)
+        self._last = self._step.answer
+        self._step.send()
+        return True
+
     def cancel(self, count: int | None = None) -> None:
         """Give up the calls that run, if any do.
 
         Args:
             count: of the one to give up; by default all are.
         """
-        for number, task in self._callers.items():
+        step = self._step
+        if step is not None and count in (None, step.count):
+            closed = SessionGone("the session was closed")
+            step.cancel(closed if self._closed else Cancelled("the request was cancelled"))
+        for number, task in list(self._callers.items()):
             if task is not asyncio.current_task() and count in (None, number):
                 task.cancel()
 
@@ -128,6 +153,7 @@ class Session:
         self.busy += 1
         try:
             async with self._lock, self._manager.queue.turn(self.owner):
+                await self._pending_step_over()
                 if self._closed:
                     raise SessionGone("the session was closed")
                 if method == "step" and self.over:
@@ -151,6 +177,7 @@ class Session:
         self.busy += 1
         try:
             async with self._lock, self._manager.queue.turn(self.owner):
+                await self._pending_step_over()
                 told: dict[str, Any] = await self._with_replay(self._card)
                 return told
         finally:
@@ -166,7 +193,6 @@ class Session:
 
     async def built(self) -> None:
         """Build the environment, which checks its arguments, or wait until it is built.
-
 
         Raises:
             UsageError: they are not.
@@ -203,6 +229,7 @@ class Session:
             self.busy -= 1
             raise
         try:
+            await self._pending_step_over()
             if self._env is not None and self.history.calls and "state" in spec(self.task.env_id).abilities:
                 with contextlib.suppress(EnvFailure, UsageError):  # else it is replayed there
                     state = await self._ask("get_state", [])
@@ -270,6 +297,45 @@ class Session:
                 functools.partial(self._manager.limiter.spend, self.owner)
             )  # what a call did that failed counts, too
 
+    # -- used by a pending step ----------------------------------------------------------------------------------------
+
+    def hung(self, method: str) -> EnvFailure:
+        """Return the failure of a call that got no answer in its time."""
+        seconds = self._seconds_of(method)
+        return EnvFailure("hung", f"{self.task.env_id}: {method} did not return within {seconds:g} s")
+
+    def record_time(self, method: str, env: PooledEnv, seconds: float) -> None:
+        """Record the time of a call that succeeded."""
+        manager = self._manager
+        if manager.limiter.is_limited(self.owner):
+            manager.limiter.spend(self.owner, env.computed())
+        manager.health.env(self.task.env_id).ok(method, seconds)
+        manager.health.worker(env.worker).ok(method, seconds)
+        manager.on_call_time(method, seconds)
+
+    def finish_step(self, action: str, result: EnvResult) -> list[Any]:
+        """Record a step, and return its answer."""
+        answer = self._step_answer(result)
+        self._record("step", [action], answer)
+        return answer
+
+    async def repeat_step(self, action: str, failure: EnvFailure) -> list[Any]:
+        """Return the answer of a step that failed, after a replay in another worker.
+
+        Raises:
+            EnvBroke: a replay is no remedy.
+            SessionGone: the session was closed meanwhile.
+        """
+        answer: list[Any] = await self._with_replay(functools.partial(self._perform, "step", [action]), failure)
+        self._record("step", [action], answer)
+        return answer
+
+    def end_step(self) -> None:
+        """Let other calls begin."""
+        self._step = None
+        self.busy -= 1
+        self.used = time.monotonic()
+
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _step_answer(self, result: EnvResult) -> list[Any]:
@@ -322,12 +388,15 @@ class Session:
             self.used = time.monotonic()
         self._manager.counters.opened += 1
 
-    async def _with_replay(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _with_replay(self, call: Callable[[], Awaitable[Any]], failure: EnvFailure | None = None) -> Any:
         """Make a call. If its worker is lost, replay the episode in another one and make it again."""
         for left in range(self._manager.limits.replays, -1, -1):
             try:
+                if failure is not None:
+                    raise failure
                 return await call()
             except EnvFailure as problem:
+                failure = None
                 if self._closed:
                     raise SessionGone("the session was closed") from problem
                 worker = self._env.worker if self._env is not None else ""
@@ -412,22 +481,23 @@ class Session:
         Raises:
             EnvFailure: It took longer than the limits allow, or failed.
         """
-        manager, env, began = self._manager, self._env, time.monotonic()
+        env, began = self._env, time.monotonic()
         assert env is not None
-        seconds = manager.limits.reset if method in ("reset", "card") else manager.limits.step
         try:
-            async with asyncio.timeout(seconds):
+            with TimeLimit(self._manager.time_limits, self._seconds_of(method)):
                 answer = await call
         except TimeoutError:
-            text = f"{self.task.env_id}: {method} did not return within {seconds:g} s"
-            raise await env.overdue(EnvFailure("hung", text)) from None
-        seconds = time.monotonic() - began
-        if manager.limiter.is_limited(self.owner):
-            manager.limiter.spend(self.owner, env.computed())
-        manager.health.env(self.task.env_id).ok(method, seconds)
-        manager.health.worker(env.worker).ok(method, seconds)
-        manager.on_call_time(method, seconds)
+            raise await env.overdue(self.hung(method)) from None
+        self.record_time(method, env, time.monotonic() - began)
         return answer
+
+    def _seconds_of(self, method: str) -> float:
+        limits = self._manager.limits
+        return limits.reset if method in ("reset", "card") else limits.step
+
+    async def _pending_step_over(self) -> None:
+        while self._step is not None:
+            await asyncio.wait((self._step.answer,))
 
 
 def _outcome(last: asyncio.Future[Any] | None) -> list[Any]:

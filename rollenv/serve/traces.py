@@ -96,6 +96,9 @@ class TracedRequests:
 class TracedNative(Native):
     """A connection whose requests have spans."""
 
+    def _start_step(self, number: int, args: tuple[Any, ...]) -> bool:
+        return False  # a traced step has a task of its own, to which its spans belong
+
     async def _carried_out(self, operation: Any, args: list[Any]) -> Any:
         method = f" {args[2]:.40}" if operation == "call" and len(args) == 4 and isinstance(args[2], str) else ""
         name = f"{operation:.40}{method}" if isinstance(operation, str) else "nothing"
