@@ -89,6 +89,54 @@ def first_tagged(text: str, tag: str) -> Element | None:
     return Element(text[start + len(tag) + 2 : end], end + len(tag) + 3) if end >= 0 else None
 
 
+#: Marks around a model's thoughts: of DeepSeek and Qwen, Claude's and others' prompts, Magistral, Seed and Kimi.
+THOUGHT_MARKS = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "<reasoning>": "</reasoning>",
+    "[THINK]": "[/THINK]",
+    "<seed:think>": "</seed:think>",
+    "◁think▷": "◁/think▷",
+}
+_THOUGHT_OPENS = re.compile("|".join(map(re.escape, THOUGHT_MARKS)))
+_THOUGHT_ENDS = re.compile("|".join(map(re.escape, THOUGHT_MARKS.values())))
+#: gpt-oss (harmony): thoughts are messages of the channel "analysis" that call nothing.
+_ANALYSIS = re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>.*?(<\|end\|>|\Z)", re.DOTALL)
+_CHANNEL = re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>(?:final|commentary)<\|message\|>|<\|(?:end|return)\|>")
+
+
+def opening_thought(text: str) -> int:
+    """Return where a thought at the beginning of a text ends; the text's length if it does not end, 0 without one."""
+    begins = len(text) - len(text.lstrip())
+    opens = _THOUGHT_OPENS.match(text, begins)
+    if opens is None:
+        return 0
+    end = text.find(THOUGHT_MARKS[opens[0]], opens.end())
+    return len(text) if end < 0 else end + len(THOUGHT_MARKS[opens[0]])
+
+
+def after_thoughts(text: str, opened: bool = False) -> tuple[str, bool]:
+    """Return what a model says after its last thought, and whether a thought does not end.
+
+    Nothing in a thought that does not end is said.
+
+    Args:
+        opened: the prompt has already opened a thought.
+    """
+    if "<|channel|>analysis" in text or "<|channel|>final" in text:
+        unfinished = any(not thought[1] for thought in _ANALYSIS.finditer(text))
+        return _CHANNEL.sub("", _ANALYSIS.sub("", text)).strip(), unfinished
+    ends = 0
+    for end in _THOUGHT_ENDS.finditer(text):
+        ends = end.end()
+    if opened and not ends:
+        return "", True
+    said = text[ends:].lstrip() if ends else text
+    opens = _THOUGHT_OPENS.search(said)
+    return (said, False) if opens is None else (said[: opens.start()].rstrip(), True)
+
+
 _LANGUAGE = re.compile(r"[ \t]{0,16}([A-Za-z0-9_+#-]{0,32})")
 _MARK = re.compile(r"`{3,8}")
 
