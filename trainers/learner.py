@@ -320,7 +320,7 @@ class Learner:
         if self.objective.idle or self.state.critic:
             useful[:] = True
         if self.config.rewards.drop_truncated:
-            cut = [any(turn.finish == "length" for turn in t.turns) for t in data.trajectories]
+            cut = [any(turn.finish != "stop" for turn in t.turns) for t in data.trajectories]
             useful &= ~np.array([cut[s.trajectory] for s in data.samples])
         return useful
 

@@ -69,6 +69,14 @@ _ELEMENT_END = re.compile(r"\s*</(?:｜DSML｜)?(?:function|invoke)>")
 _PYTHON_LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\s*\(")
 
 
+def is_mark(token: str) -> bool:
+    """Return whether a special token is part of how a model family writes calls."""
+    if token in ("<|tool_call_argument_begin|>", "<｜tool▁sep｜>", "[ARGS]", "[CALL_ID]"):
+        return True
+    ends_turn = token in ("<|call|>", "<|eot_id|>", "<|eom_id|>")
+    return not ends_turn and bool(_OPENING.fullmatch(token) or _CLOSING.fullmatch(token))
+
+
 def first_mark(text: str) -> int:
     """Return where the first mark of a call stands; the text's length if there is none."""
     mark = _OPENING.search(text)
