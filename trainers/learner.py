@@ -143,6 +143,8 @@ class Learner:
         if state.critic:
             data.columns["values"] = self._values(data)
         credit.assign(data, shaped, config.algorithm)
+        if config.algorithm.name in ("gigpo", "hgpo"):
+            metrics["recurring_states"] = credit.recurring(data.turns, np.repeat(data.groups, data.lengths).tolist())
         if self.objective.taught_alone:
             data.columns["advantages"][:] = 0.0
         if state.critic:

@@ -75,7 +75,8 @@ def _need_everything(config: TrainConfig) -> None:
         HubUnreachable: the model is not here, and the hub does not answer.
     """
     from rollenv import cards, hub
-    from rollenv.registry import make, spec
+    from rollenv.cli.dry_run import try_environments
+    from rollenv.registry import spec
 
     if config.placement.by_ray:
         import rollenv.trainers.launch  # it says what is missing
@@ -87,10 +88,26 @@ def _need_everything(config: TrainConfig) -> None:
         if lacking:
             told = "; ".join(f"{', '.join(names)}: {hint}" for hint, names in cards.needed(lacking).items())
             raise MissingExtra(f"{env_id} needs what is not installed. {told}")
-    for env in config.environments():
-        make(env.id, **env.kwargs).close()
+    try_environments(config)
+    _need_player(config)
     if config.model.path != "tiny":
         hub.loading(config.model.path)
+
+
+def _need_player(config: TrainConfig) -> None:
+    """Check that vLLM is installed, or that its servers answer."""
+    import httpx
+
+    player = config.player
+    if player.kind != "vllm":
+        return
+    if not player.url and not (vllm := Package("vllm", "vllm")).here:
+        raise MissingExtra(f"player.kind=vllm needs {vllm}, which is not installed: {vllm.hint}")
+    for url in filter(None, player.url.split(",")):
+        try:
+            httpx.get(f"{url.strip().rstrip('/').removesuffix('/v1')}/health", timeout=player.patience)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise UsageError(f"no vLLM server answers at player.url={url.strip()}: {error}; start it first") from error
 
 
 def _create(recipe: str, config: TrainConfig) -> tuple[RunDir, TrainConfig]:
