@@ -15,6 +15,7 @@ from rich.table import Table
 
 from rollenv.cli import completion
 from rollenv.cli.common import console, error_console, percent
+from rollenv.cli.eval_folder import ACCEPT_HELP
 from rollenv.core import MissingExtra, UsageError
 from rollenv.needs import Package
 
@@ -30,6 +31,7 @@ def command(
     ),
     overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, as in algorithm.name=gigpo."),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in run_dir, or the recipe's latest."),
+    accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     dry_run: bool = typer.Option(False, "--dry-run", help="Show settings, first prompt and needs; start nothing."),
 ) -> None:
     """Train an agent; everything is written to one run directory."""
@@ -44,7 +46,7 @@ def command(
         dry.dry_run(config)
         return
     _need_everything(config)
-    run, config = _resume(recipe, config, overrides or ()) if resume else _create(recipe, config)
+    run, config = _resume(recipe, config, overrides or (), accept) if resume else _create(recipe, config)
     try:
         result = _train(config, run)
     except Exception:
@@ -116,16 +118,16 @@ def _create(recipe: str, config: TrainConfig) -> tuple[RunDir, TrainConfig]:
     return RunDir.create(config, recipe), config
 
 
-def _resume(recipe: str, wanted: TrainConfig, overrides: Sequence[str]) -> tuple[RunDir, TrainConfig]:
+def _resume(recipe: str, wanted: TrainConfig, overrides: Sequence[str], accept: bool) -> tuple[RunDir, TrainConfig]:
     """The run to go on with. Settings given again must be the ones it was started with, but for more iterations."""
     from rollenv.trainers.config import with_settings
     from rollenv.trainers.run_dir import RunDir, latest
 
-    path = Path(wanted.run_dir) if wanted.run_dir else latest(Path("runs"), Path(recipe).stem)
+    path = Path(wanted.run_dir).expanduser() if wanted.run_dir else latest(Path("runs"), Path(recipe).stem)
     if path is None:
         raise UsageError(f"there is no run of {recipe!r} below runs/ to resume; name one with run_dir=PATH")
     run, started = RunDir.resume(path)
-    return run, run.extend(started, with_settings(started, overrides))
+    return run, run.extend(started, with_settings(started, overrides), accept)
 
 
 def _train(config: TrainConfig, run: RunDir) -> Result:
