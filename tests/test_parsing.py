@@ -136,5 +136,6 @@ def test_last_code_block():
     text = "```python\nx = 1\n```\nand\n```js\nlet y\n```\n"
     assert last_code_block(text) == "x = 1\n"
     assert last_code_block(text, ("js",)) == "let y\n"
-    assert last_code_block("```py\n1\n``` ```\n2\n```") == "2\n"
+    assert last_code_block("```py\n1\n``` ```py\n2\n```") == "2\n"
+    assert last_code_block("```\n1\n``` ```\n2\n```") == "2\n"
     assert last_code_block("no code") is None
