@@ -104,7 +104,7 @@ _IN_PYTHON = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-_THOUGHT = re.compile(r"(?<![`'\"\w])<(/?)(?:think|thinking|thought|reasoning)>")
+_THOUGHT = re.compile(r"(?<![`'\"])<(/?)(?:think|thinking|thought|reasoning)>")
 
 
 def code_blocks(text: str) -> Iterator[tuple[str, Element]]:
@@ -121,7 +121,7 @@ def code_blocks(text: str) -> Iterator[tuple[str, Element]]:
 def _blocks(text: str) -> Iterator[tuple[str, int, Element]]:
     """Language, start of the fence, and block."""
     at, line_end, never_closed = 0, -1, 9
-    with_strings = True
+    searches = 8  # that may fail before strings are not looked at any more, so that time stays linear
     while mark := _MARK.search(text, at):
         at, size = mark.end(), len(mark[0])
         if at > line_end:
@@ -135,9 +135,11 @@ def _blocks(text: str) -> Iterator[tuple[str, int, Element]]:
             language = _LANGUAGE.match(text, at)
             assert language is not None  # it matches nothing too
             name = language[1].lower()
-            end = _end_of_python(text, line_end + 1, size) if with_strings and name in (*_PYTHON, "") else -1
+            end = -1
+            if searches and name in (*_PYTHON, ""):
+                end = _end_of_python(text, line_end + 1, size)
+                searches -= end < 0
             if end < 0:
-                with_strings = with_strings and name not in (*_PYTHON, "")  # so that time stays linear
                 end = text.find(mark[0], line_end + 1)
             if end < 0:
                 never_closed = size

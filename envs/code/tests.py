@@ -248,8 +248,8 @@ def _same_line(got: str, wanted: str) -> bool:
 
 
 def _same_word(got: str, wanted: str) -> bool:
-    """Numbers are equal by value. A fraction may also be rounded to fewer digits, or be wanted so: they agree to the
-    last decimal that both have, to a millionth, and in five digits.
+    """Numbers are equal by value. Fractions may also differ after nine digits; those with six decimals or
+    more may differ in how many, if they agree in the last that both have and in five digits.
     """
     if got == wanted or not (_NUMBER.fullmatch(got) and _NUMBER.fullmatch(wanted)):
         return got == wanted
@@ -257,9 +257,8 @@ def _same_word(got: str, wanted: str) -> bool:
     if a == b or not set(".eE") & set(wanted):
         return a == b
     size, off = abs(b), abs(a - b)
-    decimals = min(-int(one.as_tuple().exponent) for one in (a, b))
-    fewer = min(Decimal(10) ** -decimals, max(size, Decimal(1)) / 10**6, size / 10**5)
-    return off <= (size or 1) / 10**9 or off < fewer
+    decimals = -max(int(one.as_tuple().exponent) for one in (a, b))
+    return off <= (size or 1) / 10**9 or (decimals >= 6 and off < min(Decimal(10) ** -decimals, size / 10**5))
 
 
 # -- calls -----------------------------------------------------------------------------------------------------------
