@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import email.utils
+import json
+import logging
 import random
 import re
 import time
@@ -16,19 +16,26 @@ import httpx
 
 from rollenv.agents.base import AgentFailed, ContextFull
 from rollenv.agents.chat.limits import Gate, Window
-from rollenv.agents.chat.replies import BadReply, Reply, error_text, parse_json, read_events, read_reply
+from rollenv.agents.chat.refusals import asked_wait, context_full, words
+from rollenv.agents.chat.replies import (
+    BadReply,
+    ErrorInReply,
+    Reply,
+    error_text,
+    parse_json,
+    read_events,
+    read_reply,
+)
 from rollenv.core import RollenvError, UsageError
+
+logger = logging.getLogger(__name__)
 
 #: Statuses below 500 of failures that may pass.
 MAY_PASS = (408, 409, 425, 429)
 #: The most bytes of an answer; a longer one is an error.
 _LARGEST = 1 << 26
 
-_CONTEXT = re.compile(
-    r"context.?(length|size|window)|maximum.{0,20}(context|prompt|input|model length)|(prompt|input) is too long"
-    r"|too many (input )?tokens|exceeds? the.{0,30}context",
-    re.IGNORECASE,
-)
+_RATE_LIMIT = re.compile(r"rate.?limit|too many requests|overloaded", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,8 @@ class Totals:
     """The part of ``prompt_tokens`` that the endpoint had cached."""
     completion_tokens: int = 0
     cost: float = 0.0
+    estimated: int = 0
+    """Answers with counts of tokens that the endpoint did not tell, or not in a known form. Four bytes make one."""
     problems: dict[str, int] = field(default_factory=dict)
     """Attempts without a usable answer, by kind: ``rate_limit``, ``server_error``, ``nonsense`` (no completion could
     be read), ``timeout`` and ``connection``."""
@@ -100,21 +109,29 @@ class Patience:
         retries: how often a request is repeated after a failure that may pass.
         first_wait: seconds before the first repetition; twice that before the next, and so on, each shortened by a
             random part of up to a half.
-        longest_wait: the most seconds of one wait; if an endpoint asks for more (Retry-After), the request fails.
+        longest_wait: the most seconds of one wait; if an endpoint asks for more after a failure, the request fails.
+        limited: the most seconds for which a rate limit is waited out without any answer of the endpoint in between;
+            if it asks for a longer wait, the request fails. Such waits use up no ``retries``.
     """
 
     timeout: float = 120.0
     retries: int = 5
     first_wait: float = 0.5
     longest_wait: float = 60.0
+    limited: float = 600.0
 
 
 class _Transient(Exception):
-    """A failure that may pass, of a kind of :attr:`Totals.problems`. ``after``: seconds that the endpoint asked for."""
+    """A failure that may pass, of a kind of :attr:`Totals.problems`.
 
-    def __init__(self, kind: str, text: str, after: float | None = None):
+    Attributes:
+        after: seconds that the endpoint asked to wait.
+        limit: the endpoint allows no more at present.
+    """
+
+    def __init__(self, kind: str, text: str, after: float | None = None, limit: bool = False):
         super().__init__(text)
-        self.kind, self.after = kind, after
+        self.kind, self.after, self.limit = kind, after, limit
 
 
 @dataclass
@@ -173,7 +190,7 @@ class Endpoint:
         self._key = api_key
         self._windows = [Window(n) if n else None for n in (requests_per_minute, tokens_per_minute)]
         self._bound: _Bound | None = None
-        self._jitter = random.Random()
+        self._jitter, self._answered = random.Random(), 0.0
 
     async def complete(self, body: Mapping[str, Any]) -> Reply:
         """Send a request, with retries where they may help.
@@ -185,35 +202,44 @@ class Endpoint:
             BudgetSpent: nothing is left of the budget.
         """
         bound = await self._open()
-        started, wait = time.monotonic(), 0.0
-        for attempt in range(self.patience.retries + 1):
-            if attempt:
-                self.totals.retries += 1
-                await asyncio.sleep(wait)
+        started, failures, limits, limited_since = time.monotonic(), 0, 0, 0.0
+        while True:
             try:
                 return await self._attempt(bound, body)
             except _Transient as failure:
-                self.totals.problems[failure.kind] = self.totals.problems.get(failure.kind, 0) + 1
-                problem, last = str(failure), attempt == self.patience.retries
-                wait = self._wait(attempt) if failure.after is None else failure.after
-                if last or wait > self.patience.longest_wait:
-                    break
-                if failure.after is not None:
-                    bound.gate.close_for(failure.after)
+                problem = failure
             except RollenvError:
                 self.totals.failures += 1
                 raise
+            self.totals.problems[problem.kind] = self.totals.problems.get(problem.kind, 0) + 1
+            if problem.limit:
+                limits += 1
+                limited_since = limited_since or time.monotonic()
+                left = self.patience.limited + max(limited_since, self._answered) - time.monotonic()
+                wait = self._wait(limits)
+                wait = wait if problem.after is None else max(problem.after, min(wait, 1.0))
+            else:
+                failures += 1
+                left = self.patience.longest_wait
+                wait = self._wait(failures) if problem.after is None else problem.after
+            if wait > left or failures > self.patience.retries:
+                break
+            if problem.after is not None:
+                bound.gate.close_for(wait)
+            self.totals.retries += 1
+            await asyncio.sleep(wait)
         self.totals.failures += 1
-        asked = f"; it asks to wait {wait:.0f} s" if wait > self.patience.longest_wait else ""
+        asked = f"; it asks to wait {wait:.0f} s" if problem.after is not None and wait > left else ""
         raise AgentFailed(
-            f"{without_login(self.url)} gave no answer in {attempt + 1} attempts over "
+            f"{without_login(self.url)} gave no answer in {failures + limits} attempts over "
             f"{time.monotonic() - started:.1f} s. The last: {problem}{asked}. "
             "Check that the server is up; if it is overloaded, lower concurrency or set "
             "requests_per_minute"
         )
 
     def _wait(self, attempt: int) -> float:
-        longest = min(self.patience.longest_wait, self.patience.first_wait * 2.0**attempt)
+        """Seconds before the next attempt, after so many."""
+        longest = min(self.patience.longest_wait, self.patience.first_wait * 2.0 ** min(attempt - 1, 30))
         return longest * self._jitter.uniform(0.5, 1.0)
 
     async def _attempt(self, bound: _Bound, body: Mapping[str, Any]) -> Reply:
@@ -224,15 +250,17 @@ class Endpoint:
             try:
                 async with asyncio.timeout(self.patience.timeout):
                     reply = read_reply(await self._post(bound.client, body))
+            except ErrorInReply as told:
+                raise self._refusal(200, "OK", {}, json.dumps(told.data).encode(), body) from told
             except BadReply as bad:
                 raise _Transient("nonsense", self._redact(str(bad))) from bad
             except (TimeoutError, httpx.TimeoutException) as error:
                 raise _Transient("timeout", f"no answer within {self.patience.timeout:g} s") from error
             except httpx.HTTPError as error:
                 raise _Transient("connection", self._redact(f"{type(error).__name__}: {error}")) from error
-            self._count(reply)
-            if reply.prompt_tokens or reply.completion_tokens:
-                taken.amount = reply.prompt_tokens + reply.completion_tokens
+            self._answered = time.monotonic()
+            self._count(reply, body)
+            taken.amount = reply.prompt_tokens + reply.completion_tokens
             return reply
 
     async def _post(self, client: httpx.AsyncClient, body: Mapping[str, Any]) -> Any:
@@ -244,39 +272,56 @@ class Endpoint:
             content = await _read(response)
             if response.status_code == 200:
                 return parse_json(content, kind)
-            raise self._refusal(response, content)
+            raise self._refusal(response.status_code, response.reason_phrase, response.headers, content, body)
 
-    def _refusal(self, response: httpx.Response, content: bytes) -> Exception:
-        """Return the error for an answer other than 200."""
-        status, code = response.status_code, ""
+    def _refusal(
+        self, status: int, reason: str, headers: Mapping[str, str], content: bytes, body: Mapping[str, Any]
+    ) -> Exception:
+        """Return the error for an answer other than 200, or for one of 200 that is an error."""
+        text, code = content.decode("utf-8", "replace"), ""
         try:
             data = parse_json(content, "")
-            error = data.get("error") if isinstance(data, dict) else None
-            code = str(error.get("code") or error.get("type") or "") if isinstance(error, dict) else ""
-            message = error_text(data)
+            error = data.get("error", data) if isinstance(data, dict) else data
+            code = f"{error.get('code')} {error.get('type')}" if isinstance(error, dict) else ""
+            message, everything = error_text(data), words(data)
         except BadReply:
-            message = " ".join(content[:300].decode("utf-8", "replace").split())
-        said = self._redact(f"{without_login(self.url)}: {status} {response.reason_phrase}: {message or 'no text'}")
+            message, everything = " ".join(text[:300].split()), text
+        said = self._redact(f"{without_login(self.url)}: {status} {reason}: {message or 'no text'}")
         if status in (401, 403):
             return UsageError(f"{said}. The endpoint refuses the key: pass api_key, or set OPENAI_API_KEY")
         if status == 404:
             return UsageError(f"{said}. Check the model's name, and base_url, which usually ends in /v1")
         if 300 <= status < 400:
-            where = response.headers.get("location", "nowhere")
+            where = headers.get("location", "nowhere")
             return UsageError(f"{said}. The endpoint redirects to {where}; set base_url to where it is")
-        if status in (400, 413, 422) and (_CONTEXT.search(message) or "context" in code):
-            return ContextFull(f"{said}. Play shorter episodes, or a bounded prompt (StepPrompt)")
-        if (status >= 500 or status in MAY_PASS) and code != "insufficient_quota":
-            kind = "rate_limit" if status == 429 else "server_error"
-            return _Transient(kind, said, _retry_after(response.headers))
+        if status in (200, 400, 413, 422) or status >= 500:
+            longest_answer = body.get("max_completion_tokens") or body.get("max_tokens")
+            if context_full(everything[:4000] + " request too large" * (status == 413), longest_answer):
+                return ContextFull(f"{said}. Play shorter episodes, or a bounded prompt (StepPrompt)")
+        if (status == 200 or status >= 500 or status in MAY_PASS) and not re.search("insufficient_|billing", code):
+            after = asked_wait(headers, text)
+            limit = status in (429, 529) or (status == 503 and "retry-after" in headers)
+            limit = limit or (
+                status == 200 and bool(re.search(r"\b(429|529)\b", code) or _RATE_LIMIT.search(everything))
+            )
+            kind = "rate_limit" if status == 429 or (status == 200 and limit) else "server_error"
+            return _Transient(kind, said, after, limit)
         return AgentFailed(said)
 
     def _redact(self, text: str) -> str:
         """Some servers repeat the key that they refuse."""
         return text.replace(self._key, "***") if self._key else text
 
-    def _count(self, reply: Reply) -> None:
+    def _count(self, reply: Reply, body: Mapping[str, Any]) -> None:
         totals = self.totals
+        if not reply.prompt_tokens:
+            reply.prompt_tokens, reply.estimated = _tokens(body.get("messages"), body.get("tools")), True
+        if not reply.completion_tokens and (reply.text or reply.thoughts or reply.calls):
+            said = (reply.text, reply.thoughts, *(call.name + call.arguments for call in reply.calls))
+            reply.completion_tokens, reply.estimated = _tokens(*said), True
+        if reply.estimated and not totals.estimated:
+            logger.warning("%s does not tell how many tokens it used: they are estimated", without_login(self.url))
+        totals.estimated += reply.estimated
         totals.prompt_tokens += reply.prompt_tokens
         totals.cached_tokens += reply.cached_tokens
         totals.completion_tokens += reply.completion_tokens
@@ -355,9 +400,15 @@ def _is_url(text: str) -> bool:
 
 
 def _estimate(body: Mapping[str, Any]) -> int:
-    """Tokens of a request and its answer: four characters make one, and an answer has 256 unless it is limited."""
-    text = sum(len(str(message.get("content") or "")) for message in body.get("messages", ()))
-    return text // 4 + int(body.get("max_completion_tokens") or body.get("max_tokens") or 256)
+    """Tokens of a request and its answer, which has 256 unless it is limited."""
+    answer = int(body.get("max_completion_tokens") or body.get("max_tokens") or 256)
+    return _tokens(body.get("messages"), body.get("tools")) + answer
+
+
+def _tokens(*parts: Any) -> int:
+    """About the number of tokens in texts or data: four bytes make one."""
+    data = (part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in parts if part)
+    return -(-sum(len(text.encode("utf-8", "replace")) for text in data) // 4)
 
 
 async def _read(response: httpx.Response) -> bytes:
@@ -382,14 +433,3 @@ async def _lines(response: httpx.Response) -> AsyncIterator[str]:
         elif len(rest) > _LARGEST:
             raise BadReply(f"a line of the stream is longer than {_LARGEST} bytes")
     yield rest.decode("utf-8", "replace")
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds, from either form of the header (RFC 9110, section 10.2.3)."""
-    value = headers.get("retry-after", "").strip()
-    with contextlib.suppress(ValueError):
-        seconds = float(value)
-        return max(0.0, seconds) if seconds == seconds else None
-    with contextlib.suppress(ValueError, TypeError, IndexError, OverflowError):
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,14 @@ from rollenv.parsing import well_formed
 
 class BadReply(Exception):
     """The response is not a chat completion; a retry may help."""
+
+
+class ErrorInReply(BadReply):
+    """The response says, where an answer should be, that there was an error. ``data``: what it says."""
+
+    def __init__(self, data: Any):
+        super().__init__(f"the endpoint reports an error in its answer: {error_text(data)}")
+        self.data = data
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,8 @@ class Reply:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    estimated: bool = False
+    """A count of tokens is not the endpoint's own."""
     thoughts: str = ""
     """The thoughts, if the server separates them from the text (vLLM, DeepSeek, OpenRouter)."""
 
@@ -60,8 +71,23 @@ def parse_json(body: bytes, content_type: str) -> Any:
 
 #: Counts above this are mistakes.
 _MOST_TOKENS = 10**9
+#: Names of the tokens of the prompt, of the answer, of the cached part of the prompt, and of all.
+_NAMES = (
+    ("prompt_tokens", "input_tokens", "prompt_eval_count", "promptTokenCount", "inputTokens", "promptTokens"),
+    ("completion_tokens", "output_tokens", "eval_count", "candidatesTokenCount", "outputTokens", "completionTokens"),
+    ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens", "cachedContentTokenCount"),
+    ("total_tokens", "totalTokenCount", "totalTokens"),
+)
 #: Under which names servers give thoughts.
 _THOUGHTS = ("reasoning_content", "reasoning")
+#: Ends of an answer that are not the model's: aborted, cut off, lost on the way.
+_BROKEN = re.compile(
+    r"error|abort|cancel|fail|time.?d?.?out|unavailable|resource|overload|interrupt|network|unknown|unspecified|disconnect"
+    r"|exception|crash|evict|kill",
+    re.IGNORECASE,
+)
+_REACHED_LIMIT = re.compile(r"length|token|context", re.IGNORECASE)
+_WITHHELD = re.compile(r"filter|refus|safety|sensitive|recitation|prohibit|block", re.IGNORECASE)
 
 
 def read_reply(data: Any) -> Reply:
@@ -70,38 +96,48 @@ def read_reply(data: Any) -> Reply:
     Raises:
         BadReply: if there is none.
     """
-    if isinstance(data, dict) and data.get("error"):
-        raise BadReply(f"the endpoint reports an error: {error_text(data)}")
     choices = data.get("choices") if isinstance(data, dict) else None
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise BadReply("the answer has no choices")
-    choice = choices[0]
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if error := _error(data) or _error(choice):
+        raise ErrorInReply(error)
+    if not isinstance(choice, dict):
+        raise BadReply(f"the answer has no choices: {error_text(data)}")
     message = choice.get("message")
     if not isinstance(message, dict):
         raise BadReply("the answer's choice has no message")
+    if error := _error(message):
+        raise ErrorInReply(error)
+    finish = str(choice.get("finish_reason") or "")
+    if _BROKEN.search(finish):
+        raise ErrorInReply(f"its finish_reason is {finish[:100]!r}")
     calls, content = _calls(message.get("tool_calls")), _text(message.get("content"))
-    finish = str(choice.get("finish_reason") or "stop")
+    reached_limit = bool(_REACHED_LIMIT.search(finish))
     thoughts = next((message[key] for key in _THOUGHTS if isinstance(message.get(key), str)), "")
-    if content is None:
-        if not (calls or thoughts) and finish != "length":  # a model may use all its tokens for its thoughts
-            why = message.get("refusal") or f"its finish_reason is {finish!r}"
-            raise BadReply(f"the answer has no content ({str(why)[:200]})")
-        content = ""
-    usage = _mapping(data.get("usage"))
-    prompt_tokens = _count(usage.get("prompt_tokens"))
-    cached = _count(_mapping(usage.get("prompt_tokens_details")).get("cached_tokens"))
+    if not (content or calls or thoughts):
+        content = _text(message.get("refusal")) or content
+        withheld = content or reached_limit or _WITHHELD.search(finish)  # limits may be spent on thoughts
+        if not withheld and (content is None or not finish):
+            raise BadReply(f"the answer has no content (its finish_reason is {finish[:100]!r})")
+    prompt_tokens, completion_tokens, cached_tokens = _usage(data)
     return Reply(
-        well_formed(content),
+        well_formed(content or ""),
         calls,
-        "length" if finish == "length" else "stop",
+        "length" if reached_limit else "stop",
         _ids(data.get("prompt_token_ids")),
         _ids(choice.get("token_ids")),
         _logprobs(_mapping(choice.get("logprobs")).get("content")),
         prompt_tokens,
-        _count(usage.get("completion_tokens")),
-        min(cached, prompt_tokens),
-        well_formed(thoughts),
+        completion_tokens,
+        cached_tokens,
+        thoughts=well_formed(thoughts),
     )
+
+
+def _error(data: Any) -> Any:
+    """The error in an answer or a part of one; None if there is none."""
+    if not isinstance(data, dict):
+        return None
+    return data.get("error") or (data if "error" in (data.get("object"), data.get("type")) else None)
 
 
 def error_text(data: Any) -> str:
@@ -120,31 +156,33 @@ async def read_events(lines: AsyncIterator[str]) -> Any:
         BadReply: if the stream breaks off, or holds no completion.
     """
     whole: dict[str, Any] = {"choices": []}
-    finished = done = False
+    done = failed = False
     async for line in lines:  # to its end, so that the connection can serve again
+        failed = failed or bool(re.match(r"event:\s*error\b", line))
         if done or not line.startswith("data:"):
             continue  # comments, names of events, empty lines
         data = line[5:].strip()
         if data == "[DONE]":
-            finished = done = True
+            done = True
             continue
         event = parse_json(data.encode(), "text/event-stream")
-        if not isinstance(event, dict) or event.get("error"):
-            raise BadReply(f"the stream reports an error: {error_text(event)}")
+        if not isinstance(event, dict) or failed:
+            raise ErrorInReply(event)
+        if error := _error(event):
+            raise ErrorInReply(error)
         try:
             _add_event(whole, event)
         except (TypeError, ValueError) as error:
             raise BadReply(f"an event of the stream has another form: {str(error)[:100]}") from error
-        finished = finished or any(c.get("finish_reason") for c in whole["choices"])
-    if not finished:
-        raise BadReply("the stream was cut before the answer's end")
+    if not any(choice.get("finish_reason") for choice in whole["choices"]):
+        raise BadReply(
+            "the stream was cut before the answer's end" if whole["choices"] else "the stream has no choices"
+        )
     return whole
 
 
 def _add_event(whole: dict[str, Any], event: dict[str, Any]) -> None:
-    for key in ("usage", "prompt_token_ids"):
-        if event.get(key):
-            whole[key] = event[key]
+    whole |= {key: value for key, value in event.items() if value and key != "choices"}  # such as usage, in any form
     choices = event.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         return  # the last event of OpenAI's streams has only the usage
@@ -152,14 +190,15 @@ def _add_event(whole: dict[str, Any], event: dict[str, Any]) -> None:
         whole["choices"].append({"message": {"content": None}, "token_ids": [], "logprobs": {"content": []}})
     choice, part = whole["choices"][0], choices[0]
     message, delta = choice["message"], _mapping(part.get("delta"))
-    for key in ("content", *_THOUGHTS):
+    for key in ("content", "refusal", *_THOUGHTS):
         if (text := _text(delta.get(key))) is not None:
             message[key] = (message.get(key) or "") + text
     for call in delta.get("tool_calls") or ():
         _add_call(message.setdefault("tool_calls", []), _mapping(call))
     choice["token_ids"] += part.get("token_ids") or ()
     choice["logprobs"]["content"] += _mapping(part.get("logprobs")).get("content") or ()
-    choice["finish_reason"] = part.get("finish_reason") or choice.get("finish_reason")
+    for key in ("finish_reason", "error", "usage"):
+        choice[key] = part.get(key) or choice.get(key)
 
 
 def _add_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
@@ -205,9 +244,37 @@ def _mapping(data: Any) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
+def _usage(data: Any) -> tuple[int, int, int]:
+    """Tokens of the prompt, of the answer, and of the cached part of the prompt, by any name; 0 if not told."""
+    for told in _parts(data):
+        prompt, answer, cached, total = (max(_count(told.get(name)) for name in names) for names in _NAMES)
+        if not (prompt or answer):
+            continue
+        if "input_tokens" in told and "prompt_tokens" not in told:  # Anthropic counts what it had cached apart
+            prompt += sum(_count(told.get(f"cache_{what}_input_tokens")) for what in ("read", "creation"))
+        answer += _count(told.get("thoughtsTokenCount"))
+        cached = max([cached, *(_count(_mapping(value).get("cached_tokens")) for value in told.values())])
+        prompt, answer = prompt or max(0, total - answer), answer or max(0, total - prompt)
+        return prompt, answer, min(cached, prompt)
+    return 0, 0, 0
+
+
+def _parts(data: Any) -> Iterator[dict[str, Any]]:
+    """The mappings in the data of an answer that may hold its usage, the outermost first."""
+    level = [data]
+    for _ in range(4):
+        level = [part for each in level for part in (each if isinstance(each, list) else [each])]
+        level = [part for part in level if isinstance(part, dict)]
+        yield from level
+        level = [value for part in level for key, value in part.items() if key not in ("message", "logprobs")]
+
+
 def _count(data: Any) -> int:
     """A number of tokens; 0 for what cannot be one."""
-    return data if type(data) is int and 0 < data <= _MOST_TOKENS else 0
+    if isinstance(data, str) and data.isdecimal() and len(data) < 12:
+        data = int(data)
+    whole = type(data) is int or (isinstance(data, float) and data.is_integer())
+    return int(data) if whole and 0 < data <= _MOST_TOKENS else 0
 
 
 def _ids(data: Any) -> Ids:

@@ -24,7 +24,7 @@ from rollenv.agents.prompts import StepPrompt
 from rollenv.core import UsageError
 from rollenv.tools.calls import first_call
 
-SOON = Patience(timeout=60, retries=2, first_wait=0.001)
+SOON = Patience(timeout=60, retries=2, first_wait=0.001, limited=1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -87,10 +87,8 @@ def stream(*parts):
 
 HTML = b"<html>Bad gateway, but with status 200</html>"
 PASSING = {
-    "429": (answer({"error": {"message": "slow down"}}, "429 Too Many Requests"), "429 Too Many Requests: slow down"),
     "500": (answer({"error": "boom"}, "500 Internal Server Error"), "500 Internal Server Error: boom"),
     "503 without text": (answer(content=b"", status="503 Service Unavailable"), "503 Service Unavailable: no text"),
-    "529": (answer({"message": "overloaded"}, "529 Overloaded"), "overloaded"),
     "half a JSON": (half_json, "is not JSON or was cut: 60 bytes"),
     "an empty body": (answer(content=b""), "is not JSON or was cut: 0 bytes"),
     "deep JSON": (answer(content=b"[" * 100_000), "is not JSON"),
@@ -101,8 +99,8 @@ PASSING = {
     "choices of another kind": (answer({"choices": {"0": "up"}}), "no choices"),
     "an error with status 200": (answer({"error": {"message": "lost upstream"}}), "lost upstream"),
     "no message": (answer({"choices": [{"text": "up"}]}), "no message"),
-    "null content": (answer(completion(None, finish_reason="content_filter")), "no content .*'content_filter'"),
-    "a refusal": (answer(completion(None, message={"refusal": "I cannot"})), "no content .I cannot"),
+    "null content": (answer(completion(None)), "no content .*'stop'"),
+    "an answer that was aborted": (answer(completion("First, I", finish_reason="abort")), "finish_reason is 'abort'"),
     "a tool without a name": (answer(completion(None, message={"tool_calls": [{"id": 1}]})), "without a name"),
     "closed socket": (lambda exchange: exchange.hang_up(), "RemoteProtocolError"),
     "closed in the middle": (cut_body, "RemoteProtocolError"),
@@ -113,9 +111,13 @@ PASSING = {
     "a stream without an end": (stream(b'{"choices": [{"delta": {"content": "u"}}]}'), "cut before the answer's end"),
     "a stream with an error": (stream(b'{"error": {"message": "out of memory"}}'), "out of memory"),
     "a stream of nothing": (stream(b"[DONE]"), "no choices"),
+    "a stream that was cut before its mark": (
+        stream(b'{"choices": [{"delta": {"content": "u"}}]}', b"[DONE]"),
+        "cut before the answer's end",
+    ),
     "a stream of nonsense": (stream(b"{{"), "text/event-stream. is not JSON"),
     "a stream without content": (
-        stream(b'{"choices": [{"delta": {"role": "assistant"}}]}', b"[DONE]"),
+        stream(b'{"choices": [{"delta": {"role": "assistant"}, "finish_reason": "stop"}]}', b"[DONE]"),
         "no content",
     ),
 }
@@ -715,7 +717,7 @@ def test_calls_without_an_id_of_their_own_get_one():
     assert len({call.id for call in found} - {""}) == len(calls) == len(found)
 
 
-@pytest.mark.parametrize("count", [10**400, -5, 1.5, "90", None, True, [1]])
+@pytest.mark.parametrize("count", [10**400, -5, 1.5, "-90", "many", None, True, [1]])
 def test_usage_that_cannot_be_counts_nothing(count):
     usage = {"prompt_tokens": count, "completion_tokens": count, "prompt_tokens_details": {"cached_tokens": count}}
     reply = read_reply({**completion("x"), "usage": usage})

@@ -1,0 +1,143 @@
+"""Reads refusals of chat endpoints: a context that is full, and the wait that a rate limit asks for.
+
+Servers say both in words of their own, and in new ones with every version. So the rules look for what has to be said:
+of a context, that the prompt is longer than something; of a wait, a time after a word of waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import json
+import math
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+#: Limits in time and money are none of the context.
+_OF_TIME = re.compile(
+    r"\brates?\b|quota|\bper[ -](min|sec|hour|day)|\b[rt]p[mdh]\b|throttl|concurren|\bqueue"
+    r"|please wait|again (in|later)|retry after|credit|balance|billing|afford|time[d -]?out|deadline"
+    r"|\btook\b|\btaking\b|频率|余额|限流"
+)
+_SETTING = r"\bmax(imum)?[ _]?((completion|output|new)[ _]?)?tokens?\b"
+#: Lengths of answers, which are settings of the request.
+_ANSWERS = re.compile(
+    rf"{_SETTING}|\b(min|budget|stop)[ _]tokens?\b|\b(completion|output|new|generated|reasoning|thinking)[ -]tokens?\b"
+)
+#: A field inside the request that is not its text, such as ``messages[3].tool_calls[0].id``.
+_FIELD = re.compile(r"\b\w+(?:\[\d+\]|\.\w+)*\.(?!content|text)\w+(?:\[\d+\])*")
+#: What else may be too long, too large or too many.
+_OTHER = re.compile(
+    r"\b(tools?|functions?|schemas?|images?|audios?|videos?|files?|pdfs?|pages|pixels|logprobs|stop|names?|ids?"
+    r"|temperature|penalty)\b"
+)
+_WINDOW = re.compile(
+    r"\bcontext[ -]?(length|window|size|limit|overflow)|\bmax\w* context\b|\bn ?ctx|\bmodel len|\bs(eq|ession) len"
+)
+_PROMPT = (
+    r"\b(prompts?|inputs?|messages?|conversations?|sequences?|context|contents?|text|tokens?"
+    r"|request (body|size|payload))\b"
+)
+_TOO_LONG = (
+    r"(\btoo (long|large|big|many)\b|\bexceed|(?<!must be )(?<!should be )\b(long|larg|great|bigg)er than\b|\boverflow"
+    r"|\bover the\b|超|过长|太长|过大)"
+)
+_LIMITED = re.compile(
+    rf"{_TOO_LONG}|\b((less|fewer|smaller|more) than|at most|up to|max(imum)?|limit(s|ed)?|reduce|shorter|enough"
+    r"|range)\b|<=?|≤|>"
+)
+_PROMPT_TOO_LONG = re.compile(
+    rf"{_PROMPT}\W+(\w+\W+){{0,6}}?{_TOO_LONG}|\brequest (is )?too (long|large|big)|\bmax(imum)? (input|prompt)\b"
+    r"|\btoo many .{0,20}\b(token|byte|char)|(输入|上下文|提示|消息|内容|长度|请求).{0,12}(超|过长|太长|过大)"
+)
+
+
+def words(data: Any) -> str:
+    """The texts and numbers in an error's data, without names of fields and without what repeats the request."""
+    if isinstance(data, dict):
+        return " ".join(words(value) for key, value in data.items() if key != "input")
+    if isinstance(data, list):
+        return " ".join(map(words, data))
+    return data if isinstance(data, str) else json.dumps(data)
+
+
+def context_full(said: str, longest_answer: int | None = None) -> bool:
+    """Return whether a refusal says that the prompt is too long for the model.
+
+    Args:
+        said: codes and message of the error.
+        longest_answer: tokens that the request allows for the answer. Where these alone are too many, the context is
+            not full.
+    """
+    said = re.sub(r"[`'\"]", "", said.lower())
+    if _OF_TIME.search(said.replace("_", " ")):
+        return False
+    numbers = {float(n.replace(",", "")) for n in re.findall(r"(?<![\w.-])\d+(?:,\d{3})*(?:\.\d+)?", said)}
+    of_answer = re.search(_SETTING, said)
+    if of_answer and re.search(r"(?<![\w\])-])-\d|\bgot:? 0\b", said):  # the server's own count of what is left
+        return longest_answer is None or longest_answer > 0
+    if longest_answer and numbers and (of_answer or longest_answer in numbers):
+        sums = {longest_answer + n for n in numbers - {longest_answer}}
+        if all(n <= longest_answer or n in sums for n in numbers):
+            return False
+    said = _ANSWERS.sub(" ", _FIELD.sub(" ", said).replace("_", " "))
+    limited = _LIMITED.search(said)
+    if _WINDOW.search(said) and (limited or len(numbers) > 1):
+        return True
+    if "token" not in said and _OTHER.search(said):
+        return False
+    amount = re.search(r"\b(tokens?|lengths?)\b", said)
+    return bool(limited and amount and re.search(_PROMPT, said)) or bool(_PROMPT_TOO_LONG.search(said))
+
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNIT = r"(ms|milli\w*|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?![a-z])"
+_PART = rf"(\d+(?:\.\d+)?)\s*{_UNIT}"
+_DURATION = re.compile(rf"(?:{_PART}\s*)+")
+_WAIT = re.compile(rf"(?:retry|again|wait|reset)[a-z\s\"'_:,-]{{0,30}}?((?:{_PART}\s*)+)")
+_AFTER = re.compile(r"retry[_ -]?after([_ -]?ms)?\W{1,4}(\d+(?:\.\d+)?)(?![\w.])")
+
+
+def asked_wait(headers: Mapping[str, str], content: str) -> float | None:
+    """Seconds that a refusal asks to wait; None if it does not say.
+
+    Args:
+        headers: by names in lower case.
+        content: of the answer, which may say it where no header does.
+    """
+    if (told := _seconds(headers.get("retry-after-ms", ""), 0.001)) is not None:
+        return told
+    if (told := _seconds(headers.get("retry-after", ""))) is not None:
+        return told
+    content = content[:10_000].lower()
+    if found := _WAIT.search(content):
+        return _seconds(found[1])
+    if found := _AFTER.search(content):
+        return _seconds(found[2], 0.001 if found[1] else 1.0)
+    resets: dict[bool, list[float]] = {True: [], False: []}
+    for name in headers:
+        if "reset" in name and re.search("rate-?limit", name) and (told := _seconds(headers[name])) is not None:
+            resets[headers.get(name.replace("reset", "remaining"), "").strip() == "0"].append(told)
+    return max(resets[True], default=None) or min(resets[False], default=None)
+
+
+def _seconds(value: str, unit: float = 1.0) -> float | None:
+    """Seconds from now: a number of units, a duration such as ``6m0s``, or a time as a date or since 1970."""
+    value = value.strip().lower()
+    with contextlib.suppress(ValueError):
+        number = float(value)
+        if not math.isfinite(number):
+            return None
+        since_1970 = number / 1000 if number > 1e11 else number
+        return max(0.0, since_1970 - time.time() if since_1970 > 1e9 else number * unit)
+    if _DURATION.fullmatch(value):
+        parts = re.findall(_PART, value)
+        return sum(float(n) * (0.001 if u[:2] in ("ms", "mi") and u[:3] != "min" else _UNITS[u[0]]) for n, u in parts)
+    with contextlib.suppress(ValueError, TypeError, IndexError, OverflowError):
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    with contextlib.suppress(ValueError, OverflowError):
+        return max(0.0, datetime.fromisoformat(value.upper()).timestamp() - time.time())
+    return None
