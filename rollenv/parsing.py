@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 _TOKEN = re.compile(r"(\\f?box(?:ed)?\s*\{)|\\\\(?!f?box)|\\[{}]|[{}]")
+#: A box without braces: what has a digit, up to a space or the end of the formula, or the one letter before that end.
+_BARE_BOX = re.compile(
+    r"\\f?box(?:ed)?(?![a-zA-Z])\s*([^\s{}$\\a-zA-Z]*\d[^\s{}$\\]*|[a-zA-Z](?=\s*(?:\$|\\[\])]|\Z)))"
+)
 _BOX = re.compile(r"\\f?box")
 _TOKEN_IN_ANY_CASE = re.compile(_TOKEN.pattern, re.IGNORECASE)
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last complete ``\boxed{...}`` (or ``\fbox{...}``), stripped; braces inside may nest.
+    r"""The content of the last ``\boxed{...}`` (or ``\fbox{...}``), stripped; braces inside may nest.
 
-    A box that is never closed does not hide an earlier one.
+    None if that box is never closed: it takes back an earlier one, and its own answer was cut off. ``\boxed 4`` is a
+    box too.
     """
     start = text.rfind("\\boxed{") + 7
     if start >= 7 and not _BOX.search(text, start):  # the last box of any spelling, nearly always a plain one
@@ -28,15 +33,18 @@ def last_boxed(text: str) -> str | None:
 
 def _last_nested_box(text: str) -> str | None:
     open_at: list[int] = []  # where each open brace's content starts; negative for a brace that is not a box's
-    best = (-1, -1)
+    newest, best = -1, (-1, -1)
     for token in _TOKEN.finditer(text):
         if token[1]:
-            open_at.append(token.end())
+            newest = token.end()
+            open_at.append(newest)
         elif token[0] == "{":
             open_at.append(-1)
         elif token[0] == "}" and open_at:
             best = max(best, (open_at.pop(), token.start()))
-    return text[best[0] : best[1]].strip() if best[0] >= 0 else None
+    for bare in _BARE_BOX.finditer(text, max(newest, 0)):
+        newest, best = bare.start(1), bare.span(1)
+    return text[best[0] : best[1]].strip() if best[0] >= 0 and best[0] == newest else None
 
 
 def boxes(text: str) -> Iterator[str]:

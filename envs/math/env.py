@@ -85,7 +85,7 @@ class MathEnv(RowEnv):
 
 
 def gold_answers(value: Any) -> tuple[str, ...]:
-    """The gold answers in a cell: one, or a list of them."""
+    """The gold answers in a cell: one, or a list of them. What is missing there (None, NaN) is none."""
     value = value.tolist() if isinstance(value, np.ndarray) else value
     values = value if isinstance(value, list | tuple) else [value]
-    return tuple(map(gold_answer, values))
+    return tuple(gold_answer(one) for one in values if one is not None and one == one)
