@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import inspect
+import os
 import tomllib
 import types
 import typing
@@ -21,11 +22,11 @@ _PLAIN = (str, int, float, bool, type(None), list, tuple, dict, Path)
 
 
 def value_of(text: str) -> Any:
-    """Return a setting's value: TOML where it is TOML, else the text itself."""
+    """Return a setting's value: TOML where it is TOML, else the text itself, with ~ for the home folder."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return text
+        return os.path.expanduser(text)
 
 
 def checked_arguments(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

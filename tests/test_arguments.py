@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 
 import pytest
+import typer.testing
 from pydantic import TypeAdapter
 
 import rollenv
 from rollenv.arguments import _is_plain, _types, checked_arguments, value_of
+from rollenv.cli.main import app
 from rollenv.env_spec import load_entry_point
+from rollenv.needs import data_root
 from rollenv.registry import list_envs
 from rollenv.trainers.config import load_config
 from rollenv.trainers.config.load import recipes
@@ -99,3 +102,15 @@ def test_every_key_of_every_recipe_takes_its_type_or_names_itself(recipe):
         for text in TEXTS:
             load = functools.partial(load_config, recipe, [f"{key}={text}"])
             refused(load, key.rpartition(".")[2], key.partition(".")[0])
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = load_config("sokoban", ["run_dir=~/run", "model.path='~/model'"])
+    assert (config.run_dir, config.model.path) == (f"{tmp_path}/run", f"{tmp_path}/model")
+    assert value_of("~/rows.jsonl") == f"{tmp_path}/rows.jsonl"
+    monkeypatch.setenv("ROLLENV_DATA", "~/data")
+    assert data_root() == f"{tmp_path}/data"
+    result = typer.testing.CliRunner().invoke(app, ["eval", "game:Sokoban-v0-easy", "-n", "1", "-q", "--out=~/eval"])
+    assert result.exit_code == 0
+    assert (tmp_path / "eval" / "episodes.jsonl").exists()

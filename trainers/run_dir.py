@@ -58,7 +58,7 @@ class RunDir:
             UsageError: the folder exists.
             RunDirError: it cannot be created.
         """
-        path = Path(config.run_dir).expanduser() if config.run_dir else next_free(Path("runs"), Path(recipe).stem)
+        path = Path(config.run_dir) if config.run_dir else next_free(Path("runs"), Path(recipe).stem)
         run = cls(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -174,6 +174,8 @@ def make_agent(name: str, options: AgentOptions | None = None, *, native: bool =
 
     options = options or AgentOptions()
     kind, _, argument = name.partition(":")
+    if kind in ("replay", "local", "vllm"):
+        argument = os.path.expanduser(argument)
     if name == "random":
         agent: Agent = RandomAgent()
     elif name == "oracle":

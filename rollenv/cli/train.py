@@ -123,7 +123,7 @@ def _resume(recipe: str, wanted: TrainConfig, overrides: Sequence[str], accept: 
     from rollenv.trainers.config import with_settings
     from rollenv.trainers.run_dir import RunDir, latest
 
-    path = Path(wanted.run_dir).expanduser() if wanted.run_dir else latest(Path("runs"), Path(recipe).stem)
+    path = Path(wanted.run_dir) if wanted.run_dir else latest(Path("runs"), Path(recipe).stem)
     if path is None:
         raise UsageError(f"there is no run of {recipe!r} below runs/ to resume; name one with run_dir=PATH")
     run, started = RunDir.resume(path)
