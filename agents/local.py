@@ -93,14 +93,24 @@ class LocalAgent(OwnsEngine):
     def start(self, env: EnvHandle, seed: int) -> TokenSession:
         play = self.prompt if isinstance(self.prompt, StepPrompt) else self.conversation()
         rng, number = random.Random(seed), next(self._sessions)
-        return TokenSession(self.engine, play, self, self.sampling, rng, number, max_prompt=self.prompt.max_tokens)
+        return TokenSession(
+            self.engine,
+            play,
+            self,
+            self.sampling,
+            rng,
+            number,
+            max_prompt=self.prompt.max_tokens,
+            max_observation=self.prompt.max_observation,
+        )
 
     def conversation(self) -> Conversation:
         """A chat with the model, with the prompt's system message."""
         if self._format is None:
             self._format = ChatFormat.asked(self.tokenizer, self.prompt.template_args)
-        system = self.prompt.system if isinstance(self.prompt, ChatPrompt) else ""
-        return Conversation(self._format, system or None, max_context=self.engine.max_context)
+        prompt = self.prompt if isinstance(self.prompt, ChatPrompt) else ChatPrompt()
+        context = self.engine.max_context
+        return Conversation(self._format, prompt.system or None, max_context=context, thoughts=prompt.thoughts)
 
     @property
     def _chats(self) -> bool:

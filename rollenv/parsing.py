@@ -258,6 +258,14 @@ def last_code_block(text: str, languages: tuple[str, ...] | None = (*_PYTHON, ""
     return unnamed if named is None else named
 
 
+def cut_middle(text: str, most: int) -> str:
+    """A text with at most so many characters of its beginning and end, and a note on what is left out."""
+    if len(text) <= most:
+        return text
+    head = most // 2
+    return f"{text[:head]}\n[... {len(text) - most} characters left out ...]\n{text[len(text) - (most - head) :]}"
+
+
 def well_formed(text: str) -> str:
     """The text with halves of characters put together, and U+FFFD for those left over, which cannot be encoded."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

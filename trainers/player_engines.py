@@ -79,6 +79,7 @@ def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank:
     prompt = base_agent.prompt
     if isinstance(prompt, ChatPrompt):
         step_prompt, chat, template = None, True, {"system": prompt.system or None, **prompt.template_args}
+        template |= {"thoughts": prompt.thoughts, "max_observation": prompt.max_observation}
     else:
         step_prompt, chat, template = prompt, prompt.chat, {}
     options = {"chat": chat, **settings.options}
@@ -129,7 +130,7 @@ def _server_engine(settings: VllmPlayer, base_agent: LocalAgent, folder: Path, r
 
 def limits_of(rollout: RolloutConfig) -> Limits:
     """Return the limits of an environment by the settings."""
-    return Limits(reset=rollout.reset_deadline, step=rollout.step_deadline)
+    return Limits(reset=rollout.reset_deadline, step=rollout.step_deadline, tokens=rollout.episode_tokens or None)
 
 
 def close(player: Any) -> None:

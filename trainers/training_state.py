@@ -184,7 +184,8 @@ def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> Lo
         own = settings.model_dump(exclude={"kind", "template_args"})
         prompt = StepPrompt(**own, max_tokens=most, template_args=arguments)
     else:
-        prompt = ChatPrompt(settings.system, most, arguments)
+        own = settings.model_dump(exclude={"kind", "template_args"})
+        prompt = ChatPrompt(**own, max_tokens=most, template_args=arguments)
     if config.model.path == "tiny":
         shown = played(config.env.model_copy(update={"wrappers": wrappers}), config.tasks)
         return tiny_agent(

@@ -10,6 +10,7 @@ from rollenv.agents.base import ContextFull
 from rollenv.agents.engines.base import Ids
 from rollenv.agents.prompts.chat_format import ChatFormat, Message, squash
 from rollenv.core import UsageError
+from rollenv.parsing import after_thoughts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -36,6 +37,8 @@ class Conversation:
         reserve: tokens to keep free for the answer.
         append_only: leave the history as it was read and drawn where a template would change what was said, as trainers
             need that take one sequence of tokens for a whole chat.
+        thoughts: "keep" is ``append_only``; "drop" takes the thoughts out of every answer before the next prompt, which
+            counts as a split; "template" does what the template does.
 
     Raises:
         UsageError: if the template cannot be used, or has no place for tools that were given.
@@ -50,9 +53,11 @@ class Conversation:
         *,
         reserve: int = 1,
         append_only: bool = False,
+        thoughts: Literal["template", "keep", "drop"] = "template",
     ):
         self.format = tokenizer if isinstance(tokenizer, ChatFormat) else ChatFormat.of(tokenizer)
-        self.max_context, self.reserve, self.append_only = max_context, reserve, append_only
+        self.max_context, self.reserve = max_context, reserve
+        self.append_only, self.drops_thoughts = append_only or thoughts == "keep", thoughts == "drop"
         self.splits = 0
         self.drift = 0
         """Prompts that neither begin with all that was read and drawn before nor were counted as a split: always 0."""
@@ -126,9 +131,13 @@ class Conversation:
 
     def _continue(self, answer: Ids) -> None:
         said = self.format.answer_message(answer)
+        dropped = False
+        if self.drops_thoughts:
+            content = after_thoughts(said["content"])[0]
+            said, dropped = {**said, "content": content}, content != said["content"]
         new, tail, unchanged = self._frame.after_answer(self._pending)
         history = self._prompt + answer
-        if unchanged and (self.append_only or self._kept(said, new, tail)):
+        if not dropped and unchanged and (self.append_only or self._kept(said, new, tail)):
             self._prompt = history + self._joint(answer, tail)
             self._since_user += [squash(said["content"]), squash(tail)]
             self._append([said, *new])

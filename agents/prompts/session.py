@@ -18,7 +18,7 @@ from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.core import UsageError
-from rollenv.parsing import THOUGHT_MARKS, after_thoughts, well_formed
+from rollenv.parsing import THOUGHT_MARKS, after_thoughts, cut_middle, well_formed
 from rollenv.tools.call_readers import is_mark
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class TokenSession(Session):
         rng: the private stream of the episode.
         number: the session's number with the engine, by which it keeps what it has computed from turn to turn.
         max_prompt: the most tokens of a prompt, 0 for no limit (see :class:`~rollenv.agents.prompts.StepPrompt`).
+        max_observation: the most characters of an observation, 0 for no limit.
     """
 
     engine: Engine
@@ -69,6 +70,7 @@ class TokenSession(Session):
     number: int = -1
     cut_thoughts: bool = True
     max_prompt: int = 0
+    max_observation: int = 0
     _instructions: str | None = None
     _turns: list[tuple[str, str]] = field(default_factory=list)
 
@@ -156,6 +158,8 @@ class TokenSession(Session):
             self.engine.release(self.number)
 
     def _prompt(self, observation: str, info: dict[str, Any]) -> Ids:
+        if self.max_observation:
+            observation = cut_middle(observation, self.max_observation)
         if isinstance(self.play, Conversation):
             self.play.add(role_of(info), shown(observation, info))
             return self.play.prompt()
@@ -271,6 +275,8 @@ class TokenAgent:
         prompt: how to make a prompt for each turn; None for a chat.
         tools: schemas for the chat template.
         cut_thoughts: see :class:`TokenSession`.
+        thoughts: earlier thoughts in a chat; see :class:`~rollenv.agents.prompts.conversation.Conversation`.
+        max_observation: the most characters of an observation, 0 for no limit.
         template_args: for the chat template, such as ``enable_thinking=False``; they replace those of the prompt.
     """
 
@@ -284,6 +290,8 @@ class TokenAgent:
         system: str | None = None,
         tools: Sequence[dict[str, Any]] | None = None,
         cut_thoughts: bool = True,
+        thoughts: Literal["template", "keep", "drop"] = "template",
+        max_observation: int = 0,
         **template_args: Any,
     ):
         self.engine, self.prompt, self.sampling = engine, prompt, sampling or Sampling()
@@ -293,6 +301,8 @@ class TokenAgent:
         self.codec = TokenizerCodec(tokenizer, chat, **template_args)
         self.format = None if prompt else ChatFormat.asked(tokenizer, template_args)
         self.system, self.tools, self.cut_thoughts = system, tools, cut_thoughts
+        self.thoughts = thoughts
+        self.max_observation = prompt.max_observation if prompt else max_observation
         self._numbers = itertools.count()
 
     @property
@@ -304,11 +314,15 @@ class TokenAgent:
         rng, number = random.Random(seed), next(self._numbers)
         play = self.prompt or self._chat()
         most = self.prompt.max_tokens if self.prompt else 0
-        return TokenSession(self.engine, play, self.codec, self.sampling, rng, number, self.cut_thoughts, most)
+        most_shown = self.max_observation
+        return TokenSession(
+            self.engine, play, self.codec, self.sampling, rng, number, self.cut_thoughts, most, most_shown
+        )
 
     def _chat(self) -> Conversation:
         assert self.format is not None
-        return Conversation(self.format, self.system, self.tools, self.engine.max_context)
+        context = self.engine.max_context
+        return Conversation(self.format, self.system, self.tools, context, thoughts=self.thoughts)
 
 
 def saved_format(path: str | Path, **sampling: Any) -> tuple[StepPrompt | ChatPrompt | None, Sampling]:

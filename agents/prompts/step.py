@@ -6,7 +6,7 @@ import functools
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from rollenv.core import UsageError
 
@@ -33,6 +33,8 @@ class StepPrompt:
     max_tokens: int = 0
     """The most tokens of a prompt, 0 for no limit. History is left out, oldest first, until it fits; a prompt that is
     too long without history ends the episode as a full context does."""
+    max_observation: int = field(default=0, repr=False)
+    """The most characters of an observation, 0 for all; what is cut from the middle is told."""
     template_args: dict[str, Any] = field(default_factory=dict, repr=False)
     """For the chat template, such as ``enable_thinking=False``. Not in the repr, under which warm-ups of the tiny model
     are kept; it has none."""
@@ -78,6 +80,10 @@ class ChatPrompt:
     """The most tokens of a prompt, 0 for no limit: the episode then ends as with a full context."""
     template_args: dict[str, Any] = field(default_factory=dict, repr=False)
     """For the chat template, such as ``enable_thinking=False``."""
+    thoughts: Literal["template", "keep", "drop"] = "template"
+    """Earlier thoughts in later prompts; see :class:`~rollenv.agents.prompts.conversation.Conversation`."""
+    max_observation: int = 0
+    """The most characters of an observation, 0 for all; what is cut from the middle is told."""
 
 
 @functools.lru_cache(maxsize=256)

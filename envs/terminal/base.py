@@ -11,6 +11,7 @@ from typing import Any
 
 from rollenv.core import Env, EpisodeOver, NoSuchAbility, ResetResult, StepResult, UsageError
 from rollenv.envs.terminal.shell import Ran, Shell
+from rollenv.parsing import cut_middle
 from rollenv.sandbox import Machine, SandboxDied, SandboxError
 from rollenv.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, unknown_argument, write_calls
 
@@ -314,11 +315,3 @@ def shown_output(ran: Ran, most: int) -> str:
     text = cut_middle(ran.text, most)
     end = f"[stopped: {ran.cut}]" if ran.cut else f"[exit code {ran.exit_code}]" if ran.exit_code else ""
     return text + ("\n" if text and end and not text.endswith("\n") else "") + end
-
-
-def cut_middle(text: str, most: int) -> str:
-    """A text with at most so many characters of its beginning and end, and a note on what is left out."""
-    if len(text) <= most:
-        return text
-    head = most // 2
-    return f"{text[:head]}\n[... {len(text) - most} characters left out ...]\n{text[len(text) - (most - head) :]}"

@@ -59,7 +59,10 @@ def _row(s: EnvSpec) -> dict[str, object]:
 
 
 def _groups(specs: Sequence[EnvSpec]) -> list[tuple[str, list[EnvSpec]]]:
-    return [(name, list(group)) for name, group in groupby(specs, key=lambda s: s.namespace)]
+    """Group ids by namespace; what works here comes first, in the list and in each group."""
+    groups = [(name, list(group)) for name, group in groupby(specs, key=lambda s: s.namespace)]
+    groups.sort(key=lambda group: all(s.missing for s in group[1]))
+    return [(name, sorted(group, key=lambda s: bool(s.missing))) for name, group in groups]
 
 
 def _open_ended(names: Iterable[str]) -> list[tuple[str, ...]]:

@@ -44,6 +44,8 @@ class Limits:
     """For the whole episode; one that takes longer has failed."""
     turns: int | None = None
     """The most turns of an episode; one that would have more is truncated. Environments have limits of their own."""
+    tokens: int | None = None
+    """The most response tokens of an episode: it is truncated after the answer that reaches them."""
     max_replays: int = 3
     """How often an episode may be continued after its environment raised or hung."""
     max_losses: int = 20
@@ -60,6 +62,8 @@ class Limits:
                 raise UsageError(f"the deadline {name!r} must be a number of seconds above 0 or None, not {value!r}")
         if self.turns is not None and self.turns < 1:
             raise UsageError(f"an episode needs at least 1 turn, got turns={self.turns}")
+        if self.tokens is not None and self.tokens < 1:
+            raise UsageError(f"an episode needs at least 1 token, got tokens={self.tokens}")
         for name in ("max_replays", "max_losses", "max_backoff", "max_replacements"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
@@ -265,6 +269,12 @@ class Episode:
         """The environment failed; the failure names it."""
         self._fail(text if self.env_id in text else f"{self.env_id}: {text}", kind)
 
+    def _tokens_are_spent(self) -> bool:
+        if self.limits.tokens is None:
+            return False
+        drawn = sum(len(turn.response_ids) for turn in self.trajectory.turns)
+        return max(drawn, self.trajectory.metrics.get("completion_tokens", 0)) >= self.limits.tokens
+
     def wanted(self, error: BaseException) -> bool:
         """Return whether a BaseException comes from the user or the rollout, and so ends more than this episode."""
         if isinstance(error, asyncio.CancelledError):
@@ -277,10 +287,10 @@ class Episode:
         session = self._start_session()
         action: Action | None = None
         try:
-            if self.lock_step is not None and self.limits.turns is None:
+            if self.lock_step is not None and self.limits.turns is None and self.limits.tokens is None:
                 result, action = await self.lock_step.play(self, session, result)
             while not (result.terminated or result.truncated):
-                if len(trajectory.turns) == self.limits.turns:
+                if len(trajectory.turns) == self.limits.turns or self._tokens_are_spent():
                     result.truncated = True
                     break
                 action = action or await self._answer(session, result)

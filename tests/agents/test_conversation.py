@@ -243,6 +243,19 @@ def test_tools_that_a_template_would_drop_are_refused(shape):
         Conversation(tokenizer_for(shape), tools=TOOLS)
 
 
+@pytest.mark.parametrize(
+    ("thoughts", "stays", "splits"), [("keep", True, 0), ("drop", False, 2), ("template", True, 0)]
+)
+def test_thoughts_stay_or_go_as_asked(thoughts, stays, splits):
+    tokenizer = tokenizer_for(BY_NAME["chatml"])
+    conversation = Conversation(tokenizer, thoughts=thoughts)
+    for text in ("go", "on", "end"):
+        conversation.add("user", text)
+        prompt = tokenizer.decode(conversation.prompt())
+        conversation.answer(tokenizer.encode("<think>hm</think> up", add_special_tokens=False))
+    assert ("hm" in prompt, "up" in prompt, conversation.splits) == (stays, True, splits)
+
+
 def test_the_context_has_an_end():
     tokenizer = tokenizer_for(BY_NAME["chatml"])
     conversation = Conversation(tokenizer, max_context=1000)

@@ -118,6 +118,14 @@ def test_a_thought_that_does_not_end_holds_no_action(said):
     assert (action.finish, "left" in action.text, action.raw) == ("unfinished", False, said)
 
 
+def test_long_observations_lose_their_middle_with_a_word():
+    tokenizer = tokenizer_for(BY_NAME["chatml"])
+    engine = ScriptEngine([encoded(tokenizer, "up")])
+    play(TokenAgent(engine, tokenizer, max_observation=20), [("a" * 10 + "b" * 500 + "c" * 10, {})])
+    text = tokenizer.decode(engine.asked[0][0])
+    assert "a" * 10 + "\n[... 500 characters left out ...]\n" + "c" * 10 in text
+
+
 def test_a_chat_shows_the_state_that_info_carries():
     tokenizer = tokenizer_for(BY_NAME["chatml"])
     engine = ScriptEngine([encoded(tokenizer, "up")] * 2)

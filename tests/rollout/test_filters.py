@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import rollenv
 from rollenv.agents import RandomAgent
-from rollenv.rollout import Group, RolloutManager, Task, Trajectory, Turn
+from rollenv.agents.base import Action
+from rollenv.rollout import Group, Limits, RolloutManager, Task, Trajectory, Turn
 from rollenv.rollout.filters import mean_between, varied
 
 REWARDS = st.lists(st.floats(-100, 100).map(lambda x: round(x, 3)), min_size=1, max_size=8)
@@ -50,3 +51,24 @@ def test_settings_that_allow_no_task_end_the_rollout_at_once():
     with RolloutManager(RandomAgent()) as manager, pytest.raises(rollenv.UsageError, match="raise max_turns"):
         manager.collect([Task("test:Impossible-v0", 0)])
     assert Impossible.made == 1
+
+
+class Wordy:
+    """Answers with ten tokens each time."""
+
+    def start(self, env, seed):
+        return self
+
+    async def act(self, observation, info):
+        return Action("\\boxed{up}", (1,), tuple(range(10)), (0.0,) * 10)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(("tokens", "turns"), [(1, 1), (25, 3), (30, 3)])
+def test_an_episode_ends_when_its_tokens_are_spent(tokens, turns):
+    with RolloutManager(Wordy(), limits=Limits(tokens=tokens)) as manager:
+        (group,) = manager.collect([Task("game:Sokoban-v0-easy", 0)])
+    (trajectory,) = group
+    assert (trajectory.status, len(trajectory.turns)) == ("truncated", turns)

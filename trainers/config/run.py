@@ -195,6 +195,8 @@ class PromptConfig(Section):
     template_args: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments of the tokenizer's chat template, such as ``{ enable_thinking = false }`` of Qwen3. One that the
     template does not read is an error."""
+    max_observation: int = Field(0, ge=0)
+    """The most characters of an observation in a prompt, 0 for all; what is cut from the middle is told."""
 
 
 class StepPromptConfig(PromptConfig):
@@ -211,6 +213,9 @@ class ConversationConfig(PromptConfig):
 
     kind: Literal["conversation"] = "conversation"
     system: str = ""
+    thoughts: Literal["template", "keep", "drop"] = "template"
+    """Earlier thoughts in later prompts: as the chat template has it, kept, or dropped whatever the template does. A
+    trajectory is one training sample up to where something is dropped, and a new one begins there."""
 
 
 AnyPrompt = Annotated[
@@ -239,6 +244,8 @@ class RolloutConfig(Section):
     """Draw from so many likeliest tokens, 0 for all; see ``top_p``."""
     max_new_tokens: int = Field(64, ge=1)
     """Tokens a turn."""
+    episode_tokens: int = Field(0, ge=0)
+    """Response tokens of an episode, 0 for no limit: it is truncated after the answer that reaches them."""
     max_prompt_tokens: int = Field(0, ge=0)
     """The most tokens of a prompt, 0 for the model's context. History is left out, oldest first, until it fits; if it
     never does, the episode ends there."""

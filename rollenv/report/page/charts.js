@@ -86,7 +86,7 @@ function chart(definition) {
   for (const s of series) {
     const line = points => points.map(p => `${X(p[0]).toFixed(1)},${Y(p[1]).toFixed(1)}`).join(" ");
     if (EVALUATED.test(s.key)) band(root, s, X, Y);
-    const smooth = look.smooth && s.points.length > 4 && !EVALUATED.test(s.key);
+    const smooth = look.smooth && s.points.length >= 30 && !EVALUATED.test(s.key);
     const style = {fill: "none", stroke: s.color, "stroke-linejoin": "round", "stroke-dasharray": s.dash};
     if (smooth) root.append(svgNode("polyline", {...style, points: line(s.points), "stroke-width": 1, opacity: 0.3}));
     const strong = smooth ? smoothed(s.points, look.smooth) : s.points;

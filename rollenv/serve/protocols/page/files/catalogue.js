@@ -19,7 +19,7 @@ function fill(node, {envs, texts, groups}) {
     const row = el("li", {}, link("", envLink(id), {class: "envrow"}));
     row.firstChild.append(el("span", {class: "id"}, visible(id)), el("span", {class: "about"}, visible(texts[text])), marks.includes("m") ? el("span", {class: "tag"}, "not here") : "");
     return {row, group, marks, words: `${id} ${texts[text]}`.toLowerCase()};
-  });
+  }).sort((a, b) => a.marks.includes("m") - b.marks.includes("m"));  // what works here comes first
   const list = el("ul", {class: "envs"}, ...rows.map(each => each.row));
   const told = el("p", {class: "dim small", role: "status"}), none = empty("No environment matches.", "Try fewer words, or another group.");
   const search = el("input", {type: "search", placeholder: "sokoban, math, shop…", "aria-label": "Search environments", value: kept.text,
