@@ -62,7 +62,7 @@ _FILES = {
     "subuid": "", "subgid": "", "environment": "", "machine-id": "0" * 32 + "\n",
 }  # fmt: skip
 #: What the key of the copied files is made of, besides their contents.
-_VERSION = "4"
+_VERSION = "5"
 #: Owners of files that the host's packages have changed; dpkg does nothing where one has no account.
 _OVERRIDES = Path("/var/lib/dpkg/statoverride")
 
@@ -80,16 +80,24 @@ def skeleton() -> Path:
     with made(target) as folder:
         if folder is not None:
             _write(folder / "root")
+            (folder / "work/app").mkdir(parents=True)
+            for name in ("root", "work", "work/app"):
+                (folder / name).chmod(0o755)
             _mirror(folder / "usr")
     return target
 
 
-def mounts() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The overlays of a machine over the host, see :class:`images.Image`."""
+def mounts(work: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The overlays of a machine over the host, see :class:`images.Image`.
+
+    Args:
+        work: with the folder ``/app``.
+    """
     made_here = skeleton()
     shown = [path for path in SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
     covers = {"/usr": (str(made_here / "usr"),)} if os.geteuid() != 0 else {}
-    return (("", (str(made_here / "root"),)), *((path, (*covers.get(path, ()), path)) for path in shown))
+    rest = (str(made_here / "work"),) if work else ()
+    return (("", (*rest, str(made_here / "root"))), *((path, (*covers.get(path, ()), path)) for path in shown))
 
 
 def _mirror(root: Path) -> None:

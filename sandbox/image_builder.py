@@ -340,12 +340,8 @@ class _Builder:
         return [other.key if other else f"{name} {image.mounts}", *names], get
 
 
-def after(image: Image, command: str) -> Image:
-    """Return the image after a shell command of its root, which is run once.
-
-    Raises:
-        BuildError: it failed.
-    """
+def _after(image: Image, command: str) -> Image:
+    """The image after a shell command of its root, which is run once."""
 
     def act(machine: Machine) -> None:
         done = machine.run(["/bin/sh", "-c", command], user="0", cwd="/")
@@ -404,7 +400,8 @@ def _standing_for(name: str) -> Image | None:
                     f"the host's system cannot stand for {name}: its Python is {system_python()}. Give a root file "
                     "system with base= (Image.folder, or Image.archive of `docker export`)"
                 )
-            return after(Image.host(), command) if (command := _first(name)) else Image.host()
+            image, command = Image.host(work=False), _first(name)
+            return _after(image, command) if command else image
     return None
 
 

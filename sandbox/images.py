@@ -36,13 +36,16 @@ class Image:
     shell: tuple[str, ...] = ("/bin/sh", "-c")
 
     @classmethod
-    def host(cls) -> Image:
+    def host(cls, work: bool = True) -> Image:
         """The host's own programs and libraries, and a fresh rest: accounts, settings, homes, logs.
 
         Programs see of the host: /usr (with /bin, /lib ...), the list of its packages, and the settings in
         :data:`host_image.ETC`. Nothing else of it can be read or written.
+
+        Args:
+            work: with an empty folder ``/app`` to work in, which Docker's images do not have.
         """
-        return cls(host_image.mounts())
+        return cls(host_image.mounts(work))
 
     @classmethod
     def folder(cls, path: str | os.PathLike[str]) -> Image:

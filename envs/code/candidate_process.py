@@ -134,8 +134,11 @@ def main() -> None:
     scope = vars(module)
     if job["imports"] is not None:
         sys.setrecursionlimit(50_000)
-        given = {name: _imported(*place) for name, place in job["imports"].items()}
-        scope["__builtins__"] = given | vars(builtins)  # apart from the program's own names
+        usual: dict[str, Any] = {}
+        for name, (place, part) in job["imports"].items():
+            found = importlib.import_module(place)
+            usual[name] = getattr(found, part, None) if part else found
+        scope["__builtins__"] = usual | vars(builtins)  # apart from the program's own names
     exec(compile(job["code"], "solution.py", "exec", dont_inherit=True), scope)
     if job["setup"]:
         exec(compile(job["setup"], "setup.py", "exec", dont_inherit=True), scope)
@@ -145,11 +148,6 @@ def main() -> None:
         faulthandler.dump_traceback_later(job["seconds"], exit=True, file=nowhere)
         for asked in calls:
             _write(out, f"{len(results)} {_answer(asked, scope, results)}")
-
-
-def _imported(module: str, name: str | None) -> Any:
-    found = importlib.import_module(module)
-    return getattr(found, name) if name else found
 
 
 def _write(out: int, line: str) -> None:

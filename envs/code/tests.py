@@ -219,17 +219,18 @@ def same_output(got: str, wanted: str) -> bool:
     """Return whether a program's output is what a test wants.
 
     Lines are equal without white space at their ends, or if they differ only in how numbers are written: ``2.50`` is
-    ``2.5``, and a fraction may have more digits. In a line of nothing but numbers all white space counts the same.
-    Where the wanted lines are indented differently, as a drawing's are, every character counts. Empty lines may be
+    ``2.5``, and a fraction may have more digits. In a line of nothing but numbers all white space counts the same; in
+    others its indentation counts too, if wanted lines are indented differently, as a drawing's are. Empty lines may be
     added where none are wanted.
     """
     ours, theirs = _lines(got), _lines(wanted)
-    indents = {len(line) - len(line.lstrip()) for line in wanted.split("\n") if line.strip()}
-    if ours == theirs or len(indents) > 1:
-        return ours == theirs
+    if ours == theirs:
+        return True
+    drawn = len({len(line) - len(line.lstrip()) for line in wanted.split("\n") if line.strip()}) > 1
     if len(ours) != len(theirs):
         ours = [line for line in ours if line]
-    return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
+    same = (_same_line(*pair, drawn) for pair in zip(ours, theirs, strict=False))
+    return len(ours) == len(theirs) and all(same)
 
 
 def _lines(text: str) -> list[str]:
@@ -237,14 +238,14 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip().split("\n")]
 
 
-def _same_line(got: str, wanted: str) -> bool:
-    got, wanted = got.strip(), wanted.strip()
+def _same_line(got: str, wanted: str, drawn: bool) -> bool:
     if got == wanted:
         return True
     ours, theirs = got.split(), wanted.split()
     if len(ours) != len(theirs) or not all(map(_same_word, ours, theirs)):
         return False
-    return all(map(_NUMBER.fullmatch, theirs)) or re.findall(r"\s+", got) == re.findall(r"\s+", wanted)
+    spaces = [re.findall(r"\s+", line if drawn else line.strip()) for line in (got, wanted)]
+    return spaces[0] == spaces[1] or all(map(_NUMBER.fullmatch, theirs))
 
 
 def _same_word(got: str, wanted: str) -> bool:

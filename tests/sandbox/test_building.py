@@ -102,6 +102,31 @@ COPY --from=first /app/other/said /said
     )
 
 
+#: (Dockerfile, command, what it says in Docker)
+BEGINNINGS = {
+    "/app is not there": ("FROM debian\nRUN mkdir /app && ls -d /app", "ls -d /app", "/app"),
+    "a folder becomes /app": ("FROM debian\nRUN mkdir /opt/s && touch /opt/s/a && mv /opt/s /app", "ls /app", "a"),
+    "/app is a link": ("FROM debian\nRUN mkdir /s && touch /s/a && ln -s /s /app", "ls /app", "a"),
+    "a home is its user's": ("FROM debian\nRUN useradd -m -d /app ann", "stat -c %U /app; id -u ann", "ann\n1000"),
+    "the user ubuntu": (
+        "FROM ubuntu\nUSER ubuntu\nWORKDIR /home/ubuntu",
+        "id -un; id -u; pwd",
+        "ubuntu\n1000\n/home/ubuntu",
+    ),
+    "one more user": ("FROM docker.io/library/ubuntu:noble-20250101\nRUN useradd -m ann", "id -u ann", "1001"),
+    "an older system": ("FROM ubuntu:22.04\nRUN useradd -m ann", "id -u ann", "1000"),
+    "Python": ("FROM python:3\nWORKDIR /app", "ls -d /app; command -v python", "/app\n/usr/local/bin/python"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dockerfile", "command", "said"), BEGINNINGS.values(), ids=BEGINNINGS)
+def test_an_image_begins_as_in_docker(built, dockerfile, command, said):
+    if os.geteuid() != 0:
+        pytest.skip("an ordinary user has one user")
+    assert built(dockerfile, command).strip() == said
+
+
 def packed(files):
     import io
 
@@ -448,14 +473,14 @@ def test_missing_packages_are_fetched_by_the_hosts_apt(tmp_path):
 def test_layers_that_nobody_asks_for_any_more_are_removed(built, tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path / "cache"))
     layers = tmp_path / "cache/machines/layers"
-    built("FROM ubuntu\nRUN echo 1 > /one")
+    built("FROM debian\nRUN echo 1 > /one")
     (old,) = layers.iterdir()
-    built("FROM ubuntu\nRUN echo 2 > /two")
+    built("FROM debian\nRUN echo 2 > /two")
     (new,) = set(layers.iterdir()) - {old}
     for layer in (old, new):
         os.utime(layer, (0, 0))
-    built("FROM ubuntu\nRUN echo 2 > /two")  # which is in use again
-    built("FROM ubuntu\nRUN echo 3 > /three")
+    built("FROM debian\nRUN echo 2 > /two")  # which is in use again
+    built("FROM debian\nRUN echo 3 > /three")
     assert not old.exists()
     assert new.exists()
     assert len(list(layers.iterdir())) == 2

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import subprocess
@@ -53,6 +54,39 @@ def test_a_context_that_ended_while_idle_starts_anew(box):
     bomb = "import os, time\nfor _ in range(9):\n    if os.fork() == 0: break\nx = b'x' * (300 << 20); time.sleep(9)"
     assert box.commands.run(["python3", "-c", bomb] if box.backend == "local" else ["echo"]).exit_code in (0, 137)
     assert box.run_code("1 + 1").text == "2"
+
+
+@pytest.mark.parametrize("folder", ["/home/user", "/tmp", "/dev/shm"])
+def test_code_says_where_it_is_by_the_names_that_its_owner_uses(folder):
+    program = "import os; print(os.getcwd(), os.path.realpath('a'), os.path.abspath(__file__))\n1 / 0"
+    with Sandbox.create(limits=LIMITS) as box:
+        box.files.write(f"{folder}/a", program)
+        for command in ("pwd", "pwd -P", "realpath .", "python3 -c 'import os; print(os.getcwd())'"):
+            assert box.commands.run(command, cwd=folder).stdout.strip() == folder
+        done = box.commands.run("python3 a", cwd=folder)
+        assert done.stdout.split() == [folder, f"{folder}/a", f"{folder}/a"]
+        assert f'File "{folder}/a", line 2' in done.stderr
+        box.files.rename(f"{folder}/a", "/home/user/b")
+        assert box.files.read("/box/home/b") == program
+
+
+def test_watches_in_sandboxes_are_not_taken_from_the_users_own():
+    if os.geteuid() != 0:
+        pytest.skip("the sandboxes of an ordinary user count as that user's")
+    libc = ctypes.CDLL(None)
+
+    def left():
+        instances = list(iter(libc.inotify_init, -1))
+        for fd in instances:
+            os.close(fd)
+        return len(instances)
+
+    before = left()
+    with Sandbox.create(limits=LIMITS) as box:
+        assert (
+            box.run_code("import ctypes\n[ctypes.CDLL(None).inotify_init() for _ in range(20)][-1] > 0").text == "True"
+        )
+        assert left() == before
 
 
 def test_a_fork_that_a_cell_does_not_end_gives_no_second_answer(box):
