@@ -241,9 +241,7 @@ def _jsonl_rows(path: Path) -> Iterator[dict[str, Any]]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         number = content.count(b"\n", 0, error.start) + 1
-        raise UsageError(
-            f"{path}, line {number}: this is no text in UTF-8: {error.reason}. Save it as UTF-8"
-        ) from error
+        raise UsageError(f"{path}, line {number}: this is not UTF-8 ({error.reason}). Save it as UTF-8") from error
     for number, line in enumerate(io.StringIO(text, newline=None), 1):
         if line.strip():
             try:
