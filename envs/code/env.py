@@ -6,7 +6,7 @@ import atexit
 import functools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rollenv.core import UsageError
@@ -121,6 +121,11 @@ class CodeEnv(RowEnv):
         if self._parsed is None or self._parsed[0] != self.idx:
             self._parsed = self.idx, self._parse(self.row[self.gold_key])
         return self._parsed[1]
+
+    def _no_gold(self, cell: Any) -> str:
+        if not isinstance(cell, str | list | tuple | Mapping):
+            return f"holds {'NaN' if cell != cell else type(cell).__name__}, not tests"
+        return "" if (cell.strip() if isinstance(cell, str) else cell) else "is empty"
 
     def _parse(self, tests: Any) -> Tests:
         row = self.row

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import gzip
 import importlib
+import io
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rollenv import hub
-from rollenv.errors import HubUnreachable, MissingData, NotOnHub, UsageError
+from rollenv.errors import HubUnreachable, MissingData, NotOnHub, RollenvError, UsageError
 from rollenv.needs import DataFiles, require_extra
 
 Row = Mapping[str, Any]
@@ -121,7 +122,7 @@ def load_rows(name: str = "", split: str | None = None, rows: Iterable[Row] | No
 
     Raises:
         MissingData: it is not here, with where it was looked for and where to get it.
-        UsageError: it has no such split, or several and none was asked for, or no rows.
+        UsageError: it has no such split, or several and none was asked for, or no rows, or its file cannot be read.
     """
     if rows is not None:
         mapped = hasattr(rows, "features") and hasattr(rows, "__getitem__")  # a table of the datasets library
@@ -130,7 +131,7 @@ def load_rows(name: str = "", split: str | None = None, rows: Iterable[Row] | No
         raise UsageError("a data environment needs dataset_name= (a name or a path) or dataset= (rows)")
     elif known := KNOWN.get(name) or _BY_FOLDER.get(name):
         found = _local(known, split) or _from_hub(known, split)
-    elif name.endswith(SUFFIXES) or Path(name).is_dir():
+    elif name.endswith(SUFFIXES) or Path(name).exists():
         found = _from_path(Path(name), split)
     else:
         found = _from_hub(DataSet(name, name.rpartition("/")[2].lower()), split)
@@ -192,6 +193,8 @@ def _from_path(path: Path, split: str | None) -> Rows:
         files = sorted(p for p in (*path.iterdir(), *path.glob("data/*")) if p.name.endswith(SUFFIXES))
     else:
         files = [path] if path.exists() else []
+        if files and not path.name.endswith(SUFFIXES):
+            raise UsageError(f"{path} is no file of rows: its name must end in {', '.join(SUFFIXES)}")
     if not files:
         raise MissingData(f"there is no {', '.join(SUFFIXES)} file at {path}")
     splits = {p: _split_of(p) for p in files}
@@ -210,8 +213,16 @@ def _split_of(path: Path) -> str | None:
 
 
 def _read_file(path: Path, tasks: range | None = None, columns: tuple[tuple[str, str], ...] = ()) -> Rows:
-    stat = path.stat()
-    return _read(path.resolve(), stat.st_mtime_ns, stat.st_size, tasks, columns)
+    try:
+        stat = path.stat()
+        return _read(path.resolve(), stat.st_mtime_ns, stat.st_size, tasks, columns)
+    except RollenvError:
+        raise
+    except Exception as error:  # such as BadGzipFile, EOFError, zlib's, and pyarrow's, which have nothing in common
+        said = f"{type(error).__name__}: {str(error)[:200]}"
+        raise UsageError(
+            f"{path} cannot be read ({said}). Is it cut, or of another format than its name says?"
+        ) from error
 
 
 @functools.lru_cache(maxsize=64)
@@ -224,17 +235,22 @@ def _read(path: Path, mtime_ns: int, size: int, tasks: range | None, columns: tu
 
 
 def _jsonl_rows(path: Path) -> Iterator[dict[str, Any]]:
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise UsageError(f"{path}, line {number}: this is not JSON: {error}") from error
-                if not isinstance(row, dict):
-                    raise UsageError(f"{path}, line {number}: a row is an object of columns, not {line.strip():.60}")
-                yield row
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        content = file.read()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{path}, line {number}: this is not UTF-8 ({error.reason}). Save it as UTF-8") from error
+    for number, line in enumerate(io.StringIO(text, newline=None), 1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise UsageError(f"{path}, line {number}: this is not JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise UsageError(f"{path}, line {number}: a row is an object of columns, not {line.strip():.60}")
+            yield row
 
 
 def _parquet_rows(path: Path) -> Sequence[dict[str, Any]]:

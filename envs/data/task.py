@@ -6,14 +6,18 @@ import copy
 import functools
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollenv.core import Env, ResetResult, StepResult, UsageError
-from rollenv.envs.data.rows import Row, load_rows
+from rollenv.envs.data.rows import HubRows, Row, Rows, load_rows
 from rollenv.envs.numbered import checked_index
+
+#: Rows of files that were checked, for a kind of environment and its columns; files are shared by environments.
+_checked: dict[tuple[int, type, str, str], Rows] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,9 @@ class RowEnv(AnswerEnv):
 
     ``reset(options={"index": i})`` asks for row ``i`` (``reset(idx=i)``, GEM's argument, does too). A seed draws a row;
     the resets without a seed that follow go through all the others in a random order before any comes again.
+
+    Rows are checked when they are loaded (those of the ``datasets`` library, which stay on disk, when they are asked):
+    a question is a text, and a gold answer is there.
     """
 
     reset_options = frozenset({"index"})
@@ -128,13 +135,14 @@ class RowEnv(AnswerEnv):
     ):
         super().__init__(format_reward=format_reward)
         self.rows = load_rows(dataset_name or "", split, dataset)
+        self._named = f"the data set {'given as rows' if dataset is not None else dataset_name}"
         for key in (question_key, gold_key):
             if key not in self.rows[0]:
                 raise UsageError(
-                    f"the rows of {dataset_name or 'the data set'} have no column {key!r}; "
-                    f"they have {', '.join(map(repr, self.rows[0]))}"
+                    f"{self._named}: its rows have no column {key!r}; they have {', '.join(map(repr, self.rows[0]))}"
                 )
         self.question_key, self.gold_key = question_key, gold_key
+        self._check_rows(shared=dataset is None)
         self.idx = 0
         self._epoch: Epoch | None = None
         if seed is not None:
@@ -173,9 +181,30 @@ class RowEnv(AnswerEnv):
 
     def _new_task(self, options: dict[str, Any]) -> None:
         self._choose(options.get("index"))
-        for key in (self.question_key, self.gold_key):
-            if key not in self.row:
-                raise UsageError(f"{self}: row {self.idx} has no column {key!r}")
+        if isinstance(self.rows, HubRows):
+            self._check_row(self.idx, self.row)
+
+    def _check_rows(self, shared: bool) -> None:
+        key = (id(self.rows), type(self), self.question_key, self.gold_key)
+        if isinstance(self.rows, HubRows) or key in _checked:
+            return
+        for index, row in enumerate(self.rows):
+            self._check_row(index, row)
+        if shared:
+            _checked[key] = self.rows
+            while len(_checked) > 64:
+                del _checked[next(iter(_checked))]
+
+    def _check_row(self, index: int, row: Row) -> None:
+        for key, problem in ((self.question_key, _no_question), (self.gold_key, self._no_gold)):
+            if key not in row:
+                raise UsageError(f"{self._named}: row {index} has no column {key!r}")
+            if wrong := problem(row[key]):
+                raise UsageError(f"{self._named}: row {index} cannot be played: its column {key!r} {wrong}")
+
+    def _no_gold(self, cell: Any) -> str:
+        """What is wrong with a gold answer; empty if it can be graded."""
+        return no_answer(cell)
 
     def _choose(self, index: Any) -> None:
         if index is None:
@@ -206,6 +235,28 @@ class RowEnv(AnswerEnv):
     def _set_state(self, state: dict[str, Any]) -> None:
         self.turn, self.idx = state["turn"], state["idx"]
         self._epoch = state["epoch"] and Epoch(**state["epoch"])
+
+
+def listed(cell: Any) -> list[Any]:
+    """The values in a cell that holds one or several; None is not one."""
+    cell = cell.tolist() if isinstance(cell, np.ndarray | np.generic) else cell
+    values = cell if isinstance(cell, list | tuple | set | frozenset) else [cell]
+    return [value for value in values if value is not None]
+
+
+def no_answer(cell: Any) -> str:
+    """Say what is wrong with a cell of answers, which are texts and numbers; empty if nothing is."""
+    values = listed(cell)
+    for value in values:
+        if not isinstance(value, str | int | float | Decimal):
+            return f"holds {type(value).__name__}, not a text or a number"
+        if value != value:
+            return "holds NaN"
+    return "" if any(not isinstance(value, str) or value.strip() for value in values) else "is empty"
+
+
+def _no_question(cell: Any) -> str:
+    return "holds a list, not a text" if isinstance(cell, list | tuple | np.ndarray) else no_answer(cell)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ def _places(rows: Path | Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Map
     if rows.suffix == ".parquet":
         yield from ((f"{rows}, row {number}", row) for number, row in enumerate(load_rows(str(rows)), 1))
         return
-    text = rows.read_text(encoding="utf-8", errors="replace")
+    text = rows.read_text(encoding="utf-8-sig", errors="replace")
     if rows.suffix == ".json":
         yield from ((f"{rows}, row {number}", _object(row)) for number, row in enumerate(_array(rows, text), 1))
         return

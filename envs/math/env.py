@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
-from rollenv.core import UsageError
 from rollenv.envs.data.rows import Row
-from rollenv.envs.data.task import RowEnv, Verdict
+from rollenv.envs.data.task import RowEnv, Verdict, listed, no_answer
 from rollenv.envs.math.compare import gold_answer
 from rollenv.envs.math.grade import SECONDS, check_installed, grade
 from rollenv.parsing import last_boxed
@@ -57,14 +54,11 @@ class MathEnv(RowEnv):
 
     @property
     def gold(self) -> str:
-        """The right answer, or the first of several.
-
-        Raises:
-            UsageError: there is none.
-        """
-        if not self.accepted:
-            raise UsageError(f"{self}: row {self.idx} has no answer")
+        """The right answer, or the first of several."""
         return self.accepted[0]
+
+    def _no_gold(self, cell: Any) -> str:
+        return no_answer(cell) or no_answer(gold_answers(cell))
 
     def _question(self) -> str:
         question = str(self.row[self.question_key])
@@ -85,7 +79,5 @@ class MathEnv(RowEnv):
 
 
 def gold_answers(value: Any) -> tuple[str, ...]:
-    """The gold answers in a cell: one, or a list of them. What is missing there (None, NaN) is none."""
-    value = value.tolist() if isinstance(value, np.ndarray) else value
-    values = value if isinstance(value, list | tuple) else [value]
-    return tuple(gold_answer(one) for one in values if one is not None and one == one)
+    """The gold answers in a cell: one, or a list of them."""
+    return tuple(map(gold_answer, listed(value)))

@@ -9,12 +9,10 @@ from collections.abc import Iterable
 from decimal import Context, Decimal
 from typing import Any
 
-import numpy as np
-
 from rollenv.core import UsageError
 from rollenv.envs.data.characters import plain_characters
 from rollenv.envs.data.rows import Row
-from rollenv.envs.data.task import RowEnv, Verdict
+from rollenv.envs.data.task import RowEnv, Verdict, listed
 from rollenv.parsing import last_boxed, last_tagged
 
 METRICS = ("em", "f1")
@@ -159,9 +157,8 @@ def texts(value: Any) -> tuple[str, ...]:
     Raises:
         UsageError: it holds something else than texts and numbers.
     """
-    value = value.tolist() if isinstance(value, np.ndarray) else value
-    values = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    values = listed(value)
     for one in values:
-        if not isinstance(one, str | int | float | None):
+        if not isinstance(one, str | int | float | Decimal):
             raise UsageError(f"an answer must be a text, a number or a list of them, not {type(one).__name__}")
-    return tuple(text for one in values if one is not None and one == one and _says_something(text := str(one)))
+    return tuple(text for one in values if _says_something(text := str(one)))

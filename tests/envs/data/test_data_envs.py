@@ -9,6 +9,7 @@ import pytest
 import rollenv
 from rollenv import UsageError
 from rollenv.checker import check_env
+from rollenv.envs.code.env import CodeEnv
 from rollenv.envs.math.env import MathEnv
 from rollenv.envs.qa.env import QaEnv, exact_match, f1, normalize
 
@@ -194,7 +195,7 @@ def test_metrics(answer, accepted, em, share):
     assert f1(answer, accepted) == pytest.approx(share)
 
 
-@pytest.mark.parametrize("accepted", ["", None, [], [""], [None], ["  ", "\n"], ["...", "—"], ["?", None, ""], "。"])
+@pytest.mark.parametrize("accepted", [["...", "—"], ["?", None, ""], "。"])
 @pytest.mark.parametrize("metric", ["em", "f1"])
 @pytest.mark.parametrize("boxed", [True, False])
 def test_a_question_without_an_accepted_answer_pays_nothing(accepted, metric, boxed):
@@ -248,14 +249,11 @@ def test_a_question_without_an_answer(asked, reward):
 
 
 def test_each_of_several_gold_answers_is_right():
-    rows = [{"problem": "A root of x^2 = 4?", "answer": ["2", "-2"]}, {"problem": "None?", "answer": []}]
+    rows = [{"problem": "A root of x^2 = 4?", "answer": ["2", "-2"]}]
     for answers in (rows, [{**row, "answer": np.array(row["answer"])} for row in rows]):
         env = MathEnv(dataset=answers)
         assert [play(env, f"\\boxed{{{said}}}", idx=0)[1] for said in (2, -2, 3)] == [1.0, 1.0, 0.0]
         assert play(env, env.oracle_action(), idx=0)[1] == 1.0
-        assert play(env, "\\boxed{2}", idx=1)[1] == 0.0
-        with pytest.raises(UsageError, match="row 1 has no answer"):
-            env.oracle_action()
 
 
 @pytest.mark.parametrize("make", [lambda: MathEnv(dataset=MATH), lambda: rollenv.make("code:OneLine-v0")])
@@ -271,9 +269,40 @@ def test_a_copy_goes_its_own_way(make):
 def test_wrong_question_settings():
     with pytest.raises(UsageError, match="em, f1"):
         QaEnv(dataset=QUESTIONS, metric="bleu")
-    env = QaEnv(dataset=[{"question": "?", "answer": {}}])
-    with pytest.raises(UsageError, match="not dict"):
-        play(env, "<answer>x</answer>")
+
+
+NAN = float("nan")
+#: Cells that are no text, number or list of those.
+NOTHING = [None, NAN, "", " \n", b"bytes", {"a": 1}, {}, object(), [], [""], [None], [NAN], [{"role": "user"}], [["2"]]]
+CHAT = [{"role": "user", "content": "2 + 2?"}]
+
+
+@pytest.mark.parametrize(
+    ("env", "good", "column", "wrong"),
+    [
+        *((MathEnv, {"problem": "q", "answer": 4}, "answer", cell) for cell in [*NOTHING, "####", "\\boxed{}"]),
+        *((MathEnv, {"problem": "q", "answer": 4}, "problem", cell) for cell in [*NOTHING, CHAT, ["2 + 2?"]]),
+        *((QaEnv, {"question": "q", "answer": "a"}, "answer", cell) for cell in NOTHING),
+        *((QaEnv, {"question": "q", "answer": "a"}, "question", cell) for cell in [*NOTHING, CHAT]),
+        *(
+            (CodeEnv, {"problem": "q", "tests": ["assert f() == 1"]}, "tests", cell)
+            for cell in (None, NAN, "", " ", b"assert", 7, object(), [], {})
+        ),
+    ],
+)
+def test_a_row_that_cannot_be_played_is_refused_when_rows_are_loaded(env, good, column, wrong):
+    assert len(env(dataset=[good, good]).rows) == 2
+    with pytest.raises(UsageError, match=f"row 1 cannot be played: its column '{column}'"):
+        env(dataset=[good, good | {column: wrong}])
+
+
+@pytest.mark.parametrize(
+    "gold", ["4", 4, 4.0, True, np.int64(4), ["4", "5"], ("4",), np.array([4, 5]), [None, 4], "0", 0]
+)
+def test_answers_of_any_plain_kind_are_played(gold):
+    for env, question in ((MathEnv, "problem"), (QaEnv, "question")):
+        played = env(dataset=[{question: "q", "answer": gold}])
+        assert play(played, played.oracle_action(), idx=0)[1] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -186,11 +186,55 @@ def test_wrong_arguments(kwargs, said):
         rollenv.make("math:GSM8K", **kwargs)
 
 
-def test_a_line_that_is_no_json_is_named(tmp_path):
-    path = tmp_path / "train.jsonl"
-    path.write_text('{"a": 1}\n{"a":\n')
-    with pytest.raises(UsageError, match="line 2"):
-        load_rows(str(path))
+LINE = json.dumps({"problem": "6 * 7?", "answer": "42"}).encode() + b"\n"
+MARK = b"\xef\xbb\xbf"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("mark.jsonl", MARK + LINE * 2),
+        ("windows.jsonl", MARK + (LINE * 2).replace(b"\n", b"\r\n")),
+        ("old_mac.jsonl", (LINE * 2).replace(b"\n", b"\r")),
+        ("empty_lines.jsonl", b"\n" + LINE + b"  \n" + LINE + b"\n"),
+        ("packed.jsonl.gz", gzip.compress(MARK + LINE * 2)),
+        ("packed_in_parts.jsonl.gz", gzip.compress(LINE) * 2),
+        ("separators.jsonl", '{"problem": "a\u2028b\x85c", "answer": "42"}\n'.encode() + LINE),
+    ],
+)
+def test_a_file_as_people_have_it_is_read(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    assert [row["answer"] for row in load_rows(str(tmp_path / name))] == ["42", "42"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("cut.jsonl", LINE + LINE[:20], "line 2: this is not JSON"),
+        ("list.jsonl", b"[" + LINE.strip() + b"]", "line 1: a row is an object"),
+        ("latin.jsonl", LINE + '{"problem": "\u00bf6 * 7?"}\n'.encode("latin-1"), "line 2: .*UTF-8"),
+        ("utf16.jsonl", LINE.decode().encode("utf-16"), "line 1: .*UTF-8"),
+        ("packed.jsonl", gzip.compress(LINE), "line 1: .*UTF-8"),
+        ("cut.jsonl.gz", gzip.compress(LINE * 500)[:40], "cannot be read .EOFError"),
+        ("plain.jsonl.gz", LINE, "cannot be read .BadGzipFile"),
+        ("damaged.jsonl.gz", gzip.compress(LINE)[:12] + b"junk" * 9, "cannot be read"),
+        ("cut.parquet", b"PAR1" + bytes(60), "cannot be read"),
+        ("lines.parquet", LINE, "cannot be read"),
+        ("empty.parquet", b"", "cannot be read"),
+        ("empty.jsonl", b"", "no rows"),
+        ("empty.jsonl.gz", b"", "no rows"),
+        ("table.csv", b"problem,answer\n6 * 7?,42\n", "name must end in .jsonl"),
+        ("list.json", b"[" + LINE.strip() + b"]", "name must end in .jsonl"),
+        ("folder/train.jsonl/rows.txt", LINE, "cannot be read .IsADirectoryError"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path, name, content, says):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    asked = tmp_path / name.partition("/")[0]
+    with pytest.raises(UsageError, match=f"{asked}.*{says}"):
+        load_rows(str(asked))
 
 
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
