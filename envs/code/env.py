@@ -79,6 +79,8 @@ class CodeEnv(RowEnv):
             the ``sandbox`` that you pass.
     """
 
+    cuts_thoughts = False
+
     def __init__(
         self,
         dataset_name: str | None = "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
@@ -15,6 +16,9 @@ from numpy.typing import NDArray
 from rollenv.core import Env, ResetResult, StepResult, UsageError
 from rollenv.envs.data.rows import HubRows, Row, Rows, load_rows
 from rollenv.envs.numbered import checked_index
+from rollenv.parsing import after_thoughts
+
+logger = logging.getLogger(__name__)
 
 #: Rows of files that were checked, for a kind of environment and its columns; files are shared by environments.
 _checked: dict[tuple[int, type, str, str], Rows] = {}
@@ -46,6 +50,8 @@ class AnswerEnv(Env):
     """
 
     _changed_in_place = ()
+    #: Whether nothing in a thought that does not end is an answer. A class that looks for its answer in blocks says no.
+    cuts_thoughts = True
 
     def __init__(self, *, max_turns: int = 1, format_reward: float = 0.0):
         if max_turns < 1 or format_reward > 0:
@@ -84,7 +90,8 @@ class AnswerEnv(Env):
 
     def _step(self, action: str) -> StepResult:
         self.turn += 1
-        verdict = self._judge(action)
+        said, unfinished = after_thoughts(action)
+        verdict = self._judge(said if unfinished and self.cuts_thoughts else action)
         success = verdict.valid and verdict.score >= 1.0
         ended = success or verdict.final or self.max_turns == 1
         over = ended or self.turn >= self.max_turns
@@ -190,6 +197,11 @@ class RowEnv(AnswerEnv):
             return
         for index, row in enumerate(self.rows):
             self._check_row(index, row)
+        if unpaid := [index for index, row in enumerate(self.rows) if not self._has_gold(row[self.gold_key])]:
+            logger.warning(
+                "%s: %d rows have nothing in column %r, the first is row %d; no answer to them is paid",
+                self._named, len(unpaid), self.gold_key, unpaid[0],
+            )  # fmt: skip
         if shared:
             _checked[key] = self.rows
             while len(_checked) > 64:
@@ -204,7 +216,10 @@ class RowEnv(AnswerEnv):
 
     def _no_gold(self, cell: Any) -> str:
         """What is wrong with a gold answer; empty if it can be graded."""
-        return no_answer(cell)
+        return no_answer(cell) if self._has_gold(cell) else ""
+
+    def _has_gold(self, cell: Any) -> bool:
+        return any(not isinstance(value, str) or value.strip() for value in listed(cell))
 
     def _choose(self, index: Any) -> None:
         if index is None:

@@ -16,6 +16,8 @@ from fractions import Fraction
 from typing import Any
 
 from rollenv.envs.data.characters import plain_characters
+from rollenv.envs.math.printed import latex_of_printed
+from rollenv.envs.math.relations import has_relation, solution_set, unassigned
 from rollenv.envs.math.units import split_unit
 from rollenv.parsing import last_boxed
 
@@ -43,6 +45,7 @@ _SAME = {
     "\\lbrace": "\\{",
     "\\rbrace": "\\}",
     "\\colon": ":",
+    "\\backslash": "\\setminus",
 }
 _SAME_COMMAND = re.compile(rf"\\(?:{'|'.join(name[1:] for name in _SAME)})(?![a-zA-Z])")
 #: Signs outside ASCII, as they are written in LaTeX.
@@ -72,7 +75,6 @@ _SIGNS_OF_UNICODE = str.maketrans(
         "⁄": "/",
         "。": ".",
         "、": ",",
-        "º": "°",
     }
 )
 #: What :func:`plain_characters` would put on the line: raised and lowered characters, fractions, sets of numbers.
@@ -94,6 +96,12 @@ _LONE_BRACES = re.compile(r"([_^])\{(\w)\}")
 _INNER_SPACE = re.compile(r"(?<![0-9a-zA-Z])\s+|\s+(?![0-9a-zA-Z])")
 _CONNECTIVE = re.compile(r"(?<=[\w)}\]])\s*,?\s+(?:or|and)\s+(?=\S)")
 
+_BREAK = "\\\\"
+_ANGLES = re.compile(r"\\([lr])angle(?![a-zA-Z])")
+_ROWS = re.compile(r"\[((?:\[[^\[\]]+\])(?:,\[[^\[\]]+\])*)\]")
+_PYTHON_SET = re.compile(r"\{((?=[^{}]*,)(?:[^{}()\[\]\\]|\\[a-zA-Z]+|\{[^{}]*\})+)\}")
+_COLUMN = re.compile(r"\\begin\{[pbB]?matrix\}([^&,]+)\\end\{[pbB]?matrix\}")
+
 _DECIMAL = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _TIMES_POWER = re.compile(
     rf"(?<![\w.}}])({_DECIMAL})(?:[eE]([-+]?\d+)(?![\w.])|\s*(?:[xX*]|\\times|\\cdot)\s*10(?:\^|\*\*)([-+]?\d+|\{{[-+]?\d+\}}))"
@@ -106,9 +114,6 @@ _NUMBER = re.compile(
 )
 _REPEATING = re.compile(r"([-+]?)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))")
 _BASED = re.compile(r"(\d+)_(?:\{?(\d+)\}?)")
-_ASSIGNED = re.compile(r"([a-zA-Z])=(?=[^=]+$)")
-_ASSIGNED_POINT = re.compile(r"\(([a-z](?:,[a-z])+)\)=(?=\()")
-_MEMBER = re.compile(r"[a-zA-Z]\\in(?![a-zA-Z])\s*")
 #: A word, rather than the product of so many variables.
 _LONG_WORD = re.compile(r"[A-Z][a-z]{2,}|[a-z]{5,}")
 _WORDS_AND_NUMBERS = re.compile(r"(?=.*[a-zA-Z]{3})\w+(?:[ ',.:-]+\w+)*")
@@ -119,20 +124,14 @@ _CHOICE = re.compile(r"\(?([a-zA-Z])(?:$|[).:]+\s*((?:[\w\\(].*)?)$)", re.DOTALL
 #: In what follows the letter of a choice: another one, or words that take it back.
 _OTHER_CHOICE = re.compile(r"[a-zA-Z]\s*[).:]|\b(?:or|and|not|nor|but|n?either|both|maybe|[A-J])\b", re.IGNORECASE)
 
-_LESS = r"(?:<|\\leq?(?![a-zA-Z])|≤)"
-_MORE = r"(?:>|\\geq?(?![a-zA-Z])|≥)"
-_RELATION = re.compile(rf"{_LESS}|{_MORE}")
-_SIDE = r"([^<>=≤≥,]+?)\s*"
-_BETWEEN = re.compile(rf"{_SIDE}({_LESS})\s*[a-zA-Z]\s*({_LESS})\s*{_SIDE}")
-_BELOW = re.compile(rf"[a-zA-Z]\s*({_LESS})\s*{_SIDE}|{_SIDE}({_MORE})\s*[a-zA-Z]")
-_ABOVE = re.compile(rf"[a-zA-Z]\s*({_MORE})\s*{_SIDE}|{_SIDE}({_LESS})\s*[a-zA-Z]")
-
 #: What says something that has to be in the gold answer too.
 _SIGNS = re.compile(
     r"[=<>≤≥≠≈≡?;:|'’~&–—…]|\.\.|\\(?:n?leq?|n?geq?|lt|gt|neq?|not|notin|approx|sim|simeq|cong|equiv|propto|to|rightarrow"
     r"|implies|iff|cap|cup|setminus|neg|lnot|l?dots|cdots|overline|underline|bar|hat|dot|prime|mid|parallel|vmatrix|cancel"
     r"|q?quad|forall|exists|lor|land|vee|wedge|lfloor|rfloor|lceil|rceil)(?![a-zA-Z])|(?<!log)_"
 )
+_SET_OPERATOR = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])|\(-\\infty,\\infty\)")
+_SET = re.compile(r"[(\[]|\\\{|\\emptyset")
 _FUNCTIONS = "sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan log ln exp sqrt pi max min gcd lcm"
 _NAMES = re.compile(rf"\b(?:{_FUNCTIONS.replace(' ', '|')})\b")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\{\w+\}")
@@ -183,28 +182,18 @@ def compare(gold: str, answer: str) -> bool | None:
         return False
     if "deg" in (unit, other) and unit != other and "\\pi" in ours:  # the gold answer is in radians
         return False
-    ours, theirs = _unassigned(ours, theirs)
+    ours, theirs = without_names(gold, answer)
     if ours == theirs:
         return True
     return _compare_normal(gold, answer, ours, theirs)
 
 
-def _unassigned(gold: str, answer: str) -> tuple[str, str]:
-    """Without ``x =`` before them, unless they are of different variables."""
-    (ours, value), (theirs, other) = _assigned(gold), _assigned(answer)
-    return (gold, answer) if ours and theirs and ours != theirs else (value, other)
-
-
-def _assigned(text: str) -> tuple[str, str]:
-    """Return what a text equates with the rest (a variable, several in the alphabet's order), and the rest."""
-    if found := _ASSIGNED.match(text):
-        return found[1], text[found.end() :]
-    if (found := _ASSIGNED_POINT.match(text)) and (names := found[1].split(",")) == sorted(set(names)):
-        return found[1], text[found.end() :]
-    each = [_ASSIGNED.match(part) for part in text.split(",")]
-    if len(each) > 1 and all(each) and len({one[1] for one in each if one}) == 1:
-        return each[0][1] if each[0] else "", ",".join(one.string[one.end() :] for one in each if one)
-    return "", text
+def without_names(gold: str, answer: str) -> tuple[str, str]:
+    """Two answers in normal form, without the variables that they are values of."""
+    ours, theirs = normal(gold)[0], normal(answer)[0]
+    if "\\ln" in ours and "\\log" not in ours and "\\" not in answer:  # Python's logarithm
+        theirs = theirs.replace("\\log", "\\ln")
+    return unassigned(ours, theirs) if "=" in ours + theirs else (ours, theirs)
 
 
 def _compare_normal(gold: str, answer: str, ours: str, theirs: str) -> bool | None:
@@ -235,6 +224,8 @@ def _says_other(gold: str, answer: str, number: bool) -> bool:
     """Return whether an answer says what its value does not: words, relations, marks, brackets or parts the gold has
     not.
     """
+    if _SET_OPERATOR.search(gold + answer) and _SET.match(gold) and _SET.match(answer):
+        return not _letters(answer) <= _letters(gold) | {"i", "e"}
     if not set(_SIGNS.findall(answer)) <= set(_SIGNS.findall(gold)):
         return True
     if "\\pm" in answer and "\\pm" not in gold and "," not in gold:
@@ -245,8 +236,7 @@ def _says_other(gold: str, answer: str, number: bool) -> bool:
         return not ({_around(gold), _around(answer)} <= {"", "()"} and "," not in gold + answer)
     if (":" in gold) != (":" in answer) or ("\\pm" not in gold + answer and _parts(gold) != _parts(answer)):
         return True
-    ours, theirs = _ASSIGNED.match(gold), _ASSIGNED.match(answer)
-    return bool(ours and theirs and ours[1] != theirs[1]) or (number and "," in answer)
+    return number and "," in answer
 
 
 def _parts(text: str) -> int:
@@ -289,8 +279,9 @@ def normal(text: str) -> tuple[str, str | None]:
     text = _spelled(text)
     if "percent" in text:
         text = re.sub(r"(?<=\d)\s+percent$", "%", text)
+    text = latex_of_printed(text)
     text = _TIMES_POWER.sub(lambda m: f"{m[1]}\\times10^{{{int((m[2] or m[3]).strip('{}'))}}}", text)
-    text = _CONNECTIVE.sub(",", text)
+    text = re.sub(r"\s+", " ", text) if has_relation(text) else _CONNECTIVE.sub(",", text)
     if "\\" in text or "°" in text:
         text = _DEGREES.sub("", text).replace("\\%", "%")
         text = _SHORT_FRACTION.sub(lambda m: f"\\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
@@ -299,7 +290,19 @@ def normal(text: str) -> tuple[str, str | None]:
     text = _LONE_BRACES.sub(r"\1\2", text).replace("{:}", ":")
     text = _MATRIX.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", text) if "\\begin" in text else text
     text = _BRACKETED_DIGITS.sub(r"\1_", text)
-    return _interval(_INNER_SPACE.sub("", text).strip()), unit
+    return solution_set(_point(_INNER_SPACE.sub("", text).strip())), unit
+
+
+def _point(text: str) -> str:
+    """Vectors in angle brackets and columns as points, lists of rows as matrices, ``{1,2}`` as a set."""
+    text = _ANGLES.sub(lambda found: "(" if found[1] == "l" else ")", text) if "angle" in text else text
+    if found := _ROWS.fullmatch(text):
+        rows = [row.replace(",", "&") for row in found[1][1:-1].split("],[")]
+        text = f"\\begin{{pmatrix}}{_BREAK.join(rows)}\\end{{pmatrix}}"
+    elif found := _PYTHON_SET.fullmatch(text):
+        text = f"\\{{{found[1]}\\}}"
+    found = _COLUMN.fullmatch(text)
+    return f"({','.join(found[1].removesuffix(_BREAK).split(_BREAK))})" if found and _BREAK in found[1] else text
 
 
 def latex_signs(text: str) -> str:
@@ -314,8 +317,10 @@ def latex_signs(text: str) -> str:
 def _latex_sign(char: str) -> str:
     if char in _NUMBER_SETS:
         return f"\\mathbb{{{plain_characters(char)}}}"
+    if char == "º":
+        return "°"
     form = _RAISED.get(unicodedata.decomposition(char).partition(" ")[0])
-    return form % plain_characters(char).replace("⁄", "}{") if form and char not in "ªº™" else char
+    return form % plain_characters(char).replace("⁄", "}{") if form else char
 
 
 def _undelimited(text: str) -> str:
@@ -350,26 +355,6 @@ def _spelled(text: str) -> str:
     if " " in text and _SPACED_THOUSANDS.fullmatch(text):
         text = text.replace(" ", "")
     return _TEXT.sub(r"\1", _TEXT.sub(r"\1", text)).strip() if latex else text.strip()
-
-
-def _interval(text: str) -> str:
-    r"""Inequalities in one variable, and ``x \in``, as intervals."""
-    if text in ("\\{\\}", "\\{ \\}"):
-        return "\\emptyset"
-    text = _MEMBER.sub("", text, count=1) if _MEMBER.match(text) else text
-    if not _RELATION.search(text):
-        return text
-    if found := _BETWEEN.fullmatch(text):
-        return f"{_open(found[2], '(', '[')}{found[1]},{found[4]}{_open(found[3], ')', ']')}"
-    if found := _BELOW.fullmatch(text):
-        return f"(-\\infty,{found[2] or found[3]}{_open(found[1] or found[4], ')', ']')}"
-    if found := _ABOVE.fullmatch(text):
-        return f"{_open(found[1] or found[4], '(', '[')}{found[2] or found[3]},\\infty)"
-    return text
-
-
-def _open(sign: str, strict: str, weak: str) -> str:
-    return strict if sign in "<>" else weak
 
 
 def _plain(text: str) -> _Plain | None:

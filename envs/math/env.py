@@ -58,7 +58,7 @@ class MathEnv(RowEnv):
         return self.accepted[0]
 
     def _no_gold(self, cell: Any) -> str:
-        return no_answer(cell) or no_answer(gold_answers(cell))
+        return super()._no_gold(cell) or (no_answer(gold_answers(cell)) if self._has_gold(cell) else "")
 
     def _question(self) -> str:
         question = str(self.row[self.question_key])

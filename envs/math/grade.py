@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from rollenv.core import MissingExtra, RollenvError
-from rollenv.envs.math.compare import compare, normal
+from rollenv.envs.math.compare import compare, without_names
 from rollenv.needs import install_hint
 
 #: Processor seconds that one comparison may take.
@@ -44,7 +44,7 @@ def grade(gold: str, answer: str, seconds: float = SECONDS) -> bool:
         MissingExtra: math-verify is needed and not installed.
     """
     easy = compare(gold, answer)
-    return _ask(normal(gold)[0], normal(answer)[0], seconds) if easy is None else easy
+    return _ask(*without_names(gold, answer), seconds) if easy is None else easy
 
 
 def check_installed() -> None:

@@ -24,6 +24,7 @@ PATIENCE = 4
 _MEMORY = 2 << 30
 #: Digits with which numbers are compared.
 _PRECISION = 120
+_OPERATIONS = (sympy.Union, sympy.Intersection, sympy.Complement)
 _CONSTANTS = {"i": sympy.I, "e": sympy.E}
 
 
@@ -73,6 +74,12 @@ def grade(gold: str, answer: str) -> bool:
     """
     try:
         ours, theirs = _parsed(gold), _parsed(answer)
+        if isinstance(ours[0], sympy.Eq) and isinstance(theirs[0], sympy.Eq):
+            return _same_equation(ours[0], theirs[0])
+        if isinstance(ours[0], sympy.Set) and isinstance(theirs[0], _OPERATIONS):
+            return _same_set(ours[0], theirs[0])
+        if isinstance(ours[0], _OPERATIONS) and isinstance(theirs[0], sympy.Set):
+            return _same_set(ours[0], theirs[0])
         if verify(ours, theirs, timeout_seconds=None):
             return not _far(ours[0], theirs[0])
         return _same_complex(ours[0], theirs[0])
@@ -86,10 +93,37 @@ def _far(one: Any, other: Any) -> bool:
         return bool(one.is_number and other.is_number and one != other and not _close(one, other))
     if isinstance(one, sympy.FiniteSet) and isinstance(other, sympy.FiniteSet):
         return len(one) != len(other) or any(all(_far(a, b) for b in other) for a in one)
+    if isinstance(one, sympy.Interval) and isinstance(other, sympy.Interval):
+        return _far(one.start, other.start) or _far(one.end, other.end)
     parts = (sympy.MatrixBase, sympy.Tuple)
     if isinstance(one, parts) and isinstance(other, parts):
         return len(one) != len(other) or any(map(_far, one, other))
     return False
+
+
+def _same_equation(one: Any, other: Any) -> bool:
+    """Return whether one side less the other is the same but for a factor, which is a number."""
+    a, b = (sympy.together(sympy.nsimplify(x.lhs - x.rhs, rational=True)).as_numer_denom()[0] for x in (one, other))
+    factor = sympy.simplify(a / b)
+    return bool(factor.is_number and factor.is_finite and factor.is_nonzero)
+
+
+def _same_set(one: Any, other: Any) -> bool:
+    ours, theirs = _carried_out(one), _carried_out(other)
+    return bool(ours == theirs or sympy.SymmetricDifference(ours, theirs).is_empty)
+
+
+def _carried_out(one: Any) -> Any:
+    """A set without operations of sets, with exact numbers."""
+    if isinstance(one, _OPERATIONS):
+        kind = next(kind for kind in _OPERATIONS if isinstance(one, kind))
+        return kind(*map(_carried_out, one.args))
+    if isinstance(one, sympy.FiniteSet):
+        return sympy.FiniteSet(*(sympy.nsimplify(x.doit(), rational=True) for x in one.args))
+    if isinstance(one, sympy.Interval):
+        ends = (sympy.nsimplify(x.doit(), rational=True) for x in (one.start, one.end))
+        return sympy.Interval(*ends, one.left_open, one.right_open)
+    return one
 
 
 def _close(one: Any, other: Any) -> bool:

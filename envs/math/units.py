@@ -9,7 +9,7 @@ _POWER = r"(?P<power>\^\{?[23]\}?)?"
 _IN_TEXT = re.compile(
     rf"{_NUMBER_BEFORE}(?:\s|\\[,;:! ]|~)*\\(?:text|mbox|textrm|mathrm)\{{(?P<words>[^{{}}]*)\}}\s*{_POWER}$"
 )
-_PLAIN = re.compile(rf"{_NUMBER_BEFORE}\s+(?P<words>[a-zA-Z][a-zA-Z./ ]*){_POWER}$")
+_PLAIN = re.compile(rf"{_NUMBER_BEFORE}(?P<space>\s*)(?P<words>[a-zA-Z][a-zA-Z./ ]*){_POWER}$")
 _DEGREES = re.compile(r"(?:\^\{?\\circ\}?|\\degree|°)$")
 _CURRENCY = re.compile(r"^([-+]?)\s*(\\?\$|£|€|¥)(?=\s*[\d.\\])")
 _CURRENCIES = {"$": "dollar", "\\$": "dollar", "£": "pound", "€": "euro", "¥": "yen"}
@@ -38,7 +38,7 @@ versus vs was when where whereas which while with without wrong xi yes zero zero
 _NOT_UNITS = frozenset(_NOT_UNITS_TEXT.split())
 _SHORT_TEXT = """
 ant bag bee box boy bus car cat cm cow cup day deg dl dog egg eur ft hen hr hrs in kg km kph lb lbs men mg mi min
-mins ml mm mph ms oz pen pie pig rad secs toy usd yd
+mins ml mm mph ms oz pen pie pig rad secs toy usd gbp chf yd
 """
 _SHORT = frozenset(_SHORT_TEXT.split())
 _SINGLE_TEXT = """
@@ -67,7 +67,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
     for pattern in (_IN_TEXT, _PLAIN):
         if found := pattern.search(text):
             unit = _unit(found["words"], pattern is _IN_TEXT)
-            if unit is not None:
+            if unit is not None and (pattern is _IN_TEXT or found["space"] or _is_known(found["words"])):
                 power = (found["power"] or "").strip("^{}")
                 return text[: found.start()].rstrip(), f"{unit}^{power}" if power else unit
     return text, None
@@ -92,6 +92,12 @@ def _unit(words: str, in_text: bool) -> str | None:
 def _is_counted(word: str) -> bool:
     lower = word.lower()
     return len(word) <= 3 or lower in _KNOWN or (lower.endswith("s") and not lower.endswith(("ss", "illions")))
+
+
+def _is_known(words: str) -> bool:
+    """Return whether it is no product of variables, even right after a number: ``5cm``, ``20EUR``, ``90km/h``."""
+    first = words.partition("/")[0].lower()
+    return len(first) > 1 and (first in _SHORT or _one_spelling(first) in _KNOWN)
 
 
 def _powers(words: str) -> tuple[str, str]:

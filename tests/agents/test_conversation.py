@@ -246,8 +246,6 @@ def test_tools_that_a_template_would_drop_are_refused(shape):
 @pytest.mark.parametrize(
     ("thoughts", "stays", "splits"), [("keep", True, 0), ("drop", False, 2), ("template", True, 0)]
 )
-    ("thoughts", "stays", "splits"), [("keep", True, 0), ("drop", False, 2), ("template", True, 0)]
-)
 def test_thoughts_stay_or_go_as_asked(thoughts, stays, splits):
     tokenizer = tokenizer_for(BY_NAME["chatml"])
     conversation = Conversation(tokenizer, thoughts=thoughts)

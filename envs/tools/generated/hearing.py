@@ -10,7 +10,8 @@ REFUSALS = ("cannot", "can't", "can’t", "can not", "unable", "not able", "not 
 #: Answers count in a last message of at most so many characters, so that nobody tells the user everything there is.
 MOST_SAID = 600
 
-_NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w])")
+_UNIT = r"(?:eur|usd|gbp|chf|jpy|kg|mg|km|cm|mm|ml|kb|mb|gb|tb|ms|min)(?!\w)"
+_NUMBER = re.compile(rf"(?<![\w.-])\d+(?:\.\d+)?(?:(?={_UNIT})|(?!\w|\.\d))")
 _THOUSANDS = re.compile(r"(?<=\d)[,'\u00a0\u202f](?=\d{3}(?!\d))")
 
 

@@ -11,7 +11,7 @@ from rollenv import UsageError
 from rollenv.checker import check_env
 from rollenv.envs.code.env import CodeEnv
 from rollenv.envs.math.env import MathEnv
-from rollenv.envs.qa.env import QaEnv, exact_match, f1, normalize
+from rollenv.envs.qa.env import QaEnv, exact_match, f1, normalize, texts
 
 MATH = [
     {"problem": "1 + 1?", "answer": "2"},
@@ -195,7 +195,27 @@ def test_metrics(answer, accepted, em, share):
     assert f1(answer, accepted) == pytest.approx(share)
 
 
-@pytest.mark.parametrize("accepted", [["...", "—"], ["?", None, ""], "。"])
+@pytest.mark.parametrize(
+    ("gold", "same", "other"),
+    [
+        ("1.5", ["1.50", "1.5.", "１.５"], ["15", "1,5", "-1.5"]),
+        ("-5", ["−5", "(-5)", "-$5", "- 5"], ["5", "5-", "–-5"]),
+        ("1/2", ["½", "1/2."], ["12", "1/ 2", "-1/2"]),
+        ("1000", ["1,000", "$1,000", "1000.0"], ["1.000", "1,0,0,0"]),
+        (12.0, ["12", "12.0", "12\u200b"], ["120", "1.2"]),
+        (0.1 + 0.2, ["0.3", ".3", "0.30000000000000004"], ["3", "0.31"]),
+        (1e-7, ["1e-07", "0.0000001"], ["1e07", "1e-7 m"]),
+        ("1990-1995", ["1990–1995"], ["19901995"]),
+        ("U.S.A.", ["USA", "usa"], ["US"]),
+        ("covid-19", ["Covid19", "COVID-19"], ["covid -19"]),
+    ],
+)
+def test_numbers_in_answers_keep_sign_point_and_fraction(gold, same, other):
+    assert [text for text in same if not exact_match(text, texts(gold))] == []
+    assert [text for text in other if exact_match(text, texts(gold))] == []
+
+
+@pytest.mark.parametrize("accepted", ["", None, [], [""], [None], ["  ", "\n"], ["...", "—"], ["?", None, ""], "。"])
 @pytest.mark.parametrize("metric", ["em", "f1"])
 @pytest.mark.parametrize("boxed", [True, False])
 def test_a_question_without_an_accepted_answer_pays_nothing(accepted, metric, boxed):

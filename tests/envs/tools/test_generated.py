@@ -333,6 +333,7 @@ def test_hostile_arguments_get_an_answer_and_failed_calls_change_nothing(suite):
         ("It is 1237.50", "237.50", False), ("12 and 34", "1234", False), ("1234", "234", False),
         ("The code is AB2C9X.", "ab2c9x", True), ("AB2C9XY", "AB2C9X", False), ("room K7 Q2", "K7", True),
         ("call 0200-123456!", "0200-123456", True), ("", "5", False), ("5.25", "5", False),
+        ("It is 24625.5EUR.", "24625.5", True), ("2.5x", "2", False), ("the 3rd", "3", False), ("7EURO", "7", False),
     ],
 )  # fmt: skip
 def test_an_answer_is_a_word_of_its_own(text, answer, found):

@@ -1,0 +1,140 @@
+"""Mathematical answers in other forms (what Python prints, Unicode, relations, vectors), and near-misses."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollenv import UsageError
+from rollenv.envs.math.compare import compare
+from rollenv.envs.math.env import MathEnv
+from rollenv.envs.math.grade import grade
+
+ROWS = [json.loads(line) for line in Path(__file__).with_name("other_forms.jsonl").read_text().splitlines()]
+
+#: Gold answer, what is equal, what is not; a < b < c are numbers from 2.
+TEMPLATES = [
+    ("{a}00000", ["{a}e5", "{a}\\times10^5", "{a}E+05", "{a}.0*10**5"], ["{a}e4", "-{a}e5", "{a}e-5", "{b}e5"]),
+    (
+        "(-\\infty,{a})\\cup({b},\\infty)",
+        ["x<{a} or x>{b}", "{b}<x \\text{{ or }} {a}>x", "x<{a}, x>{b}", "x∈(−∞,{a})∪({b},∞)"],
+        [
+            "x<{a} or x\\ge{b}",
+            "x<{a} and x>{b}",
+            "x>{a} or x<{b}",
+            "x<{a}",
+            "x<{a} or y>{b}",
+            "\\mathbb{{R}}",
+            "x<{b} or x>{c}",
+        ],
+    ),
+    (
+        "({a},{b}]",
+        ["{a}<x≤{b}", "{b}\\geq x>{a}", "x>{a} and x<={b}", "Interval.Lopen({a}, {b})"],
+        ["{a}≤x≤{b}", "{a}<x<{b}", "x>{a} or x<={b}", "{b}<x≤{a}", "Interval({a}, {b})"],
+    ),
+    (
+        "\\{{{a},{b},{c}\\}}",
+        ["\\{{{c},{a}\\}}\\cup\\{{{b}\\}}", "FiniteSet({b}, {a}, {c})", "x={a} or x={b} or x={c}"],
+        ["\\{{{a},{b}\\}}\\cup\\{{{a}\\}}", "({a},{b},{c})", "FiniteSet({a}, {b})", "\\{{{a},{b},-{c}\\}}"],
+    ),
+    (
+        "y={a}x+{b}",
+        ["y-{a}x={b}", "{a}x-y+{b}=0", "{b}+{a}x=y", "y = {a}*x + {b}", "f(x)={a}x+{b}"],
+        ["y+{a}x={b}", "{a}x-y={b}", "x={a}y+{b}", "z={a}x+{b}", "y={b}x+{a}", "y={a}x"],
+    ),
+    (
+        "({a},{b},{c})",
+        ["⟨{a},{b},{c}⟩", "\\begin{{bmatrix}}{a}\\\\{b}\\\\{c}\\end{{bmatrix}}", "x={a}, y={b}, z={c}"],
+        [
+            "⟨{a},{c},{b}⟩",
+            "⟨{a},{b}⟩",
+            "x={b}, y={a}, z={c}",
+            "\\begin{{bmatrix}}{a}&{b}&{c}\\end{{bmatrix}}",
+            "[{a},{b},{c}]",
+        ],
+    ),
+    (
+        "\\frac{{{a}\\sqrt{{{b}}}}}{{{c}}}",
+        ["{a}*sqrt({b})/{c}", "sqrt({b})*{a}/{c}"],
+        ["{a}*sqrt({b}/{c})", "{b}*sqrt({a})/{c}", "-{a}*sqrt({b})/{c}", "{a}*sqrt({b})*{c}"],
+    ),
+    (
+        "{a}x^{b}-{c}",
+        ["{a}*x**{b} - {c}", "-{c}+x^{b}*{a}"],
+        ["({a}*x)**{b} - {c}", "{a}*y**{b} - {c}", "{a}*x**({b} - {c})"],
+    ),
+    (
+        "\\begin{{pmatrix}}{a}&{b}\\end{{pmatrix}}",
+        ["Matrix([[{a}, {b}]])", "[[{a}, {b}]]"],
+        ["Matrix([[{b}, {a}]])", "Matrix([[{a}], [{b}]])", "({a},{b})", "Matrix([[{a}, {b}, 0]])"],
+    ),
+]
+
+
+def drawn(seed):
+    """(gold, answer, equal) of each template, with numbers of this seed."""
+    a, b, c = sorted(random.Random(seed).sample(range(2, 60), 3))
+    for gold, equal, other in TEMPLATES:
+        for form in equal + other:
+            yield gold.format(a=a, b=b, c=c), form.format(a=a, b=b, c=c), form in equal
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("seed", range(4))
+def test_other_forms_of_drawn_answers_are_paid_and_near_misses_are_not(seed):
+    cases = list(drawn(seed))
+    assert len(cases) > 60
+    assert [(gold, answer) for gold, answer, equal in cases if grade(gold, answer) is not equal] == []
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("right", [True, False])
+def test_other_forms_are_paid_and_near_misses_are_not(right):
+    pairs = [(row["gold"], answer) for row in ROWS for answer in row["right" if right else "wrong"]]
+    assert len(pairs) >= 200
+    assert [pair for pair in pairs if grade(*pair) is not right] == []
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "equal"),
+    [
+        ("0.3", "0.30000000000000004", True),
+        ("3.141592653589793", "3.141592653589794", False),
+        ("1e-07", "0.0000001", True),
+        ("12", "１２\u200b", True),
+        ("Monday", "monday", True),
+        ("Monday", "Mondya", False),
+        ("20", "20EUR", True),
+        ("5\\text{ km}", "5cm", False),
+    ],
+)
+def test_forms_that_need_no_algebra(gold, answer, equal):
+    assert compare(gold, answer) is equal
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), np.array([None]), [None], ""])
+def test_a_row_without_an_answer_pays_nothing(missing):
+    env = MathEnv(dataset=[{"problem": "?", "answer": missing}])
+    env.reset(seed=0)
+    said = "nan" if missing != missing else "None"
+    assert env.step(f"\\boxed{{{said}}}")[1] == 0.0
+
+
+def test_a_missing_answer_is_an_error_of_the_row():
+    env = MathEnv(dataset=[{"problem": "?", "answer": None}])
+    env.reset(seed=0)
+    with pytest.raises(UsageError, match="row 0 has no answer"):
+        env.oracle_action()
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [(0.1 + 0.2, "0.3"), (1e-7, "0.0000001"), (1e16, "10000000000000000"), (12.0, "12"), (np.float32(2.5), "2.50")],
+)
+def test_floats_as_gold_answers_have_their_plain_form(gold, answer):
+    env = MathEnv(dataset=[{"problem": "?", "answer": gold}])
+    env.reset(seed=0)
+    assert env.step(f"\\boxed{{{answer}}}")[1] == 1.0
