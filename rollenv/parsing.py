@@ -91,7 +91,7 @@ def first_tagged(text: str, tag: str) -> Element | None:
 
 _LANGUAGE = re.compile(r"[ \t]{0,16}([A-Za-z0-9_+#-]{0,32})")
 _MARK = re.compile(r"`{3,8}")
-_PYTHON = ("python", "py", "python3")
+_PYTHON = ("python", "py", "python3", "py3", "pypy3")
 #: Strings and comments of Python, and fences. A string that is not closed ends with its line, or a fence there; a long
 #: one with the text.
 _IN_PYTHON = re.compile(
