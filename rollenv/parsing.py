@@ -104,7 +104,7 @@ _IN_PYTHON = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-_THOUGHT = re.compile(r"(?<![`'\"])<(/?)(?:think|thinking|thought|reasoning)>")
+_THOUGHT = re.compile(r"<(?<![`'\"]<)(/?)(?:think|thinking|thought|reasoning)>")
 
 
 def code_blocks(text: str) -> Iterator[tuple[str, Element]]:
