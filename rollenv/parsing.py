@@ -147,7 +147,7 @@ def after_thoughts(text: str, opened: bool = False) -> tuple[str, bool]:
 
 _LANGUAGE = re.compile(r"[ \t]{0,16}([A-Za-z0-9_+#-]{0,32})")
 _MARK = re.compile(r"`{3,8}")
-_PYTHON = ("python", "py", "python3")
+_PYTHON = ("python", "py", "python3", "py3", "pypy3")
 #: Strings and comments of Python, and fences. A string that is not closed ends with its line, or a fence there; a long
 #: one with the text.
 _IN_PYTHON = re.compile(
@@ -160,7 +160,7 @@ _IN_PYTHON = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-_THOUGHT = re.compile(r"(?<![`'\"])<(/?)(?:think|thinking|thought|reasoning)>")
+_THOUGHT = re.compile(r"<(?<![`'\"]<)(/?)(?:think|thinking|thought|reasoning)>")
 
 
 def code_blocks(text: str) -> Iterator[tuple[str, Element]]:

@@ -19,6 +19,10 @@ from rollenv.sandbox.adaptive import AdaptiveTimeout
 
 #: No longer program is run.
 MAX_CHARACTERS = 200_000
+#: A program that may read and print integers of any length.
+_WITH_LONG_INTEGERS = (
+    "__import__('sys').set_int_max_str_digits(0); exec(compile({!r}, '<code>', 'exec', dont_inherit=True))"
+)
 
 
 class _Timed:
@@ -165,6 +169,8 @@ class CodeEnv(RowEnv):
         runner, case, rule = _Timed(self._runner or shared_pool()), (*self._set, self.idx), self.timeout
         seconds = rule.timeout(case) if isinstance(rule, AdaptiveTimeout) else rule
         judge = self._judge_runner or self._runner or Judges()
+        if isinstance(tests, StdioTests):
+            program = _WITH_LONG_INTEGERS.format(program)
         passed = run_tests(program, tests, runner, seconds, self.max_workers, self.partial, judge)
         if isinstance(rule, AdaptiveTimeout):
             rule.record(case, runner.longest, passed == total)

@@ -191,17 +191,13 @@ def run_tests(
 
 # -- standard input and output ---------------------------------------------------------------------------------------
 
-#: A program that may read and print integers of any length.
-_PROGRAM = "__import__('sys').set_int_max_str_digits(0); exec(compile({!r}, '<code>', 'exec', dont_inherit=True))"
 #: A number as it is compared. One with needless zeros at the front is a word, such as 007.
 _NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 
 
 def _count_passed(code: str, tests: StdioTests, runner: Runner, timeout: float, workers: int, every: bool) -> int:
-    program = _PROGRAM.format(code)
-
     def passes(index: int) -> bool:
-        result = runner.run(program, stdin=tests.inputs[index], timeout=timeout)
+        result = runner.run(code, stdin=tests.inputs[index], timeout=timeout)
         ended_well = result.exit_code == 0 and not result.timed_out and not result.truncated
         return ended_well and same_output(result.stdout, tests.outputs[index])
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollenv.envs.code.env import CodeEnv
 from rollenv.envs.code.tests import AssertTests, CallTests, StdioTests, parse_tests, run_tests, same_output
 from rollenv.sandbox import shared_pool
 
@@ -375,9 +376,10 @@ def test_integers_of_thousands_of_digits():
     for raw in ([[LONG]], [f"[{digits}]"]):
         tests = parse_tests({"fn_name": "f", "inputs": raw * 3, "outputs": [digits] * 3}, max_tests=2)
         assert run_tests("def f(x): return int(str(x))", tests, shared_pool(), 5.0) == 2
-    code = "print(int(input()))"
-    assert run_tests(code, parse_tests({"inputs": [LONG], "outputs": [[LONG]]}), shared_pool(), 5.0) == 1
-    assert run_tests("print(10**5000 + 7)", StdioTests(("",), (digits,)), shared_pool(), 5.0) == 1
+    for code, text in (("print(int(input()))", LONG), ("print(10**5000 + 7)", "")):
+        env = CodeEnv(dataset=[{"problem": "?", "tests": {"inputs": [text], "outputs": [[LONG]]}}])
+        env.reset(seed=0)
+        assert env.step(f"```python\nfrom __future__ import annotations\n{code}\n```")[1] == 1.0
     asserts = [f"assert f({digits}) == {digits}", f"assert f('{digits}') == '{digits}'", f"assert f({digits}) > 1"]
     assert run_tests("def f(x): return x", AssertTests(tuple(asserts)), shared_pool(), 5.0) == 3
     assert (
