@@ -29,7 +29,8 @@ class Action:
     versions: tuple[int, ...] = ()
     """The version for each response token, where the weights changed in between; else empty."""
     finish: str = "stop"
-    """The reason of the response's end: "stop" (the model ended it) or "length" (a limit on new tokens did)."""
+    """The reason of the response's end: "stop" (the model ended it), "length" (a limit on new tokens did) or
+    "unfinished": it ended inside a thought, which holds no action."""
     raw: str = ""
     """The response as the model gave it, thoughts and tool calls with it; empty where that is ``text``."""
     messages: tuple[dict[str, Any], ...] = ()

@@ -15,7 +15,7 @@ from rollenv.agents.engines.token_cache import Remembered
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
-from rollenv.agents.prompts.session import AGENT_FILE, TokenSession, saved_format, stop_ids
+from rollenv.agents.prompts.session import AGENT_FILE, ResponseText, TokenSession, saved_format, stop_ids
 from rollenv.core import UsageError
 from rollenv.hub import loading
 from rollenv.needs import extra
@@ -54,7 +54,9 @@ class LocalAgent(OwnsEngine):
         self._sessions = itertools.count()
         self._format: ChatFormat | None = None
         self._ids = Remembered(self._encode)
-        self._texts = Remembered(self._decode)
+        template = self.prompt.template if isinstance(self.prompt, StepPrompt) else ""
+        self._response_text = ResponseText(tokenizer, template)
+        self._texts = Remembered(self._response_text.decode)
 
     @classmethod
     def load(cls, path: str | Path, **sampling: Any) -> LocalAgent:
@@ -122,5 +124,6 @@ class LocalAgent(OwnsEngine):
         """The text of a response."""
         return self._texts(ids)
 
-    def _decode(self, ids: tuple[int, ...]) -> str:
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+    def opens_thought(self, prompt: tuple[int, ...]) -> bool:
+        """True if the prompt ends inside a thought."""
+        return self._response_text.opens_thought(prompt)

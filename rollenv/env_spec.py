@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rollenv.arguments import checked_arguments
 from rollenv.core import Env
 from rollenv.drawing import Drawn
 from rollenv.errors import BadEntryPoint, MissingExtra, UsageError
@@ -74,9 +75,9 @@ class EnvSpec:
         ``render_mode`` is what ``render()`` returns: ``text`` (the default), ``ansi`` (in a terminal's colours),
         ``svg`` (a picture) or None.
         """
-        merged = {**self.kwargs, **kwargs}
-        seed = merged.pop("seed", None)
         factory = load_entry_point(self.entry_point, self.id)
+        merged = {**self.kwargs, **(checked_arguments(self.id, factory, kwargs) if kwargs else {})}
+        seed = merged.pop("seed", None)
         mode = merged.pop("render_mode", "text") if not takes(factory, "render_mode") else "text"
         if mode not in RENDER_MODES:
             raise UsageError(f"{self.id} has no render_mode {mode!r}; choose 'text', 'ansi', 'svg' or None")

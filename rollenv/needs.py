@@ -52,6 +52,11 @@ class Package:
         return self.name
 
 
+def data_root() -> str:
+    """Return the folder of data sets, ``$ROLLENV_DATA``; empty where none is named."""
+    return os.path.expanduser(os.environ.get("ROLLENV_DATA", ""))
+
+
 @dataclass(frozen=True)
 class DataFiles:
     """Files below ``$ROLLENV_DATA``.
@@ -66,7 +71,7 @@ class DataFiles:
 
     @property
     def here(self) -> bool:
-        root = os.environ.get("ROLLENV_DATA")
+        root = data_root()
         return bool(root) and any(any(Path(str(root), self.folder).glob(pattern)) for pattern in self.files)
 
     @property

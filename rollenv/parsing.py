@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 _TOKEN = re.compile(r"(\\f?box(?:ed)?\s*\{)|\\\\(?!f?box)|\\[{}]|[{}]")
+#: A box without braces: what has a digit, up to a space or the end of the formula, or the one letter before that end.
+_BARE_BOX = re.compile(
+    r"\\f?box(?:ed)?(?![a-zA-Z])\s*([^\s{}$\\a-zA-Z]*\d[^\s{}$\\]*|[a-zA-Z](?=\s*(?:\$|\\[\])]|\Z)))"
+)
 _BOX = re.compile(r"\\f?box")
 _TOKEN_IN_ANY_CASE = re.compile(_TOKEN.pattern, re.IGNORECASE)
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last complete ``\boxed{...}`` (or ``\fbox{...}``), stripped; braces inside may nest.
+    r"""The content of the last ``\boxed{...}`` (or ``\fbox{...}``), stripped; braces inside may nest.
 
-    A box that is never closed does not hide an earlier one.
+    None if that box is never closed: it takes back an earlier one, and its own answer was cut off. ``\boxed 4`` is a
+    box too.
     """
     start = text.rfind("\\boxed{") + 7
     if start >= 7 and not _BOX.search(text, start):  # the last box of any spelling, nearly always a plain one
@@ -28,15 +33,18 @@ def last_boxed(text: str) -> str | None:
 
 def _last_nested_box(text: str) -> str | None:
     open_at: list[int] = []  # where each open brace's content starts; negative for a brace that is not a box's
-    best = (-1, -1)
+    newest, best = -1, (-1, -1)
     for token in _TOKEN.finditer(text):
         if token[1]:
-            open_at.append(token.end())
+            newest = token.end()
+            open_at.append(newest)
         elif token[0] == "{":
             open_at.append(-1)
         elif token[0] == "}" and open_at:
             best = max(best, (open_at.pop(), token.start()))
-    return text[best[0] : best[1]].strip() if best[0] >= 0 else None
+    for bare in _BARE_BOX.finditer(text, max(newest, 0)):
+        newest, best = bare.start(1), bare.span(1)
+    return text[best[0] : best[1]].strip() if best[0] >= 0 and best[0] == newest else None
 
 
 def boxes(text: str) -> Iterator[str]:
@@ -89,48 +97,165 @@ def first_tagged(text: str, tag: str) -> Element | None:
     return Element(text[start + len(tag) + 2 : end], end + len(tag) + 3) if end >= 0 else None
 
 
+#: Marks around a model's thoughts: of DeepSeek and Qwen, Claude's and others' prompts, Magistral, Seed and Kimi.
+THOUGHT_MARKS = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "<reasoning>": "</reasoning>",
+    "[THINK]": "[/THINK]",
+    "<seed:think>": "</seed:think>",
+    "◁think▷": "◁/think▷",
+}
+_THOUGHT_OPENS = re.compile("|".join(map(re.escape, THOUGHT_MARKS)))
+_THOUGHT_ENDS = re.compile("|".join(map(re.escape, THOUGHT_MARKS.values())))
+#: gpt-oss (harmony): thoughts are messages of the channel "analysis" that call nothing.
+_ANALYSIS = re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>.*?(<\|end\|>|\Z)", re.DOTALL)
+_CHANNEL = re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>(?:final|commentary)<\|message\|>|<\|(?:end|return)\|>")
+
+
+def opening_thought(text: str) -> int:
+    """Return where a thought at the beginning of a text ends; the text's length if it does not end, 0 without one."""
+    begins = len(text) - len(text.lstrip())
+    opens = _THOUGHT_OPENS.match(text, begins)
+    if opens is None:
+        return 0
+    end = text.find(THOUGHT_MARKS[opens[0]], opens.end())
+    return len(text) if end < 0 else end + len(THOUGHT_MARKS[opens[0]])
+
+
+def after_thoughts(text: str, opened: bool = False) -> tuple[str, bool]:
+    """Return what a model says after its last thought, and whether a thought does not end.
+
+    Nothing in a thought that does not end is said.
+
+    Args:
+        opened: the prompt has already opened a thought.
+    """
+    if "<|channel|>analysis" in text or "<|channel|>final" in text:
+        unfinished = any(not thought[1] for thought in _ANALYSIS.finditer(text))
+        return _CHANNEL.sub("", _ANALYSIS.sub("", text)).strip(), unfinished
+    ends = 0
+    for end in _THOUGHT_ENDS.finditer(text):
+        ends = end.end()
+    if opened and not ends:
+        return "", True
+    said = text[ends:].lstrip() if ends else text
+    opens = _THOUGHT_OPENS.search(said)
+    return (said, False) if opens is None else (said[: opens.start()].rstrip(), True)
+
+
 _LANGUAGE = re.compile(r"[ \t]{0,16}([A-Za-z0-9_+#-]{0,32})")
 _MARK = re.compile(r"`{3,8}")
+_PYTHON = ("python", "py", "python3")
+#: Strings and comments of Python, and fences. A string that is not closed ends with its line, or a fence there; a long
+#: one with the text.
+_IN_PYTHON = re.compile(
+    r"""
+    (?P<long>\"{3}(?>[^"\\]+|\\.|"(?!""))*+(?:\"{3}|\Z)|'{3}(?>[^'\\]+|\\.|'(?!''))*+(?:'{3}|\Z))
+    |"(?>[^"\\\n]+|\\.)*+"|'(?>[^'\\\n]+|\\.)*+'
+    |["'](?>[^\\\n`]+|\\.|`(?!`{2,7}[ \t\r]*(?:\n|\Z)))*+
+    |\#[ \t]*`{3}[^\n]*|\#[^\n`]*
+    |(?P<fence>`{3,8})
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_THOUGHT = re.compile(r"(?<![`'\"])<(/?)(?:think|thinking|thought|reasoning)>")
 
 
 def code_blocks(text: str) -> Iterator[tuple[str, Element]]:
     """The complete fenced code blocks, in order: language in lower case, then the code.
 
-    A fence is three to eight backticks, anywhere in a line, and is closed by as many. What follows the language on its
-    line is left out; backticks there mean inline code, which is not a block.
+    A fence is three to eight backticks, anywhere in a line, and is closed by as many that are not in a string or
+    comment of Python code. What follows the language on its line is left out; backticks there mean inline code,
+    which is not a block. Lines lose the indentation of a fence that stands in a list or a quotation.
     """
+    for language, _, block in _blocks(text):
+        yield language, block
+
+
+def _blocks(text: str) -> Iterator[tuple[str, int, Element]]:
+    """Language, start of the fence, and block."""
     at, line_end, never_closed = 0, -1, 9
+    searches = 8  # that may fail before strings are not looked at any more, so that time stays linear
     while mark := _MARK.search(text, at):
         at, size = mark.end(), len(mark[0])
         if at > line_end:
-            line_end = text.find("\n", at)
+            line_start, line_end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
         if line_end < 0:
             return
         inline = text.find("```", at, line_end)
         if inline >= 0:
             at = inline + size
         elif size < never_closed:  # a longer fence is not closed either
-            end = text.find(mark[0], line_end + 1)
+            language = _LANGUAGE.match(text, at)
+            assert language is not None  # it matches nothing too
+            name = language[1].lower()
+            end = -1
+            if searches and name in (*_PYTHON, ""):
+                end = _end_of_python(text, line_end + 1, size)
+                searches -= end < 0
+            if end < 0:
+                end = text.find(mark[0], line_end + 1)
             if end < 0:
                 never_closed = size
             else:
-                language = _LANGUAGE.match(text, at)
-                assert language is not None  # it matches nothing too
-                yield language[1].lower(), Element(text[line_end + 1 : end], end + size)
+                code = _without_margin(text[line_end + 1 : end], text[line_start : mark.start()])
+                yield name, mark.start(), Element(code.removeprefix("\ufeff"), end + size)
                 at = end + size
 
 
-def last_code_block(text: str, languages: tuple[str, ...] | None = ("python", "py", "python3", "")) -> str | None:
-    """The last fenced code block in one of the given languages, or None.
+def _end_of_python(text: str, start: int, size: int) -> int:
+    """The start of the first fence outside of strings and comments; -1 if there is none, or a string swallows blocks.
+
+    In a docstring every second fence closes; one that opens a block there shows that the string was never closed.
+    """
+    for found in _IN_PYTHON.finditer(text, start):
+        if found["fence"] and len(found[0]) >= size:
+            return found.start()
+        if found["long"] and any(re.findall(r"`{3,8}(.?)", found[0])[1::2]):
+            return -1
+    return -1
+
+
+def _without_margin(code: str, before: str) -> str:
+    """The code without what the fence's line begins with: white space, a list's mark, or ``>`` of a quotation."""
+    if not before or not re.fullmatch(r"[ \t>]*(?:[-*+][ \t]+|\d{1,9}[.)][ \t]+)?", before):
+        return code
+    margin = re.sub(r"[^\s>]", " ", before)
+    first = next((line for line in code.split("\n") if line.strip()), "")
+    margin = margin[: _shared(margin, first)]
+    return "\n".join(line[_shared(margin, line) :] for line in code.split("\n"))
+
+
+def _shared(margin: str, line: str) -> int:
+    """The number of characters that both begin with."""
+    pairs = enumerate(zip(margin, line, strict=False))
+    return next((at for at, (ours, theirs) in pairs if ours != theirs), min(len(margin), len(line)))
+
+
+def last_code_block(text: str, languages: tuple[str, ...] | None = (*_PYTHON, "")) -> str | None:
+    """The last fenced code block in one of the given languages, or None. Blocks in a thought do not count.
 
     Args:
-        languages: names after the opening fence; ``""`` matches a fence without a language, None matches any.
+        languages: names after the opening fence; None matches any, and ``""`` a fence without a language, which counts
+            only if no other does: after a program, such a block shows what it prints.
     """
-    found = None
-    for language, block in code_blocks(text):
-        if languages is None or language in languages:
-            found = block.content
-    return found
+    if (opened := _THOUGHT.match(text, len(text) - len(text.lstrip()))) and not opened[1]:
+        text = text.partition(f"</{opened[0][1:]}")[2]
+    named = unnamed = None
+    end, thinking = 0, False
+    for language, start, block in _blocks(text):
+        for mark in _THOUGHT.finditer(text, end, start):
+            thinking, named, unnamed = not mark[1], None if mark[1] else named, None if mark[1] else unnamed
+        end = block.end
+        if not thinking and (languages is None or (language and language in languages)):
+            named = block.content
+        elif not thinking and not language and languages and "" in languages:
+            unnamed = block.content
+    if any(mark[1] for mark in _THOUGHT.finditer(text, end)):
+        return None
+    return unnamed if named is None else named
 
 
 def well_formed(text: str) -> str:

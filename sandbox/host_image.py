@@ -40,15 +40,17 @@ ETC = (
 )  # fmt: skip
 _ACCOUNTS = {
     0: "root", 1: "daemon", 2: "bin", 3: "sys", 4: "sync", 5: "games", 6: "man", 7: "lp", 8: "mail", 9: "news",
-    10: "uucp", 13: "proxy", 33: "www-data", 34: "backup", 38: "list", 65534: "nobody",
+    10: "uucp", 13: "proxy", 33: "www-data", 34: "backup", 38: "list", 39: "irc", 65534: "nobody",
 }  # fmt: skip
 _GROUPS = {
     0: "root", 1: "daemon", 2: "bin", 3: "sys", 4: "adm", 5: "tty", 6: "disk", 7: "lp", 8: "mail", 9: "news",
-    10: "uucp", 12: "man", 13: "proxy", 20: "dialout", 22: "video", 27: "sudo", 29: "audio", 33: "www-data",
-    34: "backup", 38: "list", 42: "shadow", 43: "utmp", 50: "staff", 60: "games", 100: "users", 65534: "nogroup",
+    10: "uucp", 12: "man", 13: "proxy", 15: "kmem", 20: "dialout", 21: "fax", 22: "voice", 24: "cdrom", 25: "floppy",
+    26: "tape", 27: "sudo", 29: "audio", 30: "dip", 33: "www-data", 34: "backup", 37: "operator", 38: "list",
+    39: "irc", 40: "src", 42: "shadow", 43: "utmp", 44: "video", 45: "sasl", 46: "plugdev", 50: "staff", 60: "games",
+    100: "users", 65534: "nogroup",
 }  # fmt: skip
 _FOLDERS = {
-    "app": 0o755, "boot": 0o755, "dev": 0o755, "etc": 0o755, "home": 0o755, "media": 0o755, "mnt": 0o755, "opt": 0o755,
+    "boot": 0o755, "dev": 0o755, "etc": 0o755, "home": 0o755, "media": 0o755, "mnt": 0o755, "opt": 0o755,
     "proc": 0o555, "root": 0o700, "run": 0o755, "srv": 0o755, "sys": 0o555, "tmp": 0o1777, "usr": 0o755,
     "var/backups": 0o755, "var/cache/apt/archives/partial": 0o755, "var/lib/apt/lists/partial": 0o755,
     "var/lib/dpkg": 0o755, "var/lib/misc": 0o755, "var/local": 0o755, "var/log/apt": 0o755, "var/mail": 0o775,
@@ -60,7 +62,7 @@ _FILES = {
     "subuid": "", "subgid": "", "environment": "", "machine-id": "0" * 32 + "\n",
 }  # fmt: skip
 #: What the key of the copied files is made of, besides their contents.
-_VERSION = "3"
+_VERSION = "4"
 #: Owners of files that the host's packages have changed; dpkg does nothing where one has no account.
 _OVERRIDES = Path("/var/lib/dpkg/statoverride")
 

@@ -34,6 +34,11 @@ KNOWN = (
 _AROUND = re.compile(
     r"^((index\.)?docker\.io/|public\.ecr\.aws/docker/|mirror\.gcr\.io/)?(library/)?|@sha256:[0-9a-f]+$"
 )
+#: Images that have a user ``ubuntu`` with the number 1000: Ubuntu since 23.04.
+_WITH_USER = re.compile(
+    r"ubuntu(?!:((1\d|2[0-2])\.|trusty|xenial|bionic|focal|jammy))(:.*)?|buildpack-deps:(noble|2[3-9]\.).*"
+    r"|ghcr\.io/laude-institute/t-bench/ubuntu-2[4-9].*"
+)
 _UV = re.compile(r"(ghcr\.io/astral-sh|(docker\.io/)?astral)/uv([:@][\w.:@-]+)?$")
 #: Names in a context that no image gets: answers that some task folders keep beside their files.
 HIDDEN = (".oracle",)
@@ -237,17 +242,9 @@ class _Builder:
     # -- layers ------------------------------------------------------------------------------------------------------
 
     def _layer(self, stage: _Stage, step: Instruction, act: Callable[[Machine], object], *depends: str) -> None:
-        """Put what an action changes on top of the image; take it from the cache if it has been done before."""
+        """Put what an action changes on top of the image."""
         key = _key(stage.key, step.name, str(step.flags), *depends)
-        target = store() / "layers" / key
-        with made(target) as folder:
-            if folder is not None:
-                shown = self.offline.shown()
-                with Machine.create(stage.image, limits=self.limits, shown=shown) as machine:
-                    act(machine)
-                    machine.end_processes()
-                    machine.commit(folder, keep=_built)
-        stage.image, stage.key = stage.image.over(target), key
+        stage.image, stage.key = _changed(stage.image, key, act, self.limits, self.offline.shown()), key
 
     def _run(self, stage: _Stage, step: Instruction) -> None:
         if not step.text:
@@ -343,16 +340,36 @@ class _Builder:
         return [other.key if other else f"{name} {image.mounts}", *names], get
 
 
-def _image_of_python() -> Image:
-    """The host's system with a ``python``, which images of Python have."""
-    image = Image.host()
-    number = [place for place, _ in image.mounts].index("/usr")
-    target = store() / "layers" / f"python-{number}"
+def after(image: Image, command: str) -> Image:
+    """Return the image after a shell command of its root, which is run once.
+
+    Raises:
+        BuildError: it failed.
+    """
+
+    def act(machine: Machine) -> None:
+        done = machine.run(["/bin/sh", "-c", command], user="0", cwd="/")
+        if done.exit_code != 0:
+            raise BuildError(f"{command}: {_why(done)}")
+
+    return _changed(image, _key(_VERSION, str(image.mounts), _packages(), command), act, LIMITS)
+
+
+def _changed(
+    image: Image,
+    key: str,
+    act: Callable[[Machine], object],
+    limits: Limits,
+    shown: Mapping[str, str | os.PathLike[str]] | None = None,
+) -> Image:
+    """The image with what an action changes on top; from the cache if it has been done before."""
+    target = store() / "layers" / key
     with made(target) as folder:
         if folder is not None:
-            programs = folder / str(number) / "local/bin"
-            programs.mkdir(parents=True)
-            (programs / "python").symlink_to("/usr/bin/python3")
+            with Machine.create(image, limits=limits, shown=shown) as machine:
+                act(machine)
+                machine.end_processes()
+                machine.commit(folder, keep=_built)
     return image.over(target)
 
 
@@ -387,8 +404,19 @@ def _standing_for(name: str) -> Image | None:
                     f"the host's system cannot stand for {name}: its Python is {system_python()}. Give a root file "
                     "system with base= (Image.folder, or Image.archive of `docker export`)"
                 )
-            return _image_of_python() if "python" in name else Image.host()
+            return after(Image.host(), command) if (command := _first(name)) else Image.host()
     return None
+
+
+def _first(name: str) -> str:
+    """A command for what an image has more than the host's system."""
+    if "python" in name:
+        return "ln -sf /usr/bin/python3 /usr/local/bin/python"
+    if not _WITH_USER.fullmatch(_AROUND.sub("", name)):
+        return ""
+    # A machine of an ordinary user may have no user but root.
+    groups = "adm,dialout,cdrom,floppy,sudo,audio,dip,video,plugdev"
+    return f"useradd -m -c Ubuntu -s /bin/bash -G {groups} ubuntu || ! chown 1000 /tmp"
 
 
 def _require(name: str, program: str) -> None:

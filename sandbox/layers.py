@@ -28,7 +28,7 @@ _CACHES, _UNUSED = ("layers", "roots"), 30 * 86400.0
 
 def store() -> Path:
     """Return the folder of layers and unpacked roots: ``$ROLLENV_CACHE/machines``, else below ``~/.cache/rollenv``."""
-    root = Path(os.environ.get("ROLLENV_CACHE") or Path.home() / ".cache" / "rollenv") / "machines"
+    root = Path(os.environ.get("ROLLENV_CACHE") or "~/.cache/rollenv").expanduser() / "machines"
     root.mkdir(parents=True, exist_ok=True)
     root.chmod(0o700)  # a file in it may be set-user-id, and it comes from untrusted code
     return root

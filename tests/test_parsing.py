@@ -31,7 +31,14 @@ READERS = (
         (r"\boxed{1} then \fbox{2}", "2"),
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{\{1,2\}}", r"\{1,2\}"),
-        (r"\boxed{good} and then \boxed{unfinished", "good"),
+        (r"\boxed{good} and then \boxed{unfinished", None),
+        (r"\boxed{good} and {an open brace", "good"),
+        (r"so $\boxed 4$ ways", "4"),
+        (r"\boxed{5}, no: \boxed -12.5", "-12.5"),
+        (r"\boxed{5} is in a \boxed form", "5"),
+        (r"\boxed{5}, not \boxed 4{", "4"),
+        (r"$\boxed B$", "B"),
+        (r"\boxedx", None),
         (r"\boxed{a \boxed{b}}", "b"),
         (r"\boxed{}", ""),
         ("boxed{no}", None),
@@ -136,5 +143,59 @@ def test_last_code_block():
     text = "```python\nx = 1\n```\nand\n```js\nlet y\n```\n"
     assert last_code_block(text) == "x = 1\n"
     assert last_code_block(text, ("js",)) == "let y\n"
-    assert last_code_block("```py\n1\n``` ```\n2\n```") == "2\n"
+    assert last_code_block("```py\n1\n``` ```py\n2\n```") == "2\n"
+    assert last_code_block("```\n1\n``` ```\n2\n```") == "2\n"
     assert last_code_block("no code") is None
+
+
+PROGRAMS = {
+    "plain": "if 1:\n    print('it\\'s')\n",
+    "fences in a docstring": 'def f():\n    """Example:\n\n    ```python\n    f()\n    ```\n    """\nf()\n',
+    "fences in a module's docstring": '"""Solves it.\n```\n1 2\n```\n"""\nprint(3)\n',
+    "a fence in a literal": "s = '```'\nprint(s)\n",
+    "fences in comments": "# Example:\n# ```\n# 1 2\n# ```\nprint(3)\n",
+    "tags of thoughts": "print('<think>')\ns = '</think>'\n",
+}
+REPLIES = {
+    "alone": "{0}",
+    "a list": "1. It's this:\n   {3}2. done",
+    "a list and four spaces": "- so:\n    {4}",
+    "a list, on its line": "1. {3}",
+    "a mark and no margin": "- {0}",
+    "a quotation": "Said:\n> {>}",
+    "output after it": "{0}Output:\n```\nit's 7\n```\n",
+    "a draft before it": "```python\nprint(1)\n```\nBetter:\n{0}",
+    "an unclosed string before it": '```python\nx = """open\n```\nNo:\n{0}',
+    "a thought before it": "<think>\n```python\nprint(1)\nhmm</think>\n{0}",
+    "a thought of the template's before it": "try\n```python\nprint(1)\n```\n</think>\n{0}",
+    "a byte order mark": "```python\n\ufeff{code}```",
+}
+NO_ANSWERS = {
+    "a thought that was cut": "<think>try\n{0}hmm",
+    "a later thought that was cut": "Well. <think>try\n{0}hmm",
+    "a thought without an answer": "<think>{0}</think>I cannot.",
+    "a thought of the template's without an answer": "{0}well</think>I cannot.",
+    "another language": "```js\n{code}```",
+    "a fence that is not closed": "```python\n{code}",
+}
+
+
+def reply(form, code):
+    block = f"```python\n{code}```\n"
+    margins = {"3": "   ", "4": "    ", ">": "> "}
+    text = form.replace("{0}", block).replace("{code}", code)
+    for name, margin in margins.items():
+        lines = [f"{margin}{line}" if line.strip() else line for line in block.splitlines(keepends=True)]
+        text = text.replace(f"{{{name}}}", "".join(lines)[len(margin) :])
+    return text
+
+
+@pytest.mark.parametrize("code", PROGRAMS.values(), ids=PROGRAMS)
+def test_the_program_of_a_reply_is_found(code):
+    assert {name: last_code_block(reply(form, code)) for name, form in REPLIES.items()} == dict.fromkeys(REPLIES, code)
+
+
+@pytest.mark.parametrize("code", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_program_that_is_no_answer_is_not_found(code):
+    found = {name: last_code_block(reply(form, code)) for name, form in NO_ANSWERS.items()}
+    assert code not in found.values()

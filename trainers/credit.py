@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rollenv.rollout.types import Trajectory
+from rollenv.rollout.types import Trajectory, Turn
 from rollenv.trainers import advantages as adv
 from rollenv.trainers.advantages.moments import parts, ragged
 from rollenv.trainers.config.algorithms import AnyAlgorithm, Empg, Gigpo, Hgpo, Ppo
@@ -136,6 +137,25 @@ def _tokens_of_trajectories(data: Experience) -> Floats:
     return np.bincount(data.trajectory, minlength=len(data.trajectories)).astype(np.float64)
 
 
+def anchors(turns: Sequence[Turn]) -> list[str]:
+    """Return the anchor state of each turn: the environment's ``state_key``, or the observation where it names none.
+
+    The observation is what GiGPO's authors use (arXiv 2505.10978, section 4.2).
+    """
+    return [turn.state_key or turn.observation for turn in turns]
+
+
+def recurring(turns: Sequence[Turn], groups: Sequence[int]) -> float:
+    """Return the share of turns whose anchor state occurs more than once in its group: only these get step credit.
+
+    Args:
+        groups: of each turn.
+    """
+    states = list(zip(groups, anchors(turns), strict=True))
+    counts = Counter(states)
+    return sum(counts[state] > 1 for state in states) / max(len(states), 1)
+
+
 #: (data, rewards, shaped, algorithm) -> (T,)
 _ALGORITHMS: dict[str, Callable[..., Floats]] = {
     "grpo": _spread(lambda r, d, a: adv.grpo(r, d.groups, std=a.normalize_std)),
@@ -152,7 +172,7 @@ _ALGORITHMS: dict[str, Callable[..., Floats]] = {
     "gigpo": lambda d, rewards, shaped, a: adv.gigpo(
         rewards,
         d.groups,
-        [turn.state_key for turn in d.turns],
+        anchors(d.turns),
         gamma=a.gamma,
         step_weight=a.step_weight,
         std=a.normalize_std,
@@ -165,7 +185,7 @@ _ALGORITHMS: dict[str, Callable[..., Floats]] = {
     "hgpo": lambda d, rewards, shaped, a: adv.hgpo(
         rewards,
         d.groups,
-        [turn.state_key for turn in d.turns],
+        anchors(d.turns),
         gamma=a.gamma,
         history=a.history,
         alpha=a.alpha,

@@ -143,6 +143,8 @@ class Learner:
         if state.critic:
             data.columns["values"] = self._values(data)
         credit.assign(data, shaped, config.algorithm)
+        if config.algorithm.name in ("gigpo", "hgpo"):
+            metrics["recurring_states"] = credit.recurring(data.turns, np.repeat(data.groups, data.lengths).tolist())
         if self.objective.taught_alone:
             data.columns["advantages"][:] = 0.0
         if state.critic:
@@ -320,7 +322,7 @@ class Learner:
         if self.objective.idle or self.state.critic:
             useful[:] = True
         if self.config.rewards.drop_truncated:
-            cut = [any(turn.finish == "length" for turn in t.turns) for t in data.trajectories]
+            cut = [any(turn.finish != "stop" for turn in t.turns) for t in data.trajectories]
             useful &= ~np.array([cut[s.trajectory] for s in data.samples])
         return useful
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core import RollenvError, UsageError
+from rollenv.folder_lock import lock_folder
+from rollenv.rollout.fingerprints import data_fingerprint, model_fingerprint
 from rollenv.rollout.records.plain import to_plain
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig, changed_keys, parse_config
@@ -61,7 +63,8 @@ class RunDir:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir()
-            run.about_file.write_text(json.dumps({"recipe": recipe}) + "\n")
+            lock_folder(path, run)
+            run.about_file.write_text(json.dumps({"recipe": recipe, "fingerprints": fingerprints(config)}) + "\n")
             run._write_config(config)
         except FileExistsError as error:
             raise UsageError(
@@ -76,20 +79,24 @@ class RunDir:
         """An existing folder and the configuration it was started with.
 
         Raises:
-            UsageError: if it is not a run's folder or its configuration cannot be read.
+            UsageError: if it is not a run's folder, its configuration cannot be read, or another process writes it.
         """
         run = cls(path)
         try:
             data = json.loads(run.config_file.read_text())
+            lock_folder(path, run)
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot resume {path}: its config.json cannot be read: {error}") from error
         return run, parse_config(data)
 
-    def extend(self, started: TrainConfig, wanted: TrainConfig) -> TrainConfig:
+    def extend(self, started: TrainConfig, wanted: TrainConfig, accept: bool = False) -> TrainConfig:
         """The settings to continue with: those that the run was started with, apart from those that train nothing.
 
+        Args:
+            accept: go on although the data or the model have changed.
+
         Raises:
-            UsageError: with a changed key that is not :data:`MAY_CHANGE`, or with fewer iterations.
+            UsageError: with a changed key that is not :data:`MAY_CHANGE`, with fewer iterations, or with other data.
             RunDirError: the new settings cannot be written.
         """
         wanted = wanted.model_copy(update={"run_dir": started.run_dir})
@@ -103,9 +110,23 @@ class RunDir:
                 "raised, and eval, trackers, placement, rollout.shards, checkpoints and threads be changed. Leave the "
                 "others out, or start a new run without --resume"
             )
+        before = {} if accept else self._about().get("fingerprints", {})
+        now = fingerprints(started) if before else {}
+        if others := [name for name in now if before.get(name, now[name]) != now[name]]:
+            raise UsageError(
+                f"cannot resume {self.path}: {' and '.join(others)} changed since the run was started. Restore what "
+                "was there, start a new run without --resume, or go on all the same with --accept-changes"
+            )
         if changes:
             self._write_config(wanted)
         return wanted
+
+    def _about(self) -> dict[str, Any]:
+        try:
+            about = json.loads(self.about_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return about if isinstance(about, dict) else {}
 
     def discard_unless_begun(self) -> None:
         """Delete the folder of a run that ended before its first numbers and checkpoints."""
@@ -157,9 +178,23 @@ class RunDir:
         """Drop what was logged after ``iteration``, and lines that cannot be read, as an incomplete last one."""
         for file in (self.metrics_file, self.episodes_file):
             partial = file.with_suffix(".partial")
-            with partial.open("w", encoding="utf-8") as out:
-                out.writelines(json.dumps(row) + "\n" for row in _rows(file) if row["iteration"] <= iteration)
-            partial.replace(file)
+            try:
+                with partial.open("w", encoding="utf-8") as out:
+                    out.writelines(json.dumps(row) + "\n" for row in _rows(file) if row["iteration"] <= iteration)
+                partial.replace(file)
+            except OSError as error:
+                raise RunDirError(f"cannot write {partial}: {error.strerror or error}") from error
+
+
+def fingerprints(config: TrainConfig) -> dict[str, str]:
+    """Return fingerprints of the rows that a run trains on or is evaluated with, and of its models."""
+    found = {}
+    for env in config.environments():
+        name = f"the data of {env.id} {json.dumps(env.kwargs, sort_keys=True, default=str)}"
+        found[name] = data_fingerprint(env.id, env.kwargs)
+    for path in (config.model.path, getattr(config.distill, "path", None) or ""):
+        found[f"the model {path}"] = model_fingerprint(path)
+    return {name: value for name, value in found.items() if value}
 
 
 def _row(iteration: int, trajectory: Trajectory, prompts: bool) -> dict[str, Any]:

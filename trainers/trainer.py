@@ -16,6 +16,7 @@ import numpy as np
 
 from rollenv.env_spec import Wrappers
 from rollenv.rollout.evaluate import evaluate
+from rollenv.rollout.filters import differ
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.stream import renew
 from rollenv.rollout.types import Group, Trajectory
@@ -319,14 +320,17 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     trajectories = [t for group in groups for t in group]
     played = [t for t in trajectories if t.status != "failed"]
     n = max(len(played), 1)
-    varied = sum(len({t.reward for t in group if t.status != "failed"}) > 1 for group in groups)
+    informative = sum(differ([t.reward for t in group if t.status != "failed"]) for group in groups)
+    turns = [turn for t in played for turn in t.turns]
     return {
         "reward": sum(t.reward for t in played) / n,
         "reward_std": float(np.std([t.reward for t in played])) if played else 0.0,
         "success": sum(t.success for t in played) / n,
         "turns": sum(len(t.turns) for t in played) / n,
-        "tokens": sum(len(turn.prompt_ids) + len(turn.response_ids) for t in played for turn in t.turns),
-        "response_tokens": sum(len(turn.response_ids) for t in played for turn in t.turns),
-        "informative_groups": varied / max(len(groups), 1),
+        "tokens": sum(len(turn.prompt_ids) + len(turn.response_ids) for turn in turns),
+        "response_tokens": sum(len(turn.response_ids) for turn in turns),
+        "informative_groups": informative / max(len(groups), 1),
+        "truncated": sum(t.status == "truncated" for t in played) / n,
+        "unfinished": sum(turn.finish == "unfinished" for turn in turns) / max(len(turns), 1),
         "failed": len(trajectories) - len(played),
     }

@@ -34,6 +34,7 @@ from rollenv.trainers.policies.sharded import ShardedPolicy, exact, sharded
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import TaskSource
+from rollenv.trainers.sources.base import DataChanged
 from rollenv.trainers.sources.configured import source_of
 
 #: ``report(stage, done, total, numbers)``
@@ -158,6 +159,8 @@ def restore(
         states = checkpoint.states_of(saved[-1])
     try:
         state.load(saved[-1], states, about)
+    except DataChanged:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"the {error} is missing" if isinstance(error, KeyError) else str(error)
         raise checkpoint.damaged(saved[-1], why) from error

@@ -15,9 +15,9 @@ from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Tot
 from rollenv.agents.chat.replies import Reply, ToolCall
 from rollenv.agents.offered_tools import offered
 from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.prompts.session import THOUGHT_END, shown
+from rollenv.agents.prompts.session import shown
 from rollenv.core import UsageError
-from rollenv.parsing import well_formed
+from rollenv.parsing import THOUGHT_MARKS, after_thoughts, well_formed
 from rollenv.tools.calls import as_element
 
 #: What :class:`ChatAgent` sets itself.
@@ -27,10 +27,9 @@ _RESERVED = ("model", "messages", "stream", "stream_options", "tools")
 class ChatAgent:
     """Plays through POSTs to ``base_url/chat/completions``.
 
-    The text of an answer is the action, except that a part up to ``</think>`` is removed. A tool call that
-    the endpoint reports separately from the text is appended to it as ``<tool_call>{"name": ..., "arguments": ...}
-    </tool_call>``, which :class:`~rollenv.wrappers.tool_env.ToolEnvWrapper` reads; of several calls, the first. With
-    ``tools="env"`` all calls are appended, and each gets an answer of its own.
+    The text of an answer is the action, without the thoughts before it; a thought that does not end holds no action.
+    Tool calls that the endpoint reports apart from the text are appended to it as ``<tool_call>{"name": ...,
+    "arguments": ...}</tool_call>``, which :class:`~rollenv.wrappers.tool_env.ToolEnvWrapper` answers in order.
 
     Use it with ``async with``, or call :meth:`aclose`; it also closes when its event loop shuts down.
 
@@ -100,6 +99,8 @@ class ChatAgent:
             budget=budget,
         )
         self.prompt, self.seeded, self.token_ids, self.cut_thoughts = prompt, seeded, token_ids, cut_thoughts
+        #: Known once an answer has closed a thought that it did not open; answers that are cut off are then thoughts.
+        self.template_opens_thoughts = False
         self.first = [{"role": "system", "content": well_formed(system)}] if system is not None else []
         self.tools_of_env = tools == "env"
         if self.tools_of_env and prompt is not None:
@@ -172,18 +173,18 @@ class ChatSession(Session):
                 f"{len(reply.logprobs)} log-probabilities; use a server that returns them all (vLLM 0.10.2 or newer), "
                 "or token_ids=False"
             )
-        text = self._action(reply)
+        text, finish = self._action(reply)
         new = tuple(body["messages"][self._told :])
         self._remember(observation, text, reply)
         self._told = 0 if agent.prompt else len(agent.first) + len(self.messages)
-        thoughts = f"<think>{reply.thoughts}{THOUGHT_END}" if reply.thoughts else ""
+        thoughts = f"<think>{reply.thoughts}</think>" if reply.thoughts else ""
         raw = "\n".join(part for part in (thoughts, reply.text, *map(call_text, reply.calls)) if part)
         return Action(
             text,
             reply.prompt_ids,
             reply.ids,
             reply.logprobs if reply.ids else (),
-            finish=reply.finish,
+            finish=finish,
             raw="" if raw == text else raw,
             messages=new,
             usage=agent.endpoint.usage(reply),
@@ -213,15 +214,15 @@ class ChatSession(Session):
             return [str(text) for text in apart]
         return [shown(observation, info), *["(answered above)"] * (len(self._calls) - 1)]
 
-    def _action(self, reply: Reply) -> str:
-        text = reply.text
-        if self.agent.cut_thoughts and THOUGHT_END in text:
-            text = text.rpartition(THOUGHT_END)[2].lstrip()
-        return "\n".join(part for part in (text, *map(call_text, self._wanted(reply))) if part)
-
-    def _wanted(self, reply: Reply) -> list[ToolCall]:
-        """The calls that are carried out."""
-        return reply.calls if self.agent.tools_of_env else reply.calls[:1]
+    def _action(self, reply: Reply) -> tuple[str, str]:
+        """The action of an answer, and the reason of its end."""
+        text, finish = reply.text, reply.finish
+        if self.agent.cut_thoughts:
+            text, unfinished = after_thoughts(text, self.agent.template_opens_thoughts and finish == "length")
+            if text != reply.text and not any(mark in reply.text for mark in THOUGHT_MARKS):
+                self.agent.template_opens_thoughts = True
+            finish = "unfinished" if unfinished or (reply.thoughts and not text and not reply.calls) else finish
+        return "\n".join(part for part in (text, *map(call_text, reply.calls)) if part), finish
 
     def _remember(self, observation: str, text: str, reply: Reply) -> None:
         if self.agent.prompt is not None:
@@ -229,7 +230,7 @@ class ChatSession(Session):
                 self._turns.append((observation, text))
             return
         message: dict[str, Any] = {"role": "assistant", "content": well_formed(reply.text)}
-        self._calls = self._wanted(reply)
+        self._calls = reply.calls
         if self._calls:
             message["tool_calls"] = [
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -244,4 +245,4 @@ def call_text(call: ToolCall) -> str:
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError):
         arguments = call.arguments
-    return as_element(json.dumps({"name": call.name, "arguments": arguments}))
+    return as_element(json.dumps({"name": call.name, "arguments": arguments}, ensure_ascii=False))

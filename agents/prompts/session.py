@@ -18,16 +18,14 @@ from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.core import UsageError
-from rollenv.parsing import well_formed
+from rollenv.parsing import THOUGHT_MARKS, after_thoughts, well_formed
+from rollenv.tools.call_readers import is_mark
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 #: Saved beside the weights, so that an evaluation prompts a model the way it was trained.
 AGENT_FILE = "rollenv_agent.json"
-
-#: What ends a thought.
-THOUGHT_END = "</think>"
 
 
 class Codec(Protocol):
@@ -38,7 +36,11 @@ class Codec(Protocol):
         ...
 
     def decode(self, ids: Ids) -> str:
-        """The text of a response, without special tokens."""
+        """The text of a response, without special tokens except the marks of thoughts and calls."""
+        ...
+
+    def opens_thought(self, prompt: Ids) -> bool:
+        """True if the prompt ends inside a thought."""
         ...
 
 
@@ -47,9 +49,9 @@ class TokenSession(Session):
     """Plays one episode over any engine.
 
     The model's text goes to the environment as it is, without special tokens: environments parse actions and decide
-    what is invalid and what that costs. With ``cut_thoughts``, all up to the last ``</think>`` and the white space
-    behind it is removed from the text, but not from the tokens. A thought that never ends is not removed, so it is not
-    a valid action in most environments.
+    what is invalid and what that costs. With ``cut_thoughts``, all up to the end of the last thought is cut from the
+    text, but not from the tokens. A thought that does not end holds no action: the environment gets what stands
+    outside it, mostly an empty text, and the action's ``finish`` is "unfinished".
 
     Args:
         engine: draws the responses. A prompt and its response never have more tokens than it allows.
@@ -109,8 +111,11 @@ class TokenSession(Session):
             prompt: from :meth:`ask`.
         """
         ids = tuple(response.ids)
-        said = self.codec.decode(ids)
-        text = self._action(said)
+        said, finish = self.codec.decode(ids), response.finish
+        text = said
+        if self.cut_thoughts:
+            text, unfinished = after_thoughts(said, self.codec.opens_thought(prompt))
+            finish = "unfinished" if unfinished else finish
         if isinstance(self.play, Conversation):
             self.play.answer(ids)
         elif self.play.history_length:
@@ -124,7 +129,7 @@ class TokenSession(Session):
             tuple(response.logprobs),
             versions[0] if versions else self.engine.version,
             tuple(versions) if mixed else (),
-            response.finish,
+            finish,
             "" if said == text else said,
         )
 
@@ -163,11 +168,6 @@ class TokenSession(Session):
                 return prompt
             turns = turns[1:]
 
-    def _action(self, said: str) -> str:
-        if self.cut_thoughts and THOUGHT_END in said:
-            return said.rpartition(THOUGHT_END)[2].lstrip()
-        return said
-
 
 def role_of(info: dict[str, Any]) -> Literal["user", "tool"]:
     """Return the role of an observation in a chat.
@@ -190,7 +190,46 @@ def shown(observation: str, info: dict[str, Any]) -> str:
     return "\n".join(part.removesuffix("\n") for part in parts[:-1] if part) + (f"\n{parts[-1]}" if parts[-1] else "")
 
 
-class TokenizerCodec:
+class ResponseText:
+    """Texts of responses: special tokens are left out, except those that mark thoughts and calls.
+
+    Args:
+        template: the text around prompts, which may open a thought, beside the tokenizer's own.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str = ""):
+        self.tokenizer = tokenizer
+        special = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+        marks = {*THOUGHT_MARKS, *THOUGHT_MARKS.values()}
+        if "<|channel|>" in special.values():  # harmony, the only family whose texts need these
+            marks |= {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"}
+        self._kept = {i: token for i, token in special.items() if token in marks or is_mark(token)}
+        around = f"{template}{tokenizer.chat_template or ''}"
+        self._may_open = any(mark in around for mark in THOUGHT_MARKS)
+
+    def decode(self, ids: Ids) -> str:
+        """The text of a response."""
+        if self._kept.keys().isdisjoint(ids):
+            return self._plain(ids)
+        parts, start = [], 0
+        for at, token in enumerate(ids):
+            if token in self._kept:
+                parts += [self._plain(ids[start:at]), self._kept[token]]
+                start = at + 1
+        return "".join([*parts, self._plain(ids[start:])])
+
+    def opens_thought(self, prompt: Ids) -> bool:
+        """Return whether a prompt ends with the mark that opens a thought."""
+        if not self._may_open:
+            return False
+        end = str(self.tokenizer.decode(prompt[-12:], clean_up_tokenization_spaces=False)).rstrip()
+        return end.endswith(tuple(THOUGHT_MARKS))
+
+    def _plain(self, ids: Ids) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+class TokenizerCodec(ResponseText):
     """Texts through a Hugging Face tokenizer.
 
     Args:
@@ -201,26 +240,14 @@ class TokenizerCodec:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, chat: bool = True, **template_args: Any):
-        self.tokenizer = tokenizer
+        super().__init__(tokenizer)
         self.format = ChatFormat.asked(tokenizer, template_args) if chat else None
-        added = {str(token): i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-        self._thought_end = added.get(THOUGHT_END)
 
     def encode(self, text: str) -> Ids:
         """A prompt's tokens."""
         if self.format:
             return self.format.prompt(text)
         return tuple(self.tokenizer.encode(well_formed(text), add_special_tokens=False))
-
-    def decode(self, ids: Ids) -> str:
-        """A response's text; the end of a thought is shown even if it is a special token."""
-        if self._thought_end in ids:
-            at = len(ids) - 1 - ids[::-1].index(self._thought_end)
-            return self._plain(ids[:at]) + THOUGHT_END + self._plain(ids[at + 1 :])
-        return self._plain(ids)
-
-    def _plain(self, ids: Ids) -> str:
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def stop_ids(tokenizer: PreTrainedTokenizerBase, chat: bool = True) -> frozenset[int]:

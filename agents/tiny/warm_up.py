@@ -77,7 +77,7 @@ def tiny_agent(
         seed: of the weights, demonstrations and batches.
     """
     key = repr((_RECIPE_VERSION, torch.__version__, scenes, prompt, sampling, size, warm_up, seed))
-    root = Path(os.environ.get("ROLLENV_CACHE") or Path.home() / ".cache" / "rollenv")
+    root = Path(os.environ.get("ROLLENV_CACHE") or "~/.cache/rollenv").expanduser()
     folder = root / "tiny" / hashlib.sha256(key.encode()).hexdigest()[:16]
     if not folder.exists():
         agent = _imitate(_lessons(scenes, prompt, warm_up, seed), sampling, size, warm_up, report)

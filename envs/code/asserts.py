@@ -10,9 +10,11 @@ import ast
 import builtins
 import copy
 import functools
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal
 
 Kind = Literal["equal", "same", "true", "false"]
@@ -83,7 +85,7 @@ def _needed(setup: ast.Module, sources: Sequence[str]) -> str:
     while more := {s for s in setup.body if s not in kept and (isinstance(s, types) or _makes(s) & names)}:
         kept |= more
         names = names.union(*(_used(one) for one in more))
-    return "\n".join(ast.unparse(one) for one in setup.body if one in kept)
+    return "\n".join(_unparsed(one) for one in setup.body if one in kept)
 
 
 def _used(tree: ast.AST) -> set[str]:
@@ -102,11 +104,30 @@ def _makes(statement: ast.stmt) -> set[str]:
     return _used(statement)
 
 
+#: Strings, and integers so long that Python reads and writes them only as hexadecimal.
+_LONG = re.compile(
+    r""" "(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?<![\w.])[1-9]\d{3999,}(?![\w.]) """, re.VERBOSE | re.DOTALL
+)
+
+
 def _parsed(text: str) -> ast.Module:
+    if len(text) > 4000:
+        text = _LONG.sub(lambda found: found[0] if found[0][0] in "\"'" else hex(int(Decimal(found[0]))), text)
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
+
+
+class _Hexadecimal(ast.NodeTransformer):
+    """Writes long integers so that Python can read them."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        return ast.Name(hex(node.value)) if type(node.value) is int and node.value.bit_length() > 10_000 else node
+
+
+def _unparsed(node: ast.AST) -> str:
+    return ast.unparse(_Hexadecimal().visit(copy.deepcopy(node)))
 
 
 def _bound(tree: ast.AST) -> set[str]:
@@ -198,7 +219,7 @@ def _call(test: ast.expr, names: dict[str, str]) -> tuple[str, Wanted] | None:
     for node in ast.walk(call := copy.deepcopy(test)):
         if isinstance(node, ast.Name):
             node.id = names.get(node.id, node.id)
-    return ast.unparse(call), Wanted(kind, value)
+    return _unparsed(call), Wanted(kind, value)
 
 
 def _literal(node: ast.expr) -> tuple[bool, Any]:

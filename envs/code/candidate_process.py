@@ -1,15 +1,18 @@
 """Runs in the sandbox of a program: calls its functions and says what they return, as plain data.
 
-A job is a line of JSON on standard input: the program, statements to run after it, and calls. The answer to call ``n``
-is a line ``n DATA`` on standard output. Expected values are not here: whatever a program does to this process,
-it can only give other values. The host and the judge read them with
-``rollenv.envs.code.judge_process.decode``.
+A job is a line of JSON on standard input: the program, statements to run after it, and the calls of each test. The
+answer to call ``n`` is a line ``n DATA`` on standard output, after the line ``ready``. The process ends when a test
+takes too long. Expected values are not here: whatever a program does to this process, it can only give other values.
+The host and the judge read them with ``rollenv.envs.code.judge_process.decode``.
 
 What is not plain data stays here; later calls of a judge may refer to it.
 """
 
 from __future__ import annotations
 
+import builtins
+import faulthandler
+import importlib
 import inspect
 import io
 import itertools
@@ -119,19 +122,40 @@ _NAMED: dict[str, Callable[[Any, Any], Any]] = {
 
 def main() -> None:
     """Run the job."""
+    sys.set_int_max_str_digits(0)
     job = json.loads(sys.stdin.readline())
-    out = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    out, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    for asked in (asked for calls in job["tests"] for asked in calls if "function" in asked):
+        kind, _, given = asked["arguments"].partition(" ")
+        asked["arguments"] = json.loads(given) if kind == "json" else pickle.loads(bytes.fromhex(given))
+    faulthandler.dump_traceback_later(job["seconds"], exit=True, file=nowhere)
     sys.modules["solution"] = module = types.ModuleType("solution")
     scope = vars(module)
+    if job["imports"] is not None:
+        sys.setrecursionlimit(50_000)
+        given = {name: _imported(*place) for name, place in job["imports"].items()}
+        scope["__builtins__"] = given | vars(builtins)  # apart from the program's own names
     exec(compile(job["code"], "solution.py", "exec", dont_inherit=True), scope)
     if job["setup"]:
         exec(compile(job["setup"], "setup.py", "exec", dont_inherit=True), scope)
+    _write(out, "ready")
     results: list[Any] = []
-    for number, asked in enumerate(job["calls"]):
-        text = f"{number} {_answer(asked, scope, results)}\n".encode()
-        while text:
-            text = text[os.write(out, text) :]
+    for calls in job["tests"]:
+        faulthandler.dump_traceback_later(job["seconds"], exit=True, file=nowhere)
+        for asked in calls:
+            _write(out, f"{len(results)} {_answer(asked, scope, results)}")
+
+
+def _imported(module: str, name: str | None) -> Any:
+    found = importlib.import_module(module)
+    return getattr(found, name) if name else found
+
+
+def _write(out: int, line: str) -> None:
+    data = f"{line}\n".encode()
+    while data:
+        data = data[os.write(out, data) :]
 
 
 def _answer(asked: dict[str, Any], scope: dict[str, Any], results: list[Any]) -> str:

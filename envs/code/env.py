@@ -72,7 +72,7 @@ class CodeEnv(RowEnv):
         sandbox_type: GEM's name for it; its ``none`` and ``bwrap`` mean the shared pool too.
         partial: pay the share of tests that pass.
         solution_key: the column with a program that passes, for :meth:`oracle_action`.
-        timeout: seconds for one run, or a rule that learns them for each task, which environments may share.
+        timeout: seconds for one test, or a rule that learns them for each task, which environments may share.
         shown_tests: how many asserts the question shows, so that the function's name is known. All of them are held
             against a program, so a program that memorised the shown ones gets no reward.
         judge: runs tests that are more than calls and values; by default a separate pool beside the shared one, or

@@ -366,6 +366,7 @@ class Judge:
 
 def main() -> None:
     """Run the job."""
+    sys.set_int_max_str_digits(0)
     job = json.loads(sys.stdin.readline())
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

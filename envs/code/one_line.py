@@ -137,7 +137,8 @@ class OneLine(ProceduralEnv):
         if not text.lstrip().startswith(("def ", "import ", "from ")):
             text = f"def f({', '.join(self.parameters)}):\n    return {text.strip().removeprefix('return ')}"
         runner = shared_pool() if isinstance(self.sandbox, str) else self.sandbox
-        return run_tests(text, CallTests("f", self.calls, tuple(self._expected())), runner, timeout=5.0)
+        tests = CallTests("f", self.calls, tuple(self._expected()))
+        return run_tests(text, tests, runner, timeout=5.0, every=self.partial)
 
     def _judge_by_tree(self, text: str) -> int | str:
         """Return the number of passed tests, or what is wrong with the program. Leaves a failed test in the hint."""

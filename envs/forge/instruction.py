@@ -63,7 +63,7 @@ def _code(test: str) -> str:
 
 def tidy(message: str) -> str:
     """A message without what is different in every run or on every machine."""
-    message = re.sub(r"/box/home/run\b", "/app", message)
+    message = re.sub(r"(/box/home|/home/user)/run\b", "/app", message)
     message = re.sub(r"(/box)?/tmp/pytest-of-\w+/pytest-\d+", "/tmp", message)
     message = re.sub(r"(/box)?/tmp/tmp\w{8}\b", "/tmp/tmp", message)
     message = re.sub(r"\n?\[(\+\d+ more lines?|truncated); full report in element text\]", "", message)

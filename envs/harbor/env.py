@@ -22,7 +22,7 @@ from rollenv.errors import UnknownEnv
 from rollenv.needs import MACHINES
 from rollenv.sandbox import Image, Limits, Machine, NotFound, SandboxError, image_copy
 from rollenv.sandbox.docker_images import docker_image
-from rollenv.sandbox.image_builder import HIDDEN, Base, BuildError, build, image_for
+from rollenv.sandbox.image_builder import HIDDEN, Base, BuildError, after, build, image_for
 from rollenv.sandbox.machine import LIMITS
 from rollenv.sandbox.network import AllowList
 from rollenv.sandbox.offline import Offline
@@ -157,7 +157,7 @@ class HarborEnv(TerminalEnv):
             )
         if task.image:
             return self._named(task, task.image)
-        return replace(Image.host(), workdir="/app")
+        return replace(after(Image.host(), "mkdir /app"), workdir="/app")
 
     def _named(self, task: TaskFolder, name: str) -> Image:
         try:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
+import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from rollenv.envs.data.characters import plain_characters
 from rollenv.envs.math.units import split_unit
 from rollenv.parsing import last_boxed
 
@@ -42,26 +45,39 @@ _SAME = {
     "\\colon": ":",
 }
 _SAME_COMMAND = re.compile(rf"\\(?:{'|'.join(name[1:] for name in _SAME)})(?![a-zA-Z])")
+#: Signs outside ASCII, as they are written in LaTeX.
 _SIGNS_OF_UNICODE = str.maketrans(
     {
-        "−": "-",
         "π": "\\pi ",
         "∞": "\\infty ",
         "∪": "\\cup ",
         "∩": "\\cap ",
+        "∖": "\\setminus ",
         "×": "\\times ",
+        "÷": "/",
         "·": "\\cdot ",
         "⋅": "\\cdot ",
+        "∙": "\\cdot ",
         "±": "\\pm ",
         "∈": "\\in ",
         "∅": "\\emptyset ",
-        "²": "^2",
-        "³": "^3",
-        "½": "\\frac{1}{2}",
-        "¼": "\\frac{1}{4}",
-        "¾": "\\frac{3}{4}",
+        "⩽": "\\leq ",
+        "≦": "\\leq ",
+        "⩾": "\\geq ",
+        "≧": "\\geq ",
+        "⟨": "\\langle ",
+        "⟩": "\\rangle ",
+        "〈": "\\langle ",
+        "〉": "\\rangle ",
+        "⁄": "/",
+        "。": ".",
+        "、": ",",
+        "º": "°",
     }
 )
+#: What :func:`plain_characters` would put on the line: raised and lowered characters, fractions, sets of numbers.
+_RAISED = {"<super>": "^{%s}", "<sub>": "_{%s}", "<fraction>": "\\frac{%s}"}
+_NUMBER_SETS = "ℂℕℚℝℤ"
 _ROOT_SIGN = re.compile(r"√\s*(?:(\d+|[a-zA-Z])|\(([^()]*)\))")
 _BASE_WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _BASE_WORD = re.compile(rf"_\{{({'|'.join(_BASE_WORDS)})\}}")
@@ -79,9 +95,12 @@ _INNER_SPACE = re.compile(r"(?<![0-9a-zA-Z])\s+|\s+(?![0-9a-zA-Z])")
 _CONNECTIVE = re.compile(r"(?<=[\w)}\]])\s*,?\s+(?:or|and)\s+(?=\S)")
 
 _DECIMAL = r"(?:\d+(?:\.\d*)?|\.\d+)"
-_NUMERAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_TIMES_POWER = re.compile(
+    rf"(?<![\w.}}])({_DECIMAL})(?:[eE]([-+]?\d+)(?![\w.])|\s*(?:[xX*]|\\times|\\cdot)\s*10(?:\^|\*\*)([-+]?\d+|\{{[-+]?\d+\}}))"
+)
+_NUMERAL = re.compile(r"(?=.{1,15}$)-?[0-9]+(?:\.[0-9]+)?")
 _NUMBER = re.compile(
-    rf"([-+]?)(?:({_DECIMAL})"
+    rf"([-+]?)(?:({_DECIMAL})(?:\\times10\^\{{?([-+]?\d{{1,3}})\}}?)?"
     rf"|(\d+)?\s*\\frac\{{([-+]?{_DECIMAL})\}}\{{({_DECIMAL})\}}"
     rf"|(?:(\d+)\s+)?({_DECIMAL})\s*/\s*({_DECIMAL}))\s*(%?)"
 )
@@ -90,6 +109,9 @@ _BASED = re.compile(r"(\d+)_(?:\{?(\d+)\}?)")
 _ASSIGNED = re.compile(r"([a-zA-Z])=(?=[^=]+$)")
 _ASSIGNED_POINT = re.compile(r"\(([a-z](?:,[a-z])+)\)=(?=\()")
 _MEMBER = re.compile(r"[a-zA-Z]\\in(?![a-zA-Z])\s*")
+#: A word, rather than the product of so many variables.
+_LONG_WORD = re.compile(r"[A-Z][a-z]{2,}|[a-z]{5,}")
+_WORDS_AND_NUMBERS = re.compile(r"(?=.*[a-zA-Z]{3})\w+(?:[ ',.:-]+\w+)*")
 _PLAIN_WORDS = re.compile(r"[a-zA-Z]{2,}(?:[ '-][a-zA-Z]+)*")
 
 _GOLD_CHOICE = re.compile(r"\(([a-zA-Z])\)|([A-J])")
@@ -155,6 +177,7 @@ def compare(gold: str, answer: str) -> bool | None:
         return None
     if _NUMERAL.fullmatch(gold) and _NUMERAL.fullmatch(answer):
         return Fraction(gold) == Fraction(answer)
+    gold, answer = latex_signs(gold), latex_signs(answer)
     (ours, unit), (theirs, other) = normal(gold), normal(answer)
     if not theirs or (unit and other and unit != other) or ((unit or other) and "%" in ours + theirs):
         return False
@@ -195,8 +218,11 @@ def _compare_normal(gold: str, answer: str, ours: str, theirs: str) -> bool | No
     wanted, got = _plain(ours), _plain(theirs)
     if wanted and got:
         return _equal(wanted, got)
-    if _PLAIN_WORDS.fullmatch(ours) and ("\\text" in gold or "\\mbox" in gold):
+    in_text = "\\text" in gold or "\\mbox" in gold
+    if _PLAIN_WORDS.fullmatch(ours) and (in_text or _LONG_WORD.search(ours)):
         return ours.lower().rstrip(".") == theirs.lower().rstrip(".")
+    if _WORDS_AND_NUMBERS.fullmatch(ours) and (in_text or _LONG_WORD.search(ours)) and ours.lower() == theirs.lower():
+        return True
     return False if _says_other(ours, theirs, bool(wanted)) else None
 
 
@@ -259,10 +285,11 @@ def normal(text: str) -> tuple[str, str | None]:
 
     Cached, since the members of a group are compared with one gold answer.
     """
-    text, unit = split_unit(_undelimited(text))
+    text, unit = split_unit(_undelimited(latex_signs(text)))
     text = _spelled(text)
     if "percent" in text:
         text = re.sub(r"(?<=\d)\s+percent$", "%", text)
+    text = _TIMES_POWER.sub(lambda m: f"{m[1]}\\times10^{{{int((m[2] or m[3]).strip('{}'))}}}", text)
     text = _CONNECTIVE.sub(",", text)
     if "\\" in text or "°" in text:
         text = _DEGREES.sub("", text).replace("\\%", "%")
@@ -273,6 +300,22 @@ def normal(text: str) -> tuple[str, str | None]:
     text = _MATRIX.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", text) if "\\begin" in text else text
     text = _BRACKETED_DIGITS.sub(r"\1_", text)
     return _interval(_INNER_SPACE.sub("", text).strip()), unit
+
+
+def latex_signs(text: str) -> str:
+    """A text with signs outside ASCII as LaTeX writes them: ``x²`` as ``x^{2}``, ``ℝ``, ``１２``, ``√2``, ``½``."""
+    if text.isascii():
+        return text
+    text = "".join(char if char.isascii() else _latex_sign(char) for char in text)
+    text = plain_characters(re.sub(r"\}\^\{|\}_\{", "", text)).translate(_SIGNS_OF_UNICODE)
+    return re.sub(r"^–(?=[\d\\.])", "-", _ROOT_SIGN.sub(r"\\sqrt{\1\2}", text.strip()))
+
+
+def _latex_sign(char: str) -> str:
+    if char in _NUMBER_SETS:
+        return f"\\mathbb{{{plain_characters(char)}}}"
+    form = _RAISED.get(unicodedata.decomposition(char).partition(" ")[0])
+    return form % plain_characters(char).replace("⁄", "}{") if form and char not in "ªº™" else char
 
 
 def _undelimited(text: str) -> str:
@@ -296,8 +339,6 @@ def _undelimited(text: str) -> str:
 def _spelled(text: str) -> str:
     """With spaces where there were some, numbers in one piece, and the words of text commands."""
     text = text.replace("\\$", "").replace("$", "")
-    if not text.isascii():
-        text = re.sub(r"^–(?=[\d\\.])", "-", _ROOT_SIGN.sub(r"\\sqrt{\1\2}", text).translate(_SIGNS_OF_UNICODE))
     latex = "\\" in text
     if latex:
         text = _SAME_COMMAND.sub(lambda m: _SAME[m[0]], text)
@@ -338,9 +379,9 @@ def _plain(text: str) -> _Plain | None:
     match = _NUMBER.fullmatch(text)
     if match is None:
         return None
-    sign, decimal, whole, over, under, beside, above, below, percent = match.groups()
+    sign, decimal, power, whole, over, under, beside, above, below, percent = match.groups()
     if decimal is not None:
-        value = Fraction(decimal)
+        value = Fraction(decimal) * Fraction(10) ** int(power or 0)
     elif divisor := Fraction(under or below):
         value = Fraction(whole or beside or 0) + Fraction(over or above) / divisor
     else:
@@ -367,5 +408,13 @@ def _equal(gold: _Plain, answer: _Plain) -> bool:
 def _close(gold: _Plain, answer: _Plain, a: Fraction, b: Fraction) -> bool:
     if a == b:
         return True
+    if gold.exact == answer.exact:
+        return not gold.exact and (_rounded(gold, a) == b or _rounded(answer, b) == a)
     written = answer if gold.exact else gold
-    return gold.exact != answer.exact and written.digits >= _DIGITS and abs(a - b) <= _TOLERANCE * abs(a)
+    return written.digits >= _DIGITS and abs(a - b) <= _TOLERANCE * abs(a)
+
+
+def _rounded(number: _Plain, value: Fraction) -> Fraction:
+    """The value without the noise of a float: 0.3 for 0.30000000000000004."""
+    noisy = number.digits > sys.float_info.dig and value.denominator > 1
+    return Fraction(f"{float(value):.{sys.float_info.dig}g}") if noisy else value

@@ -79,5 +79,5 @@ class MathEnv(RowEnv):
 
 
 def gold_answers(value: Any) -> tuple[str, ...]:
-    """The gold answers in a cell: one, or a list of them."""
+    """The gold answers in a cell: one, or a list of them. What is missing there (None, NaN) is none."""
     return tuple(map(gold_answer, listed(value)))

@@ -6,10 +6,11 @@ import re
 import string
 from collections import Counter
 from collections.abc import Iterable
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 from rollenv.core import UsageError
+from rollenv.envs.data.characters import plain_characters
 from rollenv.envs.data.rows import Row
 from rollenv.envs.data.task import RowEnv, Verdict, listed
 from rollenv.parsing import last_boxed, last_tagged
@@ -20,14 +21,37 @@ METRICS = ("em", "f1")
 MAX_CHARACTERS = 10_000
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_SIGNS = str.maketrans("⁄‒–", "/--")
+_THOUSANDS = re.compile(r"(?<![\w.,'])\d{1,3}(?:,\d{3})+(?![\d,]*\d)")
+_MARK = re.escape(string.punctuation)
+#: Punctuation, except a sign or a decimal point before a number and what stands between two digits.
+_PUNCTUATION = re.compile(
+    rf"(?!(?:(?<![\w)])|(?<=\de))-[$£€¥]?\.?\d|(?<![\w.])\.\d|(?<=\d)[{_MARK}]{{1,2}}\d|(?<=\d[{_MARK}])-\d)[{_MARK}]"
+)
+_DECIMAL = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d{1,3})?")
+#: A float has 15 digits that can be relied on.
+_FLOAT_DIGITS = 15
 
 
 def normalize(text: str) -> str:
     """Lower case, without punctuation, articles and extra white space; a text of nothing but articles keeps those, one
-    of nothing but punctuation is kept."""
-    words = text.lower().translate(_NO_PUNCTUATION)
-    return " ".join(_ARTICLES.sub(" ", words).split()) or " ".join(words.split()) or text.lower().strip()
+    of nothing but punctuation is kept.
+
+    Numbers keep their sign, their decimal point and what else stands between their digits, not commas between
+    thousands. A text that is a decimal is written without zeros at its end.
+    """
+    text = re.sub(r"^-\s+(?=\d)", "-", plain_characters(text).lower().translate(_SIGNS).strip())
+    words = _PUNCTUATION.sub("", _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text))
+    if ("." in words or "e" in words) and _DECIMAL.fullmatch(words):
+        return _decimal(words)
+    return " ".join(_ARTICLES.sub(" ", words).split()) or " ".join(words.split()) or text
+
+
+def _decimal(text: str) -> str:
+    value = Decimal(text)
+    if len(value.as_tuple().digits) > _FLOAT_DIGITS and "." in text:  # 0.30000000000000004
+        value = Context(prec=_FLOAT_DIGITS).plus(value)
+    return f"{value.normalize():f}" if value else "0"
 
 
 def exact_match(answer: str, accepted: Iterable[str]) -> float:

@@ -71,6 +71,7 @@ class MachinePlace:
         Raises:
             SandboxError: the setup failed, so there is no task.
         """
+        self._machine.files.make_dir(self._home)
         self._machine.files.write_many({self._path(path): data for path, data in files.items()})
         if not setup:
             return

@@ -12,7 +12,7 @@ from typing import Any
 from rollenv.core import Env, EpisodeOver, NoSuchAbility, ResetResult, StepResult, UsageError
 from rollenv.envs.terminal.shell import Ran, Shell
 from rollenv.sandbox import Machine, SandboxDied, SandboxError
-from rollenv.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, write_calls
+from rollenv.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, unknown_argument, write_calls
 
 #: How actions are written besides the forms of calls: the whole action is a command, and a word ends the episode.
 PLAIN = "plain"
@@ -44,6 +44,8 @@ _TOOLS: list[dict[str, Any]] = [
         },
     },
 ]
+_ANY = {"additionalProperties": True}
+_PARAMETERS: dict[str, dict[str, Any]] = {tool["function"]["name"]: tool["function"]["parameters"] for tool in _TOOLS}
 _PLAIN_HELP = (
     f"Each of your messages is a command for bash, as it stands; the single word {SUBMIT} says that the task is done."
 )
@@ -254,9 +256,11 @@ class TerminalEnv(Env):
             ends = action.strip() == SUBMIT
             return ([] if ends or not action.strip() else [(action, self.command_seconds)]), ends, ""
         commands: list[tuple[str, float]] = []
-        for call in find_calls(action, self._form)[0]:
-            if call.problem:
-                return commands, False, f"error: {call.problem}"
+        for call in find_calls(action, self._form, _TOOLS)[0]:
+            if wrong := call.problem or unknown_argument(
+                call, _PARAMETERS.get(call.name, {"additionalProperties": True})
+            ):
+                return commands, False, f"error: {wrong}"
             if call.name == SUBMIT:
                 return commands, True, ""
             command = call.arguments.get("command") if call.name == "bash" else None

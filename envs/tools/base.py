@@ -157,7 +157,8 @@ class ToolEnv(Env):
 
     def _step(self, action: str) -> StepResult:
         self.turn += 1
-        found, message = find_calls(action, self.calls)
+        schemas = self.current.backend.schemas(self.current.tools)
+        found, message = find_calls(action, self.calls, schemas)
         answers: list[Answer] = []
         for call in found:
             answers.append(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from rollenv.errors import MissingData
-from rollenv.needs import DataFiles
+from rollenv.needs import DataFiles, data_root
 
 
 def folder_of(need: DataFiles) -> Path:
@@ -15,7 +14,7 @@ def folder_of(need: DataFiles) -> Path:
     Raises:
         MissingData: they are not there; the message says where to get them.
     """
-    root = os.environ.get("ROLLENV_DATA")
+    root = data_root()
     if not need.here:
         where = f"$ROLLENV_DATA ({root}) has no {need.folder}" if root else "$ROLLENV_DATA does not name a folder"
         raise MissingData(f"the files of {need.folder} are not here: {where}; {need.hint}")

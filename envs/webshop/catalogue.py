@@ -218,7 +218,7 @@ def _goal_order(n: int) -> Ints:
 
 def cache_folder() -> Path:
     """Return the folder of shops: ``$ROLLENV_CACHE/webshop``, or ``~/.cache/rollenv/webshop``."""
-    return Path(os.environ.get("ROLLENV_CACHE") or Path.home() / ".cache" / "rollenv") / "webshop"
+    return Path(os.environ.get("ROLLENV_CACHE") or "~/.cache/rollenv").expanduser() / "webshop"
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +16,7 @@ from rollenv.envs.webshop.product import Product
 from rollenv.envs.webshop.reward import RewardRules
 from rollenv.envs.webshop.search import INDEX_FORMAT, SearchEngine, place_in, write_index
 from rollenv.errors import MissingData
+from rollenv.needs import data_root
 
 _NONE = np.zeros(0, np.int32)
 AnyShop = TypeVar("AnyShop", bound="Shop")
@@ -75,7 +75,7 @@ def shop_folder(data: str | Path | None) -> Path:
     Raises:
         MissingData: if there is no such folder.
     """
-    root = os.environ.get("ROLLENV_DATA")
+    root = data_root()
     folder = Path(data) if data is not None else Path(root) / "webshop" if root else None
     if folder is None or not folder.is_dir():
         where = "$ROLLENV_DATA does not name a folder" if folder is None else f"there is no folder {folder}"

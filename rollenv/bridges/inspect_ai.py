@@ -35,7 +35,7 @@ from rollenv.sandbox import (
     SandboxFileError,
     SandboxPaused,
 )
-from rollenv.sandbox.image_builder import build
+from rollenv.sandbox.image_builder import after, build
 
 with peer("inspect_ai", "0.3", "pip install 'inspect_ai==0.3.285'"):
     import anyio
@@ -167,7 +167,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         )  # fmt: skip
         if not (config.machine or config.build or config.network):
             return cls(Sandbox.create(limits=limits))
-        image = build(config.build) if config.build else Image.host()
+        image = build(config.build) if config.build else after(Image.host(), "mkdir /app")
         machine = Machine.create(image, limits=limits, network=config.network)
         return cls(machine, image.workdir if config.build else "/app")
 

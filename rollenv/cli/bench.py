@@ -24,7 +24,7 @@ from rollenv.cli.common import (
 )
 from rollenv.cli.dashboard import totals
 from rollenv.cli.eval import print_failures
-from rollenv.cli.eval_folder import SETTINGS_FILE, EvalFolder, writes
+from rollenv.cli.eval_folder import ACCEPT_HELP, FINGERPRINTS, SETTINGS_FILE, EvalFolder, writes
 from rollenv.cli.playing import playing
 from rollenv.core import UsageError
 from rollenv.rollout.workers.factory import WORKERS_HELP
@@ -58,6 +58,7 @@ def command(
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder for the episodes, a page and the numbers."),
     resume: bool = typer.Option(False, "--resume", help="Go on with what is in the folder."),
     show: bool = typer.Option(False, "--list", help="List the suites, and what cannot be played here."),
+    accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
 ) -> None:
     """Play a suite of tasks and report each category: success, pass^k, calls, side effects, tokens, cost and time.
@@ -84,11 +85,12 @@ def command(
     chosen = suite(first, key_values(rest), form)
     tasks = len(all_tasks(chosen.parts, n, seed)) if chosen.parts else 0
     about = {"agent": agent, "calls": form, "k": k, "seed": seed, "tasks_of_each": n, "n": tasks}
-    folder = _folder(out, chosen, options, about, resume)
+    folder = _folder(out, chosen, options, about, resume, accept)
     player = make_agent(agent, options, native=form == "native")
     with playing(chosen.name, k * tasks, player, options, workers, out, folder) as opened:
         result = run(chosen, player, n=n, k=k, seed=seed, **opened)
     numbers = {**(folder.settings if folder else {"agent": agent, "k": k, "seed": seed}), **result.to_dict()}
+    numbers = {name: value for name, value in numbers.items() if name not in FINGERPRINTS}
     numbers |= {name: value for name, value in totals(player).items() if name in ("requests", "retries", "problems")}
     if out is not None:
         with writes(out):
@@ -115,9 +117,11 @@ def _form(calls: str, agent: str) -> str:
 
 
 def _folder(
-    out: Path | None, chosen: Suite, options: AgentOptions, about: dict[str, Any], resume: bool
+    out: Path | None, chosen: Suite, options: AgentOptions, about: dict[str, Any], resume: bool, accept: bool
 ) -> EvalFolder | None:
     """Return the folder that keeps episodes, if there is one."""
+    from rollenv.rollout.fingerprints import row_fingerprints
+
     if out is None:
         if resume:
             raise UsageError("--resume needs --out: the folder of the run to go on with")
@@ -125,7 +129,9 @@ def _folder(
     asked: dict[str, Any] = {"suite": chosen.name, "env": f"bench {chosen.name}", **about}
     asked |= {"parts": [{"env_id": part.env_id, "kwargs": dict(part.kwargs)} for part in chosen.parts]}
     asked |= {"temperature": options.temperature, "max_tokens": options.max_tokens, "system": options.system}
-    return EvalFolder.begin(out, json_module.loads(json_module.dumps(asked)), resume)
+    rows = [one for part in chosen.parts for one in row_fingerprints(part.env_id, part.kwargs, about["tasks_of_each"])]
+    asked |= {"rows": rows} if rows else {}
+    return EvalFolder.begin(out, json_module.loads(json_module.dumps(asked)), resume, accept)
 
 
 def _save(out: Path, numbers: Mapping[str, Any], result: Benchmark) -> None:

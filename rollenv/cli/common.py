@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -18,6 +17,7 @@ import typer
 from rich.console import Console
 
 from rollenv import hub
+from rollenv.arguments import value_of
 from rollenv.core import UsageError
 
 if TYPE_CHECKING:
@@ -96,10 +96,7 @@ def key_values(pairs: Iterable[str]) -> dict[str, Any]:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise UsageError(f"{pair!r} is not of the form key=value")
-        try:
-            out[key] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            out[key] = value
+        out[key] = value_of(value)
     return out
 
 
@@ -177,6 +174,8 @@ def make_agent(name: str, options: AgentOptions | None = None, *, native: bool =
 
     options = options or AgentOptions()
     kind, _, argument = name.partition(":")
+    if kind in ("replay", "local", "vllm"):
+        argument = os.path.expanduser(argument)
     if name == "random":
         agent: Agent = RandomAgent()
     elif name == "oracle":

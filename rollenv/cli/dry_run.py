@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,13 @@ from rollenv.agents.prompts.session import shown
 from rollenv.cli.common import console
 from rollenv.core import Env, UsageError
 from rollenv.hub import check_model
-from rollenv.registry import make
+from rollenv.registry import make, spec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from rollenv.trainers.config import TrainConfig
-    from rollenv.trainers.config.run import AnyPrompt
+    from rollenv.trainers.config.run import AnyPrompt, EnvConfig
 
 #: What weights are saved as: one file, or an index of several.
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
@@ -47,8 +48,7 @@ def dry_run(config: TrainConfig) -> None:
         MissingData, MissingExtra: what the environment needs is not there.
     """
     plan, teacher = model_plan(config), teacher_plan(config)
-    for one in config.environments():
-        make(one.id, **one.kwargs).close()
+    try_environments(config)
     trained = config.environments()[0]
     env = make(trained.id, **trained.kwargs)
     prompt = first_prompt(env, config)
@@ -63,6 +63,8 @@ def dry_run(config: TrainConfig) -> None:
     table = Table(box=None, show_header=False)
     if teacher:
         table.add_row("teacher", teacher.about)
+    if config.algorithm.name in ("gigpo", "hgpo"):
+        table.add_row("states of turns", states_of_turns(trained, config.seed))
     for name, value in demand(config, plan, prompt, turns).items():
         table.add_row(name, f"{value:,}" if isinstance(value, int) else value)
     console.print("\n[bold]what the run needs[/]")
@@ -74,6 +76,45 @@ def dry_run(config: TrainConfig) -> None:
             table.add_row(name, value)
         console.print(table)
     console.print("nothing was started")
+
+
+#: Seeds that are tried, episodes that are played for a look at the states, and the most turns of these.
+_TRIED, _LOOKS, _TURNS = 3, 4, 50
+
+
+def try_environments(config: TrainConfig) -> None:
+    """Reset every environment of training and evaluation with several seeds.
+
+    Raises:
+        UsageError: an environment cannot be made or reset with these settings.
+        MissingData, MissingExtra: what it needs is not there.
+    """
+    for one in config.environments():
+        with contextlib.closing(make(one.id, **one.kwargs)) as env:
+            for seed in range(config.seed, config.seed + _TRIED):
+                given = {"options": one.options} if one.options else {}
+                try:
+                    env.reset(seed, **given)
+                except UsageError as error:
+                    raise UsageError(f"{one.id} cannot be played with these settings: {error}") from error
+
+
+def states_of_turns(trained: EnvConfig, seed: int) -> str:
+    """Return the source of the states of GiGPO and HGPO, and how many recur in random episodes of one task."""
+    named = "state_key" in spec(trained.id).abilities
+    source = "the environment's state_key" if named else f"the observation, for {trained.id} names no state key"
+    if "random_action" not in spec(trained.id).abilities:
+        return source
+    from rollenv.agents.base import RandomAgent
+    from rollenv.rollout import Limits, RolloutManager, Task
+    from rollenv.trainers.credit import recurring
+
+    task = Task(trained.id, seed, trained.kwargs, trained.wrappers, trained.options)
+    with RolloutManager(RandomAgent(), limits=Limits(turns=_TURNS)) as manager:
+        (group,) = manager.collect([task], _LOOKS)
+    turns = [turn for trajectory in group for turn in trajectory.turns]
+    share = recurring(turns, [0] * len(turns))
+    return f"{source}; {share:.0%} of {len(turns)} turns of {_LOOKS} random episodes are in a state that recurs"
 
 
 def differences(config: TrainConfig) -> list[str]:

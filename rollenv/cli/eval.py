@@ -24,7 +24,7 @@ from rollenv.cli.common import (
     with_agent_options,
 )
 from rollenv.cli.dashboard import totals
-from rollenv.cli.eval_folder import EvalFolder, tasks_before
+from rollenv.cli.eval_folder import ACCEPT_HELP, EvalFolder, tasks_before
 from rollenv.cli.playing import playing
 from rollenv.core import UsageError
 from rollenv.rollout.workers.factory import WORKERS_HELP
@@ -66,6 +66,7 @@ def command(
     step_deadline: float = typer.Option(120.0, min=0.001, help="Seconds for a step of an environment in a worker."),
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder for the episodes, a page and the numbers."),
     resume: bool = typer.Option(False, "--resume", help="Go on with what is in the folder; -n may have grown."),
+    accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
 ) -> None:
     """Play seeded tasks and report success, pass@k and pass^k with their 95 % intervals.
@@ -74,6 +75,7 @@ def command(
     """
     from rollenv.registry import named_wrappers
     from rollenv.rollout.evaluate import evaluate
+    from rollenv.rollout.fingerprints import model_fingerprint, row_fingerprints
     from rollenv.wrappers.factory import with_tokenizer
 
     kwargs = key_values(settings or ())
@@ -90,7 +92,10 @@ def command(
     }
     optional = {"wrappers": around, "max_tokens": options.max_tokens, "system": options.system}
     about |= {name: value for name, value in optional.items() if value}
-    folder = EvalFolder.begin(out, about, resume) if out is not None else None
+    folder = None
+    if out is not None:
+        prints = {"rows": row_fingerprints(env, kwargs, tasks), "model": model_fingerprint(_model_of(agent))}
+        folder = EvalFolder.begin(out, about | {k: v for k, v in prints.items() if v}, resume, accept)
     if resume and folder is None:
         raise UsageError("--resume needs --out: the folder of the evaluation to go on with")
     player = make_agent(agent, options)
@@ -128,8 +133,12 @@ def _mostly_failed(result: Evaluation) -> bool:
 
 def _own_tokenizer(agent: str) -> str:
     """The folder of a model's tokenizer; empty for agents that have none."""
+    return str(model_folder(Path(path))) if (path := _model_of(agent)) else ""
+
+
+def _model_of(agent: str) -> str:
     kind, _, argument = agent.partition(":")
-    return str(model_folder(Path(argument))) if kind in ("local", "vllm") and argument else ""
+    return argument if kind in ("local", "vllm") else ""
 
 
 def _save(out: Path, numbers: Mapping[str, Any]) -> None:

@@ -6,18 +6,13 @@ import contextlib
 import json
 import os
 import time
-import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollenv.core import UsageError
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
+from rollenv.folder_lock import lock_folder
 
 if TYPE_CHECKING:
     from rollenv.rollout.records.storage import JsonlWriter
@@ -26,6 +21,9 @@ if TYPE_CHECKING:
 SETTINGS_FILE, EPISODES_FILE = "eval.json", "episodes.jsonl"
 #: Not settings: seconds of all sessions before the last one, and whether that one is under way (or was cut off).
 _SECONDS, _OPEN = "seconds", "open"
+#: Settings that tell whether data and model are what they were.
+FINGERPRINTS = ("rows", "model")
+ACCEPT_HELP = "With --resume: go on although the data or the model have changed."
 
 
 @dataclass
@@ -44,8 +42,12 @@ class EvalFolder:
     _locked: bool = False
 
     @classmethod
-    def begin(cls, path: Path, settings: Mapping[str, Any], resume: bool) -> EvalFolder:
+    def begin(cls, path: Path, settings: Mapping[str, Any], resume: bool, accept: bool = False) -> EvalFolder:
         """A folder to be, or one to go on with.
+
+        Args:
+            settings: with ``rows``, a fingerprint of each row of a data set, and ``model``, of a model's weights.
+            accept: go on although rows or model have changed.
 
         Raises:
             UsageError: it holds another evaluation, or one and ``resume`` is false.
@@ -58,6 +60,8 @@ class EvalFolder:
         before = _read(file)
         if not resume:
             raise UsageError(f"{path} holds an evaluation already: --resume goes on with it; or name another folder")
+        if accept:
+            before = {key: value for key, value in before.items() if key not in FINGERPRINTS}
         _check(path, before, settings)
         found = cls(path, dict(settings), [], 0.0)
         found._lock()
@@ -68,18 +72,7 @@ class EvalFolder:
         return found
 
     def _lock(self) -> None:
-        """Keep other processes out of the folder until this object is gone, or its process, however it ends."""
-        if self._locked or fcntl is None:
-            return
-        folder = os.open(self.path, os.O_RDONLY)
-        weakref.finalize(self, os.close, folder)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"another process is writing {self.path}; wait for it, or name another folder") from None
-        except OSError:  # a file system without locks
-            return
-        self._locked = True
+        self._locked = self._locked or lock_folder(self.path, self)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[JsonlWriter]:
@@ -137,8 +130,21 @@ def _check(path: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -
     """Raise UsageError if an evaluation is not the continuation of another one."""
     for key in {**before, **settings}:
         old, new = before.get(key), settings.get(key)
-        if old == new or key in (_SECONDS, _OPEN):
+        if old == new or key in (_SECONDS, _OPEN) or (key in FINGERPRINTS and old is None):
             continue
+        if key == "rows" and isinstance(old, list) and isinstance(new, list):
+            changed = [i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b]
+            if not changed:
+                continue
+            raise UsageError(
+                f"{path} holds an evaluation with other data: {len(changed)} rows have changed, the first is row "
+                f"{changed[0]}; name another folder, or go on all the same with --accept-changes"
+            )
+        if key == "model":
+            raise UsageError(
+                f"{path} holds an evaluation with other weights under the same name; name another folder, or go on all "
+                "the same with --accept-changes"
+            )
         if key != "n" or not isinstance(old, int) or not isinstance(new, int):
             raise UsageError(f"{path} holds an evaluation with {key}={old!r}, not {new!r}; name another folder")
         if new < old:

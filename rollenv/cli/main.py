@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -51,7 +52,7 @@ def _prepared(command: Callable[..., None]) -> Callable[..., None]:
     def run(*args: Any, verbose: int, quiet: bool, **kwargs: Any) -> None:
         set_loudness(verbose, quiet)
         try:
-            command(*args, **kwargs)
+            command(*args, **{k: v.expanduser() if isinstance(v, Path) else v for k, v in kwargs.items()})
         except RollenvError as error:
             _print_error(str(error))
             raise typer.Exit(error.exit_code) from None

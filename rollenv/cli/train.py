@@ -15,6 +15,7 @@ from rich.table import Table
 
 from rollenv.cli import completion
 from rollenv.cli.common import console, error_console, percent
+from rollenv.cli.eval_folder import ACCEPT_HELP
 from rollenv.core import MissingExtra, UsageError
 from rollenv.needs import Package
 
@@ -30,6 +31,7 @@ def command(
     ),
     overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, as in algorithm.name=gigpo."),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in run_dir, or the recipe's latest."),
+    accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     dry_run: bool = typer.Option(False, "--dry-run", help="Show settings, first prompt and needs; start nothing."),
 ) -> None:
     """Train an agent; everything is written to one run directory."""
@@ -44,7 +46,7 @@ def command(
         dry.dry_run(config)
         return
     _need_everything(config)
-    run, config = _resume(recipe, config, overrides or ()) if resume else _create(recipe, config)
+    run, config = _resume(recipe, config, overrides or (), accept) if resume else _create(recipe, config)
     try:
         result = _train(config, run)
     except Exception:
@@ -75,7 +77,8 @@ def _need_everything(config: TrainConfig) -> None:
         HubUnreachable: the model is not here, and the hub does not answer.
     """
     from rollenv import cards, hub
-    from rollenv.registry import make, spec
+    from rollenv.cli.dry_run import try_environments
+    from rollenv.registry import spec
 
     if config.placement.by_ray:
         import rollenv.trainers.launch  # it says what is missing
@@ -87,10 +90,26 @@ def _need_everything(config: TrainConfig) -> None:
         if lacking:
             told = "; ".join(f"{', '.join(names)}: {hint}" for hint, names in cards.needed(lacking).items())
             raise MissingExtra(f"{env_id} needs what is not installed. {told}")
-    for env in config.environments():
-        make(env.id, **env.kwargs).close()
+    try_environments(config)
+    _need_player(config)
     if config.model.path != "tiny":
         hub.loading(config.model.path)
+
+
+def _need_player(config: TrainConfig) -> None:
+    """Check that vLLM is installed, or that its servers answer."""
+    import httpx
+
+    player = config.player
+    if player.kind != "vllm":
+        return
+    if not player.url and not (vllm := Package("vllm", "vllm")).here:
+        raise MissingExtra(f"player.kind=vllm needs {vllm}, which is not installed: {vllm.hint}")
+    for url in filter(None, player.url.split(",")):
+        try:
+            httpx.get(f"{url.strip().rstrip('/').removesuffix('/v1')}/health", timeout=player.patience)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise UsageError(f"no vLLM server answers at player.url={url.strip()}: {error}; start it first") from error
 
 
 def _create(recipe: str, config: TrainConfig) -> tuple[RunDir, TrainConfig]:
@@ -99,7 +118,7 @@ def _create(recipe: str, config: TrainConfig) -> tuple[RunDir, TrainConfig]:
     return RunDir.create(config, recipe), config
 
 
-def _resume(recipe: str, wanted: TrainConfig, overrides: Sequence[str]) -> tuple[RunDir, TrainConfig]:
+def _resume(recipe: str, wanted: TrainConfig, overrides: Sequence[str], accept: bool) -> tuple[RunDir, TrainConfig]:
     """The run to go on with. Settings given again must be the ones it was started with, but for more iterations."""
     from rollenv.trainers.config import with_settings
     from rollenv.trainers.run_dir import RunDir, latest
@@ -108,7 +127,7 @@ def _resume(recipe: str, wanted: TrainConfig, overrides: Sequence[str]) -> tuple
     if path is None:
         raise UsageError(f"there is no run of {recipe!r} below runs/ to resume; name one with run_dir=PATH")
     run, started = RunDir.resume(path)
-    return run, run.extend(started, with_settings(started, overrides))
+    return run, run.extend(started, with_settings(started, overrides), accept)
 
 
 def _train(config: TrainConfig, run: RunDir) -> Result:

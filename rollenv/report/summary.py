@@ -47,6 +47,12 @@ CURVES: tuple[Chart, ...] = (
         (("informative_groups", "share of groups"),),
     ),
     (
+        "Recurring states",
+        "The share of turns in a state that occurs again in its group. Only these get step credit from GiGPO and HGPO; "
+        "near 0 they are GRPO.",
+        (("recurring_states", "share of turns"),),
+    ),
+    (
         "Entropy",
         "How undecided the model is, in nats per token. A fall to 0 means that it no longer explores.",
         (("entropy", "entropy"),),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rollenv.core import UsageError
 from rollenv.rollout.types import Group
@@ -14,12 +14,22 @@ Filter = Callable[[Group], bool]
 logger = logging.getLogger(__name__)
 
 
+#: Sums of the same rewards in another order differ by less, relative to the largest.
+_ROUNDING = 1e-9
+
+
+def differ(rewards: Sequence[float], threshold: float = 0.0) -> bool:
+    """Return whether rewards have a standard deviation above a threshold, and above the rounding of sums."""
+    if len(rewards) < 2:
+        return False
+    return statistics.pstdev(rewards) > max(threshold, _ROUNDING * max(map(abs, rewards)))
+
+
 def varied(threshold: float = 0.0) -> Filter:
     """Keep groups whose rewards have a standard deviation above ``threshold``: equal rewards give no advantage."""
 
     def keep(group: Group) -> bool:
-        rewards = [t.reward for t in group.complete]
-        return len(rewards) > 1 and statistics.pstdev(rewards) > threshold
+        return differ([t.reward for t in group.complete], threshold)
 
     return keep
 
@@ -35,7 +45,8 @@ def mean_between(low: float, high: float) -> Filter:
 
     def keep(group: Group) -> bool:
         rewards = [t.reward for t in group.complete]
-        return bool(rewards) and low < statistics.fmean(rewards) < high
+        rounding = _ROUNDING * max(abs(low), abs(high))
+        return bool(rewards) and low + rounding < statistics.fmean(rewards) < high - rounding
 
     return keep
 

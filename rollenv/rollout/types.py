@@ -66,7 +66,7 @@ class Turn:
     versions: tuple[int, ...] = ()
     """The version for each response token, where the weights changed in between; else empty."""
     finish: str = "stop"
-    """Why the response ended: "stop" or "length"."""
+    """The reason of the response's end: "stop", "length" or "unfinished" (inside a thought)."""
     view: str = ""
     """The state as drawn for people, where that was asked for."""
     raw: str = ""

@@ -30,7 +30,7 @@ _CONTAINER = 256
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 
 _LARGEST_ID = (1 << 31) - 1
-_FINISHES = ("stop", "length")
+_FINISHES = ("stop", "length", "unfinished")
 
 #: Numbers that an environment or an agent may report of an episode.
 _MOST_METRICS = 100

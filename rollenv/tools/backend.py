@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from rollenv.tools.function import argument_model, function_schema
+from rollenv.tools.function import argument_model, function_schema, text_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-#: Bytes of JSON that the arguments of a call may have, and characters of text that comes back from one.
-MOST_ARGUMENTS, MOST_TEXT = 100_000, 20_000
+#: Bytes of JSON that the arguments of a call may have.
+MOST_ARGUMENTS = 100_000
 #: How deep lists and objects in arguments may be nested: what is kept of them is copied and compared by recursion.
 _DEEPEST = 50
 #: Whole numbers in arguments; sums of them can then always be written.
@@ -234,14 +234,6 @@ def _differences(path: tuple[str, ...], before: Any, after: Any) -> Iterator[Cha
 def _brief(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 300 else f"{text[:280]}... ({len(text)} characters)"
-
-
-def text_of(result: Any) -> str:
-    """Return the text of a result for the agent."""
-    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=repr)
-    if len(text) > MOST_TEXT:
-        return f"{text[:MOST_TEXT]}... (cut: {len(text)} characters)"
-    return text
 
 
 def _function(name: str, method: Callable[..., Any]) -> Function:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import difflib
 import inspect
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from rollenv.core import UsageError
+from rollenv.parsing import well_formed
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
-from rollenv.tools.calls import ToolCall, first_call
+from rollenv.tools.calls import ToolCall, find_calls
 
 
 class CallableTool(BaseTool):
-    """Base of tools that are called by name, with JSON arguments (see :func:`rollenv.tools.calls.first_call`)."""
+    """Base of tools that are called by name, with JSON arguments (see :func:`rollenv.tools.calls.find_calls`)."""
 
     def schemas(self) -> list[dict[str, Any]]:
         """The functions in the form of OpenAI's ``tools`` parameter."""
@@ -31,19 +35,53 @@ class CallableTool(BaseTool):
         return [schema["function"]["name"] for schema in self.schemas()]
 
     def instruction_string(self) -> str:
-        lines = "\n".join(json.dumps(schema["function"]) for schema in self.schemas())
+        lines = "\n".join(json.dumps(schema["function"], ensure_ascii=False) for schema in self.schemas())
         example = '<tool_call>{"name": "...", "arguments": {...}}</tool_call>'
         return f"To call one of these functions, write {example}; the result is shown to you.\n{lines}"
 
     def execute_action(self, action: str) -> ToolResult:
-        call = first_call(action)
-        if call is None or (not call.problem and call.name not in self.names()):
+        """Answer all calls in the action; :data:`NOT_CALLED` if the first is of another function, or there is none."""
+        schemas = self.schemas()
+        calls = find_calls(action, schemas=schemas)[0]
+        if not calls or (not calls[0].problem and calls[0].name not in {s["function"]["name"] for s in schemas}):
             return NOT_CALLED
-        parsed = action[: call.end]
+        done = [self.answer(call) for call in calls]
+        text = together(calls, [text for _, text in done])
+        return ToolResult(True, any(failed for failed, _ in done), text, action[: calls[-1].end])
+
+    def answer(self, call: ToolCall) -> tuple[bool, str]:
+        """Carry out a call, well-formed or not; return (failed, text for the agent)."""
         if call.problem:
-            return ToolResult(True, True, f"The tool call failed: {call.problem}.", parsed)
-        failed, text = self.call(call)
-        return ToolResult(True, failed, text, parsed)
+            return True, f"The tool call failed: {call.problem}."
+        if call.name not in (names := self.names()):
+            return True, unknown_tool(call.name, names)
+        return self.call(call)
+
+
+def unknown_tool(name: str, names: Sequence[str]) -> str:
+    """Return the answer to a call of a tool that does not exist."""
+    near = difflib.get_close_matches(name[:100], names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
+    return f"There is no tool {name[:100]!r}; {hint}"
+
+
+def together(calls: Sequence[ToolCall], texts: Sequence[str]) -> str:
+    """Join the answers of several calls, each below its name; one answer stays as it is."""
+    if len(calls) == 1:
+        return texts[0]
+    return "\n".join(f"{i}. {call.name}:\n{text}" for i, (call, text) in enumerate(zip(calls, texts, strict=True), 1))
+
+
+#: Characters that come back from a call.
+MOST_TEXT = 20_000
+
+
+def text_of(result: Any) -> str:
+    """Return the result of a call as text for the agent: JSON for what is no text, cut where it is too long."""
+    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=repr)
+    if len(text) > MOST_TEXT:
+        text = f"{text[:MOST_TEXT]}... (cut: {len(text)} characters)"
+    return well_formed(text)
 
 
 class FunctionTool(CallableTool):
@@ -75,9 +113,19 @@ class FunctionTool(CallableTool):
             return True, f"The call of {call.name} failed: {problems}."
         try:
             result = self._functions[call.name](**{k: getattr(arguments, k) for k in type(arguments).model_fields})
-        except Exception as error:
+            return False, text_of(_awaited(result) if inspect.isawaitable(result) else result)
+        except (Exception, SystemExit) as error:  # a tool that calls sys.exit() ends its call, not the episode
             return True, f"The call of {call.name} failed: {type(error).__name__}: {str(error)[:1000]}"
-        return False, result if isinstance(result, str) else json.dumps(result, default=repr)
+
+
+def _awaited(result: Awaitable[Any]) -> Any:
+    """Wait for the result of an async function, in a thread of its own: this one may run an event loop."""
+
+    async def wait() -> Any:
+        return await result
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, wait()).result()
 
 
 def argument_model(function: Callable[..., Any]) -> type[BaseModel]:
@@ -105,7 +153,7 @@ def argument_model(function: Callable[..., Any]) -> type[BaseModel]:
     return create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
 
 
-_ARGUMENT = re.compile(r"^ +(\w+): (.+)$", re.MULTILINE)
+_ARGUMENT = re.compile(r"^ +(\w+)(?: ?\([^\n]*?\))?: (.+)$", re.MULTILINE)
 
 
 def function_schema(function: Callable[..., Any], model: type[BaseModel]) -> dict[str, Any]:

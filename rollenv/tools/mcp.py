@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from rollenv.core import MissingExtra, RollenvError, UsageError
 from rollenv.needs import extra
-from rollenv.tools.calls import ToolCall
-from rollenv.tools.function import CallableTool
+from rollenv.tools.calls import ToolCall, unknown_argument
+from rollenv.tools.function import CallableTool, text_of
 
 #: Seconds that a server may take to start.
 _START = 30.0
@@ -106,6 +106,8 @@ class MCPTool(CallableTool):
             try:
                 self._connect()
                 server, tool = self._tools[call.name]
+                if wrong := unknown_argument(call, tool.input_schema):
+                    return True, f"The call of {call.name} failed: {wrong}."
                 client = self._clients[server]
                 result = self._run(client.call_tool(tool.name, call.arguments), self.execution_timeout)
             except TimeoutError:
@@ -117,7 +119,7 @@ class MCPTool(CallableTool):
                     self.close()
                     continue
                 return True, f"The call of {call.name} failed: {str(error)[:1000]}"
-            return bool(result.is_error), _text(result)
+            return bool(result.is_error), text_of(_text(result))
         raise AssertionError("the last attempt returns")
 
     def close(self) -> None:

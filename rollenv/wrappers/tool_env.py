@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, UsageError, Wrapper
 from rollenv.tools.base import BaseTool
-from rollenv.tools.calls import first_call
-from rollenv.tools.function import CallableTool
+from rollenv.tools.calls import ToolCall, find_calls
+from rollenv.tools.function import CallableTool, together, unknown_tool
 
 #: Added to the answer of the last call that is allowed.
 LAST_USE = "\n\nThat was the last tool call allowed. Give the final answer now."
@@ -20,7 +19,8 @@ class ToolEnvWrapper(Wrapper):
     """Lets an agent call tools during an episode.
 
     The first tool that recognises the action answers it, also where the call is malformed or fails: the agent reads
-    what was wrong. Anything that no tool recognises is a step of the environment. The tools are reset with the
+    what was wrong. Several calls by name are carried out in order, each counts, and ``info["tool_responses"]`` holds
+    a text for each. Anything that no tool recognises is a step of the environment. The tools are reset with the
     environment and closed with it; a spawned copy has its own tools.
 
     Args:
@@ -69,11 +69,13 @@ class ToolEnvWrapper(Wrapper):
             raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")
         if self.max_tool_uses is None or self.tool_use_counter < self.max_tool_uses:
             for tool in self._adapted():
+                if _is_called_by_name(tool):
+                    if calls := self._calls(action):
+                        return self._carried_out(calls, action)
+                    continue
                 known, failed, answer, parsed = tool.execute_action(action)
                 if known:
-                    return self._used(tool, failed, answer, parsed)
-            if unknown := self._unknown(action):
-                return self._used(*unknown)
+                    return self._used(tool, [failed], answer, parsed)
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._over = terminated or truncated
         return observation, reward, terminated, truncated, info | self._counters(used=False)
@@ -82,22 +84,36 @@ class ToolEnvWrapper(Wrapper):
         """The tools as they are called here."""
         return self.tools
 
-    def _unknown(self, action: str) -> tuple[BaseTool, bool, str, str] | None:
-        """The answer to a call of a function that none of the tools has."""
-        callables = [tool for tool in self._adapted() if isinstance(tool, CallableTool)]
-        call = first_call(action) if callables else None
-        if call is None:
-            return None
-        names = [name for tool in callables for name in tool.names()]
-        near = difflib.get_close_matches(call.name, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
-        return callables[0], True, f"There is no tool {call.name!r}; {hint}", action[: call.end]
+    def _calls(self, action: str) -> list[ToolCall]:
+        schemas = [schema for tool in self._adapted() if _is_called_by_name(tool) for schema in tool.schemas()]
+        return find_calls(action, schemas=schemas)[0]
 
-    def _used(self, tool: BaseTool, failed: bool, answer: str, parsed: str) -> StepResult:
-        self.tool_use_counter += 1
-        self.tool_success_counter += not failed
-        reward = self.tool_reward + (self.tool_execute_error_reward if failed else self.tool_success_reward)
-        if self.tool_use_counter == self.max_tool_uses:
+    def _carried_out(self, calls: list[ToolCall], action: str) -> StepResult:
+        """Carry out calls in order, as many as are left, and name those that were not."""
+        tools = [tool for tool in self._adapted() if _is_called_by_name(tool)]
+        by_name = {name: tool for tool in reversed(tools) for name in tool.names()}
+        left = len(calls) if self.max_tool_uses is None else min(len(calls), self.max_tool_uses - self.tool_use_counter)
+        failures, texts = [], []
+        for call in calls[:left]:
+            if call.problem or call.name in by_name:
+                failed, text = by_name.get(call.name, tools[0]).answer(call)
+            else:
+                failed, text = True, unknown_tool(call.name, list(by_name))
+            failures.append(failed)
+            texts.append(text)
+        texts += ["This call was not carried out: no tool calls are left."] * (len(calls) - len(texts))
+        result = self._used(
+            by_name.get(calls[0].name, tools[0]), failures, together(calls, texts), action[: calls[-1].end]
+        )
+        result[4]["tool_responses"] = texts
+        return result
+
+    def _used(self, tool: BaseTool, failures: list[bool], answer: str, parsed: str) -> StepResult:
+        self.tool_use_counter += len(failures)
+        self.tool_success_counter += failures.count(False)
+        rewards = self.tool_success_reward, self.tool_execute_error_reward
+        reward = sum(self.tool_reward + rewards[failed] for failed in failures)
+        if self.tool_use_counter == self.max_tool_uses and not answer.endswith(LAST_USE):
             answer += LAST_USE
         info = {"parsed_action": parsed, "tool_type": tool.tool_type, "valid": True}
         return answer, reward, False, False, info | self._counters(used=True)
@@ -137,3 +153,8 @@ class ToolEnvWrapper(Wrapper):
     def _set_state(self, state: dict[str, Any]) -> None:
         self.tool_use_counter, self.tool_success_counter = state["uses"], state["successes"]
         self._over = state["over"]
+
+
+def _is_called_by_name(tool: BaseTool) -> TypeGuard[CallableTool]:
+    """Return whether the wrapper reads the calls of a tool; one that reads actions itself, as GEM's, answers one."""
+    return isinstance(tool, CallableTool) and type(tool).execute_action is CallableTool.execute_action

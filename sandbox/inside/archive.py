@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from rollenv.sandbox.inside import protocol
 
-#: Folders next to the one where code starts that are kept with it.
-_PLACES = ("home", "tmp")
+#: The folder that holds all that code may write, and those in it that are kept.
+_SCRATCH, _PLACES = "/box", ("home", "tmp")
 #: The descriptor that a machine's written files come by.
 TERMINAL = 1002
 #: Bytes of the longest path, and folders above the deepest file, that are packed.
@@ -23,7 +23,7 @@ PAX_OPAQUE = f"SCHILY.xattr.{OPAQUE}"
 
 def pack(_: protocol.PackScratch) -> None:
     """Write files, folders and links to standard output. What cannot be read, is mounted or no file is left out."""
-    os.chdir("..")
+    os.chdir(_SCRATCH)
     with open(1, "wb", closefd=False) as out, tarfile.open(fileobj=out, mode="w|") as archive:
         for place in _PLACES:
             for folder, folders, names in os.walk(place):
@@ -41,7 +41,7 @@ def _add(archive: tarfile.TarFile, path: str) -> None:
 
 def unpack(_: protocol.UnpackScratch) -> None:
     """Read from standard input what :func:`pack` wrote."""
-    os.chdir("..")
+    os.chdir(_SCRATCH)
     with open(0, "rb", closefd=False) as data, tarfile.open(fileobj=data, mode="r|") as archive:
         for member in archive:
             parts = member.name.split("/")

@@ -128,7 +128,12 @@ def _remove(request: protocol.RemovePath) -> None:
 
 
 def _rename(request: protocol.RenamePath) -> None:
-    os.rename(request.path, request.to)
+    try:
+        os.rename(request.path, request.to)
+    except OSError as error:
+        if error.errno != errno.EXDEV or os.path.isdir(request.to):
+            raise
+        shutil.move(request.path, request.to)  # from one mount to another, such as from /tmp to the home
 
 
 def _exists(request: protocol.CheckPath) -> None:

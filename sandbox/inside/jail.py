@@ -44,6 +44,7 @@ FILES = {
 SCRATCH, ASIDE = "/box", "/aside"
 #: Folders in the scratch, and where else they appear.
 PLACES = {"home": "home/user", "tmp": "tmp", "shm": "dev/shm"}
+HOME = f"/{PLACES['home']}"
 
 _NAMESPACES = (
     linux.CLONE_NEWUSER
@@ -150,6 +151,7 @@ def _enter_namespaces_as_root(proc: int, users: str) -> None:
             _write(f"{os.getppid()}/{name}", users, proc)
         os._exit(0)
     os.close(go)
+    linux.act_as(int(users.split()[1]))  # so that inotify instances inside are not taken from root's
     linux.unshare(_NAMESPACES)
     os.write(ready, b"x")
     os.close(ready)
@@ -241,7 +243,7 @@ def _build_root(settings: dict[str, Any], users: int | None = None) -> bool:
         os.makedirs(os.path.dirname(f"{root}/{name}"), exist_ok=True)
         with open(f"{root}/{name}", "w") as file:
             file.write(text)
-    for folder in ("proc", "dev", "home", SCRATCH[1:]):
+    for folder in ("proc", "dev", SCRATCH[1:]):
         os.makedirs(f"{root}/{folder}", exist_ok=True)
     # A new /proc may only be mounted where the old one can be seen; it will cover it.
     linux.mount("/proc", f"{root}/proc", None, linux.MS_BIND | linux.MS_REC)
@@ -251,8 +253,8 @@ def _build_root(settings: dict[str, Any], users: int | None = None) -> bool:
         _make_device(device, f"{root}/dev/{device}")
     for name, target in {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
         os.symlink(target, f"{root}/dev/{name}")
-    for inner, shown in PLACES.items():
-        os.symlink(f"{SCRATCH}/{inner}", f"{root}/{shown}")
+    for shown in PLACES.values():
+        os.makedirs(f"{root}/{shown}", exist_ok=True)
     linux.mount("none", f"{root}/dev", None, linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID)
     if "machine" in settings:
         own = [machine.show_folders(settings["machine"], folders, root, users)]
@@ -315,6 +317,8 @@ def _mount_scratch(settings: dict[str, Any]) -> None:
             target = f"{SCRATCH}/{place}/{path.removeprefix('/' + PLACES[place] + '/')}"
             os.makedirs(target)
             linux.mount(ASIDE + path, target, None, linux.MS_BIND | linux.MS_REC)
+    for name, shown in PLACES.items():  # no links: code shall see the names that others know
+        linux.mount(f"{SCRATCH}/{name}", f"/{shown}", None, linux.MS_BIND | linux.MS_REC)
 
 
 # -- inside ----------------------------------------------------------------------------------------------------------
@@ -354,7 +358,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
             _mount_proc()
         _mount_scratch(settings)
         scratch = linux.out_of_the_way(os.open(SCRATCH, os.O_RDONLY | os.O_DIRECTORY))
-        return namespace_init.Prepared(_harden(privileged, program), f"{SCRATCH}/home", scratch)
+        return namespace_init.Prepared(_harden(privileged, program), HOME, scratch)
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
@@ -381,7 +385,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     serving.only_namespace = "machine" in settings
     ready = {"proc": proc, "landlock": linux.landlock_version(), "loaded": loaded, "memory_group": oom is not None}
     ready |= {"own_users": privileged, "own_files": settings["own_files"]}
-    serving.send(0, protocol.Ready({**ready, "scratch": f"{SCRATCH}/home"}))
+    serving.send(0, protocol.Ready({**ready, "scratch": HOME}))
     serving.serve()
 
 
@@ -430,9 +434,10 @@ def _asker(connection: socket.socket) -> Callable[[], processes.Namespace]:
 
 def _harden(privileged: bool, program: bytes) -> Callable[[], None]:
     """Return a function that drops all privileges of a fork, before it reads anything."""
-    rules = linux.landlock_ruleset([SCRATCH, *(f"/dev/{d}" for d in DEVICES)]) if linux.landlock_version() else None
-    if rules is not None:
-        rules = linux.out_of_the_way(rules)
+    rules = None
+    if linux.landlock_version():
+        written = [SCRATCH, *(f"/{shown}" for shown in PLACES.values()), *(f"/dev/{name}" for name in DEVICES)]
+        rules = linux.out_of_the_way(linux.landlock_ruleset(written))
 
     def harden() -> None:
         if privileged:

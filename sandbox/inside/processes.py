@@ -148,6 +148,8 @@ class Namespace:
         pipes = {name: os.pipe() for name in ("stdin", "stdout", "stderr", "requests", "reports")}
         inner = [pipes[name][0 if name in ("stdin", "requests") else 1] for name in pipes]
         outer = {name: pipes[name][1 if name in ("stdin", "requests") else 0] for name in pipes}
+        for name in ("stdin", "stdout", "stderr"):
+            os.fchmod(pipes[name][0], 0o666)  # code's user may open /dev/stdin
         for name in ("stdout", "stderr", "reports"):
             os.set_blocking(outer[name], False)
         child = self.children[self._next] = Child(self, self._next, selector, outer)

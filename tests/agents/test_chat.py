@@ -314,9 +314,34 @@ def test_tool_calls_are_told_as_text_and_answered_as_tool_messages(streaming, te
     assert action.text.startswith(text or "<tool_call>")
     assert server.requests[0]["tools"] == tools
     assert server.requests[1]["messages"][1:] == [
-        {"role": "assistant", "content": text or "", "tool_calls": CALLS[:1]},
+        {"role": "assistant", "content": text or "", "tool_calls": CALLS},
         {"role": "tool", "tool_call_id": "call_1", "content": "3"},
+        {"role": "tool", "tool_call_id": "call_2", "content": "(answered above)"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("message", "finish", "action"),
+    [
+        ({"content": "<think>maybe \\boxed{42}? let me"}, "length", ("", "unfinished")),
+        ({"content": "<think>maybe \\boxed{42}? let me"}, "stop", ("", "unfinished")),
+        ({"content": "maybe \\boxed{42}? let me"}, "length", ("", "unfinished")),  # the answer before closed a thought
+        ({"content": "\\boxed{42}"}, "stop", ("\\boxed{42}", "stop")),
+        ({"content": "", "reasoning_content": "maybe \\boxed{42}?"}, "length", ("", "unfinished")),
+        ({"content": "<|channel|>analysis<|message|>\\boxed{42}"}, "length", ("", "unfinished")),
+        ({"content": "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>up"}, "stop",
+         ("up", "stop")),
+    ],
+)  # fmt: skip
+def test_nothing_in_a_thought_is_an_action(message, finish, action):
+    answers = [completion("hm</think> up"), completion(None, message=message, finish_reason=finish)]
+
+    async def behave(exchange):
+        await exchange.json(answers[len(server.requests) - 1])
+
+    with ChatServer(behave) as server:
+        said = ask(ChatAgent("tiny", server.url, patience=SOON), [("go", {}), ("on", {})])
+    assert [(each.text, each.finish) for each in said] == [("up", "stop"), action]
 
 
 def test_arguments_that_are_no_json_are_for_the_environment_to_refuse():

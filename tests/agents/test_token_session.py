@@ -87,7 +87,9 @@ def encoded(tokenizer, text):
     [
         ("<think>\nup or\n</think>\n\nleft", "left"),
         ("a</think>b</think> c", "c"),
-        ("<think>never done", "<think>never done"),
+        ("<think>left? I never", ""),
+        ("left <thought>or right", "left"),
+        ("[THINK]a[/THINK]left", "left"),
         (" left ", " left "),
         ("", ""),
     ],
@@ -104,6 +106,16 @@ def test_thoughts_are_cut_and_nothing_else(said, action, special):
         (turn,) = played.turns
         assert turn.text == (action if cut else said) or (special and not cut and turn.text.count("</think>") == 1)
         assert list(turn.response_ids) == encoded(tokenizer, said)
+
+
+@pytest.mark.parametrize("said", ["left, or", "<think>left", "no</think>right <think>left"])
+def test_a_thought_that_does_not_end_holds_no_action(said):
+    tokenizer = build_tokenizer(["left"], 300)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>", "<think>", "</think>"]})
+    tokenizer.chat_template = BY_NAME["chatml"].template + "{% if add_generation_prompt %}<think>\n{% endif %}"
+    session = TokenAgent(ScriptEngine([encoded(tokenizer, said)]), tokenizer).start(None, 0)
+    action = asyncio.run(session.act("go", {}))
+    assert (action.finish, "left" in action.text, action.raw) == ("unfinished", False, said)
 
 
 def test_a_chat_shows_the_state_that_info_carries():

@@ -48,7 +48,7 @@ def test_a_context_that_ended_while_idle_starts_anew(box):
     name = box.create_context(cwd="/tmp")
     box.run_code("import threading, os; threading.Timer(0.1, os._exit, (3,)).start()", context=name)
     time.sleep(0.5)
-    assert box.run_code("import os; os.getcwd()", context=name).text in ("'/box/tmp'", "'/tmp'")
+    assert box.run_code("import os; os.getcwd()", context=name).text == "'/tmp'"
     box.run_code("1")
     bomb = "import os, time\nfor _ in range(9):\n    if os.fork() == 0: break\nx = b'x' * (300 << 20); time.sleep(9)"
     assert box.commands.run(["python3", "-c", bomb] if box.backend == "local" else ["echo"]).exit_code in (0, 137)

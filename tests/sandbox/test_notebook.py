@@ -247,8 +247,8 @@ def test_a_cell_of_python_is_never_changed(box):
 
 def test_magics(box):
     box.run_code("%reset\n%cd /tmp")
-    assert box.run_code("%pwd").text in ("'/tmp'", "'/box/tmp'")
-    assert box.run_code("where = %pwd\nwhere").text in ("'/tmp'", "'/box/tmp'")
+    assert box.run_code("%pwd").text == "'/tmp'"
+    assert box.run_code("where = %pwd\nwhere").text == "'/tmp'"
     box.run_code("%cd")
     box.run_code("%env FRUIT=apple")
     assert said(box.run_code("%env FRUIT\n!echo $FRUIT")) == "apple\n"
@@ -319,7 +319,7 @@ def test_contexts_are_listed_restarted_and_removed(box):
     box.run_code("y = 1; import os; os.chdir('/')", context=name)
     box.restart_context(name)
     assert box.run_code("y", context=name).error.name == "NameError"
-    assert box.run_code("import os; os.getcwd()", context=name).text in ("'/tmp'", "'/box/tmp'")
+    assert box.run_code("import os; os.getcwd()", context=name).text == "'/tmp'"
     assert box.run_code("x").text == "1", "others are left alone"
     box.remove_context(name)
     assert name not in [context.name for context in box.list_contexts()]
@@ -355,7 +355,7 @@ def test_bash_keeps_its_state(box):
 
     assert run("x=5; cd /tmp; twice() { echo $(($1 * 2)); }").error is None
     done = run("echo $x $PWD; twice 4; read line; cat <<END\n$x\nEND")
-    assert said(done).split() in (["5", "/tmp", "8", "5"], ["5", "/box/tmp", "8", "5"])
+    assert said(done).split() == ["5", "/tmp", "8", "5"]
     failed = run("echo out; false")
     assert (said(failed), failed.error.name, failed.exit_code) == ("out\n", "Exit", None)
     assert run("if").error is not None

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollenv
-from rollenv.tools.backend import ABSENT, MOST_ARGUMENTS, MOST_TEXT, Backend, ToolError, differences, tool
+from rollenv.tools.backend import ABSENT, MOST_ARGUMENTS, Backend, ToolError, differences, tool
 from rollenv.tools.calls import CALL_FORMS, MOST_CALLS, call_instructions, find_calls, write_calls
+from rollenv.tools.function import MOST_TEXT
 
 
 class Bank(Backend):

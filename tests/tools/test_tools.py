@@ -65,7 +65,7 @@ def test_other_text_is_no_call(action):
     ("action", "says"),
     [
         ('<tool_call>{"name": "add"', "not closed"),
-        ("<tool_call>{'name': 'add'}</tool_call>", "not valid JSON"),
+        ("<tool_call>{'name': 'add'</tool_call>", "not valid JSON"),
         ("<tool_call>[1]</tool_call>", "not of the form"),
         ("<tool_call>" + "[" * 100_000 + "</tool_call>", "not valid JSON"),
         ('<tool_call>{"name": "add", "arguments": [1]}</tool_call>', "JSON object"),

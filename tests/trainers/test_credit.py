@@ -413,3 +413,12 @@ def test_trajectories_weigh_by_length_and_difficulty():
     }
     expected = adv.difficulty_weights([1 - share[g] for g in data.groups])[data.trajectory]
     np.testing.assert_allclose(by_task, expected)
+
+
+def test_the_observation_is_the_anchor_where_no_state_is_named():
+    turns = [
+        Turn((), (), (), 0.0, "go", o, key) for o, key in (("a", ""), ("b", ""), ("a", ""), ("c", "s"), ("d", "s"))
+    ]
+    assert credit.anchors(turns) == ["a", "b", "a", "s", "s"]
+    assert credit.recurring(turns, [0] * 5) == 0.8
+    assert credit.recurring(turns, [0, 0, 1, 1, 2]) == 0.0

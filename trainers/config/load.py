@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from rollenv.arguments import NOTHING, value_of
 from rollenv.core import UsageError
 from rollenv.rollout.workers.factory import workers_of
 from rollenv.trainers.config.losses import Loss
@@ -215,7 +216,7 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
         raise UsageError(f"there is no recipe {recipe!r}; bundled are {', '.join(recipes())}, or pass a TOML file")
     data = _read(path)
     _apply(data, overrides)
-    config = parse_config(data)
+    config = parse_config(data, overrides)
     if config.rewards.domains:
         from rollenv.trainers.rewards.configured import check_domains
 
@@ -285,7 +286,7 @@ def with_settings(config: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
     """
     data = config.model_dump(mode="json")
     _apply(data, overrides)
-    changed = parse_config(data)
+    changed = parse_config(data, overrides)
     _refuse_idle_keys(changed, [".".join(_split(o)[0]) for o in overrides])
     return changed
 
@@ -302,8 +303,11 @@ def _refuse_idle_keys(config: TrainConfig, keys: Sequence[str]) -> None:
             raise UsageError(f"{key} does nothing here, only with {when}; leave it out")
 
 
-def parse_config(data: dict[str, Any]) -> TrainConfig:
+def parse_config(data: dict[str, Any], overrides: Sequence[str] = ()) -> TrainConfig:
     """Validate plain data.
+
+    Args:
+        overrides: settings that are in ``data`` already; where a text or nothing is wanted, they are read as that.
 
     Raises:
         UsageError: naming every bad key or value, or what cannot work together.
@@ -311,11 +315,25 @@ def parse_config(data: dict[str, Any]) -> TrainConfig:
     try:
         config = TrainConfig.model_validate(data)
     except ValidationError as error:
+        if _read_again(data, overrides, error):
+            return parse_config(data)
         lines = [_explain(e["loc"], e["type"], e["msg"], e.get("input")) for e in error.errors()]
         raise UsageError("; ".join(lines)) from error
     if wrong := [f"{key} {why}" for key, when, why in _IMPOSSIBLE if when(config)]:
         raise UsageError("; ".join(wrong))
     return config
+
+
+def _read_again(data: dict[str, Any], overrides: Sequence[str], error: ValidationError) -> bool:
+    """Set what looks like a number, a date or a word, and is meant as a text or as nothing; return whether any is."""
+    wrong = {".".join(map(str, _plain_location(e["loc"])[0])): e["type"] for e in error.errors()}
+    found = False
+    for key, _, text in (override.partition("=") for override in overrides):
+        value = text if wrong.get(key) == "string_type" else None
+        if key in wrong and (value or text.lower() in NOTHING):
+            _set(data, key.split("."), value)
+            found = True
+    return found
 
 
 def changed_keys(old: TrainConfig, new: TrainConfig) -> list[str]:
@@ -328,10 +346,7 @@ def _split(override: str) -> tuple[list[str], Any]:
     key, equals, value = override.partition("=")
     if not equals or not key:
         raise UsageError(f"{override!r} is not of the form key=value")
-    try:
-        return key.split("."), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.split("."), value  # a bare word is a string
+    return key.split("."), value_of(value)
 
 
 def _set(data: dict[str, Any], path: list[str], value: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rollenv.trainers.config.section import Positive, Section, Share, Weight, union
+from rollenv.trainers.config.section import HomePath, Positive, Section, Share, Weight, union
 
 # -- losses ------------------------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Teacher(Distill):
     """Another model teaches (on-policy distillation)."""
 
     name: Literal["teacher"] = "teacher"
-    path: str
+    path: HomePath
     """A Hugging Face model folder or hub name, with the vocabulary of the trained model."""
 
 

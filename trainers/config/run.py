@@ -25,7 +25,7 @@ from rollenv.trainers.config.losses import (
 )
 from rollenv.trainers.config.player import AnyPlayer, LocalPlayer
 from rollenv.trainers.config.rewards import RewardsConfig
-from rollenv.trainers.config.section import ActorOptions, Positive, Section, union
+from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, union
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -172,7 +172,7 @@ class LoraConfig(Section):
 class ModelConfig(Section):
     """The model to train."""
 
-    path: str = "tiny"
+    path: HomePath = "tiny"
     """A Hugging Face model folder or hub name, or "tiny" for the model that is built and warmed up on the spot."""
     size: TinySize = TinySize()
     """The shape of the tiny model."""
@@ -385,7 +385,7 @@ class TrackersConfig(Section):
 class TrainConfig(Section):
     """A whole run."""
 
-    run_dir: str = ""
+    run_dir: HomePath = ""
     """The folder of the run; by default runs/RECIPE-N with the next free N."""
     seed: int = Field(0, ge=0, lt=2**63)
     iterations: int = Field(100, ge=0)

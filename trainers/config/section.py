@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
@@ -13,6 +14,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Discount = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Weight = Annotated[float, Field(ge=0)]
+#: A path, or a name that is none; ~ is the home folder.
+HomePath = Annotated[str, AfterValidator(os.path.expanduser)]
 Scope = Literal["none", "group", "batch"]
 
 #: Options of ``ray.remote`` that are given already, or are for one actor alone.

@@ -16,6 +16,10 @@ T = TypeVar("T")
 Origin = tuple[int | str, ...]
 
 
+class DataChanged(UsageError):
+    """A run is continued with another data set."""
+
+
 class TaskSource(Protocol):
     """An endless iterator over tasks.
 

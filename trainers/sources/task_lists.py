@@ -13,7 +13,7 @@ from rollenv.core import UsageError
 from rollenv.curriculum import Curriculum, Schedule
 from rollenv.registry import spec
 from rollenv.rollout.types import Group, Task
-from rollenv.trainers.sources.base import Drawn, TaskTemplate, count, own_part, read_state, task_seed
+from rollenv.trainers.sources.base import DataChanged, Drawn, TaskTemplate, count, own_part, read_state, task_seed
 
 
 class SeedSource:
@@ -168,11 +168,11 @@ def check_size(saved: Any, there: int) -> None:
         saved: at the time of the checkpoint.
 
     Raises:
-        UsageError: they differ, so that numbers of items no longer mean the same.
+        DataChanged: they differ, so that numbers of items no longer mean the same.
     """
     if saved != there:
-        raise UsageError(
-            f"the state is of a data set of {saved!r:.80} tasks, this one has {there}; restore the data set"
+        raise DataChanged(
+            f"the run is of a data set of {saved!r:.80} tasks, this one has {there}; restore the data set"
         )
 
 

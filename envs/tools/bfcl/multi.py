@@ -17,7 +17,8 @@ from rollenv.envs.tools.bfcl.apis import CLASSES, Services
 from rollenv.envs.tools.bfcl.source import Described, Entry, answers, documented, entries, schema
 from rollenv.envs.tools.problem import Call, Judgement, Move, Problem
 from rollenv.envs.tools.users import Said, User
-from rollenv.tools.backend import Answer, Change, differences, not_arguments, text_of, unknown
+from rollenv.tools.backend import Answer, Change, differences, not_arguments, unknown
+from rollenv.tools.function import text_of
 
 #: Replies with calls that a request may take.
 MOST_STEPS = 20

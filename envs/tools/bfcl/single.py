@@ -59,7 +59,7 @@ class BFCLEnv(ToolEnv):
 
     def _step(self, action: str) -> StepResult:
         self.turn += 1
-        found, message = find_calls(action, self.calls)
+        found, message = find_calls(action, self.calls, self.current.backend.schemas())
         self.called, self.failed = len(found), sum(bool(call.problem) for call in found)
         self.messages.append(message)
         wrong = self._wrong(self.entries[self.key], found)

@@ -98,7 +98,7 @@ class WorkerEnv(Protocol):
         """Build the environment on first use, and reset it.
 
         Raises:
-            UsageError: the task's arguments are wrong.
+            UsageError: the task's arguments or options are wrong.
         """
         ...
 
@@ -195,7 +195,7 @@ class HostedEnv:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            if isinstance(error, UsageError) and self.task.options:
+            if isinstance(error, UsageError):  # no replay helps where settings are wrong
                 raise UsageError(f"{self.task.env_id}: {error_text(error)}") from error
             raise failed(self.task.env_id, "reset", error) from error
 

@@ -2,8 +2,10 @@
 """Programs as people write them, and tests as data sets write them: which pass."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rollenv.envs.code.tests import AssertTests, CallTests, run_tests
+from rollenv.envs.code.tests import AssertTests, CallTests, StdioTests, parse_tests, run_tests, same_output
 from rollenv.sandbox import shared_pool
 
 #: (what, program, statements before the asserts, asserts, how many pass)
@@ -254,3 +256,135 @@ def test_a_program_that_counts_its_calls_has_one_guess():
     tests = AssertTests(("x = solve(0)\nassert x == 1\nassert solve(x) == 2\nassert solve(solve(x)) == 4",))
     assert run_tests(code, tests, shared_pool(), 5.0) == 1
     assert run_tests(code.replace("n += 1", "n += 2"), tests, shared_pool(), 5.0) == 0
+
+
+# -- printed output --------------------------------------------------------------------------------------------------
+
+NUMBERS = st.integers(-(10**20), 10**20) | st.decimals(-(10**6), 10**6, places=3)
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=5), st.sampled_from([" ", "  ", "\t"]), st.data())
+def test_numbers_count_by_their_values(values, space, data):
+    wanted = " ".join(map(str, values))
+    written = [f"{value}{'0' if '.' in str(value) else '.0'}" for value in values]
+    assert same_output(f" {space.join(written)} \r\n", wanted)
+    at = data.draw(st.integers(0, len(values) - 1))
+    values[at] += data.draw(st.sampled_from([1, -1]))
+    assert not same_output(" ".join(map(str, values)), wanted)
+    assert not same_output(f"{wanted} 0", wanted)
+
+
+@given(st.floats(0.1, 10**5), st.integers(6, 12))
+def test_fractions_may_have_more_digits_or_fewer(value, digits):
+    rounded = f"{value:.{digits}f}"
+    assert same_output(f"Case 1: {value!r}", f"Case 1: {rounded}")
+    assert same_output(rounded, f"{value:.15f}")
+    assert not same_output(f"{value * 1.0001!r}", rounded)
+    assert not same_output(f"Case 2: {value!r}", f"Case 1: {rounded}")
+
+
+#: (printed, wanted, whether it is that)
+OUTPUTS = [
+    ("1e-07", "0.0000001", True),
+    ("-0.0", "0.0", True),
+    ("5.551115123125783e-17", "0.0", True),
+    ("1" + "0" * 6000 + ".0", "1" + "0" * 6000, True),
+    ("1\n\n2", "1\n2", True),
+    (" 1  2\n10 20", "1 2\n10 20", True),
+    ("2e-07", "0.0000001", False),
+    ("0", "0.0000001", False),
+    ("0.33", "0.333333", False),
+    ("39682.0", "39681.99", False),
+    ("3.0000001", "3", False),
+    ("50000000000000001", "50000000000000000", False),
+    ("7", "007", False),
+    ("11", "0011", False),
+    ("1_000", "1000", False),
+    ("1\n2", "1\n\n2", False),
+    ("1\n2", "1 2", False),
+    ("a  b", "a b", False),
+    ("*\n***\n*****", "  *\n ***\n*****", False),
+    ("yes", "YES", False),
+    ("1e9999999", "1", False),
+]
+
+
+@pytest.mark.parametrize(("printed", "wanted", "same"), OUTPUTS, ids=[f"{one[0][:20]!r}" for one in OUTPUTS])
+def test_printed_output(printed, wanted, same):
+    assert same_output(printed, wanted) == same
+
+
+# -- limits and forms ------------------------------------------------------------------------------------------------
+
+HANGS = {
+    "a loop": "while True: pass",
+    "a loop that swallows everything": "\n".join(
+        [
+            "while True:",
+            "            try:",
+            "                while True: pass",
+            "            except BaseException: pass",
+        ]
+    ),
+    "a computation": "9 ** 9 ** 9",
+    "the process": "__import__('os')._exit(0)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hang", HANGS.values(), ids=HANGS)
+def test_a_call_that_hangs_costs_its_own_test(hang):
+    code = f"def f(x):\n    if x == 3:\n        {hang}\n    return x"
+    calls = CallTests("f", tuple([x] for x in range(8)), tuple(range(8)))
+    asserts = AssertTests(
+        ("assert f(3) == 3", "assert f(4) == 4", "for i in (3, 5): assert f(i) == i", "x = f(6)\nassert x == 6")
+    )
+    assert run_tests(code, calls, shared_pool(), 1.0) == 7
+    assert run_tests(code, asserts, shared_pool(), 1.0) == 2
+
+
+@pytest.mark.slow
+def test_the_limit_is_for_each_call():
+    code = "import time\ndef f(x):\n    time.sleep(0.4)\n    return x"
+    assert run_tests(code, CallTests("f", ([1],) * 6, (1,) * 6), shared_pool(), 1.5) == 6
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def f(self, a: List[int]) -> Optional[int]: return max(Counter(a).values())",
+        "def f(self, a): return heappop(a) + floor(inf > 1) - bisect.bisect([0], -1) - 1 + 2",
+        "def f(self, a): return pow(len(a), 1, 5) - 1",
+    ],
+)
+def test_starters_have_the_usual_imports(body):
+    tests = CallTests("f", ([[0, 0, 5]],), (2,))
+    assert run_tests(f"class Solution:\n    {body}", tests, shared_pool(), 5.0) == 1
+
+
+def test_a_usual_import_is_no_solution():
+    assert run_tests("from typing import *", CallTests("gcd", ([4, 6],), (2,)), shared_pool(), 5.0) == 0
+    assert run_tests("# gcd", CallTests("gcd", ([4, 6],), (2,)), shared_pool(), 5.0) == 0
+
+
+LONG = 10**5000 + 7
+
+
+def test_integers_of_thousands_of_digits():
+    digits = "1" + "0" * 4999 + "7"
+    for raw in ([[LONG]], [f"[{digits}]"]):
+        tests = parse_tests({"fn_name": "f", "inputs": raw * 3, "outputs": [digits] * 3}, max_tests=2)
+        assert run_tests("def f(x): return int(str(x))", tests, shared_pool(), 5.0) == 2
+    code = "print(int(input()))"
+    assert run_tests(code, parse_tests({"inputs": [LONG], "outputs": [[LONG]]}), shared_pool(), 5.0) == 1
+    assert run_tests("print(10**5000 + 7)", StdioTests(("",), (digits,)), shared_pool(), 5.0) == 1
+    asserts = [f"assert f({digits}) == {digits}", f"assert f('{digits}') == '{digits}'", f"assert f({digits}) > 1"]
+    assert run_tests("def f(x): return x", AssertTests(tuple(asserts)), shared_pool(), 5.0) == 3
+    assert (
+        run_tests(f"def f(x): return {{{10**4000 + 1}: 1}}", CallTests("f", ([1],), ({"1": 1},)), shared_pool(), 5.0)
+        == 0
+    )
+
+
+def test_standard_input_is_a_file():
+    assert run_tests("print(open('/dev/stdin').read())", StdioTests(("5",), ("5",)), shared_pool(), 5.0) == 1
