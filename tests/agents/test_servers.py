@@ -5,10 +5,13 @@ import json
 
 import pytest
 from chat_server import ChatServer, completion
+from server_words import FULL as FULL_WORDS
+from server_words import OTHER as OTHER_WORDS
 
 import rollenv
 from rollenv.agents.chat import Budget, ChatAgent, Prices
 from rollenv.agents.chat.endpoint import Patience
+from rollenv.agents.chat.refusals import asked_wait, context_full
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
 
@@ -196,6 +199,11 @@ def test_other_refusals_fail(name, status):
     assert (trajectory.status, totals.requests, totals.failures) == ("failed", 1, 1)
 
 
+@pytest.mark.parametrize(("words", "full"), [(FULL_WORDS, True), (OTHER_WORDS, False)])
+def test_a_full_context_is_told_from_other_faults(words, full):
+    assert [said for said, longest_answer in words if context_full(said, longest_answer) != full] == []
+
+
 def test_what_the_user_set_is_not_taken_for_what_is_left():
     refusal = says(openai("max_tokens must be at least 1, got -5."), "400 No")
     assert played(refusal, max_tokens=-5)[0].status == "failed"
@@ -300,6 +308,45 @@ def test_a_limit_that_outlasts_the_patience_fails(limit, asked):
     trajectory, totals = played(limit, patience=Patience(30, retries=0, first_wait=0.001, limited=0.05))
     assert (trajectory.status, totals.failures) == ("failed", 1)
     assert asked in trajectory.error
+
+
+NOW = 1_800_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("headers", "said", "seconds"),
+    [
+        ({"retry-after": "20"}, "", 20),
+        ({"retry-after": "Fri, 15 Jan 2027 08:00:30 GMT"}, "", 30),
+        ({"retry-after-ms": "1500", "retry-after": "2"}, "", 1.5),
+        ({"x-ratelimit-reset-requests": "1s", "x-ratelimit-reset-tokens": "6m0s"}, "", 1),
+        (
+            {
+                "x-ratelimit-reset-requests": "1s",
+                "x-ratelimit-reset-tokens": "6m0s",
+                "x-ratelimit-remaining-tokens": "0",
+            },
+            "",
+            360,
+        ),
+        ({"x-ratelimit-reset-tokens": "120ms"}, "", 0.12),
+        ({"x-ratelimit-reset": str(NOW + 30)}, "", 30),
+        ({"x-ratelimit-reset": str(int(NOW + 30) * 1000)}, "", 30),
+        ({"anthropic-ratelimit-tokens-reset": "2027-01-15T08:00:30Z"}, "", 30),
+        ({"ratelimit-reset": "7"}, "", 7),
+        ({}, "Rate limit reached. Please try again in 20s. Visit the console", 20),
+        ({}, "Please try again in 1m30.5s.", 90.5),
+        ({}, "Please retry after 45 seconds.", 45),
+        ({}, '{"retryDelay": "41.82s"}', 41.82),
+        ({}, '{"error": {"retry_after": 3}}', 3),
+        ({}, "Please wait 2 minutes", 120),
+        ({}, "Rate limit of 3 requests reached", None),
+        ({"retry-after": "later", "x-ratelimit-reset": "nan"}, "", None),
+    ],
+)
+def test_the_wait_that_a_limit_asks_for_is_read(headers, said, seconds, monkeypatch):
+    monkeypatch.setattr("rollenv.agents.chat.refusals.time.time", lambda: NOW)
+    assert asked_wait(headers, said) == (seconds if seconds is None else pytest.approx(seconds))
 
 
 def test_failures_and_limits_are_counted_apart():
