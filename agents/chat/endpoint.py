@@ -35,7 +35,8 @@ MAY_PASS = (408, 409, 425, 429)
 #: The most bytes of an answer; a longer one is an error.
 _LARGEST = 1 << 26
 
-_RATE_LIMIT = re.compile(r"rate.?limit|too many requests|overloaded", re.IGNORECASE)
+_RATE_LIMIT = re.compile(r"\b(429|529)\b|rate.?limit|too many requests|overloaded", re.IGNORECASE)
+_NO_MONEY = re.compile(r"insufficient_(quota|balance|credit|fund)|billing", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -284,7 +285,7 @@ class Endpoint:
             error = data.get("error", data) if isinstance(data, dict) else data
             code = f"{error.get('code')} {error.get('type')}" if isinstance(error, dict) else ""
             message, everything = error_text(data), words(data)
-        except BadReply:
+        except (BadReply, RecursionError):
             message, everything = " ".join(text[:300].split()), text
         said = self._redact(f"{without_login(self.url)}: {status} {reason}: {message or 'no text'}")
         if status in (401, 403):
@@ -295,17 +296,15 @@ class Endpoint:
             where = headers.get("location", "nowhere")
             return UsageError(f"{said}. The endpoint redirects to {where}; set base_url to where it is")
         if status in (200, 400, 413, 422) or status >= 500:
-            longest_answer = body.get("max_completion_tokens") or body.get("max_tokens")
+            asked = body.get("max_completion_tokens") or body.get("max_tokens")
+            longest_answer = asked if isinstance(asked, int) else None
             if context_full(everything[:4000] + " request too large" * (status == 413), longest_answer):
                 return ContextFull(f"{said}. Play shorter episodes, or a bounded prompt (StepPrompt)")
-        if (status == 200 or status >= 500 or status in MAY_PASS) and not re.search("insufficient_|billing", code):
+        if (status == 200 or status >= 500 or status in MAY_PASS) and not _NO_MONEY.search(code):
             after = asked_wait(headers, text)
-            limit = status in (429, 529) or (status == 503 and "retry-after" in headers)
-            limit = limit or (
-                status == 200 and bool(re.search(r"\b(429|529)\b", code) or _RATE_LIMIT.search(everything))
-            )
-            kind = "rate_limit" if status == 429 or (status == 200 and limit) else "server_error"
-            return _Transient(kind, said, after, limit)
+            limit = status == 429 or (status == 200 and bool(_RATE_LIMIT.search(f"{code} {everything}")))
+            kind = "rate_limit" if limit else "server_error"
+            return _Transient(kind, said, after, limit or status == 529 or (status == 503 and after is not None))
         return AgentFailed(said)
 
     def _redact(self, text: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 #: Limits in time and money are none of the context.
 _OF_TIME = re.compile(
-    r"\brates?\b|quota|\bper[ -](min|sec|hour|day)|\b[rt]p[mdh]\b|throttl|concurren|\bqueue"
+    r"\brates?\b|quota|\bper[ -](min|sec|hour|day)|\b(dai|week|month)ly\b|\b[rt]p[mdh]\b|throttl|concurren|\bqueue"
     r"|please wait|again (in|later)|retry after|credit|balance|billing|afford|time[d -]?out|deadline"
     r"|\btook\b|\btaking\b|频率|余额|限流"
 )
@@ -32,7 +32,7 @@ _FIELD = re.compile(r"\b\w+(?:\[\d+\]|\.\w+)*\.(?!content|text)\w+(?:\[\d+\])*")
 #: What else may be too long, too large or too many.
 _OTHER = re.compile(
     r"\b(tools?|functions?|schemas?|images?|audios?|videos?|files?|pdfs?|pages|pixels|logprobs|stop|names?|ids?"
-    r"|temperature|penalty)\b"
+    r"|temperature|penalty|keys?|identifiers?|safety|flagged)\b"
 )
 _WINDOW = re.compile(
     r"\bcontext[ -]?(length|window|size|limit|overflow)|\bmax\w* context\b|\bn ?ctx|\bmodel len|\bs(eq|ession) len"
@@ -43,15 +43,16 @@ _PROMPT = (
 )
 _TOO_LONG = (
     r"(\btoo (long|large|big|many)\b|\bexceed|(?<!must be )(?<!should be )\b(long|larg|great|bigg)er than\b|\boverflow"
-    r"|\bover the\b|超|过长|太长|过大)"
+    r"|\b(over the|beyond|not fit|full)\b|超|过长|太长|过大)"
 )
 _LIMITED = re.compile(
-    rf"{_TOO_LONG}|\b((less|fewer|smaller|more) than|at most|up to|max(imum)?|limit(s|ed)?|reduce|shorter|enough"
+    rf"{_TOO_LONG}|\b((less|fewer|smaller|more) than|at most|up to|max(imum)?|limit(s|ed)?|reduce|short(er|en)|enough"
     r"|range)\b|<=?|≤|>"
 )
 _PROMPT_TOO_LONG = re.compile(
     rf"{_PROMPT}\W+(\w+\W+){{0,6}}?{_TOO_LONG}|\brequest (is )?too (long|large|big)|\bmax(imum)? (input|prompt)\b"
-    r"|\btoo many .{0,20}\b(token|byte|char)|(输入|上下文|提示|消息|内容|长度|请求).{0,12}(超|过长|太长|过大)"
+    r"|\btoo many .{0,20}\b(token|byte|char)|最大上下文"
+    r"|(输入|上下文|提示|消息|内容|长度|请求).{0,12}(超|过长|太长|过大)"
 )
 
 

@@ -86,7 +86,7 @@ _BROKEN = re.compile(
     r"|exception|crash|evict|kill",
     re.IGNORECASE,
 )
-_REACHED_LIMIT = re.compile(r"length|token|context", re.IGNORECASE)
+_REACHED_LIMIT = re.compile(r"length|max|context", re.IGNORECASE)
 _WITHHELD = re.compile(r"filter|refus|safety|sensitive|recitation|prohibit|block", re.IGNORECASE)
 
 

@@ -253,20 +253,17 @@ class RowEnv(AnswerEnv):
 
 
 def listed(cell: Any) -> list[Any]:
-    """The values in a cell that holds one or several; None is not one."""
+    """The values in a cell that holds one or several. What is missing there (None, NaN) is none."""
     cell = cell.tolist() if isinstance(cell, np.ndarray | np.generic) else cell
     values = cell if isinstance(cell, list | tuple | set | frozenset) else [cell]
-    return [value for value in values if value is not None]
+    return [v for v in values if v is not None and not (isinstance(v, float | Decimal) and v != v)]
 
 
 def no_answer(cell: Any) -> str:
     """Say what is wrong with a cell of answers, which are texts and numbers; empty if nothing is."""
     values = listed(cell)
-    for value in values:
-        if not isinstance(value, str | int | float | Decimal):
-            return f"holds {type(value).__name__}, not a text or a number"
-        if value != value:
-            return "holds NaN"
+    if others := [value for value in values if not isinstance(value, str | int | float | Decimal)]:
+        return f"holds {type(others[0]).__name__}, not a text or a number"
     return "" if any(not isinstance(value, str) or value.strip() for value in values) else "is empty"
 
 
