@@ -188,6 +188,7 @@ def compare(gold: str, answer: str) -> bool | None:
     return _compare_normal(gold, answer, ours, theirs)
 
 
+@functools.lru_cache(maxsize=4096)
 def without_names(gold: str, answer: str) -> tuple[str, str]:
     """Two answers in normal form, without the variables that they are values of."""
     ours, theirs = normal(gold)[0], normal(answer)[0]
@@ -280,6 +281,7 @@ def normal(text: str) -> tuple[str, str | None]:
     if "percent" in text:
         text = re.sub(r"(?<=\d)\s+percent$", "%", text)
     text = latex_of_printed(text)
+    text = text.replace("<=", "\\leq ").replace(">=", "\\geq ") if "=" in text and "=>" not in text else text
     text = _TIMES_POWER.sub(lambda m: f"{m[1]}\\times10^{{{int((m[2] or m[3]).strip('{}'))}}}", text)
     text = re.sub(r"\s+", " ", text) if has_relation(text) else _CONNECTIVE.sub(",", text)
     if "\\" in text or "°" in text:
