@@ -368,7 +368,7 @@ def _plain(text: str) -> _Plain | None:
         return None
     sign, decimal, power, whole, over, under, beside, above, below, percent = match.groups()
     if decimal is not None:
-        value = Fraction(decimal) * Fraction(10) ** int(power or 0)
+        value = Fraction(f"{decimal}e{power}" if power else decimal)
     elif divisor := Fraction(under or below):
         value = Fraction(whole or beside or 0) + Fraction(over or above) / divisor
     else:

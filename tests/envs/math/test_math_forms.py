@@ -67,7 +67,8 @@ def test_other_forms_are_paid_and_near_misses_are_not(right):
     ("gold", "answer", "equal"),
     [
         ("0.3", "0.30000000000000004", True), ("3.141592653589793", "3.141592653589794", False),
-        ("1e-07", "0.0000001", True), ("12", "１２\u200b", True), ("Monday", "monday", True), ("Monday", "Mondya", False),
+        ("1e-07", "0.0000001", True), ("12", "１２\u200b", True),
+        ("Monday", "monday", True), ("Monday", "Mondya", False),
         ("20", "20EUR", True), ("5\\text{ km}", "5cm", False),
     ],
 )  # fmt: skip
