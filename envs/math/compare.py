@@ -190,7 +190,11 @@ def compare(gold: str, answer: str) -> bool | None:
 
 @functools.lru_cache(maxsize=4096)
 def without_names(gold: str, answer: str) -> tuple[str, str]:
-    """Two answers in normal form, without the variables that they are values of."""
+    """Two answers in normal form, without the variables that they are values of.
+
+    Returns:
+        The gold answer and the other one.
+    """
     ours, theirs = normal(gold)[0], normal(answer)[0]
     if "\\ln" in ours and "\\log" not in ours and "\\" not in answer:  # Python's logarithm
         theirs = theirs.replace("\\log", "\\ln")
