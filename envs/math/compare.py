@@ -188,8 +188,13 @@ def compare(gold: str, answer: str) -> bool | None:
     return _compare_normal(gold, answer, ours, theirs)
 
 
+@functools.lru_cache(maxsize=4096)
 def without_names(gold: str, answer: str) -> tuple[str, str]:
-    """Two answers in normal form, without the variables that they are values of."""
+    """Two answers in normal form, without the variables that they are values of.
+
+    Returns:
+        The gold answer and the other one.
+    """
     ours, theirs = normal(gold)[0], normal(answer)[0]
     if "\\ln" in ours and "\\log" not in ours and "\\" not in answer:  # Python's logarithm
         theirs = theirs.replace("\\log", "\\ln")
@@ -280,6 +285,7 @@ def normal(text: str) -> tuple[str, str | None]:
     if "percent" in text:
         text = re.sub(r"(?<=\d)\s+percent$", "%", text)
     text = latex_of_printed(text)
+    text = text.replace("<=", "\\leq ").replace(">=", "\\geq ") if "=" in text and "=>" not in text else text
     text = _TIMES_POWER.sub(lambda m: f"{m[1]}\\times10^{{{int((m[2] or m[3]).strip('{}'))}}}", text)
     text = re.sub(r"\s+", " ", text) if has_relation(text) else _CONNECTIVE.sub(",", text)
     if "\\" in text or "°" in text:
@@ -366,7 +372,7 @@ def _plain(text: str) -> _Plain | None:
         return None
     sign, decimal, power, whole, over, under, beside, above, below, percent = match.groups()
     if decimal is not None:
-        value = Fraction(decimal) * Fraction(10) ** int(power or 0)
+        value = Fraction(f"{decimal}e{power}" if power else decimal)
     elif divisor := Fraction(under or below):
         value = Fraction(whole or beside or 0) + Fraction(over or above) / divisor
     else:

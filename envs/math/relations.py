@@ -103,6 +103,9 @@ def unassigned(gold: str, answer: str) -> tuple[str, str]:
     r"""Two answers without ``x =`` before them, unless they are of different variables; ``x=1,y=2`` is ``(1,2)``.
 
     An equation stays one where the other answer is one too that gives no value of a variable.
+
+    Returns:
+        The gold answer and the other one.
     """
     (names, ours), (others, theirs) = _assigned(gold), _assigned(answer)
     if (names and not others and "=" in answer and _is_curve(names, ours)) or (others and not names and "=" in gold):

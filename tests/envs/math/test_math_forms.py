@@ -1,4 +1,4 @@
-"""Mathematical answers in other forms (what Python prints, Unicode, relations, vectors), and near-misses."""
+"""Mathematical answers in other forms: what Python prints, Unicode, inequalities, equations, vectors; near-misses."""
 
 import json
 import random
@@ -17,61 +17,26 @@ ROWS = [json.loads(line) for line in Path(__file__).with_name("other_forms.jsonl
 #: Gold answer, what is equal, what is not; a < b < c are numbers from 2.
 TEMPLATES = [
     ("{a}00000", ["{a}e5", "{a}\\times10^5", "{a}E+05", "{a}.0*10**5"], ["{a}e4", "-{a}e5", "{a}e-5", "{b}e5"]),
-    (
-        "(-\\infty,{a})\\cup({b},\\infty)",
-        ["x<{a} or x>{b}", "{b}<x \\text{{ or }} {a}>x", "x<{a}, x>{b}", "x∈(−∞,{a})∪({b},∞)"],
-        [
-            "x<{a} or x\\ge{b}",
-            "x<{a} and x>{b}",
-            "x>{a} or x<{b}",
-            "x<{a}",
-            "x<{a} or y>{b}",
-            "\\mathbb{{R}}",
-            "x<{b} or x>{c}",
-        ],
-    ),
-    (
-        "({a},{b}]",
-        ["{a}<x≤{b}", "{b}\\geq x>{a}", "x>{a} and x<={b}", "Interval.Lopen({a}, {b})"],
-        ["{a}≤x≤{b}", "{a}<x<{b}", "x>{a} or x<={b}", "{b}<x≤{a}", "Interval({a}, {b})"],
-    ),
-    (
-        "\\{{{a},{b},{c}\\}}",
-        ["\\{{{c},{a}\\}}\\cup\\{{{b}\\}}", "FiniteSet({b}, {a}, {c})", "x={a} or x={b} or x={c}"],
-        ["\\{{{a},{b}\\}}\\cup\\{{{a}\\}}", "({a},{b},{c})", "FiniteSet({a}, {b})", "\\{{{a},{b},-{c}\\}}"],
-    ),
-    (
-        "y={a}x+{b}",
-        ["y-{a}x={b}", "{a}x-y+{b}=0", "{b}+{a}x=y", "y = {a}*x + {b}", "f(x)={a}x+{b}"],
-        ["y+{a}x={b}", "{a}x-y={b}", "x={a}y+{b}", "z={a}x+{b}", "y={b}x+{a}", "y={a}x"],
-    ),
-    (
-        "({a},{b},{c})",
-        ["⟨{a},{b},{c}⟩", "\\begin{{bmatrix}}{a}\\\\{b}\\\\{c}\\end{{bmatrix}}", "x={a}, y={b}, z={c}"],
-        [
-            "⟨{a},{c},{b}⟩",
-            "⟨{a},{b}⟩",
-            "x={b}, y={a}, z={c}",
-            "\\begin{{bmatrix}}{a}&{b}&{c}\\end{{bmatrix}}",
-            "[{a},{b},{c}]",
-        ],
-    ),
-    (
-        "\\frac{{{a}\\sqrt{{{b}}}}}{{{c}}}",
-        ["{a}*sqrt({b})/{c}", "sqrt({b})*{a}/{c}"],
-        ["{a}*sqrt({b}/{c})", "{b}*sqrt({a})/{c}", "-{a}*sqrt({b})/{c}", "{a}*sqrt({b})*{c}"],
-    ),
-    (
-        "{a}x^{b}-{c}",
-        ["{a}*x**{b} - {c}", "-{c}+x^{b}*{a}"],
-        ["({a}*x)**{b} - {c}", "{a}*y**{b} - {c}", "{a}*x**({b} - {c})"],
-    ),
-    (
-        "\\begin{{pmatrix}}{a}&{b}\\end{{pmatrix}}",
-        ["Matrix([[{a}, {b}]])", "[[{a}, {b}]]"],
-        ["Matrix([[{b}, {a}]])", "Matrix([[{a}], [{b}]])", "({a},{b})", "Matrix([[{a}, {b}, 0]])"],
-    ),
-]
+    ("(-\\infty,{a})\\cup({b},\\infty)",
+     ["x<{a} or x>{b}", "{b}<x \\text{{ or }} {a}>x", "x<{a}, x>{b}", "x∈(−∞,{a})∪({b},∞)"],
+     ["x<{a} or x\\ge{b}", "x<{a} and x>{b}", "x>{a} or x<{b}", "x<{a}", "x<{a} or y>{b}", "\\mathbb{{R}}",
+      "x<{b} or x>{c}"]),
+    ("({a},{b}]", ["{a}<x≤{b}", "{b}\\geq x>{a}", "x>{a} and x<={b}", "Interval.Lopen({a}, {b})"],
+     ["{a}≤x≤{b}", "{a}<x<{b}", "x>{a} or x<={b}", "{b}<x≤{a}", "Interval({a}, {b})"]),
+    ("\\{{{a},{b},{c}\\}}", ["\\{{{c},{a}\\}}\\cup\\{{{b}\\}}", "FiniteSet({b}, {a}, {c})", "x={a} or x={b} or x={c}"],
+     ["\\{{{a},{b}\\}}\\cup\\{{{a}\\}}", "({a},{b},{c})", "FiniteSet({a}, {b})", "\\{{{a},{b},-{c}\\}}"]),
+    ("y={a}x+{b}", ["y-{a}x={b}", "{a}x-y+{b}=0", "{b}+{a}x=y", "y = {a}*x + {b}", "f(x)={a}x+{b}"],
+     ["y+{a}x={b}", "{a}x-y={b}", "x={a}y+{b}", "z={a}x+{b}", "y={b}x+{a}", "y={a}x"]),
+    ("({a},{b},{c})", ["⟨{a},{b},{c}⟩", "\\begin{{bmatrix}}{a}\\\\{b}\\\\{c}\\end{{bmatrix}}", "x={a}, y={b}, z={c}"],
+     ["⟨{a},{c},{b}⟩", "⟨{a},{b}⟩", "x={b}, y={a}, z={c}", "\\begin{{bmatrix}}{a}&{b}&{c}\\end{{bmatrix}}",
+      "[{a},{b},{c}]"]),
+    ("\\frac{{{a}\\sqrt{{{b}}}}}{{{c}}}", ["{a}*sqrt({b})/{c}", "sqrt({b})*{a}/{c}"],
+     ["{a}*sqrt({b}/{c})", "{b}*sqrt({a})/{c}", "-{a}*sqrt({b})/{c}", "{a}*sqrt({b})*{c}"]),
+    ("{a}x^{b}-{c}",
+     ["{a}*x**{b} - {c}", "-{c}+x^{b}*{a}"], ["({a}*x)**{b} - {c}", "{a}*y**{b} - {c}", "{a}*x**({b} - {c})"]),
+    ("\\begin{{pmatrix}}{a}&{b}\\end{{pmatrix}}", ["Matrix([[{a}, {b}]])", "[[{a}, {b}]]"],
+     ["Matrix([[{b}, {a}]])", "Matrix([[{a}], [{b}]])", "({a},{b})", "Matrix([[{a}, {b}, 0]])"]),
+]  # fmt: skip
 
 
 def drawn(seed):
@@ -101,16 +66,12 @@ def test_other_forms_are_paid_and_near_misses_are_not(right):
 @pytest.mark.parametrize(
     ("gold", "answer", "equal"),
     [
-        ("0.3", "0.30000000000000004", True),
-        ("3.141592653589793", "3.141592653589794", False),
-        ("1e-07", "0.0000001", True),
-        ("12", "１２\u200b", True),
-        ("Monday", "monday", True),
-        ("Monday", "Mondya", False),
-        ("20", "20EUR", True),
-        ("5\\text{ km}", "5cm", False),
+        ("0.3", "0.30000000000000004", True), ("3.141592653589793", "3.141592653589794", False),
+        ("1e-07", "0.0000001", True), ("12", "１２\u200b", True),
+        ("Monday", "monday", True), ("Monday", "Mondya", False),
+        ("20", "20EUR", True), ("5\\text{ km}", "5cm", False),
     ],
-)
+)  # fmt: skip
 def test_forms_that_need_no_algebra(gold, answer, equal):
     assert compare(gold, answer) is equal
 
