@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from dataclasses import dataclass
 from pathlib import Path
 
 from rollenv.errors import UsageError
@@ -13,27 +14,52 @@ if sys.platform != "win32":
     import fcntl
 
 
+@dataclass
+class _Lock:
+    """A lock of this process, and the number of objects that hold it."""
+
+    handle: int
+    owners: int = 0
+
+
+#: By device and inode of the folder.
+_held: dict[tuple[int, int], _Lock] = {}
+
+
 def lock_folder(folder: Path, owner: object) -> bool:
-    """Keep other processes out of a folder until its owner is gone, or this process.
+    """Keep other processes out of a folder until its owners in this process are gone, or the process itself.
 
     Args:
-        owner: the object that writes the folder; the lock ends with it.
+        owner: an object that writes the folder.
 
     Returns:
         False where the file system has no locks.
 
     Raises:
-        UsageError: another process, or another owner in this one, writes the folder.
+        UsageError: another process writes the folder.
     """
     if sys.platform == "win32":
         return False
-    handle = os.open(folder, os.O_RDONLY)
-    release = weakref.finalize(owner, os.close, handle)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        release()
-        raise UsageError(f"another process is writing {folder}; wait for it, or name another folder") from None
-    except OSError:
-        return False
+    status = folder.stat()
+    place = status.st_dev, status.st_ino
+    if place not in _held:
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise UsageError(f"another process is writing {folder}; wait for it, or name another folder") from None
+        except OSError:
+            os.close(handle)
+            return False
+        _held[place] = _Lock(handle)
+    _held[place].owners += 1
+    weakref.finalize(owner, _release, place)
     return True
+
+
+def _release(place: tuple[int, int]) -> None:
+    lock = _held[place]
+    lock.owners -= 1
+    if not lock.owners:
+        os.close(_held.pop(place).handle)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import signal
 import subprocess
@@ -33,37 +35,42 @@ def begun(path, **more):
         return folder
 
 
-@pytest.mark.parametrize("first", [run_dir, begun])
-def test_a_folder_that_is_written_has_one_owner(first, tmp_path):
-    owner = first(tmp_path / "run")
-    with pytest.raises(UsageError, match="another process is writing"):
-        RunDir.resume(tmp_path / "run") if first is run_dir else EvalFolder.begin(
-            tmp_path / "run", SETTINGS, resume=True
-        )
-    with (
-        pytest.raises(UsageError, match="another process"),
-        EvalFolder.begin(tmp_path / "run", SETTINGS, True).writing(),
-    ):
-        pass
-    del owner
-    assert lock_folder(tmp_path / "run", Owner())
-
-
-def test_a_lock_ends_with_its_process_however_that_ends(tmp_path):
+@contextlib.contextmanager
+def held(path):
+    """Another process that writes a folder, and is killed at the end."""
     hold = (
         "import pathlib, sys; from rollenv.folder_lock import lock_folder; owner = set([1])\n"
         "lock_folder(pathlib.Path(sys.argv[1]), owner); print('held', flush=True); sys.stdin.read()"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", hold, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    command = [sys.executable, "-c", hold, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "held\n"
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+@pytest.mark.parametrize("first", [run_dir, begun])
+def test_a_folder_that_another_process_writes_is_refused(first, tmp_path):
+    path = tmp_path / "run"
+    first(path)
+    gc.collect()
+    with held(path):
         with pytest.raises(UsageError, match="another process is writing"):
-            lock_folder(tmp_path, Owner())
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    owner = Owner()
-    assert lock_folder(tmp_path, owner)
+            RunDir.resume(path) if first is run_dir else EvalFolder.begin(path, SETTINGS, resume=True)
+        with pytest.raises(UsageError, match="another process"), EvalFolder.begin(path, SETTINGS, True).writing():
+            pass
+    assert lock_folder(path, Owner())
+
+
+def test_one_process_may_go_on_with_its_own_folder_and_then_lets_others_in(tmp_path):
+    owners = [Owner(), Owner()]
+    assert [lock_folder(tmp_path, owner) for owner in owners] == [True, True]
+    owners.clear()
+    with held(tmp_path), pytest.raises(UsageError, match="another process is writing"):
+        lock_folder(tmp_path, Owner())
 
 
 def write_rows(path, answers):

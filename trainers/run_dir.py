@@ -84,9 +84,9 @@ class RunDir:
         run = cls(path)
         try:
             data = json.loads(run.config_file.read_text())
-            lock_folder(path, run)
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot resume {path}: its config.json cannot be read: {error}") from error
+        lock_folder(path, run)
         return run, parse_config(data)
 
     def extend(self, started: TrainConfig, wanted: TrainConfig, accept: bool = False) -> TrainConfig:
