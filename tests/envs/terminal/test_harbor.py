@@ -250,9 +250,11 @@ def test_steps_have_what_the_task_has_and_more(tmp_path):
 @pytest.mark.parametrize("by", ["docker_image", "compose"])
 def test_an_image_that_the_host_can_stand_for_needs_no_dockerfile(by, tmp_path):
     toml = '[environment]\ndocker_image = "ubuntu:24.04"' if by == "docker_image" else ""
-    solve = "[ $PWD$A = /srvb ] && mkdir /app; echo 42 > /app/answer.txt\n"
+    where = "/srvb" if by == "compose" else "/"
+    solve = f"[ $PWD$A = {where} ] && mkdir /app; echo 42 > /app/answer.txt\n"
     compose = "services:\n  main:\n    image: debian:12\n    working_dir: /srv\n    environment: {A: b}\n"
-    files = {"environment/docker-compose.yaml": compose, "solution/solve.sh": solve} if by == "compose" else {}
+    files = {"environment/docker-compose.yaml": compose} if by == "compose" else {}
+    files["solution/solve.sh"] = solve
     path = folders.write_task(tmp_path, toml=toml, **files)
     (path / "environment/Dockerfile").unlink()
     assert play(path)[1] == 1.0
