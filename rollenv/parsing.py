@@ -125,12 +125,13 @@ def opening_thought(text: str) -> int:
 
 
 def after_thoughts(text: str, opened: bool = False) -> tuple[str, bool]:
-    """Return what a model says after its last thought, and whether a thought does not end.
-
-    Nothing in a thought that does not end is said.
+    """Cut a text to what a model says after its last thought. Nothing in a thought that does not end is said.
 
     Args:
         opened: the prompt has already opened a thought.
+
+    Returns:
+        The text, and True where a thought does not end.
     """
     if "<|channel|>analysis" in text or "<|channel|>final" in text:
         unfinished = any(not thought[1] for thought in _ANALYSIS.finditer(text))

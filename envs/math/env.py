@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from rollenv.core import UsageError
 from rollenv.envs.data.rows import Row
 from rollenv.envs.data.task import RowEnv, Verdict, listed, no_answer
 from rollenv.envs.math.compare import gold_answer
@@ -54,7 +55,13 @@ class MathEnv(RowEnv):
 
     @property
     def gold(self) -> str:
-        """The right answer, or the first of several."""
+        """The right answer, or the first of several.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if not self.accepted:
+            raise UsageError(f"{self}: row {self.idx} has no answer in its column {self.gold_key!r}")
         return self.accepted[0]
 
     def _no_gold(self, cell: Any) -> str:

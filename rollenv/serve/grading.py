@@ -181,7 +181,8 @@ def _function(row: Row) -> dict[str, Any]:
 
 
 def _asked(row: Row, tests: Any) -> dict[str, Any]:
-    return {"question": str(row.get("content", row.get("text", ""))), "tests": tests}
+    question = str(row.get("content", row.get("text", ""))).strip() or "(The question was not sent.)"
+    return {"question": question, "tests": tests}
 
 
 def _bounded(test: Any) -> str:

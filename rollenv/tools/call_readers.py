@@ -84,7 +84,11 @@ def first_mark(text: str) -> int:
 
 
 def marked_calls(text: str, functions: Functions) -> tuple[list[ToolCall], str]:
-    """Find the calls behind marks, and the text around them."""
+    """Find the calls behind marks.
+
+    Returns:
+        The calls, and the text around them.
+    """
     calls: list[ToolCall] = []
     around, at = [], 0
     while len(calls) <= MOST_CALLS and (mark := _OPENING.search(text, at)):

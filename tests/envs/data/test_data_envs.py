@@ -293,16 +293,18 @@ def test_wrong_question_settings():
 
 NAN = float("nan")
 #: Cells that are no text, number or list of those.
-NOTHING = [None, NAN, "", " \n", b"bytes", {"a": 1}, {}, object(), [], [""], [None], [NAN], [{"role": "user"}], [["2"]]]
+MISSING = [None, NAN, "", " \n", [], [""], [None], [NAN]]
+ODD = [b"bytes", {"a": 1}, {}, object(), [{"role": "user"}], [["2"]]]
+NOTHING = [*MISSING, *ODD]
 CHAT = [{"role": "user", "content": "2 + 2?"}]
 
 
 @pytest.mark.parametrize(
     ("env", "good", "column", "wrong"),
     [
-        *((MathEnv, {"problem": "q", "answer": 4}, "answer", cell) for cell in [*NOTHING, "####", "\\boxed{}"]),
+        *((MathEnv, {"problem": "q", "answer": 4}, "answer", cell) for cell in [*ODD, "####", "\\boxed{}"]),
         *((MathEnv, {"problem": "q", "answer": 4}, "problem", cell) for cell in [*NOTHING, CHAT, ["2 + 2?"]]),
-        *((QaEnv, {"question": "q", "answer": "a"}, "answer", cell) for cell in NOTHING),
+        *((QaEnv, {"question": "q", "answer": "a"}, "answer", cell) for cell in ODD),
         *((QaEnv, {"question": "q", "answer": "a"}, "question", cell) for cell in [*NOTHING, CHAT]),
         *(
             (CodeEnv, {"problem": "q", "tests": ["assert f() == 1"]}, "tests", cell)
@@ -314,6 +316,15 @@ def test_a_row_that_cannot_be_played_is_refused_when_rows_are_loaded(env, good, 
     assert len(env(dataset=[good, good]).rows) == 2
     with pytest.raises(UsageError, match=f"row 1 cannot be played: its column '{column}'"):
         env(dataset=[good, good | {column: wrong}])
+
+
+@pytest.mark.parametrize("cell", MISSING, ids=repr)
+@pytest.mark.parametrize(("env", "column"), [(MathEnv, "problem"), (QaEnv, "question")])
+def test_a_row_without_a_gold_answer_is_asked_and_never_paid(env, column, cell, caplog):
+    played = env(dataset=[{column: "q", "answer": cell}])
+    assert "the first is row 0; no answer to them is paid" in caplog.text
+    for answer in ("None", "nan", "", "4", str(cell)):
+        assert play(played, f"\\boxed{{{answer}}}", idx=0)[1] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -360,7 +360,7 @@ def test_an_environment_that_fails_is_one_line(action):
         ("gymnasium:json:X-v0", {}, UnknownEnv, "'X-v0'"),
         ("gymnasium:CartPole-v1", {"size": 3}, UsageError, "cannot be made"),
         ("gymnasium:CartPole-v1", {"max_turns": 0}, UsageError, "at least 1"),
-        ("gymnasium:CartPole-v1", {"max_turns": 2.5}, UsageError, "whole number"),
+        ("gymnasium:CartPole-v1", {"max_turns": 2.5}, UsageError, "max_turns takes int"),
         ("gymnasium:CartPole-v1", {"array": np.zeros((3, 3))}, UsageError, "cannot be made"),
         ("gymnasium:rollenvtest/Odd-v0", {"kind": "graph"}, UsageError, "Graph"),
         ("gymnasium:rollenvtest/Odd-v0", {"kind": "none"}, UsageError, "cannot be made"),

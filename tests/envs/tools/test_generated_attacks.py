@@ -163,12 +163,12 @@ def test_schemas_that_an_agent_changes_are_its_own(env_id):
 @pytest.mark.parametrize(
     ("env_id", "settings"),
     [
-        ("tools:Shop-v0", {"policy": "no"}),
+        ("tools:Shop-v0", {"policy": "maybe"}),
         ("tools:Shop-v0", {"max_turns": 1.5}),
         ("tools:Shop-v0", {"max_turns": float("nan")}),
         ("tools:Shop-v0", {"format_reward": float("nan")}),
         ("tools:Shop-v0", {"format_reward": float("-inf")}),
-        ("tools:Tiny-v0", {"brief": "no"}),
+        ("tools:Tiny-v0", {"brief": "maybe"}),
         ("tools:Sheet-v0", {"missing": "functions"}),
     ],
 )
