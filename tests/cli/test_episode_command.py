@@ -303,22 +303,23 @@ def test_an_endpoint_that_does_not_say_which_model(rollenv_command, status, body
 
 
 @pytest.mark.combinations
-@pytest.mark.parametrize(("status", "slow"), [(503, 0.0), (429, 0.0), (200, 0.1)])
+@pytest.mark.parametrize(("status", "slow"), [(503, 0.0), (429, 0.0), (200, 0.5)])
 def test_a_list_of_models_that_is_late_or_refused_is_asked_for_again(status, slow):
     from rollenv.agents.chat.endpoint import Patience
     from rollenv.cli.episode import _only_model
     from rollenv.errors import RollenvError
 
     bodies = [b" " * 50, b'{"data": [{"id": "m"}, {"id": "m"}]}']
+    patience = Patience(timeout=3.0 if slow else 60.0, retries=1, first_wait=0.01)
     with _listing(status, bodies[0], slow) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/v1"
         with pytest.raises(RollenvError, match=r"gave no answer \(") as told:
-            _only_model(url, None, Patience(timeout=0.3, retries=1, first_wait=0.01))
+            _only_model(url, None, patience)
         assert type(told.value) is RollenvError
         assert server.asked == 2
         server.answers = [(status, bodies[0], slow), (200, bodies[1], 0.0)]
-        assert _only_model(url, None, Patience(timeout=0.3, retries=1, first_wait=0.01)) == "m"
+        assert _only_model(url, None, patience) == "m"
         server.shutdown()
 
 
