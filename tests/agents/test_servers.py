@@ -9,6 +9,7 @@ from server_words import FULL as FULL_WORDS
 from server_words import OTHER as OTHER_WORDS
 
 import rollenv
+from rollenv import registry
 from rollenv.agents.chat import Budget, ChatAgent, Prices
 from rollenv.agents.chat.endpoint import Patience
 from rollenv.agents.chat.refusals import asked_wait, context_full
@@ -21,6 +22,8 @@ QUICK = Patience(timeout=30, retries=1, first_wait=0.001, limited=2.0)
 @pytest.fixture(autouse=True, scope="module")
 def _sums():
     rollenv.register("servers:Sum-v0", "rollenv.envs.math.env:MathEnv", dataset=[{"problem": "2 + 3?", "answer": "5"}])
+    yield
+    del registry.ENV_REGISTRY["servers:Sum-v0"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """Suites, their numbers, endpoints that misbehave, runs that are killed, and comparisons."""
 
 import asyncio
-import gc
 import json
 import os
 import signal
@@ -22,7 +21,6 @@ from rollenv.agents.base import OracleAgent, RandomAgent
 from rollenv.agents.scripted import ReplayAgent
 from rollenv.bench import compare, run, suite, suites
 from rollenv.bench.run import summarise
-from rollenv.cli.eval_folder import EvalFolder
 from rollenv.rollout.records.storage import read
 from rollenv.rollout.types import Task, Trajectory
 
@@ -324,20 +322,6 @@ def test_a_run_killed_at_any_moment_goes_on_without_a_task_lost_or_played_twice(
         assert {**one, "latency": 0} == {**other, "latency": 0}
     assert {path.name for path in out.iterdir()} >= {"result.json", "report.html", "episodes.parquet"}
     assert len(list(read(out / "episodes.parquet"))) == whole["n"] * 2
-
-
-def test_two_processes_do_not_write_one_folder(tmp_path):
-    settings = {"env": TINY, "n": 2, "k": 1}
-    first, late = (EvalFolder.begin(tmp_path, settings, False) for _ in range(2))
-    with first.writing():
-        pass
-    with pytest.raises(UsageError, match="another process"), late.writing():
-        pass
-    with pytest.raises(UsageError, match="another process is writing"):
-        EvalFolder.begin(tmp_path, settings, True)
-    del first, late
-    gc.collect()
-    assert EvalFolder.begin(tmp_path, settings, True).played == []
 
 
 @pytest.mark.combinations

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollenv
+from rollenv import registry
 from rollenv.agents import RandomAgent
 from rollenv.agents.base import Action
 from rollenv.rollout import Group, Limits, RolloutManager, Task, Trajectory, Turn
@@ -46,7 +47,8 @@ class Impossible(rollenv.Env):
         raise rollenv.UsageError("no task has 4 moves within 3 turns; raise max_turns")
 
 
-def test_settings_that_allow_no_task_end_the_rollout_at_once():
+def test_settings_that_allow_no_task_end_the_rollout_at_once(monkeypatch):
+    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
     rollenv.register("test:Impossible-v0", Impossible)
     with RolloutManager(RandomAgent()) as manager, pytest.raises(rollenv.UsageError, match="raise max_turns"):
         manager.collect([Task("test:Impossible-v0", 0)])
