@@ -17,6 +17,7 @@ from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import AGENT_FILE, ResponseText, TokenSession, saved_format, stop_ids
 from rollenv.core import UsageError
+from rollenv.gguf import model_at
 from rollenv.hub import loading
 from rollenv.needs import extra
 
@@ -63,19 +64,20 @@ class LocalAgent(OwnsEngine):
         """Load a model and the prompt format saved with it.
 
         Args:
-            path: model folder, or name on the hub.
+            path: model folder, GGUF file, or name on the hub.
             sampling: fields of :class:`Sampling` that override the saved ones.
 
         Raises:
             UsageError: the folder contains no model.
         """
+        path = model_at(str(path))
         prompt, drawing = saved_format(path, **sampling)
-        how = loading(str(path))
+        how = loading(path)
         try:
             model = AutoModelForCausalLM.from_pretrained(path, dtype="auto", **how)
             tokenizer = AutoTokenizer.from_pretrained(path, **how)
         except (OSError, ValueError) as error:
-            raise UsageError(f"cannot load a model from {str(path)!r}: {error}") from error
+            raise UsageError(f"cannot load a model from {path!r}: {error}") from error
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return cls(model.to(device), tokenizer, prompt, drawing)
 

@@ -11,6 +11,7 @@ from rollenv.agents.engines.vllm import VLLMEngine
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import stop_ids
 from rollenv.core import UsageError
+from rollenv.gguf import model_at
 from rollenv.hub import loading
 from rollenv.needs import extra
 
@@ -40,10 +41,11 @@ def load_engine(path: str | Path, *, chat: bool = True, **options: Any) -> tuple
     Raises:
         UsageError: the model does not exist, or vLLM cannot run it.
     """
+    path = model_at(str(path))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, **loading(str(path)))
+        tokenizer = AutoTokenizer.from_pretrained(path, **loading(path))
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot load a tokenizer from {str(path)!r}: {error}") from error
+        raise UsageError(f"cannot load a tokenizer from {path!r}: {error}") from error
     stop = stop_ids(tokenizer, chat=chat) | saved_stops(path)
     return VLLMEngine(path, stop, decode=lambda ids: str(tokenizer.decode(ids)), **options), tokenizer
 

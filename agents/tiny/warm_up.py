@@ -10,10 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import os
 import random
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +26,7 @@ from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.tiny.demonstrations import Chat, Lesson, Shown, demonstrate
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize, WarmUp
+from rollenv.cache import cached
 from rollenv.env_spec import Wrappers
 from rollenv.errors import UsageError
 from rollenv.registry import spec
@@ -77,12 +75,11 @@ def tiny_agent(
         seed: of the weights, demonstrations and batches.
     """
     key = repr((_RECIPE_VERSION, torch.__version__, scenes, prompt, sampling, size, warm_up, seed))
-    root = Path(os.environ.get("ROLLENV_CACHE") or "~/.cache/rollenv").expanduser()
-    folder = root / "tiny" / hashlib.sha256(key.encode()).hexdigest()[:16]
-    if not folder.exists():
-        agent = _imitate(_lessons(scenes, prompt, warm_up, seed), sampling, size, warm_up, report)
-        _save_whole(agent, folder)
-    return LocalAgent.load(folder)
+
+    def make(folder: Path) -> None:
+        _imitate(_lessons(scenes, prompt, warm_up, seed), sampling, size, warm_up, report).save(folder)
+
+    return LocalAgent.load(cached("tiny", hashlib.sha256(key.encode()).hexdigest()[:16], make))
 
 
 def _lessons(scenes: Sequence[Scene], prompt: StepPrompt | ChatPrompt, warm_up: WarmUp, seed: int) -> list[Lesson]:
@@ -96,20 +93,6 @@ def _lessons(scenes: Sequence[Scene], prompt: StepPrompt | ChatPrompt, warm_up: 
         episodes = max(1, round(warm_up.episodes * scene.share / whole))
         lessons.append(Lesson(wrapped, scene.kwargs, prompt, wandering, seed, episodes, warm_up.turns, scene.options))
     return lessons
-
-
-def _save_whole(agent: LocalAgent, folder: Path) -> None:
-    """Save so that the folder appears complete or not at all, whoever else is saving it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix="partial-"))
-    try:
-        agent.save(partial)
-        partial.rename(folder)
-    except OSError:
-        if not folder.exists():
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _imitate(

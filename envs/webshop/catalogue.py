@@ -11,18 +11,16 @@ import functools
 import hashlib
 import json
 import math
-import os
 import random
-import shutil
-import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollenv.cache import cached
 from rollenv.core import UsageError
 from rollenv.envs.webshop.files import ShopFiles, products
 from rollenv.envs.webshop.product import Product
@@ -216,38 +214,6 @@ def _goal_order(n: int) -> Ints:
 # -- the cache -------------------------------------------------------------------------------------------------------
 
 
-def cache_folder() -> Path:
-    """Return the folder of shops: ``$ROLLENV_CACHE/webshop``, or ``~/.cache/rollenv/webshop``."""
-    return Path(os.environ.get("ROLLENV_CACHE") or "~/.cache/rollenv").expanduser() / "webshop"
-
-
-def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder of the cache; other processes see it whole or not at all.
-
-    Args:
-        make: fills the new folder if there is none of that name.
-
-    Raises:
-        UsageError: the cache cannot be written.
-    """
-    folder = cache_folder() / name
-    if folder.exists():
-        return folder
-    partial = None
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{name}-partial-"))
-        make(partial)
-        partial.rename(folder)
-    except OSError as error:
-        if not folder.exists():  # else another process was faster
-            raise UsageError(f"cannot write {folder}: {error}; set ROLLENV_CACHE to a folder with space") from error
-    finally:
-        if partial is not None:
-            shutil.rmtree(partial, ignore_errors=True)
-    return folder
-
-
 def digest(files: ShopFiles) -> str:
     """A name for the content of the files."""
     found = hashlib.blake2b(str(FORMAT).encode(), digest_size=12)
@@ -275,4 +241,4 @@ def build_catalogue(files: ShopFiles, num_products: int | None = None) -> Path:
         BadFile: a file is broken.
     """
     name = f"{digest(files)}-{'all' if num_products is None else num_products}"
-    return cached(name, lambda folder: write_catalogue(products(files, num_products), folder))
+    return cached("webshop", name, lambda folder: write_catalogue(products(files, num_products), folder))

@@ -16,8 +16,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from rollenv.cache import cached
 from rollenv.core import UsageError
-from rollenv.envs.webshop.catalogue import FORMAT, cached, write_catalogue
+from rollenv.envs.webshop.catalogue import FORMAT, write_catalogue
 from rollenv.envs.webshop.product import Product
 
 #: Raise it when the same style and seed give other products.
@@ -182,9 +183,8 @@ def generate_catalogue(style: Style, seed: int = 0) -> Path:
         style: what the products are like.
     """
     name = "-".join(str(int(value)) for value in asdict(style).values())
-    return cached(
-        f"generated{FORMAT}.{GENERATOR}-{seed}-{name}", lambda folder: write_catalogue(generated(style, seed), folder)
-    )
+    name = f"generated{FORMAT}.{GENERATOR}-{seed}-{name}"
+    return cached("webshop", name, lambda folder: write_catalogue(generated(style, seed), folder))
 
 
 def write_webshop_files(style: Style, folder: Path, seed: int = 0) -> None:

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from rollenv.envs.webshop.catalogue import Catalogue, build_catalogue, cached
+from rollenv.cache import cached
+from rollenv.envs.webshop.catalogue import Catalogue, build_catalogue
 from rollenv.envs.webshop.files import ShopFiles
 from rollenv.envs.webshop.goals import Goals
 from rollenv.envs.webshop.pages import Content, View
@@ -117,5 +118,5 @@ def shop_from(folder: Path, window: int = 10, kind: type[AnyShop] = Shop) -> Any
         kind: the class of the shop.
     """
     catalogue = Catalogue(folder)
-    index = cached(f"{folder.name}-index{INDEX_FORMAT}", lambda new: write_index(catalogue, new))
+    index = cached("webshop", f"{folder.name}-index{INDEX_FORMAT}", lambda new: write_index(catalogue, new))
     return kind(catalogue, index, window)

@@ -19,6 +19,7 @@ from rich.console import Console
 from rollenv import hub
 from rollenv.arguments import value_of
 from rollenv.core import UsageError
+from rollenv.gguf import model_at
 
 if TYPE_CHECKING:
     from rollenv.agents.base import Agent
@@ -84,7 +85,8 @@ def set_loudness(verbose: int, quiet: bool) -> None:
 
 AGENT_HELP = (
     "random, oracle, nop (does nothing), noisy:SHARE (an oracle, that share of its actions replaced), constant:TEXT, "
-    "react (matches words, for tasks with tools), replay:FILE (stored answers), local:FOLDER (a model or a run), "
+    "react (matches words, for tasks with tools), replay:FILE (stored answers), local:FOLDER (a model, a "
+    "run, a GGUF file, or smollm2-135m), "
     "vllm:FOLDER, or chat:MODEL at --base-url (the key is taken from OPENAI_API_KEY)."
 )
 
@@ -247,8 +249,8 @@ def _prices(text: str) -> Prices | None:
 def _model_agent(kind: str, argument: str, options: AgentOptions) -> Agent:
     named = {"temperature": options.temperature, "max_new_tokens": options.max_tokens}
     override = {name: value for name, value in named.items() if value is not None}
-    folder = model_folder(Path(argument))
-    hub.loading(str(folder))  # before anything large is imported
+    folder = model_at(str(model_folder(Path(argument))))
+    hub.loading(folder)  # before anything large is imported
     if kind == "vllm":
         from rollenv.agents.prompts import ChatPrompt
         from rollenv.agents.prompts.session import saved_format

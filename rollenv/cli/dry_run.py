@@ -15,6 +15,7 @@ from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import shown
 from rollenv.cli.common import console
 from rollenv.core import Env, UsageError
+from rollenv.gguf import gguf_of
 from rollenv.hub import check_model
 from rollenv.registry import make, spec
 
@@ -222,6 +223,8 @@ def model_plan(config: TrainConfig) -> ModelPlan:
     path = config.model.path
     if path == "tiny":
         return ModelPlan("tiny: built and warmed up on the spot", config.model.size.context)
+    if file := gguf_of(path):
+        return _folder_plan(path, file.parent, gguf_file=file.name)
     if Path(path).is_dir():
         return _folder_plan(path, Path(path))
     check_model(path)
@@ -244,15 +247,15 @@ def teacher_plan(config: TrainConfig) -> ModelPlan | None:
     return model_plan(config.model_copy(update={"model": own})) if path else None
 
 
-def _folder_plan(name: str, folder: Path) -> ModelPlan:
+def _folder_plan(name: str, folder: Path, **how: str) -> ModelPlan:
     """Reads the model's configuration and tokenizer."""
     from transformers import AutoConfig, AutoTokenizer
 
-    if not any(file for pattern in _WEIGHTS for file in folder.glob(pattern)):
+    if not how and not any(file for pattern in _WEIGHTS for file in folder.glob(pattern)):
         raise UsageError(f"cannot load a model from {name!r}: {folder} holds no weights (*.safetensors)")
     try:
-        settings: Any = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        settings: Any = AutoConfig.from_pretrained(folder, local_files_only=True, **how).get_text_config()
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **how)
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot load a model from {name!r}: {error}") from error
     context = getattr(settings, "max_position_embeddings", None)

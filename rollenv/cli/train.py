@@ -78,6 +78,7 @@ def _need_everything(config: TrainConfig) -> None:
     """
     from rollenv import cards, hub
     from rollenv.cli.dry_run import try_environments
+    from rollenv.gguf import model_at
     from rollenv.registry import spec
 
     if config.placement.by_ray:
@@ -93,7 +94,7 @@ def _need_everything(config: TrainConfig) -> None:
     try_environments(config)
     _need_player(config)
     if config.model.path != "tiny":
-        hub.loading(config.model.path)
+        hub.loading(model_at(config.model.path))
 
 
 def _need_player(config: TrainConfig) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rollenv.gguf import gguf_of
 from rollenv.registry import spec
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
@@ -39,7 +40,7 @@ def data_fingerprint(env_id: str, kwargs: Mapping[str, Any]) -> str:
 
 def model_fingerprint(path: str) -> str:
     """Return a fingerprint of the weights in a folder or file; empty where there are none."""
-    place = Path(path).expanduser()
+    place = gguf_of(path) or Path(path).expanduser()
     files = [place] if place.is_file() else sorted(file for kind in _WEIGHTS for file in place.glob(kind))
     parts = hashlib.blake2b(digest_size=8)
     for file in files:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rollenv.core import Env, UsageError
+from rollenv.gguf import model_at
 from rollenv.hub import loading
 from rollenv.needs import extra
 from rollenv.tools.base import BaseTool
@@ -113,9 +114,10 @@ def _found(name: str) -> WrapperFn:
 def _tokenizer(path: str) -> Tokenizer:
     with extra("train", "A tokenizer"):
         from transformers import AutoTokenizer
-    how = loading(path)
+    folder = model_at(path)
+    how = loading(folder)
     try:
-        found: Tokenizer = AutoTokenizer.from_pretrained(path, **how)
+        found: Tokenizer = AutoTokenizer.from_pretrained(folder, **how)
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot load a tokenizer from {path!r}: {error}") from error
     return found

