@@ -16,6 +16,7 @@ from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import AGENT_FILE, ResponseText, TokenSession, saved_format, stop_ids
+from rollenv.agents.prompts.step import as_text
 from rollenv.core import UsageError
 from rollenv.gguf import model_at
 from rollenv.hub import loading
@@ -112,7 +113,13 @@ class LocalAgent(OwnsEngine):
             self._format = ChatFormat.asked(self.tokenizer, self.prompt.template_args)
         prompt = self.prompt if isinstance(self.prompt, ChatPrompt) else ChatPrompt()
         context = self.engine.max_context
-        return Conversation(self._format, prompt.system or None, max_context=context, thoughts=prompt.thoughts)
+        return Conversation(
+            self._format,
+            prompt.system or None,
+            max_context=context,
+            thoughts=prompt.thoughts,
+            examples=prompt.examples,
+        )
 
     @property
     def _chats(self) -> bool:
@@ -124,7 +131,8 @@ class LocalAgent(OwnsEngine):
 
     def _encode(self, text: str) -> tuple[int, ...]:
         if self._chats and (self.tokenizer.chat_template or self.prompt.template_args):
-            return ChatFormat.asked(self.tokenizer, self.prompt.template_args).prompt(text)
+            return ChatFormat.asked(self.tokenizer, self.prompt.template_args).prompt(text, self.prompt.examples)
+        text = as_text(self.prompt.examples, text)
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
             return tuple(self.tokenizer.encode(text, add_special_tokens=False))

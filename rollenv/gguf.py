@@ -69,18 +69,12 @@ def _convert(file: Path, folder: Path) -> None:
         import gguf  # noqa: F401 - transformers reads it through this package
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils import logging
     print(f"converting {file.name} to float32 in the cache, once; this takes a minute", file=sys.stderr)  # noqa: T201
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     except Exception as error:  # its reader raises anything on a broken file: struct.error, KeyError
         raise UsageError(f"cannot load a model from {str(file)!r}: transformers cannot read it: {error}") from error
-    finally:
-        if bars:
-            logging.enable_progress_bar()
     # transformers calls the weights quantized and refuses to save them; they are plain float32 by now
     model.hf_quantizer, model.is_quantized = None, False
     del model.config.quantization_config

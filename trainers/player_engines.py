@@ -80,6 +80,7 @@ def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank:
     if isinstance(prompt, ChatPrompt):
         step_prompt, chat, template = None, True, {"system": prompt.system or None, **prompt.template_args}
         template |= {"thoughts": prompt.thoughts, "max_observation": prompt.max_observation}
+        template["examples"] = prompt.examples
     else:
         step_prompt, chat, template = prompt, prompt.chat, {}
     options = {"chat": chat, **settings.options}

@@ -13,7 +13,6 @@ import torch
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.engines.local import load_weights
 from rollenv.agents.local import LocalAgent
-from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.tiny.warm_up import Scene, tiny_agent
 from rollenv.core import UsageError
 from rollenv.env_spec import Wrappers
@@ -23,7 +22,7 @@ from rollenv.trainers.batches import read_task
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.algorithms import CriticConfig, Ppo
 from rollenv.trainers.config.losses import KlReward, Teacher
-from rollenv.trainers.config.run import StepPromptConfig, played
+from rollenv.trainers.config.run import played
 from rollenv.trainers.credit import Shaper
 from rollenv.trainers.losses import AdaptiveKL
 from rollenv.trainers.player_engines import Player, WeightSync
@@ -31,6 +30,7 @@ from rollenv.trainers.policies.critic import Critic, Valuer
 from rollenv.trainers.policies.local import LocalPolicy, Scorer, compute_as_player
 from rollenv.trainers.policies.lora import Lora, Unadapted, merged
 from rollenv.trainers.policies.sharded import ShardedPolicy, exact, sharded
+from rollenv.trainers.prompts import prompt_of
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import TaskSource
@@ -177,15 +177,10 @@ def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> Lo
         UsageError: the named model cannot be loaded, or the tiny model's warm-up finds nothing that it can imitate.
     """
     rollout, settings = config.rollout, config.prompt
-    sampling = Sampling(rollout.temperature, rollout.max_new_tokens, rollout.top_p, rollout.top_k)
-    most, arguments = rollout.max_prompt_tokens, settings.template_args if config.templates else {}
-    prompt: StepPrompt | ChatPrompt
-    if isinstance(settings, StepPromptConfig):
-        own = settings.model_dump(exclude={"kind", "template_args"})
-        prompt = StepPrompt(**own, max_tokens=most, template_args=arguments)
-    else:
-        own = settings.model_dump(exclude={"kind", "template_args"})
-        prompt = ChatPrompt(**own, max_tokens=most, template_args=arguments)
+    stop = tuple(settings.stop)
+    sampling = Sampling(rollout.temperature, rollout.max_new_tokens, rollout.top_p, rollout.top_k, stop=stop)
+    example_env = config.environments()[0].model_copy(update={"wrappers": wrappers})
+    prompt = prompt_of(settings, example_env, rollout.max_prompt_tokens, chats=config.templates)
     if config.model.path == "tiny":
         shown = played(config.env.model_copy(update={"wrappers": wrappers}), config.tasks)
         return tiny_agent(

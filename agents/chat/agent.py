@@ -16,6 +16,7 @@ from rollenv.agents.chat.replies import Reply, ToolCall
 from rollenv.agents.offered_tools import offered
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import shown
+from rollenv.agents.prompts.step import as_chat
 from rollenv.core import UsageError
 from rollenv.parsing import THOUGHT_MARKS, after_thoughts, well_formed
 from rollenv.tools.calls import as_element
@@ -205,7 +206,8 @@ class ChatSession(Session):
         if self._instructions is None:
             self._instructions = observation
         text = self.agent.prompt.render(self._instructions, self._turns, observation, info)
-        return [{"role": "user", "content": well_formed(text)}]
+        turns = [*as_chat(self.agent.prompt.examples), ("user", text)]
+        return [{"role": role, "content": well_formed(said)} for role, said in turns]
 
     def _responses(self, observation: str, info: dict[str, Any]) -> list[str]:
         """A text for every call: each its own where the environment gives them apart."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.engines.base import Ids
+from rollenv.agents.prompts.step import Examples, as_chat
 from rollenv.core import UsageError
 from rollenv.parsing import well_formed
 
@@ -89,9 +90,13 @@ class ChatFormat:
                 self._frames[key] = frame
         return frame
 
-    def prompt(self, text: str) -> Ids:
-        """The prompt that consists of one user message."""
-        return tuple(self.encode(self.frame().render([self.message("user", text)])))
+    def prompt(self, text: str, examples: Examples = ()) -> Ids:
+        """The prompt that consists of one user message, after those of examples and their answers."""
+        return tuple(self.encode(self.frame().render([*self.example_messages(examples), self.message("user", text)])))
+
+    def example_messages(self, examples: Examples) -> list[Message]:
+        """Build the messages of examples."""
+        return [self.message(role, text) for role, text in as_chat(examples)]
 
     def message(self, role: str, text: str) -> Message:
         """Build a message for the template; turn markers in the text are escaped and lone surrogates replaced.
@@ -99,7 +104,8 @@ class ChatFormat:
         Args:
             role: "system", "user", "assistant" or "tool".
         """
-        return {"role": role, "content": self._hide(self._anything, well_formed(text))}
+        hidden = self._in_answers if role == "assistant" else self._anything
+        return {"role": role, "content": self._hide(hidden, well_formed(text))}
 
     def answer_message(self, ids: Ids) -> Message:
         """A response as a message; special tokens that it drew stay special, and their spelling as text stays text."""

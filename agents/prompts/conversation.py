@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rollenv.agents.base import ContextFull
 from rollenv.agents.engines.base import Ids
 from rollenv.agents.prompts.chat_format import ChatFormat, Message, squash
+from rollenv.agents.prompts.step import Examples
 from rollenv.core import UsageError
 from rollenv.parsing import after_thoughts
 
@@ -37,6 +38,7 @@ class Conversation:
         reserve: tokens to keep free for the answer.
         append_only: leave the history as it was read and drawn where a template would change what was said, as trainers
             need that take one sequence of tokens for a whole chat.
+        examples: messages of the user and their answers, before all others.
         thoughts: "keep" is ``append_only``; "drop" takes the thoughts out of every answer before the next prompt, which
             counts as a split; "template" does what the template does.
 
@@ -54,6 +56,7 @@ class Conversation:
         reserve: int = 1,
         append_only: bool = False,
         thoughts: Literal["template", "keep", "drop"] = "template",
+        examples: Examples = (),
     ):
         self.format = tokenizer if isinstance(tokenizer, ChatFormat) else ChatFormat.of(tokenizer)
         self.max_context, self.reserve = max_context, reserve
@@ -62,7 +65,7 @@ class Conversation:
         self.drift = 0
         """Prompts that neither begin with all that was read and drawn before nor were counted as a split: always 0."""
         self._frame = self.format.frame(system, tools)
-        self._messages: list[Message] = []
+        self._messages: list[Message] = self.format.example_messages(examples)
         self._pending: list[Message] = []
         self._prompt: Ids = ()
         self._answer: Ids | None = None
@@ -122,7 +125,7 @@ class Conversation:
 
     def _advance(self) -> None:
         if self._answer is None:
-            new, text = self._frame.fit([], self._pending)
+            new, text = self._frame.fit(self._messages, self._pending)
             self._prompt = tuple(self.format.encode(text))
             self._append(new)
         else:

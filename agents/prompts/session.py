@@ -17,6 +17,7 @@ from rollenv.agents.engines.base import Engine, Ids, Response, Sampling
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
+from rollenv.agents.prompts.step import Examples, as_text
 from rollenv.core import UsageError
 from rollenv.parsing import THOUGHT_MARKS, after_thoughts, cut_middle, well_formed
 from rollenv.tools.call_readers import is_mark
@@ -238,20 +239,24 @@ class TokenizerCodec(ResponseText):
 
     Args:
         chat: wrap prompts as a user's message with the chat template.
+        examples: before every prompt.
 
     Raises:
         UsageError: with ``chat`` and no template.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, chat: bool = True, **template_args: Any):
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, chat: bool = True, examples: Examples = (), **template_args: Any
+    ):
         super().__init__(tokenizer)
+        self.examples = examples
         self.format = ChatFormat.asked(tokenizer, template_args) if chat else None
 
     def encode(self, text: str) -> Ids:
         """A prompt's tokens."""
         if self.format:
-            return self.format.prompt(text)
-        return tuple(self.tokenizer.encode(well_formed(text), add_special_tokens=False))
+            return self.format.prompt(text, self.examples)
+        return tuple(self.tokenizer.encode(well_formed(as_text(self.examples, text)), add_special_tokens=False))
 
 
 def stop_ids(tokenizer: PreTrainedTokenizerBase, chat: bool = True) -> frozenset[int]:
@@ -277,6 +282,7 @@ class TokenAgent:
         cut_thoughts: see :class:`TokenSession`.
         thoughts: earlier thoughts in a chat; see :class:`~rollenv.agents.prompts.conversation.Conversation`.
         max_observation: the most characters of an observation, 0 for no limit.
+        examples: messages and answers with which a chat begins; a prompt has its own.
         template_args: for the chat template, such as ``enable_thinking=False``; they replace those of the prompt.
     """
 
@@ -292,16 +298,17 @@ class TokenAgent:
         cut_thoughts: bool = True,
         thoughts: Literal["template", "keep", "drop"] = "template",
         max_observation: int = 0,
+        examples: Examples = (),
         **template_args: Any,
     ):
         self.engine, self.prompt, self.sampling = engine, prompt, sampling or Sampling()
         chat = prompt is not None and prompt.chat
         if prompt is not None:
             template_args = prompt.template_args | template_args
-        self.codec = TokenizerCodec(tokenizer, chat, **template_args)
+        self.codec = TokenizerCodec(tokenizer, chat, prompt.examples if prompt else (), **template_args)
         self.format = None if prompt else ChatFormat.asked(tokenizer, template_args)
         self.system, self.tools, self.cut_thoughts = system, tools, cut_thoughts
-        self.thoughts = thoughts
+        self.thoughts, self.examples = thoughts, examples
         self.max_observation = prompt.max_observation if prompt else max_observation
         self._numbers = itertools.count()
 
@@ -322,7 +329,9 @@ class TokenAgent:
     def _chat(self) -> Conversation:
         assert self.format is not None
         context = self.engine.max_context
-        return Conversation(self.format, self.system, self.tools, context, thoughts=self.thoughts)
+        return Conversation(
+            self.format, self.system, self.tools, context, thoughts=self.thoughts, examples=self.examples
+        )
 
 
 def saved_format(path: str | Path, **sampling: Any) -> tuple[StepPrompt | ChatPrompt | None, Sampling]:

@@ -12,6 +12,9 @@ from rollenv.core import UsageError
 
 FIELDS = ("instructions", "history", "observation", "state")
 
+#: Pairs of what is asked and what is answered.
+Examples = tuple[tuple[str, str], ...]
+
 DEFAULT_TEMPLATE = "{instructions}\n\n{history}{observation}\n{state}"
 
 
@@ -38,8 +41,11 @@ class StepPrompt:
     template_args: dict[str, Any] = field(default_factory=dict, repr=False)
     """For the chat template, such as ``enable_thinking=False``. Not in the repr, under which warm-ups of the tiny model
     are kept; it has none."""
+    examples: Examples = field(default=(), repr=False)
+    """Prompts and their answers, which every prompt shows first: as earlier messages of the chat, or as text."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "examples", tuple((asked, said) for asked, said in self.examples))
         used = _fields(self.template)
         if unknown := sorted(used - set(FIELDS)):
             raise UsageError(f"prompt template: unknown field {{{unknown[0]}}}; choose from {', '.join(FIELDS)}")
@@ -84,6 +90,22 @@ class ChatPrompt:
     """Earlier thoughts in later prompts; see :class:`~rollenv.agents.prompts.conversation.Conversation`."""
     max_observation: int = 0
     """The most characters of an observation, 0 for all; what is cut from the middle is told."""
+    examples: Examples = field(default=(), repr=False)
+    """Messages and their answers, with which every chat begins."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "examples", tuple((asked, said) for asked, said in self.examples))
+
+
+def as_chat(examples: Examples) -> list[tuple[str, str]]:
+    """Return examples as the roles and texts of a chat."""
+    return [turn for asked, said in examples for turn in (("user", asked), ("assistant", said))]
+
+
+def as_text(examples: Examples, prompt: str) -> str:
+    """Return a plain prompt with examples before it: each answer stands behind its prompt and ends its line."""
+    shown = (f"{asked}{'' if asked[-1:].isspace() else ' '}{said}\n" for asked, said in examples)
+    return "".join((*shown, prompt))
 
 
 @functools.lru_cache(maxsize=256)

@@ -258,9 +258,8 @@ def _model_agent(kind: str, argument: str, options: AgentOptions) -> Agent:
 
         prompt, sampling = saved_format(folder, **override)
         if isinstance(prompt, ChatPrompt):
-            return VLLMAgent.load(
-                folder, None, sampling, chat={"system": prompt.system or None, **prompt.template_args}
-            )
+            chat = {"system": prompt.system or None, "examples": prompt.examples, **prompt.template_args}
+            return VLLMAgent.load(folder, None, sampling, chat=chat)
         return VLLMAgent.load(folder, prompt, sampling)
     from rollenv.agents.local import LocalAgent
 

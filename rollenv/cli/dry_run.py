@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.prompts.session import shown
+from rollenv.agents.prompts.session import role_of, shown
+from rollenv.agents.prompts.step import as_text
 from rollenv.cli.common import console
 from rollenv.core import Env, UsageError
 from rollenv.gguf import gguf_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from rollenv.trainers.config import TrainConfig
-    from rollenv.trainers.config.run import AnyPrompt, EnvConfig
+    from rollenv.trainers.config.run import EnvConfig
 
 #: What weights are saved as: one file, or an index of several.
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
@@ -52,7 +53,7 @@ def dry_run(config: TrainConfig) -> None:
     try_environments(config)
     trained = config.environments()[0]
     env = make(trained.id, **trained.kwargs)
-    prompt = first_prompt(env, config)
+    prompt = first_prompt(env, config, plan.tokenizer)
     turns = most_turns(env)
     env.close()
     console.print_json(json.dumps(config.model_dump(mode="json")))
@@ -162,15 +163,29 @@ def memory_rows(config: TrainConfig, plan: ModelPlan, teacher: ModelPlan | None 
     return memory.table(memory.update_memory(memory.shape_of(plan.settings), update))
 
 
-def first_prompt(env: Env, config: TrainConfig) -> str:
-    """Return the first prompt of a training task, before a chat template; the task follows the run's seed."""
+def first_prompt(env: Env, config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None = None) -> str:
+    """Return the first prompt of a training task as the model reads it; the task follows the run's seed.
+
+    Args:
+        tokenizer: whose chat template is applied, if it has one.
+    """
+    from rollenv.agents.prompts.chat_format import ChatFormat
+    from rollenv.agents.prompts.conversation import Conversation
+    from rollenv.trainers.prompts import prompt_of
+
     observation, info = env.reset(config.seed)
-    settings = config.prompt
-    if settings.kind == "conversation":
-        return "\n\n".join(filter(None, (settings.system, shown(observation, info))))
-    return StepPrompt(settings.template, settings.history_length, settings.chat).render(
-        observation, [], observation, info
-    )
+    prompt = prompt_of(config.prompt, config.environments()[0], chats=config.templates)
+    form = ChatFormat.asked(tokenizer, prompt.template_args) if tokenizer and tokenizer.chat_template else None
+    if isinstance(prompt, StepPrompt):
+        text = prompt.render(observation, [], observation, info)
+        if form is None or not prompt.chat:
+            return as_text(prompt.examples, text)
+        return form.decode(form.prompt(text, prompt.examples))
+    if form is None:
+        return as_text(prompt.examples, "\n\n".join(filter(None, (prompt.system, shown(observation, info)))))
+    talk = Conversation(form, prompt.system or None, examples=prompt.examples)
+    talk.add(role_of(info), shown(observation, info))
+    return form.decode(talk.prompt())
 
 
 def most_turns(env: Env) -> int | None:
@@ -192,7 +207,7 @@ def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None)
         "response tokens an iteration, at most": trajectories * turns * rollout.max_new_tokens if turns else unknown,
     }
     if plan.tokenizer is not None:
-        out["tokens of the first prompt"] = prompt_length(plan.tokenizer, prompt, config.prompt)
+        out["tokens of the first prompt"] = len(plan.tokenizer.encode(prompt, add_special_tokens=False))
     else:
         out["characters of the first prompt"] = len(prompt)
     if plan.context and turns:
@@ -203,15 +218,6 @@ def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None)
     episodes = config.eval.episodes + sum(part.episodes for part in config.eval.parts)
     out["evaluation episodes in all"] = evaluations * episodes
     return out
-
-
-def prompt_length(tokenizer: PreTrainedTokenizerBase, prompt: str, settings: AnyPrompt) -> int:
-    """Tokens of a prompt, with the chat template if there is one."""
-    from rollenv.agents.prompts.chat_format import ChatFormat
-
-    if getattr(settings, "chat", True) and (tokenizer.chat_template or settings.template_args):
-        return len(ChatFormat.asked(tokenizer, settings.template_args).prompt(prompt))
-    return len(tokenizer.encode(prompt, add_special_tokens=False))
 
 
 def model_plan(config: TrainConfig) -> ModelPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json as json_module
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,8 +31,14 @@ from rollenv.core import UsageError
 from rollenv.rollout.workers.factory import WORKERS_HELP
 
 if TYPE_CHECKING:
+    from rollenv.agents.base import Agent
     from rollenv.rollout.evaluate import Evaluation
     from rollenv.rollout.types import Trajectory
+
+PROMPT_HELP = (
+    "A setting of the prompt of local:FOLDER, as in a recipe: examples=5, template='{state}', chat=false, "
+    "stop='[\"\\n\"]'. Or a recipe, whose prompt is taken. May be repeated."
+)
 
 #: What the kinds of failures mean.
 _FAILURES = {
@@ -59,6 +66,7 @@ def command(
         "", "-n", metavar="N|all", help="Tasks: a number, or all of a data set. Default: all of a data set, else 100."
     ),
     k: int = typer.Option(1, "-k", min=1, help="Episodes of each task, for pass@k and pass^k."),
+    prompt: list[str] = typer.Option(None, "--prompt", metavar="KEY=VALUE|RECIPE", help=PROMPT_HELP),
     seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed of the first task; the others count up."),
     wrappers: str = typer.Option("", "--wrappers", help="Put around the environment, as in python_tool,concat."),
     tokenizer: str = typer.Option("", "--tokenizer", help="For chat wrappers: a folder; a model's own by default."),
@@ -90,7 +98,7 @@ def command(
         "seed": seed,
         "temperature": options.temperature,
     }
-    optional = {"wrappers": around, "max_tokens": options.max_tokens, "system": options.system}
+    optional = {"wrappers": around, "max_tokens": options.max_tokens, "system": options.system, "prompt": prompt}
     about |= {name: value for name, value in optional.items() if value}
     folder = None
     if out is not None:
@@ -99,6 +107,8 @@ def command(
     if resume and folder is None:
         raise UsageError("--resume needs --out: the folder of the evaluation to go on with")
     player = make_agent(agent, options)
+    if prompt:
+        _set_prompt(player, prompt, env, kwargs)
     with playing(env, tasks * k, player, options, workers, out, folder, step_deadline) as opened:
         result = evaluate(player, env, kwargs, n=tasks, k=k, seed=seed, wrappers=around, **opened)
     numbers = {**about, **result.to_dict(), **totals(player)}
@@ -110,6 +120,27 @@ def command(
         _print(result, agent, out)
     if result.failures.get("agent") or _mostly_failed(result):
         raise typer.Exit(1)
+
+
+def _set_prompt(player: Agent, settings: Sequence[str], env: str, kwargs: dict[str, Any]) -> None:
+    """Give a model in this process the prompt of settings; examples come from training tasks where there is a split.
+
+    Raises:
+        UsageError: the agent has no such prompt, or a setting is wrong.
+    """
+    from rollenv.env_spec import load_entry_point, takes
+    from rollenv.registry import spec
+    from rollenv.trainers.config import load_prompt
+    from rollenv.trainers.config.run import EnvConfig
+    from rollenv.trainers.prompts import prompt_of
+
+    if not hasattr(player, "prompt") or not hasattr(player, "sampling"):
+        raise UsageError("--prompt is for local:FOLDER")
+    form = load_prompt(settings)
+    splits = {"split": "train"} if takes(load_entry_point(spec(env).entry_point, env), "split") else {}
+    player.prompt = prompt_of(form, EnvConfig(id=env, kwargs={**kwargs, **splits}))
+    if form.stop:
+        player.sampling = dataclasses.replace(player.sampling, stop=tuple(form.stop))
 
 
 def _number_of_tasks(env: str, kwargs: dict[str, Any], asked: str, continued: Path | None) -> int:

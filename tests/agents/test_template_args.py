@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from chat_templates import SHAPES, tokenizer_for
 
+import rollenv
 from rollenv import UsageError
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.local import LocalAgent
@@ -13,7 +16,7 @@ from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.session import TokenAgent
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
-from rollenv.cli.dry_run import prompt_length
+from rollenv.cli.dry_run import first_prompt
 from rollenv.trainers.config import load_config
 from rollenv.trainers.training_state import initial_agent
 
@@ -47,9 +50,9 @@ def test_the_settings_of_a_run_reach_the_prompt_and_the_saved_model(model, tmp_p
     assert prompt_of(LocalAgent.load(tmp_path)) == prompt_of(agent)
     agent.prompt = type(agent.prompt)()
     assert NO_THOUGHT not in prompt_of(LocalAgent(agent.model, agent.tokenizer, agent.prompt))
-    plain = load_config("rlvr_gsm8k", [f"model.path={model}", f"prompt.kind={kind}"]).prompt
-    lengths = [prompt_length(agent.tokenizer, "What is 3 + 4?", p) for p in (config.prompt, plain)]
-    assert lengths[0] > lengths[1], "a dry run counts what the template adds"
+    with contextlib.closing(rollenv.make("math:Arithmetic-v0-digit")) as env:
+        shown = first_prompt(env, config, agent.tokenizer)
+    assert shown.endswith(f"<|im_start|>assistant\n{NO_THOUGHT}"), "a dry run shows what the template adds"
 
 
 class Engine:

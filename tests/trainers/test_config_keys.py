@@ -101,7 +101,7 @@ CASES: list[dict[str, list[str]]] = [
         "model.warm_up={steps=3, episodes=30, batch_size=16}", "model.warm_up.noise=0.1", "model.warm_up.wandering=0.1",
         "model.warm_up.episodes=20", "model.warm_up.steps=10", "model.warm_up.batch_size=8", "model.warm_up.lr=1e-3",
         "model.precision=bfloat16", "model.lora.rank=2", "prompt.template='{observation}:'",
-        "rollout.groups_per_batch=2", "rollout.group_size=2", "rollout.episode_tokens=1", "prompt.max_observation=1",         "rollout.temperature=0.5", "rollout.max_new_tokens=2", "rewards.mean=batch",
+        "rollout.groups_per_batch=2", "rollout.group_size=2", "rollout.episode_tokens=1", "prompt.max_observation=1", "prompt.stop=['p']",         "rollout.temperature=0.5", "rollout.max_new_tokens=2", "rewards.mean=batch",
         "rewards.success_only=true", "rewards.invalid_penalty=0.5", "rewards.overlong=2",
         "rewards.drop_truncated=true", "rewards.length_weight=true", "rewards.difficulty_weight=true",
         "algorithm.name=rloo", "algorithm.whiten=true", "algorithm.clip_advantage=0.1", "algorithm.normalize_std=false",
@@ -116,7 +116,7 @@ CASES: list[dict[str, list[str]]] = [
      "prompt.history_length=2": ["prompt.template='{history}{observation}>'"],
      "rollout.max_prompt_tokens=6": ["prompt.history_length=2", "prompt.template='{history}{observation}>'"]},
     {"prompt.kind=conversation": ["model.path={MODEL}"], "prompt.system=Say": CHAT, "rollout.samples=turn": [*CHAT, "loss.aggregate=sequence"],
-     "prompt.chat=true": ["model.path={MODEL}"], "prompt.template_args={loud=true}": CHAT, "loss.observations=1.0": CHAT},
+     "prompt.examples=2": ["model.path={MODEL}"], "prompt.chat=true": ["model.path={MODEL}"], "prompt.template_args={loud=true}": CHAT, "loss.observations=1.0": CHAT},
     {"rollout.refill=3": ["rollout.group_size=2", "env.kwargs={turns=1}", "rewards.success_only=true"]},
     {k: ["algorithm.name=reinforce"] for k in (
         "rewards.scale=3.0", "rewards.shift=1.0", "rewards.clip=0.2", "rewards.mean=running", "rewards.std=batch",

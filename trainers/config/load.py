@@ -16,7 +16,7 @@ from rollenv.core import UsageError
 from rollenv.rollout.workers.factory import workers_of
 from rollenv.trainers.config.losses import Loss
 from rollenv.trainers.config.player import MAX_LORA_RANK
-from rollenv.trainers.config.run import TrainConfig
+from rollenv.trainers.config.run import AnyPrompt, TrainConfig
 from rollenv.trainers.config.section import Union, union_of
 
 _LOSSES = (union_of("loss") or Union("", {}, frozenset())).variants.values()
@@ -66,6 +66,7 @@ _IDLE: tuple[tuple[str, Callable[[TrainConfig], bool], str], ...] = (
     ("kl.horizon", lambda c: getattr(c.kl, "target", 1) > 0, "kl.target above 0"),
     ("algorithm.future_scale", lambda c: getattr(c.algorithm, "bonus", 1) > 0, "algorithm.bonus above 0"),
     *((key, lambda c: not getattr(c.distill, "alone", False), "distill.alone=false") for key in _OF_REWARDS),
+    ("prompt.examples", lambda c: c.model.path != "tiny", "a model.path other than tiny"),
     ("prompt.template_args", lambda c: c.templates, "a model.path other than tiny, and prompt.chat=true"),
     ("trackers.project", lambda c: "wandb" in c.trackers.use, "trackers.use=['wandb']"),
     # the tiny model is warmed up on the environment itself
@@ -211,10 +212,7 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
     Raises:
         UsageError: the recipe or a key is unknown (the message names similar ones), or a value has the wrong type.
     """
-    path = recipes().get(recipe, Path(recipe))
-    if not path.is_file():
-        raise UsageError(f"there is no recipe {recipe!r}; bundled are {', '.join(recipes())}, or pass a TOML file")
-    data = _read(path)
+    data = _read_recipe(recipe)
     _apply(data, overrides)
     config = parse_config(data, overrides)
     if config.rewards.domains:
@@ -223,6 +221,30 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
         check_domains(config)
     _refuse_idle_keys(config, [".".join(_split(o)[0]) for o in overrides] or list(_flat(data)))
     return config
+
+
+def load_prompt(settings: Sequence[str]) -> AnyPrompt:
+    """Load the settings of a prompt.
+
+    Args:
+        settings: a recipe, whose prompt is taken; then ``key=value`` of it, such as ``examples=5``.
+
+    Raises:
+        UsageError: as :func:`load_config`.
+    """
+    recipe, *more = ["", *settings] if "=" in settings[0] else settings
+    data = _read_recipe(recipe) if recipe else {}
+    plain = {"env": {"id": ""}, "model": {"path": ""}, "prompt": data.get("prompt", {})}
+    overrides = [f"prompt.{setting}" for setting in more]
+    _apply(plain, overrides)
+    return parse_config(plain, overrides).prompt
+
+
+def _read_recipe(recipe: str) -> dict[str, Any]:
+    path = recipes().get(recipe, Path(recipe))
+    if not path.is_file():
+        raise UsageError(f"there is no recipe {recipe!r}; bundled are {', '.join(recipes())}, or pass a TOML file")
+    return _read(path)
 
 
 def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:

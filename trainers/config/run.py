@@ -191,6 +191,13 @@ class ModelConfig(Section):
     plays during updates (``batches.kind=stream``)."""
 
 
+class Example(Section):
+    """A prompt and its answer."""
+
+    user: str
+    assistant: str
+
+
 class PromptConfig(Section):
     """Base of the prompts."""
 
@@ -199,6 +206,11 @@ class PromptConfig(Section):
     template does not read is an error."""
     max_observation: int = Field(0, ge=0)
     """The most characters of an observation in a prompt, 0 for all; what is cut from the middle is told."""
+    examples: Annotated[int, Field(ge=0, le=1000)] | list[Example] = 0
+    """Prompts with their answers, which the model reads first: earlier messages of the chat, or lines of a plain
+    prompt. A number takes so many turns of the environment's expert, on training tasks, in the words of this prompt."""
+    stop: list[str] = Field(default_factory=list)
+    """Texts that end an answer, such as ["\\n"] for a plain prompt whose answers are lines."""
 
 
 class StepPromptConfig(PromptConfig):

@@ -1,0 +1,58 @@
+"""Examples for prompts, played by an environment's expert."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+from rollenv.agents.prompts.step import ChatPrompt, Examples, StepPrompt
+from rollenv.agents.tiny.demonstrations import Lesson
+from rollenv.core import UsageError
+from rollenv.env_spec import EnvSpec
+
+#: Episodes that are played for each example before there are said to be too few.
+_TRIES = 20
+
+
+def oracle_examples(
+    env_spec: EnvSpec,
+    kwargs: dict[str, Any],
+    prompt: StepPrompt | ChatPrompt,
+    number: int,
+    options: dict[str, Any] | None = None,
+) -> Examples:
+    """Return turns of an environment's expert, in the words in which a prompt shows such turns.
+
+    Examples of a chat are the turns of whole episodes, one after the other. Those of a prompt for a turn are different
+    turns of different episodes: the first of one, the second of the next, as far as episodes go. They are the same
+    every time.
+
+    Args:
+        env_spec: with the wrappers around the environment.
+        kwargs: constructor arguments of the training environments.
+        number: of examples.
+        options: of every reset.
+
+    Raises:
+        UsageError: the environment has no expert, or there are not so many different turns.
+    """
+    plain, steps = dataclasses.replace(prompt, examples=()), isinstance(prompt, StepPrompt)
+    found: list[tuple[str, str]] = []
+    with contextlib.closing(env_spec.make(**kwargs)) as env:
+        if not all(hasattr(env, name) for name in ("oracle_action", "sample_random_action")):
+            raise UsageError(f"{env_spec.id} has no expert to take examples from; write prompt.examples as a list")
+        for episode in range(_TRIES * number):
+            depth = len(found) if steps else number
+            shown = Lesson(env_spec, kwargs, plain, 0.0, episode, 1, depth + 1, options or {}).play(env, 0)
+            asked = [turn.prompt if isinstance(turn.prompt, str) else turn.prompt[-1][1] for turn in shown]
+            turns = list(zip(asked, (turn.expert for turn in shown), strict=True))
+            if steps and turns:
+                turns = [turn for turn in [turns[depth % len(turns)]] if turn[0] not in dict(found)]
+            found += turns
+            if len(found) >= number:
+                return tuple(found[:number])
+    raise UsageError(
+        f"the expert of {env_spec.id} plays only {len(found)} different turns with this prompt; set prompt.examples to "
+        "so many, or write them as a list"
+    )
