@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, Literal
 
 from rollenv.core import UsageError
-from rollenv.envs.game.base import TextGame, numbers, turns
+from rollenv.envs.game.base import TextGame, box, numbers, turns
+from rollenv.envs.splits import check_split, in_split
 
 #: The usual guesses, read faster than by a pattern.
 _SMALL = {str(number): number for number in range(1000)}
@@ -21,6 +22,8 @@ class GuessTheNumber(TextGame):
     Args:
         min_number, max_number: the number lies between them, both included.
         max_turns: guesses before the episode is truncated.
+        action_format: ``boxed``, or ``bare`` for nothing but the number.
+        split: ``train`` or ``test`` for the numbers of that part alone, one in four for tests; ``all`` for any.
     """
 
     size_names = ("min_number", "max_number", "max_turns")
@@ -34,7 +37,17 @@ class GuessTheNumber(TextGame):
     min_number: int
     max_number: int
 
-    def __init__(self, min_number: int | None = 1, max_number: int | None = 20, max_turns: int | None = 10):
+    def __init__(
+        self,
+        min_number: int | None = 1,
+        max_number: int | None = 20,
+        max_turns: int | None = 10,
+        action_format: Literal["boxed", "bare"] = "boxed",
+        split: str = "all",
+    ):
+        check_split(split)
+        self.split = split
+        self._write = box if action_format == "boxed" else str
         super().__init__(min_number=min_number, max_number=max_number, max_turns=max_turns)
         self.secret = self.last = 0
         self.guessed: list[int] = []
@@ -44,15 +57,27 @@ class GuessTheNumber(TextGame):
         if not self.min_number < self.max_number:
             raise UsageError(f"min_number must be less than max_number; got {self.min_number} and {self.max_number}")
         self._span = self.max_number - self.min_number
-        self._prompt = _instructions(self.min_number, self.max_number, self.max_turns)
+        self._prompt = _instructions(
+            self.min_number, self.max_number, self.max_turns, self._write(str(self.max_number))
+        )
 
     def _instructions(self) -> str:
         return self._prompt
 
     def _new_game(self) -> None:
-        self.secret = self.last = self.min_number + self.randint(self._span + 1)
+        while True:
+            self.secret = self.last = self.min_number + self.randint(self._span + 1)
+            if in_split(str(self.secret), self.split, 4):
+                break
         self.guessed = []
         self.board = "Guesses so far: "
+
+    def _read(self, action: str) -> Any:
+        return super()._read(action) if self._write is box else self._parse(action.strip())
+
+    def oracle_action(self) -> str:
+        boxed = super().oracle_action()
+        return boxed if self._write is box else self._next_move()
 
     def _parse(self, text: str) -> Any:
         if (number := _SMALL.get(text)) is not None:
@@ -89,12 +114,12 @@ class GuessTheNumber(TextGame):
         return str((low + high) // 2)
 
     def sample_random_action(self) -> str:
-        return f"\\boxed{{{self.min_number + int(self.action_rng.random() * (self._span + 1))}}}"
+        return self._write(str(self.min_number + int(self.action_rng.random() * (self._span + 1))))
 
 
 @functools.lru_cache(maxsize=1024)
-def _instructions(low: int, high: int, limit: int) -> str:
+def _instructions(low: int, high: int, limit: int, example: str) -> str:
     return (
         f"This is Guess the Number. I have drawn a whole number from {low} to {high}; find it within {turns(limit)}. "
-        f"After a guess I say whether the number is higher or lower.\nAnswer with your guess, as in \\boxed{{{high}}}."
+        f"After a guess I say whether the number is higher or lower.\nAnswer with your guess, as in {example}."
     )

