@@ -81,11 +81,12 @@ def _snapshot() -> tuple[float, float, float]:
 
 
 def _busy() -> dict[int, float]:
-    """Seconds of work of every core since the machine started."""
+    """Seconds of work of every core since the machine started, without that of processes which give way to this one."""
+    yields = os.nice(0) <= 0
     ticks, busy = os.sysconf("SC_CLK_TCK"), {}
     for line in _STAT.read_text().splitlines():
         name, *columns = line.split()
         if name.startswith("cpu") and name[3:].isdigit():
             user, nice, system, _idle, _iowait, *rest = map(int, columns)
-            busy[int(name[3:])] = (user + nice + system + sum(rest[:3])) / ticks
+            busy[int(name[3:])] = (user + (0 if yields else nice) + system + sum(rest[:3])) / ticks
     return busy

@@ -113,7 +113,9 @@ def _logits(shape: Shape, update: Update) -> int:
     return chunk * (update.product + 4 * _FULL)
 
 
-def update_of(config: TrainConfig, longest: int, *, player: int, teacher: int = 0) -> Update:
+def update_of(
+    config: TrainConfig, longest: int, *, player: int, teacher: int = 0, together: int | None = None
+) -> Update:
     """Return the update settings of a run.
 
     Args:
@@ -121,10 +123,11 @@ def update_of(config: TrainConfig, longest: int, *, player: int, teacher: int = 
             ``optimizer.micro_batch_tokens``.
         player: bytes of a number in the player's weights.
         teacher: parameters of the model that teaches, if one does.
+        together: tokens that go through the model at once, if a batch has fewer than a micro-batch holds.
     """
     model, algorithm = config.model, config.algorithm
     return Update(
-        max(config.optimizer.micro_batch_tokens, longest),
+        max(config.optimizer.micro_batch_tokens if together is None else together, longest),
         _FULL if model.precision == "float32" else 2,
         model.gradient_checkpointing,
         0 if config.shares_weights else player,

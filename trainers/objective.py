@@ -68,7 +68,8 @@ class Objective:
     def idle(self) -> bool:
         """True if samples whose advantages are all 0 change the weights too."""
         loss = self.config.loss
-        return bool(loss.entropy or loss.imitate or loss.observations or isinstance(self.config.kl, KlLoss))
+        everywhere = loss.entropy > 0 and loss.entropy_samples == "all"
+        return bool(everywhere or loss.imitate or loss.observations or isinstance(self.config.kl, KlLoss))
 
     def __call__(
         self, batch: Packed, out: Outputs, *, entropy: float, observed: float

@@ -199,7 +199,9 @@ class Trainer:
         clock, tokens = self._playing_since
         self._playing_since = time.perf_counter(), player.tokens
         metrics["tokens_per_s"] = (player.tokens - tokens) / (self._playing_since[0] - clock)
-        metrics |= rollout_metrics(groups) | (self.rewards.metrics() if self.rewards else {})
+        metrics |= rollout_metrics(groups, self.config.rewards.success_only) | (
+            self.rewards.metrics() if self.rewards else {}
+        )
         return groups
 
     def _save(self) -> None:
@@ -225,7 +227,8 @@ class Trainer:
                     manager=manager,
                 )
                 played += result.trajectories
-                names = ("success", "low", "high", "reward", "turns", "failed")
+                names: tuple[str, ...] = ("success", "low", "high", "reward", "turns", "failed")
+                names += ("distinct", "tasks_low", "tasks_high") if result.repeats else ()
                 metrics |= {f"eval/{part.name}{name}": getattr(result, name) for name in names}
         self.manager.run(self._forget())
         self._playing_since = time.perf_counter(), self.state.player.tokens
@@ -315,12 +318,17 @@ def timed(stage: str, metrics: dict[str, float], more: Callable[[], float] = flo
     metrics[f"cpu/{stage}"] = sum(os.times()[:4]) + more() - worked
 
 
-def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Metrics of the trajectories of a batch."""
+def rollout_metrics(groups: Sequence[Group], success_only: bool = False) -> dict[str, float]:
+    """Metrics of the trajectories of a batch.
+
+    Args:
+        success_only: whether success, not the environment's reward, is what teaches.
+    """
     trajectories = [t for group in groups for t in group]
     played = [t for t in trajectories if t.status != "failed"]
     n = max(len(played), 1)
-    informative = sum(differ([t.reward for t in group if t.status != "failed"]) for group in groups)
+    paid = [[float(t.success) if success_only else t.reward for t in g if t.status != "failed"] for g in groups]
+    informative = sum(map(differ, paid))
     turns = [turn for t in played for turn in t.turns]
     return {
         "reward": sum(t.reward for t in played) / n,

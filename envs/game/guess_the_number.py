@@ -57,9 +57,7 @@ class GuessTheNumber(TextGame):
         if not self.min_number < self.max_number:
             raise UsageError(f"min_number must be less than max_number; got {self.min_number} and {self.max_number}")
         self._span = self.max_number - self.min_number
-        self._prompt = _instructions(
-            self.min_number, self.max_number, self.max_turns, self._write(str(self.max_number))
-        )
+        self._prompt = _instructions(self.min_number, self.max_number, self.max_turns, self._write is box)
 
     def _instructions(self) -> str:
         return self._prompt
@@ -118,8 +116,9 @@ class GuessTheNumber(TextGame):
 
 
 @functools.lru_cache(maxsize=1024)
-def _instructions(low: int, high: int, limit: int, example: str) -> str:
+def _instructions(low: int, high: int, limit: int, boxed: bool) -> str:
+    answer = f"Answer with your guess, as in {box(str(high))}." if boxed else "Answer with nothing but your guess."
     return (
         f"This is Guess the Number. I have drawn a whole number from {low} to {high}; find it within {turns(limit)}. "
-        f"After a guess I say whether the number is higher or lower.\nAnswer with your guess, as in {example}."
+        f"After a guess I say whether the number is higher or lower.\n{answer}"
     )

@@ -73,8 +73,9 @@ class Arithmetic(ProceduralEnv):
         return int(evaluate(self.task))
 
     def _question(self) -> str:
-        example = self.format_answer(12)
-        return f"What is {self.task}? Answer with just the number, as in {example}"
+        # a bare example would be copied as the answer
+        example = "" if self.action_format == "bare" else f", as in {self.format_answer(12)}"
+        return f"What is {self.task}? Answer with just the number{example or '.'}"
 
     def _brief(self) -> str:
         return f"{self.task} ={self.hint}"

@@ -62,6 +62,7 @@ class ReasoningGymEnv(Env):
     ``reset(options={"index": i})`` chooses the item instead of drawing it.
     """
 
+    max_turns = 1
     _changed_in_place = ()  # items and data sets never change once made
 
     def __init__(

@@ -53,7 +53,7 @@ def dry_run(config: TrainConfig) -> None:
     try_environments(config)
     trained = config.environments()[0]
     env = make(trained.id, **trained.kwargs)
-    prompt = first_prompt(env, config, plan.tokenizer)
+    prompt, other = (first_prompt(env, config, plan.tokenizer, config.seed + more) for more in (0, 1))
     turns = most_turns(env)
     env.close()
     console.print_json(json.dumps(config.model_dump(mode="json")))
@@ -74,7 +74,8 @@ def dry_run(config: TrainConfig) -> None:
     if plan.settings is not None:
         console.print("\n[bold]memory of an update on its device[/] (besides caches while playing)")
         table = Table(box=None, show_header=False)
-        for name, value in memory_rows(config, plan, teacher):
+        together = tokens_together(config, plan, prompt, other, turns)
+        for name, value in memory_rows(config, plan, teacher, together):
             table.add_row(name, value)
         console.print(table)
     console.print("nothing was started")
@@ -150,8 +151,37 @@ def _plain(value: Any) -> Any:
     return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
 
 
-def memory_rows(config: TrainConfig, plan: ModelPlan, teacher: ModelPlan | None = None) -> list[tuple[str, str]]:
-    """Return the memory of an update by its parts, by :mod:`rollenv.trainers.memory`."""
+def tokens_together(config: TrainConfig, plan: ModelPlan, prompt: str, other: str, turns: int | None) -> int:
+    """Return the most tokens that go through the model at once: those of a batch, if a micro-batch holds more.
+
+    Args:
+        prompt: the first one of a task.
+        other: the first one of another task.
+        turns: of an episode, at most.
+    """
+    rollout, settings = config.rollout, config.optimizer
+    if plan.tokenizer is None or not turns:
+        return settings.micro_batch_tokens
+    asked = [plan.tokenizer.encode(text, add_special_tokens=False) for text in (prompt, other)]
+    trajectories = rollout.groups_per_batch * rollout.group_size
+    alone, common = trajectories * turns * len(asked[0]), 0
+    if turns == 1 and settings.share_prefixes:
+        common = next((i for i, (a, b) in enumerate(zip(*asked, strict=False)) if a != b), len(asked[0]))
+        alone = rollout.groups_per_batch * (len(asked[0]) - common)
+    return min(settings.micro_batch_tokens, common + alone + trajectories * turns * rollout.max_new_tokens)
+
+
+def memory_rows(
+    config: TrainConfig, plan: ModelPlan, teacher: ModelPlan | None = None, together: int | None = None
+) -> list[tuple[str, str]]:
+    """Return the memory of an update by its parts, by :mod:`rollenv.trainers.memory`, and whether it is there.
+
+    Args:
+        together: tokens that go through the model at once; by default as many as a micro-batch holds.
+    """
+    import psutil
+    import torch
+
     from rollenv.trainers import memory
 
     rollout = config.rollout
@@ -159,21 +189,28 @@ def memory_rows(config: TrainConfig, plan: ModelPlan, teacher: ModelPlan | None 
     dtype = getattr(plan.settings, "dtype", None)
     width = dtype.itemsize if dtype is not None else 4
     teaching = memory.shape_of(teacher.settings).parameters if teacher and teacher.settings is not None else 0
-    update = memory.update_of(config, longest, player=width, teacher=teaching)
-    return memory.table(memory.update_memory(memory.shape_of(plan.settings), update))
+    update = memory.update_of(config, longest, player=width, teacher=teaching, together=together)
+    parts = memory.update_memory(memory.shape_of(plan.settings), update)
+    rows, there = memory.table(parts), psutil.virtual_memory().total
+    if not torch.cuda.is_available() and sum(parts.values()) > there:
+        rows.append(("more than this machine's", f"{there / 1e9:.2f} GB; lower optimizer.micro_batch_tokens"))
+    return rows
 
 
-def first_prompt(env: Env, config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None = None) -> str:
-    """Return the first prompt of a training task as the model reads it; the task follows the run's seed.
+def first_prompt(
+    env: Env, config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None = None, seed: int | None = None
+) -> str:
+    """Return the first prompt of a training task as the model reads it.
 
     Args:
         tokenizer: whose chat template is applied, if it has one.
+        seed: of the task; by default the run's.
     """
     from rollenv.agents.prompts.chat_format import ChatFormat
     from rollenv.agents.prompts.conversation import Conversation
     from rollenv.trainers.prompts import prompt_of
 
-    observation, info = env.reset(config.seed)
+    observation, info = env.reset(config.seed if seed is None else seed)
     prompt = prompt_of(config.prompt, config.environments()[0], chats=config.templates)
     form = ChatFormat.asked(tokenizer, prompt.template_args) if tokenizer and tokenizer.chat_template else None
     if isinstance(prompt, StepPrompt):
@@ -207,11 +244,12 @@ def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None)
         "response tokens an iteration, at most": trajectories * turns * rollout.max_new_tokens if turns else unknown,
     }
     if plan.tokenizer is not None:
-        out["tokens of the first prompt"] = len(plan.tokenizer.encode(prompt, add_special_tokens=False))
+        length = len(plan.tokenizer.encode(prompt, add_special_tokens=False))
+        out["tokens of the first prompt"] = length
     else:
         out["characters of the first prompt"] = len(prompt)
-    if plan.context and turns:
-        out["prompt tokens an iteration, at most"] = trajectories * turns * (plan.context - 1)
+    if plan.tokenizer is not None and turns:
+        out["prompt tokens an iteration, if all are as long"] = trajectories * turns * length
     out["iterations"] = config.iterations
     out["trajectories in all"] = config.iterations * trajectories
     evaluations = 1 + -(-config.iterations // config.eval.every)

@@ -204,6 +204,9 @@ def _print(result: Evaluation, agent: str, out: Path | None) -> None:
         for row in rows:
             table.add_row(*row)
         console.print(table)
+    if result.repeats:
+        over = percent(result.success, result.tasks_low, result.tasks_high)
+        console.print(f"{result.distinct} different tasks among {result.n}; over tasks {over}")
     if result.failed:
         print_failures(result.trajectories, result.failures)
     if out is not None:

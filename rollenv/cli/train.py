@@ -150,11 +150,16 @@ def _train(config: TrainConfig, run: RunDir) -> Result:
             return trainer.fit()
 
 
+#: Seconds after which a log hears of a run again.
+_SILENCE = 30.0
+
+
 class _Display:
-    """One live line on a terminal; elsewhere a line for every evaluation and finished stage."""
+    """One live line on a terminal; elsewhere a line for every evaluation and finished stage, and now and then."""
 
     def __init__(self) -> None:
         self.live = error_console.is_terminal
+        self.told = time.monotonic()
         roomy = (BarColumn(bar_width=20), TimeElapsedColumn()) if error_console.width >= 110 else ()
         self.bar = Progress(
             TextColumn("{task.description}"),
@@ -181,7 +186,9 @@ class _Display:
         self.known |= numbers
         text = self._numbers(stage)
         if not self.live:
-            if done == total or "eval/success" in numbers:
+            now = time.monotonic()
+            if done == total or "eval/success" in numbers or now - self.told >= _SILENCE:
+                self.told = now
                 error_console.print(f"{stage} {done}/{total} {text}", soft_wrap=True, markup=False)
             return
         if stage not in self.tasks:
@@ -197,7 +204,8 @@ class _Display:
             formats = {"reward": "reward {:.2f}", "success": "success {:.2f}", "eval/success": "unseen {:.3f}"}
         shown = [text.format(self.known[key]) for key, text in formats.items() if key in self.known]
         if stage == "training" and "tokens_per_s" in self.known:
-            shown.append(f"{self.known['tokens_per_s'] / 1000:.0f}k tokens/s")
+            speed = self.known["tokens_per_s"]
+            shown.append(f"{speed / 1000:.0f}k tokens/s" if speed >= 10_000 else f"{speed:.0f} tokens/s")
         return " ".join(shown)
 
 
@@ -208,13 +216,17 @@ def _conclude(run: RunDir, result: Result, seconds: float) -> None:
     report = write_report(run.path)
     table = Table("", "before", "after", box=None, header_style="bold")
 
-    def add_success(label: str, prefix: str = "eval/") -> None:
+    def add_success(label: str, prefix: str = "eval/", low: str = "low", high: str = "high") -> None:
         rows = (result.before, result.after)
-        table.add_row(label, *(percent(*(row[prefix + key] for key in ("success", "low", "high"))) for row in rows))
+        table.add_row(label, *(percent(*(row[prefix + key] for key in ("success", low, high))) for row in rows))
 
     add_success("success on unseen episodes (95 %)")
     for name in domains(result.after)[0]:
         add_success(f"the same, of {name}", f"eval/{name}/")
+    if "eval/distinct" in result.after:
+        add_success(
+            f"the same over {result.after['eval/distinct']:.0f} different tasks", low="tasks_low", high="tasks_high"
+        )
     for name in ("reward", "turns"):
         table.add_row(
             f"{name} per episode", f"{result.before[f'eval/{name}']:.2f}", f"{result.after[f'eval/{name}']:.2f}"

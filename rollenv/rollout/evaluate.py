@@ -47,6 +47,16 @@ class Evaluation:
     pass_all: dict[int, Interval]
     """For each j up to k: the chance that all of j episodes of a task succeed (tau-bench's pass^k)."""
     trajectories: list[Trajectory] = field(repr=False)
+    distinct: int = 0
+    """Tasks that differ: of one turn, those with the same observation are one; others are taken to differ."""
+    tasks_low: float = 0.0
+    """The interval over distinct tasks, which counts each as one toss, however often it was played."""
+    tasks_high: float = 1.0
+
+    @property
+    def repeats(self) -> bool:
+        """True if a task was played with several seeds."""
+        return self.distinct < self.n
 
     @property
     def wrong(self) -> int:
@@ -179,6 +189,11 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
     n = len(trajectories) // k
     wins = [sum(t.success and t.complete for t in trajectories[i * k : (i + 1) * k]) for i in range(n)]
     success, low, high = mean_interval([c / k for c in wins])
+    shown = [[turn.observation for turn in t.turns] for t in trajectories[::k]]
+    same = all(len(turns) == 1 for turns in shown) and _of_one_turn(trajectories[0].task)
+    times = Counter(turns[0] if same else i for i, turns in enumerate(shown))
+    tosses = n * n / sum(c * c for c in times.values())  # Kish's effective sample size
+    tasks_low, tasks_high = wilson_interval(success * tosses, tosses)
     return Evaluation(
         env_id=env_id,
         n=n,
@@ -194,7 +209,16 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
         pass_at={j: mean_interval([pass_at(k, c, j) for c in wins]) for j in range(1, k + 1)},
         pass_all={j: mean_interval([pass_all(k, c, j) for c in wins]) for j in range(1, k + 1)},
         trajectories=list(trajectories),
+        distinct=len(times),
+        tasks_low=tasks_low,
+        tasks_high=tasks_high,
     )
+
+
+def _of_one_turn(task: Task) -> bool:
+    """Return whether an agent is shown all of such a task at once."""
+    with contextlib.closing(spec(task.env_id).make(**task.kwargs)) as env:
+        return getattr(env, "max_turns", None) == 1
 
 
 def pass_at(n: int, c: int, k: int) -> float:
@@ -219,7 +243,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
     return mean, *wilson_interval(mean * len(values), len(values))
 
 
-def wilson_interval(wins: float, n: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson_interval(wins: float, n: float, z: float = 1.959964) -> tuple[float, float]:
     """Wilson's score interval for a proportion.
 
     Args:

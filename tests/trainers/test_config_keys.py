@@ -122,7 +122,7 @@ CASES: list[dict[str, list[str]]] = [
         "rewards.scale=3.0", "rewards.shift=1.0", "rewards.clip=0.2", "rewards.mean=running", "rewards.std=batch",
     )},
     {k: ["model.lora.rank=2"] for k in ("model.lora.alpha=64.0", "model.lora.targets=['q_proj']")},
-    {"loss.final_entropy=1.0": ["loss.entropy=1.0"], "optimizer.old_logprobs=recomputed": ["model.precision=bfloat16"]},
+    {"loss.final_entropy=1.0": ["loss.entropy=1.0"], "loss.entropy_samples=all": ["loss.entropy=1.0", "rewards.success_only=true"], "optimizer.old_logprobs=recomputed": ["model.precision=bfloat16"]},
     {"tasks.shuffle=false": ["tasks.kind=rows"], "tasks.pool=2": ["tasks.kind=success_aware"],
      "tasks.explore=1.0": ["tasks.kind=success_aware", "iterations=8"],
      "tasks.half_life=0.5": ["tasks.kind=success_aware", "iterations=4", "tasks.explore=0"]},

@@ -41,6 +41,7 @@ _IDLE: tuple[tuple[str, Callable[[TrainConfig], bool], str], ...] = (
     ("model.lora.alpha", lambda c: c.model.lora.rank > 0, "model.lora.rank above 0"),
     ("model.lora.targets", lambda c: c.model.lora.rank > 0, "model.lora.rank above 0"),
     ("player.lora", lambda c: c.model.lora.rank > 0, "model.lora.rank above 0"),
+    ("loss.entropy_samples", lambda c: c.loss.entropy > 0, "loss.entropy above 0"),
     ("loss.final_entropy", lambda c: c.loss.entropy > 0, "loss.entropy above 0"),
     ("rollout.reset_deadline", lambda c: c.rollout.workers != "inline", "rollout.workers other than inline"),
     ("rollout.step_deadline", lambda c: c.rollout.workers != "inline", "rollout.workers other than inline"),

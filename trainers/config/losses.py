@@ -18,6 +18,9 @@ class Loss(Section):
     """The unit of equal weight: every token, sample, or task; or every token, divided by ``rollout.max_new_tokens``."""
     entropy: Weight = 0.0
     """Coefficient of the entropy bonus."""
+    entropy_samples: Literal["informative", "all"] = "informative"
+    """The samples that get the bonus: those whose advantages are not all 0, or those of groups with equal rewards too,
+    where nothing but the bonus is trained, at the cost of computing them."""
     final_entropy: Share = 1.0
     """The share of ``entropy`` that is left at the last iteration (linear decay)."""
     imitate: Weight = 0.0

@@ -1,0 +1,32 @@
+"""Evaluations whose seeds draw some tasks twice say so, and count each task once."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollenv.agents.base import OracleAgent, RandomAgent
+from rollenv.rollout.evaluate import evaluate, wilson_interval
+
+SUMS = {"operands": [0, 1], "answers": [0, 2], "operators": "+"}
+
+
+def test_repeated_tasks_of_one_turn_are_one_toss_each():
+    result = evaluate(RandomAgent(), "math:Arithmetic-v0-digit", SUMS, n=60)
+    assert (result.n, result.distinct, result.repeats) == (60, 4, True)
+    assert result.tasks_high - result.tasks_low > 3 * (result.high - result.low)
+    assert (result.low, result.high) == wilson_interval(result.success * 60, 60)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs"),
+    [("math:Arithmetic-v0-digit", {"operands": [0, 10**9], "answers": None}), ("game:GuessTheNumber-v0", {})],
+)
+def test_tasks_that_may_differ_are_not_taken_for_one(env_id, kwargs):
+    result = evaluate(OracleAgent(), env_id, kwargs, n=20)
+    assert not result.repeats
+    assert (result.tasks_low, result.tasks_high) == pytest.approx((result.low, result.high))
+
+
+def test_episodes_that_end_at_once_are_not_one_task_where_more_turns_were_to_come():
+    result = evaluate(RandomAgent(), "game:GuessTheNumber-v0", {"max_number": 2}, n=10)
+    assert result.distinct == 10
