@@ -300,7 +300,7 @@ def _folder_plan(name: str, folder: Path, **how: str) -> ModelPlan:
     try:
         settings: Any = AutoConfig.from_pretrained(folder, local_files_only=True, **how).get_text_config()
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **how)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a broken GGUF file raises anything: struct.error, KeyError
         raise UsageError(f"cannot load a model from {name!r}: {error}") from error
     context = getattr(settings, "max_position_embeddings", None)
     return ModelPlan(f"{name}: {settings.model_type}, context {context or 'unknown'}", context, tokenizer, settings)
