@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from rollenv.core import UsageError
@@ -57,16 +58,17 @@ class GuessTheNumber(TextGame):
         if not self.min_number < self.max_number:
             raise UsageError(f"min_number must be less than max_number; got {self.min_number} and {self.max_number}")
         self._span = self.max_number - self.min_number
+        every: Sequence[int] = range(self.min_number, self.max_number + 1)
+        self._secrets = every if self.split == "all" else [n for n in every if in_split(str(n), self.split, 4)]
+        if not self._secrets:
+            raise UsageError(f"no number from {self.min_number} to {self.max_number} is in split {self.split!r}")
         self._prompt = _instructions(self.min_number, self.max_number, self.max_turns, self._write is box)
 
     def _instructions(self) -> str:
         return self._prompt
 
     def _new_game(self) -> None:
-        while True:
-            self.secret = self.last = self.min_number + self.randint(self._span + 1)
-            if in_split(str(self.secret), self.split, 4):
-                break
+        self.secret = self.last = self._secrets[self.randint(len(self._secrets))]
         self.guessed = []
         self.board = "Guesses so far: "
 
