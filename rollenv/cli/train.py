@@ -214,7 +214,7 @@ def _conclude(run: RunDir, result: Result, seconds: float) -> None:
     from rollenv.report.summary import domains
 
     report = write_report(run.path)
-    table = Table("", "before", "after", box=None, header_style="bold")
+    table = Table("", "before RL", "after RL", box=None, header_style="bold")
 
     def add_success(label: str, prefix: str = "eval/", low: str = "low", high: str = "high") -> None:
         rows = (result.before, result.after)
