@@ -105,6 +105,14 @@ class EnvSpec:
             env.spec = replace(self, kwargs=merged)
         return Drawn(env, mode) if mode in ("ansi", "svg") else env
 
+    def accepts(self, kwargs: Mapping[str, Any]) -> bool:
+        """Return True if the environment can be built with these constructor arguments."""
+        try:
+            self.make(**kwargs).close()
+        except UsageError:
+            return False
+        return True
+
 
 def wrap(env: Env, wrappers: Wrappers) -> Env:
     """Apply wrappers to an environment; it is closed if one of them fails.

@@ -133,7 +133,7 @@ def _differences(key: str, value: Any, default: Any) -> list[str]:
     from rollenv.trainers.config.section import union_of
 
     if not isinstance(value, BaseModel):
-        return [] if value == default else [f"{key} = {json.dumps(_plain(value), ensure_ascii=False)}"]
+        return [] if value == default else [f"{key} = {_toml(value)}"]
     same = type(value) is type(default)
     lines = []
     for name, field in type(value).model_fields.items():
@@ -145,10 +145,16 @@ def _differences(key: str, value: Any, default: Any) -> list[str]:
     return lines
 
 
-def _plain(value: Any) -> Any:
+def _toml(value: Any) -> str:
+    """Return a value as TOML, in one line; what is None is left out, as TOML has no word for it."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    if isinstance(value, dict):
+        given = (f"{json.dumps(str(key))} = {_toml(one)}" for key, one in value.items() if one is not None)
+        return "{ " + ", ".join(given) + " }"
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
 def tokens_together(config: TrainConfig, plan: ModelPlan, prompt: str, other: str, turns: int | None) -> int:
@@ -249,7 +255,7 @@ def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None)
     else:
         out["characters of the first prompt"] = len(prompt)
     if plan.tokenizer is not None and turns:
-        out["prompt tokens an iteration, if all are as long"] = trajectories * turns * length
+        out["prompt tokens an iteration, about"] = trajectories * turns * length
     out["iterations"] = config.iterations
     out["trajectories in all"] = config.iterations * trajectories
     evaluations = 1 + -(-config.iterations // config.eval.every)

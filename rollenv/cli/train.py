@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
 def command(
     recipe: str = typer.Argument(
-        help="A bundled recipe (sokoban, webshop) or a TOML file.", autocompletion=completion.recipes
+        help="A bundled recipe (sokoban, webshop), a TOML file, or an environment's id.",
+        autocompletion=completion.recipes,
     ),
     overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, as in algorithm.name=gigpo."),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in run_dir, or the recipe's latest."),
     accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     dry_run: bool = typer.Option(False, "--dry-run", help="Show settings, first prompt and needs; start nothing."),
+    write_recipe: Path = typer.Option(None, help="Write the settings to this TOML file; start nothing."),
 ) -> None:
     """Train an agent; everything is written to one run directory."""
     started = time.perf_counter()
@@ -40,6 +42,9 @@ def command(
     from rollenv.trainers.config import load_config
 
     config = load_config(recipe, overrides or ())
+    if write_recipe:
+        _write_recipe(config, write_recipe)
+        return
     if dry_run:
         from rollenv.cli import dry_run as dry
 
@@ -59,6 +64,15 @@ def command(
         )
         raise typer.Exit(130) from None
     _conclude(run, result, time.perf_counter() - started)
+
+
+def _write_recipe(config: TrainConfig, file: Path) -> None:
+    from rollenv.cli.dry_run import differences
+
+    if file.exists():
+        raise UsageError(f"{file} exists; name another file, or remove it")
+    file.write_text("\n".join(differences(config)) + "\n", encoding="utf-8")
+    console.print(f"wrote {file}; train by it with: rollenv train {file}", soft_wrap=True, markup=False)
 
 
 def _need_train_extra() -> None:

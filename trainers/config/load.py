@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
@@ -13,11 +14,14 @@ from pydantic import BaseModel, ValidationError
 
 from rollenv.arguments import NOTHING, value_of
 from rollenv.core import UsageError
+from rollenv.registry import spec
 from rollenv.rollout.workers.factory import workers_of
 from rollenv.trainers.config.losses import Loss
 from rollenv.trainers.config.player import MAX_LORA_RANK
 from rollenv.trainers.config.run import AnyPrompt, TrainConfig
 from rollenv.trainers.config.section import Union, union_of
+
+logger = logging.getLogger(__name__)
 
 _LOSSES = (union_of("loss") or Union("", {}, frozenset())).variants.values()
 
@@ -207,15 +211,18 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
     """Load a recipe, with overrides.
 
     Args:
-        recipe: name of a bundled recipe, or path of a TOML file.
+        recipe: name of a bundled recipe, path of a TOML file, or an environment's id, whose settings are then chosen.
         overrides: ``key=value``; keys are dotted, values are TOML.
 
     Raises:
         UsageError: the recipe or a key is unknown (the message names similar ones), or a value has the wrong type.
     """
-    data = _read_recipe(recipe)
+    data = _read_recipe(recipe, overrides)
+    written = data.get("env", {}).get("id")
     _apply(data, overrides)
     config = parse_config(data, overrides)
+    if written and config.env.id != written:
+        config = _without_refused_arguments(config, written, overrides)
     if config.rewards.domains:
         from rollenv.trainers.rewards.configured import check_domains
 
@@ -241,11 +248,38 @@ def load_prompt(settings: Sequence[str]) -> AnyPrompt:
     return parse_config(plain, overrides).prompt
 
 
-def _read_recipe(recipe: str) -> dict[str, Any]:
+def _read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     path = recipes().get(recipe, Path(recipe))
-    if not path.is_file():
-        raise UsageError(f"there is no recipe {recipe!r}; bundled are {', '.join(recipes())}, or pass a TOML file")
-    return _read(path)
+    if path.is_file():
+        return _read(path)
+    if ":" in recipe and path.suffix != ".toml":
+        from rollenv.trainers.config.chosen import choose_recipe
+
+        given = [str(value) for key, value in map(_split, overrides) if key == ["model", "path"]]
+        return choose_recipe(recipe, (given or ["tiny"])[-1])
+    raise UsageError(
+        f"there is no recipe {recipe!r}; bundled are {', '.join(recipes())}, or pass a TOML file or an environment's id"
+    )
+
+
+def _without_refused_arguments(config: TrainConfig, written: str, overrides: Sequence[str]) -> TrainConfig:
+    """Drop a recipe's constructor arguments that another environment does not take; the user's own stay.
+
+    Args:
+        written: the id that the recipe was written for.
+    """
+    own = {".".join(_split(o)[0]) for o in overrides}
+    for name in ("env", "eval"):
+        section = getattr(config, name)
+        given = {k for k in section.kwargs if not own & {f"{name}.kwargs", f"{name}.kwargs.{k}"}}
+        refused = {k for k in given if not spec(config.env.id).accepts({k: section.kwargs[k]})}
+        if refused:
+            logger.warning(
+                "%s.kwargs of %s that %s does not take are left out: %s", name, written, config.env.id, sorted(refused)
+            )
+            left = {k: value for k, value in section.kwargs.items() if k not in refused}
+            config = config.model_copy(update={name: section.model_copy(update={"kwargs": left})})
+    return config
 
 
 def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:

@@ -1,0 +1,59 @@
+"""Runs on an environment's id, without a recipe."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from rollenv.core import UsageError
+from rollenv.trainers.config import load_config
+from rollenv.trainers.trainer import train
+
+
+def test_settings_follow_the_texts_and_the_splits_of_the_id():
+    config = load_config("game:Sokoban-v0-tiny")
+    assert config.rollout.max_new_tokens == 1, "an action is one token of the tiny model"
+    assert config.env.kwargs == {"split": "train"}
+    assert config.eval.kwargs == {"split": "test"}
+    assert config.model.path == "tiny"
+    assert 0 < config.model.warm_up.noise < 1
+    longer = load_config("math:Arithmetic-v0-digit", ["iterations=3"])
+    assert longer.rollout.max_new_tokens > 1
+    assert longer.iterations == 3
+
+
+def test_a_pretrained_model_reads_examples_of_the_expert():
+    config = load_config("game:Sokoban-v0-tiny", ["model=some/model"])
+    assert (config.model.path, config.prompt.examples, config.prompt.chat) == ("some/model", 3, True)
+
+
+def test_an_id_without_an_expert_asks_for_a_model():
+    with pytest.raises(UsageError, match=r"no expert.*model=PATH"):
+        load_config("ta:SimpleNegotiation-v0")
+
+
+@pytest.mark.parametrize("recipe", ["sokoban", "game:GuessTheNumber-v0-easy", "rlvr_math"])
+def test_a_written_recipe_gives_the_same_settings(rollenv_command, recipe: str, tmp_path: Path):
+    file = tmp_path / "own.toml"
+    done = rollenv_command("train", recipe, "seed=3", "--write-recipe", str(file))
+    assert done.returncode == 0, done.stderr
+    assert load_config(str(file)) == load_config(recipe, ["seed=3"])
+
+
+def test_a_recipe_for_another_id_drops_arguments_that_it_does_not_take(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING):
+        config = load_config("tools", ["env.id=rg:chain_sum"])
+    assert config.env.kwargs == config.eval.kwargs == {}
+    assert "rg:chain_sum" in caplog.text
+    assert "split" in caplog.text
+    kept = load_config("tools", ["env.id=rg:chain_sum", "env.kwargs.split=test"])
+    assert kept.env.kwargs == {"split": "test"}, "the user's own argument is an error later, not dropped"
+
+
+@pytest.mark.integration
+def test_an_id_trains_without_a_recipe(tmp_path: Path):
+    small = ["iterations=2", "eval.episodes=20", "model.warm_up.episodes=200", "model.warm_up.steps=20"]
+    result = train("math:Arithmetic-v0-digit", *small, f"run_dir={tmp_path / 'run'}")
+    assert 0 <= result.after["eval/success"] <= 1

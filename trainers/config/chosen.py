@@ -1,0 +1,153 @@
+"""A recipe for an environment that has none: chosen by playing a few of its expert's episodes."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollenv.agents.base import noisy_expert
+from rollenv.agents.prompts import StepPrompt
+from rollenv.core import Env, Unsolvable, UsageError
+from rollenv.env_spec import EnvSpec
+from rollenv.registry import spec
+
+#: Episodes that are played for every share of random actions, and the most turns of one.
+EPISODES, TURNS = 40, 60
+
+#: Shares of random actions, weakest start first, and the success from which groups of eight tell something.
+NOISES, ENOUGH = (0.85, 0.7, 0.5, 0.3, 0.1), 0.2
+
+#: The tiny model's steps of imitation end at about so many characters read, so that long texts do not take minutes.
+_TEXT = 12_000_000
+
+_TINY = {"hidden": 64, "layers": 2, "heads": 2, "intermediate": 160, "vocabulary": 600}
+
+
+@dataclass
+class Played:
+    """What some episodes of a noisy expert showed."""
+
+    success: float = 0.0
+    prompts: list[str] = field(default_factory=list)
+    actions: list[str] = field(default_factory=list)
+
+
+def choose_recipe(env_id: str, model: str = "tiny") -> dict[str, Any]:
+    """Choose the settings of a run on any registered id.
+
+    The tiny model imitates the id's expert with the largest share of random actions that still succeeds now and then;
+    lengths are those of the texts that were seen. Another model gets the default prompt, with answers of the expert as
+    examples where there is one.
+
+    Args:
+        model: ``tiny``, or what ``model.path`` takes.
+
+    Returns:
+        A recipe as plain data.
+
+    Raises:
+        UnknownEnv: no such id.
+        UsageError: the tiny model would have nothing to imitate.
+        MissingData, MissingExtra: what the environment needs is not there.
+    """
+    env_spec = spec(env_id)
+    expert = {"oracle", "random_action"} <= env_spec.abilities
+    if model == "tiny" and not expert:
+        raise UsageError(
+            f"{env_id} has no expert that the tiny model could imitate; give a pretrained model: model=PATH, a "
+            "hub name or smollm2-135m"
+        )
+    parts = _splits(env_spec)
+    recipe: dict[str, Any] = {
+        "iterations": 40,
+        "checkpoint_every": 20,
+        "env": {"id": env_id, "kwargs": parts.get("train", {})},
+        "eval": {"kwargs": parts.get("test", {}), "episodes": 200, "every": 10},
+        "algorithm": {"name": "grpo"},
+    }
+    if model != "tiny":
+        return recipe | _pretrained(model, expert)
+    noise, played = _weakest(env_spec, parts.get("train", {}))
+    return recipe | _tiny(noise, played)
+
+
+def _splits(env_spec: EnvSpec) -> dict[str, dict[str, str]]:
+    """Return the arguments of the training and the test split, where the environment has them."""
+    parts = {name: {"split": name} for name in ("train", "test")}
+    return parts if all(map(env_spec.accepts, parts.values())) else {}
+
+
+def _pretrained(model: str, expert: bool) -> dict[str, Any]:
+    return {
+        "model": {"path": model},
+        "prompt": {"examples": 3} if expert else {},
+        "rollout": {"groups_per_batch": 16, "group_size": 8, "max_new_tokens": 256},
+        "optimizer": {"lr": 2e-5},
+    }
+
+
+def _tiny(noise: float, played: Played) -> dict[str, Any]:
+    from rollenv.agents.tiny.model import build_tokenizer
+
+    tokenizer = build_tokenizer(played.prompts + played.actions, _TINY["vocabulary"])
+    prompt = max(len(tokenizer.encode(text)) for text in played.prompts)
+    answer = max(len(tokenizer.encode(text)) for text in played.actions)
+    context = 1 << (2 * (prompt + answer) - 1).bit_length()  # other episodes have longer texts
+    characters = sum(map(len, played.prompts)) / len(played.prompts)
+    return {
+        "model": {
+            "size": _TINY | {"context": context},
+            "warm_up": {
+                "noise": noise,
+                "episodes": 3000,
+                "steps": int(min(900, max(200, _TEXT / (64 * characters)))),
+                "batch_size": 64,
+                "lr": 3e-3,
+            },
+        },
+        "prompt": {"template": "{state}", "chat": False},
+        # an answer of several tokens ends with one more
+        "rollout": {"groups_per_batch": 32, "group_size": 8, "max_new_tokens": 1 if answer == 1 else 2 * answer},
+        "loss": {"entropy": 0.01, "final_entropy": 0.1},
+        "optimizer": {"lr": 1e-3, "final_lr": 0.2},
+    }
+
+
+def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, Played]:
+    """Return the largest share of random actions with which the expert still succeeds now and then, and its episodes.
+
+    Raises:
+        UsageError: it never does.
+    """
+    with contextlib.closing(env_spec.make(**kwargs)) as env:
+        for noise in NOISES:
+            played = _play(env, noise)
+            if played.success >= ENOUGH:
+                return noise, played
+    raise UsageError(
+        f"the expert of {env_spec.id} succeeds in {played.success:.0%} of {EPISODES} episodes, even with few random "
+        "actions: there is nothing to imitate. Take an easier level, or a pretrained model (model=PATH)"
+    )
+
+
+def _play(env: Env, noise: float) -> Played:
+    played, prompt = Played(), StepPrompt("{state}", chat=False)
+    for seed in range(EPISODES):
+        rng = random.Random(seed)
+        observation, info = env.reset(seed=seed)
+        instructions = observation
+        for _ in range(TURNS):
+            played.prompts.append(prompt.render(instructions, (), observation, info))
+            action = noisy_expert(env, noise, rng)
+            if action is None:
+                break
+            with contextlib.suppress(Unsolvable):
+                played.actions.append(env.oracle_action())
+            played.actions += (action, env.sample_random_action())
+            observation, _, terminated, truncated, info = env.step(action)
+            if terminated or truncated:
+                played.success += bool(info.get("success")) / EPISODES
+                break
+    return played
