@@ -58,17 +58,20 @@ class GuessTheNumber(TextGame):
         if not self.min_number < self.max_number:
             raise UsageError(f"min_number must be less than max_number; got {self.min_number} and {self.max_number}")
         self._span = self.max_number - self.min_number
-        every: Sequence[int] = range(self.min_number, self.max_number + 1)
-        self._secrets = every if self.split == "all" else [n for n in every if in_split(str(n), self.split, 4)]
-        if not self._secrets:
+        if not self._of_split():
             raise UsageError(f"no number from {self.min_number} to {self.max_number} is in split {self.split!r}")
         self._prompt = _instructions(self.min_number, self.max_number, self.max_turns, self._write is box)
 
     def _instructions(self) -> str:
         return self._prompt
 
+    def _of_split(self) -> Sequence[int]:
+        every = range(self.min_number, self.max_number + 1)
+        return every if self.split == "all" else [n for n in every if in_split(str(n), self.split, 4)]
+
     def _new_game(self) -> None:
-        self.secret = self.last = self._secrets[self.randint(len(self._secrets))]
+        secrets = self._of_split()
+        self.secret = self.last = secrets[self.randint(len(secrets))]
         self.guessed = []
         self.board = "Guesses so far: "
 

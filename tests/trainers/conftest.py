@@ -26,4 +26,5 @@ def small() -> list[str]:
         "eval.kwargs.min_moves=1",
         "eval.episodes=20",
         "eval.every=3",
+        "optimizer.epochs=1",
     ]

@@ -25,7 +25,7 @@ SMALL = [
     "model.warm_up.episodes=30", "model.warm_up.batch_size=16", "prompt.template='{observation}>'",
     "rollout.groups_per_batch=5", "rollout.group_size=3", "rollout.max_new_tokens=3", "optimizer.lr=1e-3",
     "optimizer.warmup_iterations=0", "optimizer.minibatch_sequences=8", "optimizer.micro_batch_tokens=24",
-    "eval.episodes=4", "eval.every=2", "model.sync=copy",
+    "eval.episodes=4", "eval.every=2", "model.sync=copy", "optimizer.epochs=1",
 ]  # fmt: skip
 
 

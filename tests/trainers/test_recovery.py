@@ -35,7 +35,7 @@ PLAIN = [
     "model.size.intermediate=16", "model.warm_up.steps=20", "model.warm_up.episodes=30", "model.warm_up.batch_size=16",
     "prompt.template='{observation}>'", "rollout.groups_per_batch=3", "rollout.group_size=3",
     "rollout.max_new_tokens=3", "optimizer.lr=1e-2", "optimizer.warmup_iterations=0",
-    "optimizer.minibatch_sequences=4", "eval.episodes=4", "eval.every=2",
+    "optimizer.minibatch_sequences=4", "optimizer.epochs=1", "eval.episodes=4", "eval.every=2",
 ]  # fmt: skip
 MIXTURE = [
     "tasks.kind=mixture",

@@ -295,7 +295,7 @@ def test_a_run_tells_success_and_rewards_by_domain(tmp_path):
 
 @pytest.mark.slow
 def test_tools_are_trained_as_conversations(tmp_path):
-    rows = fit("rlvr_tools", tmp_path / "run", "loss.entropy=0.01")  # teaches also where all rewards are equal
+    rows = fit("rlvr_tools", tmp_path / "run", "loss.entropy=0.01", "loss.entropy_samples=all")  # also of equal rewards
     assert rows[1]["turns"] > 1
     assert rows[1]["trained_samples"] == 16, "a sample is an episode"
     assert rows[1]["ratio"] == pytest.approx(1, abs=1e-4), "trained on are the tokens that were drawn"
