@@ -64,6 +64,10 @@ class TextGame(Env):
     def _instructions(self) -> str:
         raise NotImplementedError(f"{type(self).__name__} has no _instructions()")
 
+    def _write(self, move: str) -> str:
+        """The action that names a move."""
+        return box(move)
+
     def _parse(self, text: str) -> Any:
         """The move that the content of the box names, or None."""
         raise NotImplementedError(f"{type(self).__name__} has no _parse()")
@@ -139,7 +143,7 @@ class TextGame(Env):
     def oracle_action(self) -> str:
         if self._over:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
-        return box(self._next_move())
+        return self._write(self._next_move())
 
     def _pick(self, actions: Sequence[str]) -> str:
         return actions[int(self.action_rng.random() * len(actions))]

@@ -48,7 +48,7 @@ class GuessTheNumber(TextGame):
     ):
         check_split(split)
         self.split = split
-        self._write = box if action_format == "boxed" else str
+        self.boxed = action_format == "boxed"
         super().__init__(min_number=min_number, max_number=max_number, max_turns=max_turns)
         self.secret = self.last = 0
         self.guessed: list[int] = []
@@ -58,29 +58,24 @@ class GuessTheNumber(TextGame):
         if not self.min_number < self.max_number:
             raise UsageError(f"min_number must be less than max_number; got {self.min_number} and {self.max_number}")
         self._span = self.max_number - self.min_number
-        if not self._of_split():
+        if not _of_split(self.min_number, self.max_number, self.split):
             raise UsageError(f"no number from {self.min_number} to {self.max_number} is in split {self.split!r}")
-        self._prompt = _instructions(self.min_number, self.max_number, self.max_turns, self._write is box)
+        self._prompt = _instructions(self.min_number, self.max_number, self.max_turns, self.boxed)
 
     def _instructions(self) -> str:
         return self._prompt
 
-    def _of_split(self) -> Sequence[int]:
-        every = range(self.min_number, self.max_number + 1)
-        return every if self.split == "all" else [n for n in every if in_split(str(n), self.split, 4)]
-
     def _new_game(self) -> None:
-        secrets = self._of_split()
+        secrets = _of_split(self.min_number, self.max_number, self.split)
         self.secret = self.last = secrets[self.randint(len(secrets))]
         self.guessed = []
         self.board = "Guesses so far: "
 
-    def _read(self, action: str) -> Any:
-        return super()._read(action) if self._write is box else self._parse(action.strip())
+    def _write(self, move: str) -> str:
+        return box(move) if self.boxed else move
 
-    def oracle_action(self) -> str:
-        boxed = super().oracle_action()
-        return boxed if self._write is box else self._next_move()
+    def _read(self, action: str) -> Any:
+        return super()._read(action) if self.boxed else self._parse(action.strip())
 
     def _parse(self, text: str) -> Any:
         if (number := _SMALL.get(text)) is not None:
@@ -118,6 +113,12 @@ class GuessTheNumber(TextGame):
 
     def sample_random_action(self) -> str:
         return self._write(str(self.min_number + int(self.action_rng.random() * (self._span + 1))))
+
+
+@functools.lru_cache(maxsize=64)
+def _of_split(low: int, high: int, split: str) -> Sequence[int]:
+    every = range(low, high + 1)
+    return every if split == "all" else [n for n in every if in_split(str(n), split, 4)]
 
 
 @functools.lru_cache(maxsize=1024)

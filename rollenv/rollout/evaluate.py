@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollenv.agents.base import Agent
-from rollenv.core import UsageError
+from rollenv.core import RollenvError, UsageError
 from rollenv.registry import spec
 from rollenv.rollout.loops import refuse_running_loop
 from rollenv.rollout.manager import RolloutManager
@@ -216,9 +216,12 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
 
 
 def _of_one_turn(task: Task) -> bool:
-    """Return whether an agent is shown all of such a task at once."""
-    with contextlib.closing(spec(task.env_id).make(**task.kwargs)) as env:
-        return getattr(env, "max_turns", None) == 1
+    """Return whether an agent is shown all of such a task at once. False if its environment cannot be made here."""
+    try:
+        with contextlib.closing(spec(task.env_id).make(**task.kwargs)) as env:
+            return getattr(env, "max_turns", None) == 1
+    except RollenvError:
+        return False
 
 
 def pass_at(n: int, c: int, k: int) -> float:

@@ -1,4 +1,4 @@
-"""What a run says of itself: before it starts, while it goes on, and what it counts."""
+"""Messages of a run: before it starts, while it goes on, and its counts."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _TINY = {"hidden": 64, "layers": 2, "heads": 2, "intermediate": 160, "vocabulary
 
 @dataclass
 class Played:
-    """What some episodes of a noisy expert showed."""
+    """Success, prompts and actions of some episodes of a noisy expert."""
 
     success: float = 0.0
     prompts: list[str] = field(default_factory=list)
