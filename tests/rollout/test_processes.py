@@ -158,7 +158,7 @@ def test_the_processes_die_with_their_parent(tmp_path):
         async def main():
             pool = ProcessWorkers(2)
             await pool.open(Task("game:Sokoban-v0-easy", 0))
-            while len([r for r in pool.report() if r["state"] == "up"]) < 2:
+            while len([r for r in pool.report() if r["state"] == "up" and r["pid"]]) < 2:
                 await asyncio.sleep(0.05)
             os.kill(pool.report()[0]["pid"], 19)  # stopped: it cannot notice anything by itself
             print(*[r["pid"] for r in pool.report()], flush=True)
