@@ -14,13 +14,11 @@ from typing import Any
 from rollenv.core import StepResult, UsageError
 from rollenv.envs.tools.base import ToolEnv
 from rollenv.envs.tools.dbbench import NEED
-from rollenv.envs.tools.problem import Judgement, Problem, counted
-from rollenv.envs.tools.published import folder_of
+from rollenv.envs.tools.problem import Judgement, Problem, Reminder, counted
 from rollenv.envs.tools.sql.data import random_query, table_image
 from rollenv.envs.tools.sql.database import SqlBackend
 from rollenv.envs.tools.sql.mysql import MySql
 from rollenv.envs.tools.sql.mysql_functions import NO_PAD, as_text, prepare
-from rollenv.envs.tools.users import Reminder
 from rollenv.tools.backend import ToolError, differences, tool
 from rollenv.tools.calls import write_calls
 
@@ -82,7 +80,7 @@ class DBBenchEnv(ToolEnv):
         if kind not in KINDS:
             raise UsageError(f"kind={kind!r} is unknown; choose from {', '.join(KINDS)}")
         self.kind = kind
-        self.rows = rows_of(folder_of(NEED) / "standard.jsonl", kind)
+        self.rows = rows_of(NEED.found() / "standard.jsonl", kind)
         self.tasks = len(self.rows)
         super().__init__(**settings)
 

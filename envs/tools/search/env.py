@@ -1,19 +1,154 @@
-"""Questions that take several documents to answer."""
+"""Questions that take several documents to answer: a generated corpus, and a search engine for it."""
 
 from __future__ import annotations
 
+import collections
+import functools
 import hashlib
+import math
 import random
-from typing import Annotated, Any
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
 from rollenv.core import UsageError
+from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Goal, Template, World
 from rollenv.envs.tools.problem import Call
-from rollenv.envs.tools.search.corpus import RELATIONS, Corpus, make_corpus
 from rollenv.tools.backend import ToolError, tool
+
+_WORD = re.compile(r"\w+")
+_ENDS = ("Works", "Trading", "Brothers", "Mills", "Lines")
+
+
+class Relation(NamedTuple):
+    """A step from one document to another, or to a value."""
+
+    name: str
+    target: str
+    """A kind of document; empty for a value that ends a question."""
+    phrase: str
+    """In a question, about ``{x}``."""
+    sentences: tuple[str, ...]
+    """In a document about ``{x}``, where ``{y}`` is at the other end."""
+
+
+_TABLE = """
+person | employer | company | the company that {x} works for | {x} works for {y}. | {x} is paid by {y}.
+person | home | town | the town where {x} lives | {x} lives in {y}. | The home of {x} is {y}.
+person | friend | person | the best friend of {x} | The best friend of {x} is {y}. | {x} likes {y} best of all friends.
+person | badge |  | the badge number of {x} | {x} has the badge number {y}. | The badge of {x} has the number {y}.
+company | head | person | the head of {x} | The head of {x} is {y}. | {x} is led by {y}.
+company | seat | town | the town where {x} has its seat | {x} has its seat in {y}. | The seat of {x} is {y}.
+company | rival | company | the main rival of {x} | The main rival of {x} is {y}. | {x} competes above all with {y}.
+company | licence |  | the licence number of {x} | {x} holds the licence {y}. | The licence of {x} is {y}.
+town | mayor | person | the mayor of {x} | The mayor of {x} is {y}. | {x} elected {y} as its mayor.
+town | twin | town | the twin town of {x} | {x} is twinned with {y}. | The twin town of {x} is {y}.
+town | postcode |  | the postcode of {x} | {x} has the postcode {y}. | Letters to {x} bear the postcode {y}.
+"""
+
+
+def _relations() -> dict[str, tuple[Relation, ...]]:
+    rows = [[cell.strip() for cell in line.split("|")] for line in _TABLE.strip().splitlines()]
+    kinds = dict.fromkeys(row[0] for row in rows)
+    return {
+        kind: tuple(Relation(row[1], row[2], row[3], tuple(row[4:])) for row in rows if row[0] == kind)
+        for kind in kinds
+    }
+
+
+RELATIONS = _relations()
+#: Sentences that name somebody else, so that a name in a document is not always the answer.
+_BESIDES = {
+    "person": "{x} has also met {y}.",
+    "company": "{y} wanted to lead {x}, and did not.",
+    "town": "{y} was born in {x} and moved away.",
+}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents, and how they are linked. Never changed once it is made."""
+
+    titles: dict[str, str]
+    """By the id of a document."""
+    kinds: dict[str, str]
+    texts: dict[str, str]
+    links: dict[tuple[str, str], str]
+    """The other end by document and relation: an id or a value."""
+
+    def search(self, query: str, top: int) -> list[str]:
+        """Ids of the documents that match best (BM25, words of the title counting threefold)."""
+        asked = list(dict.fromkeys(_WORD.findall(query.lower())))[:50]
+        scores = {key: self._score(key, asked) for key in self._counts}
+        found = sorted((key for key in scores if scores[key] > 0), key=lambda key: (-scores[key], key))
+        return found[:top]
+
+    @functools.cached_property
+    def _counts(self) -> dict[str, collections.Counter[str]]:
+        """Words of each document."""
+        return {
+            key: collections.Counter(_WORD.findall(text.lower()) + 3 * _WORD.findall(self.titles[key].lower()))
+            for key, text in self.texts.items()
+        }
+
+    @functools.cached_property
+    def _spread(self) -> tuple[collections.Counter[str], float]:
+        """In how many documents each word is, and the mean length of a document."""
+        found = collections.Counter(word for count in self._counts.values() for word in count)
+        return found, sum(count.total() for count in self._counts.values()) / len(self._counts)
+
+    def _score(self, key: str, asked: list[str]) -> float:
+        count, (spread, mean) = self._counts[key], self._spread
+        length, total = count.total() / mean, 0.0
+        for word in asked:
+            if word in count:
+                rare = math.log(1 + (len(self._counts) - spread[word] + 0.5) / (spread[word] + 0.5))
+                total += rare * count[word] * 2.5 / (count[word] + 1.5 * (0.25 + 0.75 * length))
+        return total
+
+
+def make_corpus(rng: random.Random, size: int) -> Corpus:
+    """Documents about people, companies and towns."""
+    size = max(size, 9)
+    companies = towns = size // 4
+    names = words.people(rng, size - companies - towns)
+    invented = list(dict.fromkeys(words.name(rng, 3) for _ in range(size * 4)))
+    made = [("person", name) for name in names]
+    made += [("company", f"{name} {rng.choice(_ENDS)}") for name in invented[:companies]]
+    made += [("town", name) for name in invented[companies : companies + towns]]
+    keys = [f"D{n}" for n in rng.sample(range(100, 1000), len(made))]
+    kinds = {key: kind for key, (kind, _) in zip(keys, made, strict=True)}
+    titles = {key: title for key, (_, title) in zip(keys, made, strict=True)}
+    links = _links(rng, kinds)
+    texts = {key: _text(rng, key, kinds, titles, links) for key in keys}
+    order = sorted(keys)
+    return Corpus(titles, {key: kinds[key] for key in order}, {key: texts[key] for key in order}, links)
+
+
+def _links(rng: random.Random, kinds: dict[str, str]) -> dict[tuple[str, str], str]:
+    links = {}
+    for key, kind in kinds.items():
+        for relation in RELATIONS[kind]:
+            ends = [other for other in kinds if kinds[other] == relation.target and other != key]
+            links[key, relation.name] = rng.choice(ends) if relation.target else words.code(rng, 7)
+    return links
+
+
+def _text(
+    rng: random.Random, key: str, kinds: dict[str, str], titles: dict[str, str], links: dict[tuple[str, str], str]
+) -> str:
+    sentences = []
+    for relation in RELATIONS[kinds[key]]:
+        end = links[key, relation.name]
+        sentences.append(rng.choice(relation.sentences).format(x=titles[key], y=titles.get(end, end)))
+    someone = rng.choice([other for other in kinds if kinds[other] == "person" and other != key])
+    sentences.append(_BESIDES[kinds[key]].format(x=titles[key], y=titles[someone]))
+    rng.shuffle(sentences)
+    return " ".join(sentences)
 
 
 class Library(World):

@@ -1,7 +1,9 @@
-"""The functions of a spreadsheet, and sheets to call them on."""
+"""The functions of a spreadsheet, with or without a Python interpreter, and sheets to call them on."""
 
 from __future__ import annotations
 
+import functools
+import json
 import random
 from typing import Annotated, Any
 
@@ -11,6 +13,7 @@ from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.goals import World
 from rollenv.envs.tools.sheet.formulas import CELL, MOST_ROWS, Evaluation, FormulaError, Value, parse, range_of, shifted
 from rollenv.tools.backend import ToolError, tool
+from rollenv.tools.python import PythonCodeTool
 
 Row = Annotated[int, Field(ge=1, le=MOST_ROWS)]
 Column = Annotated[str, Field(pattern="^[A-Z]$")]
@@ -199,3 +202,28 @@ def make_sheet(rng: random.Random, size: int, kind: type[Sheet] = Sheet) -> Shee
     rows = [HEADER, *((items[n], rng.choice(REGIONS), float(units[n]), prices[n] / 100) for n in range(size))]
     cells = {letter: {str(n): row[at] for n, row in enumerate(rows, 1)} for at, letter in enumerate("ABCD")}
     return kind({"cells": cells})
+
+
+class SheetWithPython(Sheet):
+    """A spreadsheet whose values programs can read. Programs run in a sandbox; each begins anew."""
+
+    @tool
+    def run_python(self, code: str) -> str:
+        """Run a Python program and see what it prints. It finds the sheet in `cells`, as in cells["B7"].
+
+        Args:
+            code: the program; what it changes stays in it.
+        """
+        shown = Evaluation(self.cells).all()
+        cells = {f"{column}{row}": plain(value) for column, rows in shown.items() for row, value in rows.items()}
+        begin = f"cells = __import__('json').loads({json.dumps(cells)!r})"
+        done = _interpreter().answer(f"{begin}\n{code}", "")
+        text = done.observation.removeprefix("Code execution result: ").rstrip()
+        if done.has_error:
+            raise ToolError(text)
+        return text or "(nothing was printed)"
+
+
+@functools.cache
+def _interpreter() -> PythonCodeTool:
+    return PythonCodeTool(keep_error_last_line=True)

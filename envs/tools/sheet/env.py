@@ -11,9 +11,8 @@ from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Path, Template
 from rollenv.envs.tools.problem import Call
-from rollenv.envs.tools.sheet.backend import REGIONS, Sheet, make_sheet, plain
+from rollenv.envs.tools.sheet.backend import REGIONS, Sheet, SheetWithPython, make_sheet, plain
 from rollenv.envs.tools.sheet.formulas import Evaluation
-from rollenv.envs.tools.sheet.python import SheetWithPython
 
 _DESCRIBE: list[Call] = [("describe", {})]
 #: Columns of numbers by name.

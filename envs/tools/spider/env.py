@@ -11,15 +11,13 @@ from typing import Any, NamedTuple
 
 from rollenv.core import StepResult
 from rollenv.envs.tools.base import ToolEnv
-from rollenv.envs.tools.problem import Judgement, Problem
-from rollenv.envs.tools.published import folder_of
+from rollenv.envs.tools.problem import Judgement, Problem, Reminder
 from rollenv.envs.tools.spider import NEED
 from rollenv.envs.tools.spider.databases import Stored, databases
 from rollenv.envs.tools.spider.grading import intercode_reward, row_texts
 from rollenv.envs.tools.sql.data import random_query
 from rollenv.envs.tools.sql.database import SqlBackend
 from rollenv.envs.tools.sql.mysql import MySql
-from rollenv.envs.tools.users import Reminder
 from rollenv.tools.backend import ToolError, tool
 from rollenv.tools.calls import write_calls
 
@@ -115,7 +113,7 @@ class SpiderEnv(ToolEnv):
 
     def __init__(self, *, empty: bool = False, ordered: bool = False, strict: bool = True, **settings: Any):
         self.ordered = ordered
-        folder = folder_of(NEED)
+        folder = NEED.found()
         self.dump = folder / "ic_spider_dbs.sql"
         self.questions = questions(folder / "ic_spider_dev.json", self.dump, empty)
         self.refused = _REFUSED if strict else frozenset[int]()
