@@ -1,4 +1,4 @@
-"""Requests about a company's database: teams, staff and projects."""
+"""A company's database: teams, staff and projects, and requests about them."""
 
 from __future__ import annotations
 
