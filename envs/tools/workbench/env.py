@@ -10,7 +10,7 @@ from rollenv.envs.tools.base import ToolEnv
 from rollenv.envs.tools.problem import Call, Judgement, Problem
 from rollenv.envs.tools.workbench.functions import WorkBench
 from rollenv.envs.tools.workbench.replay import judged, parsed, queries, replay
-from rollenv.envs.tools.workbench.tables import TODAY, start, visible
+from rollenv.envs.tools.workbench.tables import TODAY, start
 from rollenv.tools.backend import Change, differences
 
 _POLICY = (
@@ -68,13 +68,13 @@ class WorkBenchEnv(ToolEnv):
     def judge(self, problem: Problem) -> Judgement:
         state = problem.backend.data()
         told = judged(state, problem.wanted)
-        wanted = differences(visible(problem.start), visible(problem.wanted))
+        wanted = differences(problem.start, problem.wanted)
         done = {change.path: change.after for change in self.changes()}
         met = sum(change.path in done and done[change.path] == change.after for change in wanted)
         return Judgement(told.correct, met / len(wanted) if wanted else float(told.correct), int(told.side_effects))
 
     def changes(self) -> list[Change]:
-        return differences(visible(self.current.start), visible(self.current.backend.data()))
+        return differences(self.current.start, self.current.backend.data())
 
 
 @functools.cache

@@ -136,8 +136,7 @@ class WorkBench(Messages, Projects):
             "follow_up_by": follow_up_by,
             "notes": notes,
         }
-        self.append("customers", row, label=0)
-        self.relabel("customers")
+        self.append("customers", row)
         return customer_id
 
     @tool

@@ -65,7 +65,7 @@ class Messages(Tables):
             return "Event duration not provided."
         event_id = str(self.next_id("calendar")).zfill(8)
         row = {"event_id": event_id, "event_name": event_name, "participant_email": participant_email.lower()}
-        self.append("calendar", row | {"event_start": event_start, "duration": duration}, label=0)
+        self.append("calendar", row | {"event_start": event_start, "duration": duration})
         return event_id
 
     @tool
@@ -90,8 +90,6 @@ class Messages(Tables):
             return "Event ID, field, or new value not provided."
         if self.find("calendar", event_id) is None:
             return "Event not found."
-        if field not in self.columns("calendar"):
-            self.state["added"].append(field)
         value = new_value.lower() if field == "participant_email" else new_value
         self.replace("calendar", event_id, field, value)
         return "Event updated successfully."
@@ -144,7 +142,7 @@ class Messages(Tables):
             return "Invalid recipient email address."
         row = {"email_id": str(self.next_id("emails")), "inbox/outbox": "outbox", "sender/recipient": recipient.lower()}
         sent = {"subject": subject, "sent_datetime": f"{TODAY} 00:00:00", "body": body}
-        self.append("emails", row | sent, label=len(self.state["emails"]))
+        self.append("emails", row | sent)
         return "Email sent successfully."
 
     @tool

@@ -76,7 +76,7 @@ class Projects(Tables):
         if plot_type not in PLOTS:
             return "Plot type must be one of 'bar', 'line', 'scatter', or 'histogram'"
         path = f"plots/{time_min}_{time_max}_{value_to_plot}_{plot_type}.png"
-        self.append("plots", {"file_path": path}, label=len(self.state["plots"]))
+        self.append("plots", {"file_path": path})
         return path
 
     @tool
@@ -192,8 +192,7 @@ class Projects(Tables):
                 return wrong
         task_id = str(self.next_id("tasks")).zfill(8)
         row = {"task_id": task_id, "task_name": task_name, "assigned_to_email": email, "list_name": list_name}
-        self.append("tasks", row | {"due_date": due_date, "board": board}, label=0)
-        self.relabel("tasks")
+        self.append("tasks", row | {"due_date": due_date, "board": board})
         return task_id
 
     def _not_for_tasks(self, field: str, value: str) -> str:

@@ -54,10 +54,8 @@ def office() -> Office:
 
 
 def start() -> dict[str, Any]:
-    """The state at the start: rows by key for each table, their labels, and columns added to the calendar."""
-    tables = office().tables
-    fresh: dict[str, Any] = {name: dict(rows) for name, rows in tables.items()}
-    return fresh | {"labels": {name: list(range(len(rows))) for name, rows in tables.items()}, "added": []}
+    """The state at the start: rows by key for each table."""
+    return {name: dict(rows) for name, rows in office().tables.items()}
 
 
 class Tables(Backend):
@@ -77,16 +75,13 @@ class Tables(Backend):
 
     def pack(self) -> Any:
         tables = {name: each for name, rows in office().tables.items() if (each := _changed(rows, self.state[name]))}
-        labels = {name: list(self.state["labels"][name]) for name in tables}
-        return {"tables": tables, "labels": labels, "added": list(self.state["added"])}
+        return {"tables": tables}
 
     def unpack(self, packed: Any) -> None:
         self.state = start()
         for name, (places, rows) in packed["tables"].items():
             kept = self.state[name] | rows
             self.state[name] = {place: kept[place] for place in places}
-            self.state["labels"][name] = list(packed["labels"][name])
-        self.state["added"] = list(packed["added"])
 
     def rows(self, table: str) -> Iterator[Row]:
         """The rows of a table, in order."""
@@ -110,8 +105,7 @@ class Tables(Backend):
 
     def columns(self, table: str) -> tuple[str, ...]:
         """The columns of a table."""
-        first = next(iter(office().tables[table].values()), {"file_path": None})
-        return (*first, *(self.state["added"] if table == "calendar" else ()))
+        return tuple(next(iter(office().tables[table].values()), {"file_path": None}))
 
     def next_id(self, table: str) -> int:
         """One more than the last id in alphabetical order."""
@@ -121,25 +115,14 @@ class Tables(Backend):
         except ValueError as error:
             raise ToolError(f"no new id can be given: the last one is {last!r}") from error
 
-    def append(self, table: str, row: Row, label: int) -> None:
-        """Put a row with all columns at the end; a row that has the label already is replaced instead."""
-        labels, rows = self.state["labels"][table], self.state[table]
+    def append(self, table: str, row: Row) -> None:
+        """Put a row with all columns at the end."""
+        rows = self.state[table]
         key = base = str(row[TABLES[table][1]])
         number = 1
         while key in rows:
             key, number = f"{base}#{number + 1}", number + 1
-        if label in labels and table == "emails":  # only there a row is put at a label, as into a list
-            at = labels.index(label)
-            self.state[table] = {
-                (key if i == at else k): (row if i == at else r) for i, (k, r) in enumerate(rows.items())
-            }
-        else:
-            rows[key] = row
-            labels.append(label)
-
-    def relabel(self, table: str) -> None:
-        """Number the rows anew."""
-        self.state["labels"][table] = list(range(len(self.state[table])))
+        rows[key] = row
 
     def replace(self, table: str, row_id: str, field: str, value: Any) -> None:
         """Give a field of all rows with an id another value."""
@@ -152,18 +135,16 @@ class Tables(Backend):
         """Delete the rows with an id, and say how that went; ``what`` is a row, as in "Event"."""
         if not row_id:
             return f"{what} ID not provided."
-        rows, labels, key = self.state[table], self.state["labels"][table], TABLES[table][1]
-        kept = [row[key] != row_id for row in rows.values()]
-        if all(kept):
+        rows, key = self.state[table], TABLES[table][1]
+        kept = {place: row for place, row in rows.items() if row[key] != row_id}
+        if len(kept) == len(rows):
             return f"{what} not found."
-        self.state[table] = {place: row for (place, row), keep in zip(rows.items(), kept, strict=True) if keep}
-        self.state["labels"][table] = [label for label, keep in zip(labels, kept, strict=True) if keep]
+        self.state[table] = kept
         return f"{what} deleted successfully."
 
 
 def _copy(state: Mapping[str, Any]) -> dict[str, Any]:
-    tables: dict[str, Any] = {name: dict(state[name]) for name in TABLES}
-    return tables | {"labels": {name: list(each) for name, each in state["labels"].items()}, "added": [*state["added"]]}
+    return {name: dict(state[name]) for name in TABLES}
 
 
 def _changed(before: Mapping[str, Row], now: Mapping[str, Row]) -> list[Any]:
@@ -172,20 +153,13 @@ def _changed(before: Mapping[str, Row], now: Mapping[str, Row]) -> list[Any]:
     return [list(now), rows] if rows or len(now) != len(before) else []
 
 
-def visible(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables alone, without labels."""
-    return {name: state[name] for name in TABLES}
-
-
 def same(one: Mapping[str, Any], other: Mapping[str, Any], fold: bool = True) -> bool:
-    """Whether two states are equal as the original's data frames are.
+    """Whether two states have equal rows in the same order.
 
     Args:
         fold: whether upper and lower case are the same, except in columns where they are not.
     """
-    if one["labels"] != other["labels"] or one["added"] != other["added"]:
-        return False
-    return all(
+    return all(len(one[name]) == len(other[name]) for name in TABLES) and all(
         a is b or _values(a, fold) == _values(b, fold)
         for name in TABLES
         for a, b in zip(one[name].values(), other[name].values(), strict=True)

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollenv.compat.gem import _Module
-from rollenv.compat.gem.imports import BASE_IMPORTS
+from rollenv.compat.gem.constants import BASE_IMPORTS
 from rollenv.compat.gem.math_grader import boxed_reward_fn
 from rollenv.compat.gem.reasoning_gym import ReasoningGymEnv as ReasoningGymEnv
-from rollenv.compat.gem.rows import Rows
-from rollenv.compat.gem.tables import as_dataset, chosen_split
+from rollenv.compat.gem.rows import Rows, as_dataset, chosen_split
 from rollenv.compat.gem.utils import extract_last_boxed_answer, extract_last_tagged_answer
 from rollenv.core import Env, ResetResult, UsageError
 from rollenv.envs.code import env as code_env
@@ -57,16 +56,8 @@ def _known(cls: type, given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in names}
 
 
-def _gold_key() -> property:
-    """GEM's name for the column that answers are judged by."""
-
-    def get(env: Rows) -> str:
-        return env.gold_key
-
-    def put(env: Rows, key: str) -> None:
-        env.gold_key = key
-
-    return property(get, put)
+#: GEM's names for the column that answers are judged by.
+_GOLD_KEY: Any = property(lambda env: env.gold_key, lambda env, key: setattr(env, "gold_key", key))
 
 
 def _checked(answer: Any) -> Any:
@@ -84,7 +75,7 @@ class MathEnv(Rows, math_env.MathEnv):
     """GEM's MathEnv. ``eval=True`` keeps the order of the rows in the first epoch."""
 
     answer: Any
-    answer_key = _gold_key()
+    answer_key = _GOLD_KEY
 
     def __init__(
         self,
@@ -198,7 +189,7 @@ class QaEnv(Rows, qa_env.QaEnv):
     """GEM's QaEnv. ``extractor`` finds the answer in an action, and may be replaced."""
 
     answer: Any
-    answer_key = _gold_key()
+    answer_key = _GOLD_KEY
 
     def __init__(
         self,
@@ -267,35 +258,21 @@ class _Taken:
         self._rows, self._seen = rows, list[Any]()
 
     def at(self, place: int) -> Any:
-        """The row at a place, counted from 0. Raises ``StopIteration`` past the end."""
+        """The row at a place, counted from 0; None past the end."""
         while len(self._seen) <= place:
-            self._seen.append(next(self._rows))
+            self._seen.append(next(self._rows, None))
         return self._seen[place]
-
-
-class _ToCome(Iterator[Any]):
-    """The rows that an environment has still to ask in this epoch. What is taken here is not asked."""
-
-    def __init__(self, env: CodeEnv):
-        self._env = env
-
-    def __next__(self) -> Any:
-        env = self._env
-        if env._taken is None and env.idx >= len(env.dataset):
-            raise StopIteration
-        row = env.dataset[env.idx] if env._taken is None else env._taken.at(env.idx)
-        env.idx += 1
-        return row
 
 
 class CodeEnv(Rows, code_env.CodeEnv):
     """GEM's CodeEnv. ``tests`` are those of the row; programs always run in isolated sandboxes."""
 
     tests: Any = None
-    test_key = _gold_key()
+    test_key = _GOLD_KEY
     _answer_name = "tests"
-    _taken: _Taken | None = None
-    shared_by_copies = Rows.shared_by_copies | {"_taken", "thread_pool_executer"}
+    _given: _Taken | None = None
+    """The rest of the epoch that an author put in the place of ``dataset_iter``; copies share it."""
+    shared_by_copies = Rows.shared_by_copies | {"_given", "thread_pool_executer"}
 
     def __init__(
         self,
@@ -336,16 +313,24 @@ class CodeEnv(Rows, code_env.CodeEnv):
 
     @dataset.setter
     def dataset(self, value: Any) -> None:
-        self._dataset, self.idx, self._taken = value, 0, None
+        self._dataset, self.idx, self._given = value, 0, None
 
     @property
     def dataset_iter(self) -> Iterator[Any]:
-        """The rows that are still to come in this epoch. Another iterator in its place gives the rest of the epoch."""
-        return _ToCome(self)
+        """The rows that are still to come in this epoch; what is taken here is not asked.
+
+        Another iterator in its place gives the rest of the epoch.
+        """
+        while self._given is not None or self.idx < len(self.dataset):
+            row = self.dataset[self.idx] if self._given is None else self._given.at(self.idx)
+            if row is None:
+                return
+            self.idx += 1
+            yield row
 
     @dataset_iter.setter
     def dataset_iter(self, value: Iterator[Any]) -> None:
-        self.idx, self._taken = 0, _Taken(value)
+        self.idx, self._given = 0, _Taken(value)
 
     @functools.cached_property
     def thread_pool_executer(self) -> ThreadPoolExecutor:
@@ -353,12 +338,12 @@ class CodeEnv(Rows, code_env.CodeEnv):
         return ThreadPoolExecutor(self.max_workers)
 
     def _ask(self, seed: int | None, index: int | None) -> ResetResult:
-        if self._taken is not None and seed is None and index is None:
+        if self._given is not None and seed is None and index is None:
             row = next(self.dataset_iter, None)
             if row is not None:
                 self._take(row)
                 return self.first_obs, {"idx": self.idx - 1}
-            self._taken, self.idx = None, len(self.dataset)  # the epoch has ended
+            self._given, self.idx = None, len(self.dataset)  # the epoch has ended
         next_row = self.idx
         result = super()._ask(seed, index)
         if seed is not None and index is None:  # a draw is no step of the way through the rows

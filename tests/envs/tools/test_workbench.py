@@ -147,30 +147,6 @@ def test_a_stored_call_may_be_written_as_python_allows():
     assert parsed(one).problem == ""
 
 
-def test_the_order_of_deletions_and_additions_counts_where_rows_are_not_numbered_anew():
-    event, task = "calendar.{}_event.func({})", "project_management.{}_task.func({})"
-    new_event = event.format("create", 'event_name="a", participant_email="A@b.c", event_start="x", duration="9"')
-    old_event = event.format("delete", 'event_id="00000013"')
-    assert same(replay([new_event, old_event]), replay([old_event, new_event]))
-    who = next(iter(start()["tasks"].values()))["assigned_to_email"]
-    new_task = task.format(
-        "create", f'task_name="a", assigned_to_email="{who}", list_name="Backlog", due_date="x", board="Design"'
-    )
-    old_task = task.format("delete", 'task_id="00000149"')
-    assert not same(replay([new_task, old_task]), replay([old_task, new_task]))
-
-
-def test_an_email_after_a_deletion_takes_the_place_of_the_last():
-    emails = replay(
-        [
-            'email.delete_email.func(email_id="00000373")',
-            'email.send_email.func(recipient="a@b.c", subject="s", body="b")',
-        ]
-    )["emails"]
-    assert len(emails) == len(start()["emails"]) - 1
-    assert list(emails.values())[-1]["subject"] == "s"
-
-
 def test_case_counts_only_in_names_of_lists_boards_and_statuses():
     calls = 'customer_relationship_manager.update_customer.func(customer_id="{}", field="{}", new_value="{}")'
     key = next(iter(start()["customers"]))
