@@ -181,7 +181,10 @@ class Draw:
         return self.rng.choice(items)
 
     def record(self, table: str, fits: Callable[[Any], bool] = lambda one: True) -> tuple[str, Any]:
-        """One of the records that fit: its id, and the record.
+        """One of the records that fit.
+
+        Returns:
+            Its id, and the record.
 
         Raises:
             NothingFits: there are none.
