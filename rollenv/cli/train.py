@@ -188,6 +188,8 @@ class _Display:
         )
         self.tasks: dict[str, int] = {}
         self.known: dict[str, float] = {}
+        self.first: float | None = None
+        """Success of the first evaluation, before RL."""
 
     def __enter__(self) -> _Display:
         self.bar.start()
@@ -198,6 +200,8 @@ class _Display:
 
     def watch(self, stage: str, done: int, total: int, numbers: dict[str, float]) -> None:
         self.known |= numbers
+        if self.first is None:
+            self.first = numbers.get("eval/success")
         text = self._numbers(stage)
         if not self.live:
             now = time.monotonic()
@@ -215,8 +219,10 @@ class _Display:
         """Return the numbers that matter of a stage, short enough for 80 columns."""
         formats = {"loss": "loss {:.3f}"}
         if stage == "training":
-            formats = {"reward": "reward {:.2f}", "success": "success {:.2f}", "eval/success": "unseen {:.3f}"}
+            formats = {"reward": "reward {:.2f}", "success": "success {:.2f}"}
         shown = [text.format(self.known[key]) for key, text in formats.items() if key in self.known]
+        if stage == "training" and self.first is not None:
+            shown.append(f"unseen {self.first:.3f} -> {self.known['eval/success']:.3f}")
         if stage == "training" and "tokens_per_s" in self.known:
             speed = self.known["tokens_per_s"]
             shown.append(f"{speed / 1000:.0f}k tokens/s" if speed >= 10_000 else f"{speed:.0f} tokens/s")

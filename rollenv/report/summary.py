@@ -255,9 +255,13 @@ def _of_training(run: Run) -> list[list[str]]:
     planned = settings.get("iterations")
     several = any(domains({key for row in run.metrics for key in row}))
     of = f", of {run.env_id} alone; the table has every domain" if several else ""
+    tiny = isinstance(model := settings.get("model"), dict) and model.get("path") == "tiny"
+    started = "by imitation of the expert, before RL" if tiny else "before RL"
+    gain = f"{100 * (rows[-1]['eval/success'] - rows[0]['eval/success']):+.1f} points" if len(rows) > 1 else ""
     return [
-        ["Success before", _share(rows[0]) if rows else "", f"Before training{of}. {_HINT_SUCCESS}"],
-        ["Success after", _share(rows[-1]) if len(rows) > 1 else "", f"At the last evaluation{of}. {_HINT_SUCCESS}"],
+        ["Success before RL", _share(rows[0]) if rows else "", f"What it solved {started}{of}. {_HINT_SUCCESS}"],
+        ["RL added", gain, f"From {started} to the last evaluation{of}."],
+        ["Success after RL", _share(rows[-1]) if len(rows) > 1 else "", f"At the last evaluation{of}. {_HINT_SUCCESS}"],
         ["Time", duration(seconds), "Warm-up, playing, updating and evaluating, added up."],
         ["Iterations", f"{last} of {planned}" if planned else str(last), "Rounds of playing and updating."],
         ["Model", run.agent, "What was trained."],
