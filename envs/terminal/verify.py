@@ -330,7 +330,7 @@ def _parsed(task: TaskFolder, path: str, text: str) -> dict[str, float]:
         value = json.loads(text) if path.endswith(".json") else float(text)
         found = value if isinstance(value, Mapping) else {"reward": value}
         rewards = {str(key): float(each) for key, each in found.items() if not isinstance(each, bool | str)}
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise RewardUnreadable(f"{task.name}: {path} is no reward: {text.strip()[:200]!r}: {error}") from error
     if len(rewards) != len(found) or not rewards or not all(map(math.isfinite, rewards.values())):
         raise RewardUnreadable(f"{task.name}: {path} is no reward: it takes finite numbers, got {text.strip()[:200]!r}")

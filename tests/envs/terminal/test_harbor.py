@@ -134,6 +134,7 @@ def test_a_folder_of_tasks(tmp_path):
         ("echo nan > /logs/verifier/reward.txt", RewardUnreadable, "finite"),
         ("echo '[1]' > /logs/verifier/reward.json", RewardUnreadable, "no reward"),
         ("echo '{}' > /logs/verifier/reward.json", RewardUnreadable, "finite"),
+        ("printf '1%0400d' 0 > /logs/verifier/reward.json", RewardUnreadable, "no reward"),
         ('echo \'{"a": "1"}\' > /logs/verifier/reward.json', RewardUnreadable, "finite"),
         ("mkdir /logs/verifier/reward.txt", RewardUnreadable, "cannot be read"),
         ("head -c 9000000 /dev/zero > /logs/verifier/reward.txt", RewardUnreadable, "cannot be read"),
