@@ -99,6 +99,11 @@ _IMPOSSIBLE: tuple[tuple[str, Callable[[TrainConfig], bool], str], ...] = (
         "is more tokens than rollout.max_new_tokens",
     ),
     (
+        "rewards.drop_repetition",
+        lambda c: c.rewards.drop_repetition > c.rollout.max_new_tokens,
+        "is more tokens than rollout.max_new_tokens",
+    ),
+    (
         "kl.horizon",
         lambda c: getattr(c.kl, "target", 0) > 0 and 0.2 * _most_trajectories(c) >= getattr(c.kl, "horizon", 0),
         "is too short for so many trajectories a batch: the coefficient could fall to 0; raise it",
