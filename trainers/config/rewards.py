@@ -135,6 +135,9 @@ class RewardsConfig(Section):
 
     domains: list[AnyDomainReward] = Field(default_factory=list)
     """Rewards that are added to the environments', computed as each episode ends, while others are still played."""
+    group: str = ""
+    """A function ``module:function`` that gets the episodes of a group, a list, and returns what is added to the reward
+    of each: for rankings, the best of several, diversity. It is not asked in evaluations."""
     scale: float = 1.0
     shift: float = 0.0
     """Added to a trajectory's last reward, after scaling."""
