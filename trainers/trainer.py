@@ -17,6 +17,7 @@ import numpy as np
 from rollenv.env_spec import Wrappers
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.filters import differ
+from rollenv.rollout.group_reward import GroupReward, group_function
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.stream import renew
 from rollenv.rollout.types import Group, Trajectory
@@ -81,6 +82,10 @@ class Trainer:
             self.state.base_agent.save(run.path / "player")
         with contextlib.ExitStack() as stack:
             self.manager = self._shards(stack) if config.rollout.shards else self._manager(stack)
+            if config.rewards.group:
+                self.manager.group_reward = GroupReward(
+                    group_function(config.rewards.group), self.manager.limits.reward
+                )
             self.learner = Learner(config, self.state, run)
             if found and config.played_rank:
                 self._send_adapter()
@@ -199,9 +204,9 @@ class Trainer:
         clock, tokens = self._playing_since
         self._playing_since = time.perf_counter(), player.tokens
         metrics["tokens_per_s"] = (player.tokens - tokens) / (self._playing_since[0] - clock)
-        metrics |= rollout_metrics(groups, self.config.rewards.success_only) | (
-            self.rewards.metrics() if self.rewards else {}
-        )
+        metrics |= rollout_metrics(groups, self.config.rewards.success_only)
+        metrics |= self.rewards.metrics() if self.rewards else {}
+        metrics |= self.manager.group_reward.metrics() if self.manager.group_reward else {}
         return groups
 
     def _save(self) -> None:

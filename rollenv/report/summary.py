@@ -47,6 +47,12 @@ CURVES: tuple[Chart, ...] = (
         (("informative_groups", "share of groups"),),
     ),
     (
+        "Dropped episodes",
+        "The episodes of a batch that teach nothing: cut off, repeating themselves, or with gibberish "
+        "(rewards.drop_truncated and its like).",
+        tuple((f"dropped/{why}", why) for why in ("truncated", "repetition", "gibberish")),
+    ),
+    (
         "Recurring states",
         "The share of turns in a state that occurs again in its group. Only these get step credit from GiGPO and HGPO; "
         "near 0 they are GRPO.",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from rollenv.env_spec import EnvSpec
 from rollenv.envs.code import CODE
 from rollenv.envs.code.env import MAX_CHARACTERS, CodeEnv
 from rollenv.envs.code.tests import StdioTests, run_tests
-from rollenv.envs.data.rows import is_local
+from rollenv.envs.data.rows import is_local, read_json
 from rollenv.parsing import code_blocks
 from rollenv.registry import list_envs
 from rollenv.sandbox.types import RunResult
@@ -193,7 +192,7 @@ def _bounded(test: Any) -> str:
 
 def _parsed(value: Any) -> Any:
     """Some data sets have values as JSON text."""
-    return json.loads(value) if isinstance(value, str) else value
+    return read_json(value) if isinstance(value, str) else value
 
 
 #: Kinds of data by the original's names for them.

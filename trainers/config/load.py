@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from rollenv.arguments import NOTHING, value_of
 from rollenv.core import UsageError
 from rollenv.registry import spec
+from rollenv.rollout.group_reward import group_function
 from rollenv.rollout.workers.factory import workers_of
 from rollenv.trainers.config.losses import Loss
 from rollenv.trainers.config.player import MAX_LORA_RANK
@@ -29,7 +30,10 @@ _LOSSES = (union_of("loss") or Union("", {}, frozenset())).variants.values()
 _OF_REWARDS = (
     "algorithm",
     "correction",
-    *(f"rewards.{key}" for key in ("scale", "shift", "clip", "mean", "std", "success_only", "invalid_penalty")),
+    *(
+        f"rewards.{key}"
+        for key in ("scale", "shift", "clip", "mean", "std", "success_only", "invalid_penalty", "group")
+    ),
     "rewards.overlong",
     "loss.name",
     *dict.fromkeys(f"loss.{k}" for m in _LOSSES for k in m.model_fields.keys() - Loss.model_fields.keys() - {"name"}),
@@ -45,6 +49,7 @@ _IDLE: tuple[tuple[str, Callable[[TrainConfig], bool], str], ...] = (
     ("model.lora.alpha", lambda c: c.model.lora.rank > 0, "model.lora.rank above 0"),
     ("model.lora.targets", lambda c: c.model.lora.rank > 0, "model.lora.rank above 0"),
     ("player.lora", lambda c: c.model.lora.rank > 0, "model.lora.rank above 0"),
+    ("rewards.group", lambda c: not c.rewards.success_only, "rewards.success_only=false"),
     ("loss.entropy_samples", lambda c: c.loss.entropy > 0, "loss.entropy above 0"),
     ("loss.final_entropy", lambda c: c.loss.entropy > 0, "loss.entropy above 0"),
     ("rollout.reset_deadline", lambda c: c.rollout.workers != "inline", "rollout.workers other than inline"),
@@ -96,6 +101,11 @@ _IMPOSSIBLE: tuple[tuple[str, Callable[[TrainConfig], bool], str], ...] = (
     (
         "rewards.overlong",
         lambda c: c.rewards.overlong > c.rollout.max_new_tokens,
+        "is more tokens than rollout.max_new_tokens",
+    ),
+    (
+        "rewards.drop_repetition",
+        lambda c: c.rewards.drop_repetition > c.rollout.max_new_tokens,
         "is more tokens than rollout.max_new_tokens",
     ),
     (
@@ -227,6 +237,8 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
         from rollenv.trainers.rewards.configured import check_domains
 
         check_domains(config)
+    if config.rewards.group:
+        group_function(config.rewards.group)
     _refuse_idle_keys(config, [".".join(_split(o)[0]) for o in overrides] or list(_flat(data)))
     return config
 
