@@ -85,13 +85,13 @@ def workbench(file: Path) -> str:
 
 def intercode(root: Path) -> str:
     from rollenv.envs.tools.spider.databases import databases
-    from rollenv.envs.tools.spider.reward import intercode_reward
-    from rollenv.envs.tools.spider.rows import row_texts
+    from rollenv.envs.tools.spider.env import SpiderEnv
+    from rollenv.envs.tools.spider.grading import intercode_reward, row_texts
     from rollenv.envs.tools.sql.database import SqlError
     from rollenv.envs.tools.sql.mysql import MySql
 
     stored = databases(root / "sql" / "spider" / "ic_spider_dbs.sql")
-    questions = json.loads((root / "sql" / "spider" / "ic_spider_dev.json").read_text())
+    env = SpiderEnv(empty=True)
     file = root / "results" / "sql" / "gpt-4" / "ic_sql_multiturn_gpt-4_10_turns.json"
 
     def rows(name: str, query: str) -> list[str] | None:
@@ -104,10 +104,10 @@ def intercode(root: Path) -> str:
     turns: Counter[str] = Counter()
     same: Counter[str] = Counter()
     for key, task in json.loads(file.read_text()).items():
-        question = questions[int(key)]
+        question = env.questions[int(key)]
         if stored[question["db"]].empty:
             continue
-        gold = rows(question["db"], question["gold"]) or []
+        gold = env.problem(int(key)).backend.gold.rows
         history = task["turn_history"]
         for action, reward in zip(history["actions"], history["rewards"], strict=True):
             given = rows(question["db"], action)

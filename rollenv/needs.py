@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from rollenv.errors import MissingExtra
+from rollenv.errors import MissingData, MissingExtra
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,18 @@ class DataFiles:
     def here(self) -> bool:
         root = data_root()
         return bool(root) and any(any(Path(str(root), self.folder).glob(pattern)) for pattern in self.files)
+
+    def found(self) -> Path:
+        """The folder that holds the files.
+
+        Raises:
+            MissingData: they are not there; the message says where to get them.
+        """
+        root = data_root()
+        if not self.here:
+            where = f"$ROLLENV_DATA ({root}) has no {self.folder}" if root else "$ROLLENV_DATA does not name a folder"
+            raise MissingData(f"the files of {self.folder} are not here: {where}; {self.hint}")
+        return Path(root) / self.folder
 
     @property
     def hint(self) -> str:

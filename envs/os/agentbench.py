@@ -14,9 +14,7 @@ from rollenv.envs.os.checks import HOME, is_right
 from rollenv.envs.os.images import start_prepared
 from rollenv.envs.os.items import Item, read_items
 from rollenv.envs.terminal.shell import LIMITS, Ran, Shell
-from rollenv.envs.tools.problem import Judgement, Problem
-from rollenv.envs.tools.published import folder_of
-from rollenv.envs.tools.users import Reminder
+from rollenv.envs.tools.problem import Judgement, Problem, Reminder
 from rollenv.sandbox import Machine
 from rollenv.sandbox.errors import SandboxError
 from rollenv.tools.backend import tool
@@ -101,7 +99,7 @@ class AgentBenchOSEnv(MachineEnv):
     def __init__(self, *, split: str = "test", network: bool = False, max_turns: int = 8, **settings: Any):
         if split not in AGENTBENCH:
             raise UsageError(f"split={split!r} is unknown; choose from {', '.join(AGENTBENCH)}")
-        self.items = items(folder_of(AGENTBENCH[split]), split, network)
+        self.items = items(AGENTBENCH[split].found(), split, network)
         self.tasks = len(self.items)
         super().__init__(max_turns=max_turns, **settings)
         self.split = split

@@ -17,9 +17,7 @@ from rollenv.envs.os.checks import HOME
 from rollenv.envs.os.images import start_prepared
 from rollenv.envs.os.intercode_reward import NEW, Outcome, changes, reward
 from rollenv.envs.terminal.shell import LIMITS, Ran, run_once, sendable, settle
-from rollenv.envs.tools.problem import Judgement, Problem
-from rollenv.envs.tools.published import folder_of
-from rollenv.envs.tools.users import Reminder
+from rollenv.envs.tools.problem import Judgement, Problem, Reminder
 from rollenv.sandbox import Machine
 from rollenv.sandbox.errors import SandboxError
 from rollenv.sandbox.layers import temporary
@@ -116,7 +114,7 @@ class InterCodeBashEnv(MachineEnv):
 
     def __init__(self, *, as_published: bool = False, max_turns: int = 10, **settings: Any):
         self.as_published = as_published
-        self.folder = folder_of(INTERCODE)
+        self.folder = INTERCODE.found()
         self.queries = queries(self.folder)
         self.tasks = len(self.queries)
         super().__init__(max_turns=max_turns, **settings)

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import math
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,6 @@ from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, UsageError
 from rollenv.envs.numbered import checked_index
 from rollenv.envs.splits import check_split, in_split
 from rollenv.envs.tools.problem import Call, Judgement, Problem, counted
-from rollenv.envs.tools.random_calls import random_arguments
 from rollenv.parsing import well_formed
 from rollenv.tools.backend import Answer, Change, differences
 from rollenv.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, write_calls
@@ -284,3 +284,45 @@ class ToolEnv(Env):
 
 def _equal_calls(planned: Call, done: Call | str) -> bool:
     return not isinstance(done, str) and planned[0] == done[0] and planned[1] == done[1]
+
+
+_WORDS = ("alpha", "north", "report", "team", "blue", "weekly", "draft", "2023-11-30", "1", "open")
+
+
+def random_arguments(schema: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+    """Arguments that fit a schema: all that are required, some of the others.
+
+    Args:
+        schema: of an object, as in a function's ``parameters``.
+    """
+    required = set(schema.get("required", ()))
+    properties = schema.get("properties", {})
+    return {
+        name: _random_value(about, rng, schema.get("$defs", {}))
+        for name, about in properties.items()
+        if name in required or rng.random() < 0.3
+    }
+
+
+def _random_value(about: Mapping[str, Any], rng: random.Random, defs: Mapping[str, Any], depth: int = 0) -> Any:
+    if "$ref" in about:
+        about = defs.get(str(about["$ref"]).rpartition("/")[2], {})
+    if "enum" in about:
+        return rng.choice(list(about["enum"]))
+    for key in ("anyOf", "oneOf"):
+        if key in about:
+            return _random_value(rng.choice(list(about[key])), rng, defs, depth + 1)
+    kind = about.get("type")
+    if kind == "integer":
+        return rng.randint(int(about.get("minimum", 0)), int(about.get("maximum", 100)))
+    if kind == "number":
+        return rng.randint(0, 1000) / 10
+    if kind == "boolean":
+        return rng.random() < 0.5
+    if kind == "null":
+        return None
+    if kind == "array" and depth < 4:
+        return [_random_value(about.get("items", {}), rng, defs, depth + 1) for _ in range(rng.randint(1, 2))]
+    if kind == "object" and depth < 4:
+        return random_arguments({**about, "$defs": defs}, rng)
+    return rng.choice(_WORDS)

@@ -1,16 +1,171 @@
-"""BFCL's categories of a single turn."""
+"""BFCL's categories of a single turn, and its check of calls by its rules for Python."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rollenv.core import StepResult, UsageError
 from rollenv.envs.tools.base import ToolEnv
 from rollenv.envs.tools.bfcl import SINGLE
-from rollenv.envs.tools.bfcl.checker import check, first_right
 from rollenv.envs.tools.bfcl.source import Described, Entry, answers, entries, plain_name, schema
 from rollenv.envs.tools.problem import Judgement, Problem
 from rollenv.tools.calls import ToolCall, find_calls
+
+#: A function's name and its arguments.
+Call = tuple[str, Mapping[str, Any]]
+
+_TYPES: Mapping[str, type] = {
+    "string": str,
+    "integer": int,
+    "float": float,
+    "boolean": bool,
+    "array": list,
+    "tuple": list,
+    "dict": dict,
+    "any": str,
+}
+_IGNORED = re.compile(r"[ ,./\-_*^]")
+
+
+def check(functions: Sequence[Mapping[str, Any]], calls: Sequence[Call], answer: Sequence[Mapping[str, Any]]) -> str:
+    """Return what is wrong with calls; empty if they are right.
+
+    Each call of the answer is looked for among those not found yet, in any order.
+
+    Args:
+        functions: the descriptions in BFCL's form.
+        answer: for each call, its function's name and what each argument may be.
+    """
+    if len(calls) != len(answer):
+        return f"there are {len(calls)} calls, not {len(answer)}"
+    described = {about["name"]: about for about in functions}
+    left = list(calls)
+    for wanted in answer:
+        ((name, possible),) = wanted.items()
+        problems = []
+        for at, call in enumerate(left):
+            problem = _check_call(described[name], call, possible)
+            if not problem:
+                del left[at]
+                break
+            problems.append(problem)
+        else:
+            return problems[0] if len(problems) == 1 else f"no call fits {name}: {'; '.join(problems)[:2000]}"
+    return ""
+
+
+def _check_call(about: Mapping[str, Any], call: Call, possible: Mapping[str, Sequence[Any]]) -> str:
+    name, arguments = call
+    if name != about["name"]:
+        return f"{name} is called, not {about['name']}"
+    parameters = about["parameters"]
+    for parameter in parameters["required"]:
+        if parameter not in arguments:
+            return f"{parameter} is missing"
+    for parameter, value in arguments.items():
+        if parameter not in parameters["properties"] or parameter not in possible:
+            return f"{parameter} should not be given"
+        try:
+            right = _fits(parameters["properties"][parameter], value, possible[parameter])
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
+            right = False  # a value of another shape than the answers have
+        if not right:
+            return f"{parameter} is not right: {value!r}"[:300]
+    left_out = [each for each in possible if each not in arguments and "" not in possible[each]]
+    return f"{left_out[0]} is missing" if left_out else ""
+
+
+def _fits(about: Mapping[str, Any], value: Any, possible: Sequence[Any]) -> bool:
+    """Return whether a value has the right type and is one of the possible ones."""
+    kind = about["type"]
+    expected = _TYPES[kind]
+    inner = _TYPES[about["items"]["type"]] if kind in ("array", "tuple") else None
+    if kind == "tuple" and type(value) is tuple:
+        value = list(value)
+    if kind == "float" and type(value) is int:
+        value = float(value)
+    if not _has_type(value, possible, expected, inner):
+        return False
+    if _type_of(possible) not in (None, expected):  # a variable's name, or another stand-in for a value
+        return value in possible
+    if expected is dict:
+        return _fits_dict(value, possible)
+    if expected is list:
+        return (
+            _fits_dicts(value, possible)
+            if inner is dict
+            else _folded_each(value) in [_folded_each(each) for each in possible]
+        )
+    if expected is str:
+        return _folded(value) in [_folded(each) for each in possible if type(each) is str]
+    return value in possible
+
+
+def _type_of(possible: Sequence[Any]) -> type | None:
+    return next((type(each) for each in possible if each != ""), None)
+
+
+def _has_type(value: Any, possible: Sequence[Any], expected: type, inner: type | None) -> bool:
+    """Lists also need elements of the right type, as seen from at least one of the possible lists."""
+    kind = type(value)
+    if kind is not expected:
+        return kind is _type_of(possible)
+    if inner is None:
+        return True
+    return any(not isinstance(each, list) or all(_has_type(v, each, inner, None) for v in value) for each in possible)
+
+
+def _folded(value: Any) -> Any:
+    """A text without what does not count; anything else as it is."""
+    return _IGNORED.sub("", value).lower().replace("'", '"') if type(value) is str else value
+
+
+def _folded_each(values: Iterable[Any]) -> list[Any]:
+    return [_folded(value) for value in values]
+
+
+def _fits_dict(value: Mapping[str, Any], possible: Sequence[Any]) -> bool:
+    return any(_fits_keys(value, each) for each in possible if each != "")
+
+
+def _fits_keys(value: Mapping[str, Any], possible: Mapping[str, Sequence[Any]]) -> bool:
+    if not all(key in possible and _folded(each) in _folded_each(possible[key]) for key, each in value.items()):
+        return False
+    return all(key in value or "" in each for key, each in possible.items())
+
+
+def _fits_dicts(values: Sequence[Mapping[str, Any]], possible: Sequence[Any]) -> bool:
+    return any(
+        len(values) == len(each) and all(_fits_dict(value, [one]) for value, one in zip(values, each, strict=True))
+        for each in possible
+    )
+
+
+def first_right(about: Mapping[str, Any], possible: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Arguments that are right: the first possible value of each, and nothing that may be left out.
+
+    Args:
+        about: the function's description in BFCL's form.
+        possible: what each argument may be.
+    """
+    required = about["parameters"]["required"]
+    return {
+        name: _unfolded(next(each for each in values if each != ""))
+        for name, values in possible.items()
+        if (name in required or "" not in values) and any(each != "" for each in values)
+    }
+
+
+def _unfolded(value: Any) -> Any:
+    """One value of a possible one: the entries of dicts list what they may be."""
+    if isinstance(value, dict):
+        return {k: _unfolded(next(each for each in v if each != "")) for k, v in value.items() if "" not in v}
+    if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+        return [_unfolded(each) for each in value]
+    return value
+
 
 _POLICY = (
     "Answer the request with calls of the functions that it needs, all in one reply and without other text; they are "

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.envs.tools.bfcl import need
-from rollenv.envs.tools.published import folder_of
 from rollenv.tools.backend import Backend
 
 Entry = Mapping[str, Any]
@@ -32,7 +31,7 @@ def entries(category: str) -> tuple[Entry, ...]:
     Raises:
         MissingData: the files are not there.
     """
-    return _lines(folder_of(need(category)) / f"BFCL_v4_{category}.json")
+    return _lines(need(category).found() / f"BFCL_v4_{category}.json")
 
 
 @functools.lru_cache(maxsize=16)
@@ -46,12 +45,12 @@ def answers(category: str) -> Mapping[str, Sequence[Any]]:
     Raises:
         MissingData: the files are not there.
     """
-    return _answers(folder_of(need(category)) / "possible_answer" / f"BFCL_v4_{category}.json")
+    return _answers(need(category).found() / "possible_answer" / f"BFCL_v4_{category}.json")
 
 
 def documented(category: str, names: Iterable[str]) -> list[Entry]:
     """The functions that files of descriptions hold; of those with one name the last."""
-    folder = folder_of(need(category)) / "multi_turn_func_doc"
+    folder = need(category).found() / "multi_turn_func_doc"
     found = {about["name"]: about for name in names for about in _lines(folder / f"{name}.json")}
     return list(found.values())
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -12,14 +14,11 @@ from typing import Any
 from rollenv.core import StepResult, UsageError
 from rollenv.envs.tools.base import ToolEnv
 from rollenv.envs.tools.dbbench import NEED
-from rollenv.envs.tools.dbbench.grading import answer_is_right, table_hash
-from rollenv.envs.tools.problem import Judgement, Problem, counted
-from rollenv.envs.tools.published import folder_of
+from rollenv.envs.tools.problem import Judgement, Problem, Reminder, counted
 from rollenv.envs.tools.sql.data import random_query, table_image
 from rollenv.envs.tools.sql.database import SqlBackend
 from rollenv.envs.tools.sql.mysql import MySql
-from rollenv.envs.tools.sql.mysql_functions import NO_PAD, prepare
-from rollenv.envs.tools.users import Reminder
+from rollenv.envs.tools.sql.mysql_functions import NO_PAD, as_text, prepare
 from rollenv.tools.backend import ToolError, differences, tool
 from rollenv.tools.calls import write_calls
 
@@ -81,7 +80,7 @@ class DBBenchEnv(ToolEnv):
         if kind not in KINDS:
             raise UsageError(f"kind={kind!r} is unknown; choose from {', '.join(KINDS)}")
         self.kind = kind
-        self.rows = rows_of(folder_of(NEED) / "standard.jsonl", kind)
+        self.rows = rows_of(NEED.found() / "standard.jsonl", kind)
         self.tasks = len(self.rows)
         super().__init__(**settings)
 
@@ -167,3 +166,81 @@ def _image(row: Mapping[str, Any]) -> bytes:
         rows = [[str(cell) for cell in cells] for cells in table["table_info"]["rows"]]
         _IMAGES[key] = table_image(table["table_name"], columns, rows, prepare)
     return _IMAGES[key]
+
+
+_NOTHING = {"none", "null", "undefined", "nan", "inf", "infinity", "-inf", "-infinity", ""}
+#: MySQL's ``GROUP_CONCAT`` cuts its result here.
+_MOST_HASHED = 1024
+
+
+def answer_is_right(given: Any, label: Any) -> bool:
+    """Return whether an answer equals AgentBench's label: numbers within 0.01, texts as sets where there are several.
+
+    Args:
+        given: a text, or a list of texts and numbers.
+    """
+    ours, theirs = cleaned(given), cleaned(label)
+    numbers = [[_number(text) for text in texts] for texts in (ours, theirs)]
+    if None in (*numbers[0], *numbers[1]):
+        return ours == theirs if len(ours) == len(theirs) == 1 else set(ours) == set(theirs)
+    left = [number for number in numbers[1] if number is not None]
+    for number in numbers[0]:
+        near = next((other for other in left if number is not None and abs(number - other) <= 0.01), None)
+        if near is None:
+            return False
+        left.remove(near)
+    return not left
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def cleaned(answer: Any) -> list[str]:
+    """The texts of an answer without ``%``, thousands' commas and quotes; what stands for nothing is ``0``."""
+    if isinstance(answer, str):
+        parsed = _listed(answer.strip())
+        answer = [answer] if parsed is None else parsed
+    elif not isinstance(answer, list | tuple):
+        answer = [answer]
+    return [_cleaned(item[0] if isinstance(item, list | tuple) and len(item) == 1 else item) for item in answer]
+
+
+def _listed(text: str) -> Sequence[Any] | None:
+    """The items of a list written as a text; None if it is none."""
+    if not (text.startswith("[") and text.endswith("]")) or len(text) > 100_000:
+        return None
+    try:
+        parsed = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return [part for part in text[1:-1].split(",") if part.strip()]
+    return parsed if isinstance(parsed, list) else None
+
+
+def _cleaned(item: Any) -> str:
+    text = str(item).strip().strip("'\"").strip()
+    if text.endswith("%"):
+        return text[:-1].strip()
+    if "," in text and not (text.startswith("[") or text.endswith("]")):
+        text = text.replace(",", "")
+    return "0" if text.lower() in _NOTHING else text
+
+
+def table_hash(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """AgentBench's hash of a table: the MD5 of the sorted beginnings of the MD5s of its rows; None without rows.
+
+    Args:
+        columns: those that count, in their order.
+        rows: column names to values; a column that is missing or None is left out.
+    """
+    if not rows:
+        return None
+    lines = [",".join(as_text(row[name]) for name in columns if row.get(name) is not None) for row in rows]
+    return _md5(",".join(sorted(_md5(line)[:5] for line in lines))[:_MOST_HASHED])
+
+
+def _md5(text: str) -> str:
+    return hashlib.md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()

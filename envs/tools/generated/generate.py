@@ -11,12 +11,53 @@ from typing import Any, ClassVar, Literal
 from rollenv.core import UsageError
 from rollenv.envs.tools.base import ToolEnv
 from rollenv.envs.tools.generated.distractions import DISTRACTIONS
-from rollenv.envs.tools.generated.filler import filler
-from rollenv.envs.tools.generated.fitting import Fitted, fitted, together
-from rollenv.envs.tools.generated.goals import Draw, Goal, Template, World
-from rollenv.envs.tools.generated.hearing import MOST_SAID, guesses, mentions, refuses
-from rollenv.envs.tools.problem import Judgement, Move, Problem
-from rollenv.envs.tools.users import Informant, User
+from rollenv.envs.tools.generated.goals import (
+    MOST_SAID,
+    Draw,
+    Fitted,
+    Goal,
+    Template,
+    World,
+    fitted,
+    guesses,
+    mentions,
+    refuses,
+    together,
+)
+from rollenv.envs.tools.problem import Informant, Judgement, Move, Problem, User
+
+_PLACES = ("kitchen", "lobby", "car park", "bicycle shed", "reading room", "roof terrace", "post room", "gym", "cellar")
+_PEOPLE = ("visitors", "cleaners", "new colleagues", "gardeners", "caterers", "painters", "interns", "neighbours")
+_TIMES = ("in the morning", "on Fridays", "at weekends", "in summer", "during holidays", "after lunch", "in winter")
+_SENTENCES = (
+    "The {place} is open to {people} {time}.",
+    "{People} leave the {place} as they found it {time}.",
+    "A key to the {place} is handed out {time}.",
+    "Plants in the {place} are watered {time}, except where {people} look after them.",
+    "{People} may use the coffee machine next to the {place} {time}.",
+    "Lights in the {place} go out by themselves {time}.",
+    "Lost umbrellas are kept in the {place}, where {people} collect them {time}.",
+    "The notice board of the {place} is cleared {time} by {people}.",
+)
+
+
+def filler(rng: random.Random, characters: int) -> str:
+    """Sections of a staff handbook, without numbers or names.
+
+    Args:
+        characters: how long it is, to a sentence; empty for 0.
+    """
+    if not characters:
+        return ""
+    parts, length = ["Staff handbook, for information only:"], 0
+    while length < characters:
+        people = rng.choice(_PEOPLE)
+        form = rng.choice(_SENTENCES)
+        place, time = rng.choice(_PLACES), rng.choice(_TIMES)
+        parts.append(form.format(place=place, people=people, People=people.capitalize(), time=time))
+        length += len(parts[-1]) + 1
+    return " ".join(parts)
+
 
 #: Records of a world, by the name of its size.
 SIZES = {"small": 8, "medium": 20, "large": 60}

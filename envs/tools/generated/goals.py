@@ -1,15 +1,56 @@
-"""The parts of generated tasks: goals, what a goal may leave out, and how goals are drawn."""
+"""The parts of generated tasks: goals, how they are drawn, how they go together, and how answers are heard."""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rollenv.envs.tools.generated.distractions import Distractions
 from rollenv.envs.tools.problem import Call, Move
-from rollenv.tools.backend import ToolError
+from rollenv.tools.backend import ToolError, differences
+
+#: A message that has one of these says that something cannot be done.
+REFUSALS = ("cannot", "can't", "can’t", "can not", "unable", "not able", "not possible", "impossible", "not allowed")
+#: Answers count in a last message of at most so many characters, so that nobody tells the user everything there is.
+MOST_SAID = 600
+
+_UNIT = r"(?:eur|usd|gbp|chf|jpy|kg|mg|km|cm|mm|ml|kb|mb|gb|tb|ms|min)(?!\w)"
+_NUMBER = re.compile(rf"(?<![\w.-])\d+(?:\.\d+)?(?:(?={_UNIT})|(?!\w|\.\d))")
+_THOUSANDS = re.compile(r"(?<=\d)[,'\u00a0\u202f](?=\d{3}(?!\d))")
+
+
+def mentions(text: str, answer: str) -> bool:
+    """Return whether a text has an answer as a word of its own; numbers may have commas, and be rounded to a cent.
+
+    Args:
+        answer: a word, a phrase or a number.
+    """
+    text, answer = text.lower(), answer.lower()
+    if re.fullmatch(r"\d+(\.\d+)?", answer):
+        numbers = _NUMBER.findall(_THOUSANDS.sub("", text))
+        return any(abs(float(number) - float(answer)) < 0.011 for number in numbers)
+    return answer in text and re.search(rf"(?<![\w.-]){re.escape(answer)}(?![\w-])", text) is not None
+
+
+def guesses(text: str, rivals: Iterable[object], known: Iterable[str]) -> bool:
+    """Return whether a text names something else that could be the answer.
+
+    Args:
+        rivals: what could be taken for the answer.
+        known: texts that the message may repeat: the request and the right answers.
+    """
+    allowed = "; ".join(known)
+    return any(mentions(text, rival) and not mentions(allowed, rival) for rival in dict.fromkeys(map(str, rivals)))
+
+
+def refuses(text: str) -> bool:
+    """Return whether a text says that something cannot be done."""
+    lower = text.lower()
+    return any(phrase in lower for phrase in REFUSALS)
+
 
 _T = TypeVar("_T")
 Path = tuple[str, ...]
@@ -159,3 +200,59 @@ class Draw:
             forms: with the names of values in braces.
         """
         return self.rng.choice(forms).format(**values)
+
+
+class Fitted(NamedTuple):
+    """A goal and what it changes in the world as it is at the start."""
+
+    goal: Goal
+    changes: frozenset[Path]
+
+
+def fitted(world: World, goal: Goal) -> Fitted | None:
+    """The goal with its changes; None where a call of it fails, or it changes nothing and asks for nothing.
+
+    Args:
+        world: at the start; it stays as it is.
+    """
+    twin = world.twin()
+    if any(twin.call(name, arguments).failed for name, arguments in goal.calls()):
+        return None
+    changes = frozenset(change.path for change in differences(world.data(), twin.data()))
+    if bool(changes) != bool(goal.act) or not (changes or goal.answers):
+        return None
+    return Fitted(goal, changes)
+
+
+def together(world: World, goals: Sequence[Fitted]) -> bool:
+    """Return whether the goals can be met in any order, and each as if it were the only one.
+
+    Args:
+        world: at the start; it stays as it is.
+        goals: to try out; all but the last go together.
+    """
+    *others, new = goals
+    if any(_clash(one, new) or _clash(new, one) for one in others):
+        return False
+    if any(mentions(one.goal.ask, answer) for one in goals for other in goals for answer in other.goal.answers):
+        return False
+    if any(mentions(one.goal.done, answer) for one in others for answer in new.goal.answers):  # asked twice
+        return False
+    active = [one for one in goals if one.changes]
+    return len(active) < 2 or _played(world, active) == _played(world, active[::-1])
+
+
+def _clash(one: Fitted, other: Fitted) -> bool:
+    """Return whether one changes what the other changes or depends on, or uses a function that the other is to lack."""
+    touched = [*other.changes, *other.goal.reads]
+    if any(a[: len(b)] == b or b[: len(a)] == a for a in one.changes for b in touched):
+        return True
+    return any(name in other.goal.blocks for name, _ in one.goal.calls())
+
+
+def _played(world: World, goals: Sequence[Fitted]) -> object:
+    twin = world.twin()
+    for one in goals:
+        for name, arguments in one.goal.act:
+            twin.call(name, arguments)
+    return twin.data()

@@ -39,17 +39,14 @@ def databases(path: Path) -> Mapping[str, Stored]:
     """The databases of a dump by name, read once."""
     parts: dict[str, list[str]] = {}
     name = ""
-    for match in _STATEMENT.finditer(_without_comments(path.read_text(encoding="utf-8"))):
+    dump = re.sub(r"^(?:--.*|/\*.*?\*/;)$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for match in _STATEMENT.finditer(dump):
         statement = match[0].strip()
         if used := re.match(r"USE `([^`]+)`", statement):
             name = used[1]
         elif statement.startswith(("CREATE TABLE", "INSERT INTO")):
             parts.setdefault(name, []).append(statement)
     return {name: _stored(statements) for name, statements in parts.items()}
-
-
-def _without_comments(dump: str) -> str:
-    return re.sub(r"^(?:--.*|/\*.*?\*/;)$", "", dump, flags=re.MULTILINE)
 
 
 def _stored(statements: list[str]) -> Stored:
@@ -61,21 +58,19 @@ def _stored(statements: list[str]) -> Stored:
         for statement in statements:
             table = statement.split("`")[1].lower()  # as the MySQL of the dump shows them
             if statement.startswith("CREATE"):
-                kinds[table] = {match["name"].lower(): match["kind"].lower() for match in _columns(statement)}
+                kinds[table] = {match["name"].lower(): match["kind"].lower() for match in _COLUMN.finditer(statement)}
                 connection.execute(_definition(table, statement))
             else:
                 full.add(table)
-                _insert(connection, table, list(kinds[table].values()), statement)
+                rows = _rows(statement, list(kinds[table].values()))
+                marks = ", ".join("?" * len(kinds[table]))
+                connection.executemany(f"INSERT INTO {quoted(table)} VALUES ({marks})", rows)
         connection.execute("COMMIT")
         image = connection.serialize()
     found = [(name, kind) for columns in kinds.values() for name, kind in columns.items()]
     other = {name for name, kind in found if not _TEXT.match(kind)}
     floats = {name for name, kind in found if _TEXT.match(kind) or re.match("double|float", kind)}
     return Stored(image, frozenset(name for name, _ in found) - other, frozenset(floats), frozenset(kinds) - full)
-
-
-def _columns(statement: str) -> Iterator[re.Match[str]]:
-    return _COLUMN.finditer(statement)
 
 
 def _definition(table: str, statement: str) -> str:
@@ -85,17 +80,12 @@ def _definition(table: str, statement: str) -> str:
         f"{quoted(match['name'])} {match['kind']}"
         + (f" COLLATE {PAD}" if _TEXT.match(match["kind"]) else "")
         + (" NOT NULL" if "NOT NULL" in match["rest"] else "")
-        for match in _columns(statement)
+        for match in _COLUMN.finditer(statement)
     ]
     if primary:
         names = re.findall(r"`([^`]+)`", primary["names"])
         columns.append(f"PRIMARY KEY ({', '.join(map(quoted, names))})")
     return f"CREATE TABLE {quoted(table)} ({', '.join(columns)})"
-
-
-def _insert(connection: sqlite3.Connection, table: str, kinds: list[str], statement: str) -> None:
-    marks = ", ".join("?" * len(kinds))
-    connection.executemany(f"INSERT INTO {quoted(table)} VALUES ({marks})", _rows(statement, kinds))
 
 
 def _rows(statement: str, kinds: list[str]) -> Iterator[list[Any]]:

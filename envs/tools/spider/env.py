@@ -11,16 +11,13 @@ from typing import Any, NamedTuple
 
 from rollenv.core import StepResult
 from rollenv.envs.tools.base import ToolEnv
-from rollenv.envs.tools.problem import Judgement, Problem
-from rollenv.envs.tools.published import folder_of
+from rollenv.envs.tools.problem import Judgement, Problem, Reminder
 from rollenv.envs.tools.spider import NEED
 from rollenv.envs.tools.spider.databases import Stored, databases
-from rollenv.envs.tools.spider.reward import intercode_reward
-from rollenv.envs.tools.spider.rows import row_texts
+from rollenv.envs.tools.spider.grading import intercode_reward, row_texts
 from rollenv.envs.tools.sql.data import random_query
-from rollenv.envs.tools.sql.database import SqlBackend, SqlError
+from rollenv.envs.tools.sql.database import SqlBackend
 from rollenv.envs.tools.sql.mysql import MySql
-from rollenv.envs.tools.users import Reminder
 from rollenv.tools.backend import ToolError, tool
 from rollenv.tools.calls import write_calls
 
@@ -30,6 +27,8 @@ _POLICY = (
 )
 _REMINDER = "No function was called. Call execute_sql, or submit when the last result is the answer."
 _EMPTY = "SELECT 1 FROM (SELECT 1) AS no_rows WHERE 1 = 0"
+#: Questions, counted in the file from 0, whose gold query MySQL refuses: for InterCode its result is empty.
+_REFUSED = frozenset((54, 83, 164, 178, 225, 301, 525, 710, 798, 802, 803, 850, 967))
 
 
 class Gold(NamedTuple):
@@ -37,8 +36,6 @@ class Gold(NamedTuple):
 
     query: str
     rows: tuple[str, ...]
-    refused: bool
-    """MySQL does not take the query; as for InterCode, its result is then empty."""
 
 
 class SpiderBackend(SqlBackend):
@@ -47,11 +44,10 @@ class SpiderBackend(SqlBackend):
     Args:
         stored: the database at the start.
         ordered: whether the order of rows counts.
-        strict: see :class:`~rollenv.envs.tools.sql.mysql.MySql`.
     """
 
-    def __init__(self, stored: Stored, gold: Gold, ordered: bool = False, strict: bool = True):
-        super().__init__(MySql(stored.image, stored.text_columns, strict), {"score": 0.0, "match": False})
+    def __init__(self, stored: Stored, gold: Gold, ordered: bool = False):
+        super().__init__(MySql(stored.image, stored.text_columns), {"score": 0.0, "match": False})
         self.stored, self.gold, self.ordered = stored, gold, ordered
 
     @tool
@@ -109,29 +105,29 @@ class SpiderEnv(ToolEnv):
         empty: also the questions over ``wta_1``, whose tables have no rows.
         ordered: multiply the reward with how far common rows are in the gold query's order, as InterCode's current
             code does; the results that it published do not have this factor.
-        strict: refuse what MySQL refuses. Where it refuses the gold query, an empty result is wanted, as upstream.
+        strict: where MySQL refuses the gold query (13 questions), an empty result is wanted, as upstream.
         settings: see :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     judged_when_cut = True
 
     def __init__(self, *, empty: bool = False, ordered: bool = False, strict: bool = True, **settings: Any):
-        self.ordered, self.strict = ordered, strict
-        folder = folder_of(NEED)
+        self.ordered = ordered
+        folder = NEED.found()
         self.dump = folder / "ic_spider_dbs.sql"
         self.questions = questions(folder / "ic_spider_dev.json", self.dump, empty)
+        self.refused = _REFUSED if strict else frozenset[int]()
         self.tasks = len(self.questions)
         super().__init__(**settings)
 
     def problem(self, key: int) -> Problem:
         row = self.questions[key]
-        gold = _gold(self.dump, row["db"], row["gold"], self.strict)
-        backend = SpiderBackend(databases(self.dump)[row["db"]], gold, self.ordered, self.strict)
-        query = _EMPTY if gold.refused else gold.query
+        gold = _gold(self.dump, row["db"], _EMPTY if row["number"] in self.refused else row["gold"])
+        backend = SpiderBackend(databases(self.dump)[row["db"]], gold, self.ordered)
         return Problem(
             question=f"The database is {row['db']}. {row['query']}",
             backend=backend,
-            plan=[[("execute_sql", {"query": query})], [("submit", {})]],
+            plan=[[("execute_sql", {"query": gold.query})], [("submit", {})]],
             user=Reminder(_REMINDER),
             policy=_POLICY,
             category=row["hardness"],
@@ -165,23 +161,20 @@ def execution_match(rows: Sequence[str], gold: Gold) -> bool:
 
 
 @functools.lru_cache(maxsize=2048)
-def _gold(dump: Path, name: str, query: str, strict: bool) -> Gold:
+def _gold(dump: Path, name: str, query: str) -> Gold:
     stored = databases(dump)[name]
-    try:
-        result = MySql(stored.image, stored.text_columns, strict).execute(query)
-    except SqlError:
-        return Gold(query, (), True)
-    return Gold(query, tuple(row_texts(result, query, stored.floats)), False)
+    result = MySql(stored.image, stored.text_columns).execute(query)
+    return Gold(query, tuple(row_texts(result, query, stored.floats)))
 
 
 @functools.lru_cache(maxsize=4)
 def questions(path: Path, dump: Path, empty: bool) -> Sequence[Mapping[str, Any]]:
-    """The questions, in the order of the file; its tasks are numbered so.
+    """The questions with their ``number`` in the file.
 
     Args:
         path: of ``ic_spider_dev.json``.
         empty: also those over databases without any rows.
     """
     stored = databases(dump)
-    rows = json.loads(path.read_text(encoding="utf-8"))
-    return [row for row in rows if empty or not stored[row["db"]].empty]
+    rows = enumerate(json.loads(path.read_text(encoding="utf-8")))
+    return [{**row, "number": number} for number, row in rows if empty or not stored[row["db"]].empty]

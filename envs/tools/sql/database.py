@@ -1,4 +1,4 @@
-"""SQLite for untrusted SQL: a database in memory that reaches no file, no clock and no chance, within fixed limits."""
+"""SQLite for untrusted SQL: a database in memory that reaches no file, no clock and no chance, within fixed"""
 
 from __future__ import annotations
 
@@ -11,10 +11,59 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from rollenv.envs.tools.sql import limits
 from rollenv.envs.tools.sql.data import Prepare, data_of, image_of
-from rollenv.envs.tools.sql.functions import add_functions
+from rollenv.envs.tools.sql.functions import MOST_LENGTH, add_functions
 from rollenv.tools.backend import Backend, ToolError
+
+#: A query may take so many steps of SQLite's virtual machine; a million take 0.02 to 0.2 seconds.
+STEPS = 10_000_000
+#: The most rows of a result, and the most characters in all of them together.
+_MOST_ROWS, _MOST_CHARACTERS = 20_000, 2_000_000
+#: The most pages of 4,096 bytes of a database.
+_MOST_PAGES = 4096
+#: The most bytes that SQLite may use, in all databases of this process together: a query cannot use up the machine's.
+_HEAP = 1 << 30
+#: The progress handler is called after so many steps.
+_EVERY = 1000
+
+LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: MOST_LENGTH,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
+    sqlite3.SQLITE_LIMIT_COLUMN: 500,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 200,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 100,
+    sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 100,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1000,
+    sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER: 1000,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 10,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+_PREPARED = ("temp_store=2", f"max_page_count={_MOST_PAGES}", "trusted_schema=0", f"hard_heap_limit={_HEAP}")
+_READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
+_WRITES = {
+    *(sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE, sqlite3.SQLITE_ALTER_TABLE),
+    *(sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_CREATE_INDEX, sqlite3.SQLITE_CREATE_VIEW),
+    *(sqlite3.SQLITE_DROP_TABLE, sqlite3.SQLITE_DROP_INDEX, sqlite3.SQLITE_DROP_VIEW),
+    *(sqlite3.SQLITE_CREATE_TRIGGER, sqlite3.SQLITE_DROP_TRIGGER, sqlite3.SQLITE_REINDEX),
+}
+_PRAGMAS = {"page_count", "table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list"}
+#: What looks at the connection or its memory instead of the tables, or at chance.
+_NO_FUNCTIONS = {
+    *("load_extension", "random", "randomblob", "last_insert_rowid", "changes", "total_changes"),
+    *("fts3_tokenizer", "sqlite_offset", "sqlite_source_id", "sqlite_compileoption_get", "sqlite_compileoption_used"),
+}
+_NO_TABLES = {"dbstat", "sqlite_stmt", "bytecode", "tables_used"}
+
+#: What other actions are called.
+_FORBIDDEN = {
+    sqlite3.SQLITE_ATTACH: "reaching other databases or files (ATTACH, VACUUM)",
+    sqlite3.SQLITE_DETACH: "DETACH",
+    sqlite3.SQLITE_TRANSACTION: "a transaction (every statement is final by itself)",
+    sqlite3.SQLITE_SAVEPOINT: "a transaction (every statement is final by itself)",
+    sqlite3.SQLITE_CREATE_VTABLE: "a virtual table",
+    sqlite3.SQLITE_CREATE_TEMP_TABLE: "a temporary table",
+}
 
 
 class SqlError(Exception):
@@ -40,7 +89,7 @@ class _Guard:
 
     def progress(self) -> bool:
         """Called after every so many steps; true stops the query."""
-        self.spent += limits.EVERY
+        self.spent += _EVERY
         return self.spent > self.steps
 
     def charge(self, steps: int) -> None:
@@ -51,17 +100,17 @@ class _Guard:
 
     def authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         """Called for everything that a statement is going to do."""
-        if action in limits.READS:
-            allowed, what = (first or "").lower() not in limits.NO_TABLES, f"reading {first}"
-        elif action in limits.WRITES:
+        if action in _READS:
+            allowed, what = (first or "").lower() not in _NO_TABLES, f"reading {first}"
+        elif action in _WRITES:
             allowed = self.written = True
             what = ""
         elif action == sqlite3.SQLITE_FUNCTION:
-            allowed, what = (second or "").lower() not in limits.NO_FUNCTIONS, f"the function {second}"
+            allowed, what = (second or "").lower() not in _NO_FUNCTIONS, f"the function {second}"
         elif action == sqlite3.SQLITE_PRAGMA:
-            allowed, what = (first or "").lower() in limits.PRAGMAS, f"PRAGMA {first}"
+            allowed, what = (first or "").lower() in _PRAGMAS, f"PRAGMA {first}"
         else:
-            allowed, what = False, limits.FORBIDDEN.get(action, "this kind of statement")
+            allowed, what = False, _FORBIDDEN.get(action, "this kind of statement")
         if not allowed:
             self.denied = self.denied or what
         return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
@@ -78,7 +127,7 @@ class Database:
         steps: the most steps of a query.
     """
 
-    def __init__(self, image: bytes = b"", prepare: Prepare | None = None, steps: int = limits.STEPS):
+    def __init__(self, image: bytes = b"", prepare: Prepare | None = None, steps: int = STEPS):
         self.prepare, self._image, self._steps = prepare, image, steps
         self._connection: sqlite3.Connection | None = None
         self._helper: sqlite3.Connection | None = None
@@ -151,16 +200,16 @@ class Database:
             connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=0)
             if self._image:
                 connection.deserialize(self._image)
-            for pragma in limits.PREPARED:
+            for pragma in _PREPARED:
                 connection.execute(f"PRAGMA {pragma}")
             connection.text_factory = _decoded
-            for limit, value in limits.LIMITS.items():
+            for limit, value in LIMITS.items():
                 connection.setlimit(limit, value)
             self._helper = sqlite3.connect(":memory:", check_same_thread=False)
             add_functions(connection, self._helper, guard.charge)
             if self.prepare:
                 self.prepare(connection, guard.charge)
-            connection.set_progress_handler(guard.progress, limits.EVERY)
+            connection.set_progress_handler(guard.progress, _EVERY)
             connection.set_authorizer(guard.authorize)
             self._connection = connection
         return self._connection
@@ -176,10 +225,8 @@ def _fetched(cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
     for row in cursor:
         rows.append(row)
         size += sum(len(cell) for cell in row if isinstance(cell, str | bytes))
-        if len(rows) > limits.MOST_ROWS or size > limits.MOST_CHARACTERS:
-            raise ValueError(
-                f"the result is larger than {limits.MOST_ROWS} rows or {limits.MOST_CHARACTERS} characters; use LIMIT"
-            )
+        if len(rows) > _MOST_ROWS or size > _MOST_CHARACTERS:
+            raise ValueError(f"the result is larger than {_MOST_ROWS} rows or {_MOST_CHARACTERS} characters; use LIMIT")
     return rows
 
 

@@ -6,15 +6,11 @@ import functools
 import re
 import sqlite3
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from rollenv.envs.tools.sql.data import columns_of, quoted
-from rollenv.envs.tools.sql.database import Database, Result, SqlError
-from rollenv.envs.tools.sql.limits import LIMITS, STEPS
+from rollenv.envs.tools.sql.data import quoted
+from rollenv.envs.tools.sql.database import LIMITS, STEPS, Database, Result, SqlError
 from rollenv.envs.tools.sql.mysql_functions import prepare
-from rollenv.envs.tools.sql.mysql_groups import with_groups
-from rollenv.envs.tools.sql.mysql_strict import Table, cached_complaint
-from rollenv.envs.tools.sql.mysql_text import Token, tokens, translated
 
 _TABLES = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite%' ORDER BY 1"
 
@@ -22,16 +18,18 @@ _TABLES = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND na
 class MySql(Database):
     """A database that takes MySQL's SELECT, INSERT, UPDATE, DELETE and table definitions, and shows its tables.
 
+    Some queries that MySQL refuses are carried out: columns that a GROUP BY does not determine, LIMIT in a subquery of
+    IN, derived tables without a name.
+
     Args:
         image: as of a :class:`~rollenv.envs.tools.sql.Database`.
         text_columns: names, in lower case, of the columns of text.
-        strict: refuse what MySQL refuses, such as columns that a GROUP BY does not determine.
         steps: the most steps of a query.
     """
 
-    def __init__(self, image: bytes = b"", text_columns: Collection[str] = (), strict: bool = True, steps: int = STEPS):
+    def __init__(self, image: bytes = b"", text_columns: Collection[str] = (), steps: int = STEPS):
         super().__init__(image, prepare, steps)
-        self.text_columns, self.strict = frozenset(text_columns), strict
+        self.text_columns = frozenset(text_columns)
 
     def execute(self, query: str, values: Sequence[Any] = ()) -> Result:
         first = re.match(r"\W*(\w+)", query[:1000])
@@ -40,18 +38,12 @@ class MySql(Database):
             return self._shown(word, tokens(query))
         if len(query) > LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]:
             raise SqlError("the query is too long")
-        tables = _tables(self.image)
-        if self.strict and word in ("select", "with") and (problem := cached_complaint(query, tables)):
-            raise SqlError(problem)
-        return super().execute(_as_sqlite(query, self.text_columns, tables), values)
+        return super().execute(translated(query, self.text_columns), values)
 
     def _shown(self, word: str, found: list[Token]) -> Result:
         words = [token.text.lower() for token in found]
         if word == "show" and words[1:2] == ["tables"]:
-            query = (
-                "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite%' ORDER BY 1"
-            )
-            return Result(("Tables",), super().execute(query).rows)
+            return Result(("Tables",), super().execute(_TABLES).rows)
         if word == "show" and words[1:3] == ["create", "table"] and len(found) > 3:
             rows = super().execute("SELECT name, sql FROM sqlite_schema WHERE lower(name) = ?", [words[3]]).rows
             return Result(("Table", "Create Table"), rows)
@@ -74,15 +66,221 @@ class MySql(Database):
         return Result(("Field", "Type", "Null", "Key", "Default", "Extra"), shown)
 
 
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|--(?=\s|$)[^\n]*|\#[^\n]*|/\*.*?\*/)
+      | (?P<string>[_nN]?'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+      | (?P<name>`(?:[^`]|``)*`)
+      | (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w$]))
+      | (?P<word>[\w$@]+)
+      | (?P<sign><=>|<>|!=|<=|>=|:=|&&|\|\||<<|>>|.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\x00", "b": "\b", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+_SIGNS = {"&&": "AND", "||": "OR", "<=>": "IS"}
+_COMPARES = {"=", "<", ">", "<=", ">=", "<>", "!=", "<=>"}
+#: Functions whose names SQLite's parser reads as something else, or that mean something else in SQLite.
+_RENAMED = {"left", "right", "insert", "length", "char", "round", "format", "sum", "avg", "date", "time"}
+_CASTS = {
+    **dict.fromkeys(("signed", "unsigned", "int", "integer"), "INTEGER"),
+    **dict.fromkeys(("decimal", "double", "float", "real", "numeric"), "REAL"),
+    **dict.fromkeys(("char", "nchar", "varchar", "text", "datetime", "date", "time", "year"), "TEXT"),
+    "binary": "BLOB",
+}
+
+
+class Token(NamedTuple):
+    """A piece of SQL."""
+
+    kind: str
+    """``string``, ``name`` (quoted), ``number``, ``word`` or ``sign``."""
+    text: str
+    """A string or a name without quotes and escapes."""
+
+    @property
+    def word(self) -> str:
+        """In lower case if it is a word, else empty."""
+        return self.text.lower() if self.kind == "word" else ""
+
+
+def tokens(query: str) -> list[Token]:
+    """The pieces of a query, without spaces and comments."""
+    found: list[Token] = []
+    for match in _TOKEN.finditer(query):
+        kind, text = str(match.lastgroup), match[0]
+        if kind == "string":
+            text = _unescaped(text[text.index(text[-1]) + 1 : -1], text[-1])
+            if found and found[-1].kind == "string":  # strings in a row are one
+                text = found.pop().text + text
+        elif kind == "name":
+            text = text[1:-1].replace("``", "`")
+        if kind != "space":
+            found.append(Token(kind, text))
+    while found and found[-1] == Token("sign", ";"):
+        found.pop()
+    return found
+
+
+def _unescaped(text: str, quote: str) -> str:
+    plain = text.replace(quote * 2, quote)
+    return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), plain, flags=re.DOTALL)
+
+
 @functools.lru_cache(maxsize=512)
-def _as_sqlite(query: str, text_columns: frozenset[str], tables: tuple[tuple[str, Table], ...]) -> str:
-    return translated(with_groups(tokens(query), dict(tables)), text_columns)
+def translated(query: str, text_columns: frozenset[str] = frozenset()) -> str:
+    """A MySQL statement as SQLite reads it, as far as the two can do the same.
+
+    Args:
+        text_columns: names, in lower case, of columns of text: MySQL compares these with numbers as numbers.
+    """
+    found = _single(_with_groups(tokens(query)))
+    out: list[str] = []
+    setting = False
+    at = 0
+    while at < len(found):
+        token = found[at]
+        setting = token.word == "set" or (setting and token.word != "where")
+        if (length := _dropped(found, at)) > 0:
+            at += length
+        elif token.word == "as" and (cast := _cast(found, at)):
+            out.append(f"AS {cast[0]}")
+            at = cast[1]
+        else:
+            numeric = not setting and _compared_with_number(found, at, text_columns)
+            out.append(f"({_written(found, at)} + 0)" if numeric else _written(found, at))
+            at += 1
+    return _joined(out)
 
 
-@functools.lru_cache(maxsize=256)
-def _tables(image: bytes) -> tuple[tuple[str, Table], ...]:
-    found = []
-    for name, rows in columns_of(image):
-        columns, key = {row[1].lower() for row in rows}, {row[1].lower() for row in rows if row[5]}
-        found.append((name.lower(), Table(frozenset(columns), frozenset(key))))
-    return tuple(found)
+_COMPOUND = ("union", "intersect", "except")
+
+
+def _with_groups(found: list[Token]) -> list[Token]:
+    """Groups in the order of their keys where nothing else orders them: SQLite gives the keys ORDER BY's direction."""
+    for at in [place for place, token in enumerate(found) if token.word == "select"][::-1]:
+        places, end = _places(found, at)
+        compound = any(token.word in _COMPOUND for token in (*found[max(0, at - 2) : at], *found[end : end + 1]))
+        if "group" in places and "order" in places and not compound:
+            start, limit = places["group"] + 2, places.get("limit", end)
+            stop = min(place for place in [*places.values(), end] if place > places["group"])
+            found = [*found[:limit], Token("sign", ","), *found[start:stop], *found[limit:]]
+    return found
+
+
+def _places(found: Sequence[Token], at: int) -> tuple[dict[str, int], int]:
+    """Return the positions of the later clauses of a SELECT, and its end."""
+    places: dict[str, int] = {}
+    depth = 0
+    for place in range(at, len(found)):
+        token = found[place]
+        sign = token.text if token.kind == "sign" else ""
+        depth += (sign == "(") - (sign == ")")
+        if depth < 0 or (depth == 0 and token.word in _COMPOUND):
+            return places, place
+        if depth == 0 and token.word in ("group", "having", "order", "limit"):
+            places.setdefault(token.word, place)
+    return places, len(found)
+
+
+def _single(found: list[Token]) -> list[Token]:
+    """Subqueries that are compared with a value fail where they have several rows."""
+    out: list[Token] = []
+    ends: list[bool] = []
+    for at, token in enumerate(found):
+        sign = token.text if token.kind == "sign" else ""
+        if sign == "(":
+            inner = at + 1 < len(found) and found[at + 1].word == "select"
+            ends.append(inner and (_is_compare(found, at - 1) or _is_compare(found, closing(found, at) + 1)))
+            out += _BEFORE_SINGLE if ends[-1] else [token]
+        elif sign == ")" and ends and ends.pop():
+            out += _AFTER_SINGLE
+        else:
+            out.append(token)
+    return out
+
+
+def _is_compare(found: list[Token], at: int) -> bool:
+    return 0 <= at < len(found) and found[at].kind == "sign" and found[at].text in _COMPARES
+
+
+_BEFORE_SINGLE = tokens("(WITH mysql_rows(one) AS (")
+_AFTER_SINGLE = tokens(") SELECT mysql_single(one) FROM mysql_rows)")
+
+
+def _joined(pieces: list[str]) -> str:
+    """With spaces, but none around a point, nor between a function and its parenthesis."""
+    text = ""
+    for piece in pieces:
+        close = piece in (".", "(") or text.endswith(".") or not text
+        text += piece if close else f" {piece}"
+    return text
+
+
+def _dropped(found: list[Token], at: int) -> int:
+    """Return the number of tokens from here that mean nothing to SQLite."""
+    word, after = found[at].word, found[at + 1].word if at + 1 < len(found) else ""
+    if word == "from" and after == "dual":
+        return 2
+    if word == "ignore" and at and found[at - 1].word == "insert":
+        return 0
+    if word == "collate" and after.startswith("utf8"):
+        return 2
+    return int(word in ("sql_calc_found_rows", "straight_join", "binary") and after != "")
+
+
+def _cast(found: list[Token], at: int) -> tuple[str, int] | None:
+    """``AS SIGNED)`` of a cast: its type for SQLite, and where it ends."""
+    kind = _CASTS.get(found[at + 1].word) if at + 1 < len(found) else None
+    if kind is None:
+        return None
+    end = at + 2
+    if end < len(found) and found[end].text == "(":
+        while end < len(found) and found[end].text != ")":
+            end += 1
+        end += 1
+    if end < len(found) and found[end].word in ("integer", "int"):
+        end += 1
+    return (kind, end) if end < len(found) and found[end].text == ")" else None
+
+
+def _written(found: list[Token], at: int) -> str:
+    token = found[at]
+    following = found[at + 1] if at + 1 < len(found) else Token("", "")
+    if token.kind == "string":
+        return "'" + token.text.replace("'", "''") + "'"
+    if token.kind == "name" or (token.kind == "word" and token.text[0].isdigit()):
+        return '"' + token.text.replace('"', '""') + '"'
+    if token.kind == "sign":
+        return _SIGNS.get(token.text, token.text)
+    if token.word in _RENAMED and following.text == "(" and following.kind == "sign":
+        return f"mysql_{token.word}"
+    if token.word == "ignore" and at and found[at - 1].word == "insert":
+        return "OR IGNORE"
+    return {"separator": ",", "div": "/", "regexp": "REGEXP", "rlike": "REGEXP"}.get(token.word, token.text)
+
+
+def _compared_with_number(found: list[Token], at: int, text_columns: frozenset[str]) -> bool:
+    """Return whether this is a column of text, next to a comparison with a number."""
+    token = found[at]
+    if token.kind not in ("name", "word") or token.text.lower() not in text_columns:
+        return False
+    if at and found[at - 1].text == ".":
+        return False  # a qualified name would have to be wrapped as a whole
+    after = found[at + 1 : at + 4]
+    if after and after[0].text in _COMPARES and after[0].kind == "sign":
+        sign = len(after) > 2 and after[1].text in ("-", "+")
+        return len(after) > 1 and after[1 + sign].kind == "number"
+    if after and after[0].word == "between":
+        return len(after) > 1 and after[1].kind == "number"
+    before = found[max(0, at - 2) : at]
+    return len(before) == 2 and before[1].text in _COMPARES and before[0].kind == "number"
+
+
+def closing(found: Sequence[Token], at: int) -> int:
+    """The place of the parenthesis that closes the one at a place."""
+    depth = 0
+    for place in range(at, len(found)):
+        if found[place].kind == "sign":
+            depth += (found[place].text == "(") - (found[place].text == ")")
+        if depth == 0:
+            return place
+    return len(found) - 1

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rollenv.envs.tools.users import Said, User
+from rollenv.envs.tools.problem import Said, User
 
 #: Second person to first, longest first.
 _PERSONS = (

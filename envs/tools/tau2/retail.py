@@ -2,17 +2,173 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from rollenv.envs.tools.tau2.retail_lookups import RetailLookups
-from rollenv.envs.tools.tau2.store import Record
-from rollenv.tools.backend import ToolError, tool
+from rollenv.tools.backend import Backend, ToolError, tool
+from rollenv.tools.calculator import evaluate
+
+Record = dict[str, Any]
+#: Tables of records by key.
+Tables = Mapping[str, Mapping[str, Record]]
+
 
 _REASONS = ("no longer needed", "ordered by mistake")
 
 
-class RetailBackend(RetailLookups):
-    """A shop's products, users and orders."""
+class RetailBackend(Backend):
+    """A shop's products, users and orders. Only the records that an episode changes are its own.
+
+    The state has ``changed`` (for each table these records), ``found`` (the users looked up) and ``transferred``.
+
+    Args:
+        tables: shared by all backends and never changed.
+    """
+
+    def __init__(self, tables: Tables):
+        super().__init__({"changed": {name: {} for name in tables}, "found": [], "transferred": False})
+        self.tables = tables
+
+    def record(self, table: str, key: str) -> Record:
+        """A record to read.
+
+        Raises:
+            ToolError: there is none.
+        """
+        changed = self.state["changed"][table]
+        if key not in changed and key not in self.tables[table]:
+            raise ToolError(f"{table.removesuffix('s').capitalize()} not found")
+        found: Record = changed[key] if key in changed else self.tables[table][key]
+        return found
+
+    def own(self, table: str, key: str) -> Record:
+        """A record to change: the episode's own copy.
+
+        Raises:
+            ToolError: there is none.
+        """
+        changed = self.state["changed"][table]
+        if key not in changed:
+            changed[key] = copy.deepcopy(self.record(table, key))
+        return changed[key]  # type: ignore[no-any-return]
+
+    def records(self, table: str) -> Iterator[tuple[str, Record]]:
+        """All records of a table, to read."""
+        changed = self.state["changed"][table]
+        for key, record in self.tables[table].items():
+            yield key, changed.get(key, record)
+
+    def data(self) -> dict[str, Any]:
+        """The state, without records that are as they were."""
+        changed = {
+            name: {key: record for key, record in records.items() if record != self.tables[name].get(key)}
+            for name, records in self.state["changed"].items()
+        }
+        return {**self.state, "changed": changed}
+
+    # -- looking up ----------------------------------------------------------------------------------------------------
+
+    @tool
+    def find_user_id_by_email(self, email: str) -> str:
+        """Find the id of a user by email.
+
+        Args:
+            email: such as 'something@example.com'.
+        """
+        wanted = email.casefold()
+        return self._find(lambda user: user["email"].casefold() == wanted)
+
+    @tool
+    def find_user_id_by_name_zip(self, first_name: str, last_name: str, zip: str) -> str:
+        """Find the id of a user by name and zip code, where the email is not known or not found.
+
+        Args:
+            first_name: such as 'John'.
+            last_name: such as 'Doe'.
+            zip: such as '12345'.
+        """
+        wanted = (first_name.casefold(), last_name.casefold(), zip)
+        return self._find(lambda user: _identity(user) == wanted)
+
+    def _find(self, fits: Any) -> str:
+        for key, user in self.records("users"):
+            if fits(user):
+                if key not in self.state["found"]:
+                    self.state["found"].append(key)
+                return key
+        raise ToolError("User not found")
+
+    @tool
+    def get_user_details(self, user_id: str) -> Record:
+        """Get the details of a user, with their orders.
+
+        Args:
+            user_id: such as 'sara_doe_496'.
+        """
+        return self.record("users", user_id)
+
+    @tool
+    def get_order_details(self, order_id: str) -> Record:
+        """Get the status and the details of an order.
+
+        Args:
+            order_id: such as '#W0000000', with the '#'.
+        """
+        return self.record("orders", order_id)
+
+    @tool
+    def get_product_details(self, product_id: str) -> Record:
+        """Get the variants of a product and whether they are available.
+
+        Args:
+            product_id: such as '6086499569'; it is not an item id.
+        """
+        return self.record("products", product_id)
+
+    @tool
+    def get_item_details(self, item_id: str) -> Record:
+        """Get the details of one variant of a product.
+
+        Args:
+            item_id: such as '6086499569'; it is not a product id.
+        """
+        for _, product in self.records("products"):
+            if item_id in product["variants"]:
+                return product["variants"][item_id]  # type: ignore[no-any-return]
+        raise ToolError("Item not found")
+
+    @tool
+    def list_all_product_types(self) -> str:
+        """List the names of all products with their product ids."""
+        return json.dumps({product["name"]: key for key, product in self.records("products")}, sort_keys=True)
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    @tool
+    def calculate(self, expression: str) -> str:
+        """Calculate an expression of numbers, + - * / and parentheses.
+
+        Args:
+            expression: such as '2 + 2'.
+        """
+        if set(expression) - set("0123456789+-*/(). "):
+            raise ToolError("Invalid characters in expression")
+        try:
+            return str(round(float(evaluate(expression)), 2))
+        except ValueError as error:
+            raise ToolError(str(error)) from error
+
+    @tool
+    def transfer_to_human_agents(self, summary: str) -> str:
+        """Transfer the user to a human agent: only if they ask for it, or if what they want cannot be done.
+
+        Args:
+            summary: of what the user wants.
+        """
+        self.state["transferred"] = True
+        return "Transfer successful"
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
@@ -239,3 +395,8 @@ def _payment(kind: str, amount: float, method_id: str) -> Record:
 
 def _address(*lines: str) -> Record:
     return dict(zip(("address1", "address2", "city", "state", "country", "zip"), lines, strict=True))
+
+
+def _identity(user: Record) -> tuple[str, str, str]:
+    name = user["name"]
+    return name["first_name"].casefold(), name["last_name"].casefold(), user["address"]["zip"]

@@ -8,10 +8,9 @@ from typing import Any
 from rollenv.core import UsageError
 from rollenv.envs.tools.base import ToolEnv
 from rollenv.envs.tools.problem import Call, Judgement, Problem
-from rollenv.envs.tools.workbench.fields import TODAY
 from rollenv.envs.tools.workbench.functions import WorkBench
 from rollenv.envs.tools.workbench.replay import judged, parsed, queries, replay
-from rollenv.envs.tools.workbench.tables import start, visible
+from rollenv.envs.tools.workbench.tables import TODAY, start, visible
 from rollenv.tools.backend import Change, differences
 
 _POLICY = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollenv.envs.tools.workbench.fields import MOST, Text, has, quoted
 from rollenv.envs.tools.workbench.messages import Messages
 from rollenv.envs.tools.workbench.projects import Projects
+from rollenv.envs.tools.workbench.tables import MOST, Text, has, quoted
 from rollenv.tools.backend import tool
 
 STATUSES = ("Qualified", "Won", "Lost", "Lead", "Proposal")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollenv.envs.tools.workbench.fields import MOST, TODAY, Text, between, has
-from rollenv.envs.tools.workbench.tables import Tables, office
+from rollenv.envs.tools.workbench.tables import MOST, TODAY, Tables, Text, between, has, office
 from rollenv.tools.backend import tool
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rollenv.envs.tools.workbench.fields import Text, has, quoted
-from rollenv.envs.tools.workbench.tables import Row, Tables, office
+from rollenv.envs.tools.workbench.tables import Row, Tables, Text, has, office, quoted
 from rollenv.tools.backend import tool
 
 METRICS = (

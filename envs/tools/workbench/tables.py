@@ -1,18 +1,16 @@
-"""The five tables of WorkBench, and what is done to them: plain Python with the outcomes of the original's pandas.
-
-The original compares data frames, and these compare the labels of their rows too. So every table keeps them: where rows
-were removed before one was added, two tables with the same rows can still differ.
-"""
+"""The five tables of WorkBench, and what is done to them: plain Python with the outcomes of the original's pandas."""
 
 from __future__ import annotations
 
 import csv
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from rollenv.envs.tools.published import folder_of
+from pydantic import Field
+
 from rollenv.envs.tools.workbench import NEED
 from rollenv.tools.backend import Backend, ToolError
 
@@ -52,7 +50,7 @@ def _read(folder: Path) -> Office:
 
 def office() -> Office:
     """What every task starts with."""
-    return _read(folder_of(NEED))
+    return _read(NEED.found())
 
 
 def start() -> dict[str, Any]:
@@ -95,24 +93,12 @@ class Tables(Backend):
         return iter(self.state[table].values())
 
     def find(self, table: str, row_id: str) -> Row | None:
-        """The first row with an id; None if there is none.
-
-        Args:
-            table: its name.
-            row_id: of the row.
-        """
+        """The first row with an id; None if there is none."""
         key = TABLES[table][1]
         return next((row for row in self.rows(table) if row[key] == row_id), None)
 
     def field(self, table: str, row_id: str | None, field: str | None, what: str) -> Any:
-        """One field of a row, or what is wrong with the question.
-
-        Args:
-            table: its name.
-            row_id: of the row.
-            field: name of a column.
-            what: a row of this table, as in "Event".
-        """
+        """One field of a row, or what is wrong with the question; ``what`` is a row, as in "Event"."""
         if not row_id:
             return f"{what} ID not provided."
         if not field:
@@ -136,13 +122,7 @@ class Tables(Backend):
             raise ToolError(f"no new id can be given: the last one is {last!r}") from error
 
     def append(self, table: str, row: Row, label: int) -> None:
-        """Put a row at the end; a row that has the label already is replaced instead.
-
-        Args:
-            table: its name.
-            row: with all columns.
-            label: of the new row.
-        """
+        """Put a row with all columns at the end; a row that has the label already is replaced instead."""
         labels, rows = self.state["labels"][table], self.state[table]
         key = base = str(row[TABLES[table][1]])
         number = 1
@@ -162,27 +142,14 @@ class Tables(Backend):
         self.state["labels"][table] = list(range(len(self.state[table])))
 
     def replace(self, table: str, row_id: str, field: str, value: Any) -> None:
-        """Give a field of all rows with an id another value.
-
-        Args:
-            table: its name.
-            row_id: of the rows.
-            field: name of a column.
-            value: the new value.
-        """
+        """Give a field of all rows with an id another value."""
         rows, key = self.state[table], TABLES[table][1]
         for place, row in rows.items():
             if row[key] == row_id:
                 rows[place] = {**row, field: value}
 
     def remove(self, table: str, row_id: str | None, what: str) -> str:
-        """Delete the rows with an id, and say how that went.
-
-        Args:
-            table: its name.
-            row_id: of the rows.
-            what: a row of this table, as in "Event".
-        """
+        """Delete the rows with an id, and say how that went; ``what`` is a row, as in "Event"."""
         if not row_id:
             return f"{what} ID not provided."
         rows, labels, key = self.state[table], self.state["labels"][table], TABLES[table][1]
@@ -214,8 +181,6 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any], fold: bool = True) ->
     """Whether two states are equal as the original's data frames are.
 
     Args:
-        one: the state of :class:`Tables`.
-        other: as well.
         fold: whether upper and lower case are the same, except in columns where they are not.
     """
     if one["labels"] != other["labels"] or one["added"] != other["added"]:
@@ -234,3 +199,40 @@ def _values(row: Row, fold: bool) -> dict[str, Any]:
         for column, value in row.items()
         if (isinstance(value, str) if fold and column not in _CASED else value is not None)
     }
+
+
+#: A text, or a number that is taken as one.
+Text = Annotated[str, Field(coerce_numbers_to_str=True)] | None
+
+TODAY = "2023-11-30"
+#: The most rows that most searches return.
+MOST = 5
+
+
+def has(row: Row, column: str, text: str) -> bool:
+    """Whether a field contains a text, upper and lower case being the same."""
+    return text.lower() in (row[column] or "").lower()
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Names as they are listed in a message."""
+    return ", ".join(repr(name) for name in names)
+
+
+def between(first: str | None, last: str | None, column: str, whole_days: bool = False) -> Callable[[Row], bool] | str:
+    """A test for rows whose time is not before the first and not after the last, or what is wrong with these."""
+    try:
+        low, high = (_time(text, whole_days) if text else None for text in (first, last))
+    except ValueError:
+        return f"{first or ''} or {last or ''} is not a time; write it as {TODAY} or {TODAY} 09:00:00."[:300]
+
+    def test(row: Row) -> bool:
+        at = _time(row[column], whole_days)
+        return (low is None or low <= at) and (high is None or at <= high)
+
+    return test if first or last else lambda row: True
+
+
+def _time(text: str, whole_days: bool) -> datetime:
+    at = datetime.fromisoformat(text.strip()).replace(tzinfo=None)
+    return at.replace(hour=0, minute=0, second=0, microsecond=0) if whole_days else at

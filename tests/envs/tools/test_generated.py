@@ -11,7 +11,7 @@ from available import variants
 
 import rollenv
 from rollenv.core import UsageError
-from rollenv.envs.tools.generated.hearing import MOST_SAID, REFUSALS, mentions, refuses
+from rollenv.envs.tools.generated.goals import MOST_SAID, REFUSALS, mentions, refuses
 
 SUITES = ("Shop", "Office", "Files", "SQL", "Sheet", "Search")
 IDS = [spec.id for suite in SUITES for spec in rollenv.list_envs(f"tools:{suite}-v0")]

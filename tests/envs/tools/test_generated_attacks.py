@@ -12,7 +12,7 @@ from available import variants
 
 import rollenv
 from rollenv.core import UsageError
-from rollenv.envs.tools.generated.hearing import MOST_SAID, guesses, mentions, refuses
+from rollenv.envs.tools.generated.goals import MOST_SAID, guesses, mentions, refuses
 from rollenv.tools.calls import write_calls
 
 SUITES = ("Shop", "Office", "Files", "SQL", "Sheet", "Search")

@@ -7,8 +7,8 @@ import time
 import pytest
 
 import rollenv
-from rollenv.envs.tools.sheet.backend import Sheet
-from rollenv.envs.tools.sheet.formulas import Evaluation, FormulaError, shifted
+from rollenv.envs.tools.generated.formulas import Evaluation, FormulaError, shifted
+from rollenv.envs.tools.generated.sheet import Sheet
 from rollenv.tools.calls import write_calls
 
 CELLS = {

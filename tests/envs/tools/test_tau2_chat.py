@@ -16,7 +16,7 @@ from chat_server import ChatServer, Exchange, completion
 
 import rollenv
 from rollenv.core import UsageError
-from rollenv.envs.tools.tau2.chat_customer import ChatCustomer, CustomerFailed
+from rollenv.envs.tools.tau2.env import ChatCustomer, CustomerFailed
 
 Data = Callable[[str], Path]
 

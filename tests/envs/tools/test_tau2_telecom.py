@@ -14,7 +14,7 @@ import rollenv
 from rollenv.core import Env, UsageError
 from rollenv.envs.tools.base import ToolEnv
 from rollenv.envs.tools.tau2.telecom.backend import AGENT, TelecomBackend
-from rollenv.envs.tools.tau2.telecom.settings import CUSTOMER
+from rollenv.envs.tools.tau2.telecom.phone import CUSTOMER
 from rollenv.tools.calls import write_calls
 
 Data = Callable[[str], Path]

@@ -141,35 +141,10 @@ def test_strange_calls_change_nothing(text):
     assert same(replay([text]), start(), fold=False)
 
 
-def test_quotation_marks_within_texts_are_read_as_python():
-    calls = 'email.send_email.func(recipient="a@" + "b.c", subject="" or "s", body="a" "b")'
-    (added,) = [row for row in replay([calls])["emails"].values() if row["email_id"] == "500"]
-    assert (added["sender/recipient"], added["subject"], added["body"]) == ("a@b.c", "s", "ab")
-
-
-DELETE = 'email.delete_email.func(email_id="00000373")'
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"[{DELETE}]",
-        f"({DELETE}), x",
-        f"not {DELETE}",
-        f"{DELETE} and done",
-        f"{DELETE} if 1 else 0",
-        f"{DELETE}.x",
-        "email.delete_email.func(email_id=f\"{'00000373'}\")",
-        'email.delete_email.func(email_id="00000373" if "a" in "ab" else "b")',
-        'email.delete_email.func(*["00000373"])',
-        'email.delete_email.func(**{"email_id": "00000373"})',
-        f"calendar.delete_event.func(event_id={DELETE}, x=1)",
-        "email . delete_email.func ( email_id='00000373', )",
-    ],
-)
-def test_a_stored_call_is_evaluated_as_python_does_it(text):
-    assert same(replay([text]), replay([DELETE]), fold=False)
-    assert parsed(DELETE).problem == ""
+def test_a_stored_call_may_be_written_as_python_allows():
+    one = 'email.delete_email.func(email_id="00000373")'
+    assert same(replay(["email . delete_email.func ( email_id='0000' '0373', )"]), replay([one]), fold=False)
+    assert parsed(one).problem == ""
 
 
 def test_the_order_of_deletions_and_additions_counts_where_rows_are_not_numbered_anew():

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from rollenv.envs.tools.tau2.store import Record
+from rollenv.envs.tools.tau2.retail import Record
+from rollenv.envs.tools.tau2.telecom.phone import CUSTOMER, Phone
 from rollenv.envs.tools.tau2.telecom.records import TODAY
-from rollenv.envs.tools.tau2.telecom.settings import CUSTOMER, Settings
 from rollenv.tools.backend import ToolError, tool
 
 _MOST_GB = 1000.0
 
 
-class TelecomBackend(Settings):
+class TelecomBackend(Phone):
     """The company's records, for the agent (:data:`AGENT`), and the phone, for the customer (:data:`CUSTOMER`)."""
 
     # -- looking up ----------------------------------------------------------------------------------------------------

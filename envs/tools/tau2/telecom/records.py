@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from rollenv.envs.tools.tau2.store import Record, Tables
+from rollenv.envs.tools.tau2.retail import Record, Tables
 from rollenv.tools.backend import Backend, ToolError
 
 #: The day that the policy names.

@@ -1,0 +1,556 @@
+"""Calendar, mail and contacts of an office: their functions, offices to call them on, and requests."""
+
+from __future__ import annotations
+
+import datetime
+import random
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from rollenv.envs.tools.generated import words
+from rollenv.envs.tools.generated.generate import GeneratedToolEnv
+from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Template, World, column
+from rollenv.envs.tools.problem import Call
+from rollenv.tools.backend import ToolError, tool
+
+Minutes = Annotated[int, Field(ge=5, le=600)]
+
+_TIME = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d")
+_EMAIL = re.compile(r"[^@\s]{1,60}@[^@\s]{1,60}")
+
+
+def minutes_of(time: str) -> int:
+    """Minutes from midnight to a time such as 09:30."""
+    return int(time[:2]) * 60 + int(time[3:])
+
+
+def _time(text: str) -> str:
+    if not _TIME.fullmatch(text):
+        raise ToolError(f"{text[:40]!r} is not a time of the form 09:30")
+    return text
+
+
+def _date(text: str) -> str:
+    try:
+        return str(datetime.date.fromisoformat(text[:20]))
+    except ValueError:
+        raise ToolError(f"{text[:40]!r} is not a date of the form 2031-05-14") from None
+
+
+def _email(text: str) -> str:
+    if not _EMAIL.fullmatch(text):
+        raise ToolError(f"{text[:60]!r} is not an email address")
+    return text.lower()
+
+
+class Office(World):
+    """Contacts, events and mails."""
+
+    @tool
+    def find_contacts(self, name: str) -> list[dict[str, Any]]:
+        """Search contacts by name; gives ids, names and email addresses."""
+        return [{key: one[key] for key in ("id", "name", "email")} for one in self.matching("contacts", "name", name)]
+
+    @tool
+    def get_contact(self, contact_id: str) -> dict[str, Any]:
+        """All data of a contact: name, email, phone and team."""
+        return self.record("contacts", contact_id)
+
+    @tool
+    def set_phone(self, contact_id: str, phone: str) -> str:
+        """Change the phone number of a contact.
+
+        Args:
+            contact_id: such as K1234.
+            phone: the new number.
+        """
+        self.record("contacts", contact_id)["phone"] = phone.strip()[:40]
+        return f"contact {contact_id} has a new phone number"
+
+    @tool
+    def find_events(self, title: str) -> list[dict[str, Any]]:
+        """Search events by title; gives ids, titles and dates."""
+        return [{key: one[key] for key in ("id", "title", "date")} for one in self.matching("events", "title", title)]
+
+    @tool
+    def list_events(self, date: str) -> list[dict[str, Any]]:
+        """All events of a day, with all their data."""
+        day = _date(date)
+        found = [{"id": key, **one} for key, one in self.state["events"].items() if one["date"] == day]
+        return sorted(found, key=lambda one: (str(one["start"]), str(one["id"])))
+
+    @tool
+    def get_event(self, event_id: str) -> dict[str, Any]:
+        """All data of an event: title, date, start, minutes, place and participants."""
+        return self.record("events", event_id)
+
+    @tool
+    def create_event(self, title: str, date: str, start: str, minutes: Minutes) -> str:
+        """Put an event without participants into the calendar.
+
+        Args:
+            title: in small letters.
+            date: as in 2031-05-14.
+            start: as in 09:30.
+            minutes: how long it takes.
+        """
+        key, title = self.next_id("events"), " ".join(title.split())[:100]
+        self.state["events"][key] = {
+            "title": title.lower(),
+            "date": _date(date),
+            "start": _time(start),
+            "minutes": minutes,
+            "place": "",
+            "participants": [],
+        }
+        return f"event {key} is in the calendar"
+
+    @tool
+    def move_event(self, event_id: str, date: str, start: str) -> str:
+        """Move an event to a date and time.
+
+        Args:
+            event_id: such as E1234.
+            date: as in 2031-05-14.
+            start: as in 09:30.
+        """
+        self.record("events", event_id).update(date=_date(date), start=_time(start))
+        return f"event {event_id} is moved"
+
+    @tool
+    def set_place(self, event_id: str, place: str) -> str:
+        """Change where an event takes place.
+
+        Args:
+            event_id: such as E1234.
+            place: such as room AB12.
+        """
+        self.record("events", event_id)["place"] = place.strip()[:40]
+        return f"event {event_id} has a new place"
+
+    @tool
+    def cancel_event(self, event_id: str) -> str:
+        """Take an event out of the calendar."""
+        self.record("events", event_id)
+        del self.state["events"][event_id]
+        return f"event {event_id} is cancelled"
+
+    @tool
+    def add_participant(self, event_id: str, email: str) -> str:
+        """Invite someone to an event.
+
+        Args:
+            event_id: such as E1234.
+            email: of a contact.
+        """
+        event, email = self.record("events", event_id), _email(email)
+        if email in event["participants"]:
+            raise ToolError(f"{email} takes part in {event_id} already")
+        event["participants"] = sorted([*event["participants"], email])
+        return f"{email} is invited to {event_id}"
+
+    @tool
+    def remove_participant(self, event_id: str, email: str) -> str:
+        """Take someone off the participants of an event.
+
+        Args:
+            event_id: such as E1234.
+            email: of a participant.
+        """
+        event, email = self.record("events", event_id), _email(email)
+        if email not in event["participants"]:
+            raise ToolError(f"{email} does not take part in {event_id}")
+        event["participants"] = [one for one in event["participants"] if one != email]
+        return f"{email} is off {event_id}"
+
+    @tool
+    def find_mails(self, subject: str) -> list[dict[str, Any]]:
+        """Search mails in the inbox by subject; gives ids, senders and subjects."""
+        return [
+            {key: one[key] for key in ("id", "sender", "subject")} for one in self.matching("mails", "subject", subject)
+        ]
+
+    @tool
+    def read_mail(self, mail_id: str) -> dict[str, Any]:
+        """All of a mail: sender, subject, text, whether it is flagged and whether it is confidential."""
+        return self.record("mails", mail_id)
+
+    @tool
+    def forward_mail(self, mail_id: str, email: str) -> str:
+        """Forward a mail to someone.
+
+        Args:
+            mail_id: such as M1234.
+            email: who gets it.
+        """
+        self.record("mails", mail_id)
+        self.state["sent"].append({"kind": "forward", "mail": mail_id, "to": _email(email)})
+        return f"mail {mail_id} is forwarded to {email}"
+
+    @tool
+    def reply_to_mail(self, mail_id: str, text: str) -> str:
+        """Answer a mail with exactly this text.
+
+        Args:
+            mail_id: such as M1234.
+            text: the whole answer.
+        """
+        self.record("mails", mail_id)
+        self.state["sent"].append({"kind": "reply", "mail": mail_id, "text": text.strip()[:1000]})
+        return f"mail {mail_id} is answered"
+
+    @tool
+    def delete_mail(self, mail_id: str) -> str:
+        """Delete a mail."""
+        self.record("mails", mail_id)
+        del self.state["mails"][mail_id]
+        return f"mail {mail_id} is deleted"
+
+
+def make_office(rng: random.Random, size: int) -> Office:
+    """An office with a calendar and an inbox.
+
+    Args:
+        size: contacts, events and mails together.
+    """
+    count = max(3, size // 3)
+    today = words.day("2031-01-01", rng.randint(0, 1000))
+    names = words.people(rng, count)
+    contacts = {
+        key: {"name": name, "email": words.email(name), "phone": words.phone(rng), "team": rng.choice(words.TEAMS)}
+        for key, name in zip(words.ids(rng, "K", count), names, strict=True)
+    }
+    emails = [one["email"] for one in contacts.values()]
+    titles = words.pairs(rng, words.TOPICS, words.KINDS, count)
+    events = {
+        key: _event(rng, title, today, emails) for key, title in zip(words.ids(rng, "E", count), titles, strict=True)
+    }
+    subjects = words.pairs(rng, words.COLOURS, words.THINGS, count)
+    mails = {
+        key: _mail(rng, subject, rng.choice(emails))
+        for key, subject in zip(words.ids(rng, "M", count), subjects, strict=True)
+    }
+    return Office({"today": today, "contacts": contacts, "events": events, "mails": mails, "sent": []})
+
+
+def _event(rng: random.Random, title: str, today: str, emails: list[str]) -> dict[str, Any]:
+    return {
+        "title": title,
+        "date": words.day(today, rng.randint(1, 6)),
+        "start": f"{rng.randint(8, 17):02}:{rng.choice(('00', '30'))}",
+        "minutes": rng.choice((30, 60, 90)),
+        "place": f"room {words.code(rng, 4)}",
+        "participants": sorted(rng.sample(emails, rng.randint(1, min(6, len(emails) - 1)))),
+    }
+
+
+def _mail(rng: random.Random, subject: str, sender: str) -> dict[str, Any]:
+    return {
+        "sender": sender,
+        "subject": subject,
+        "text": f"About the {subject}: the reference is {words.code(rng)}. Please keep it at hand.",
+        "flagged": rng.random() < 0.4,
+        "confidential": rng.random() < 0.4,
+    }
+
+
+_MOST_PARTICIPANTS = 4
+
+
+def _find(event: Any) -> list[Call]:
+    return [("find_events", {"title": event["title"]})]
+
+
+def _free(draw: Draw, date: str, start: str, minutes: int, but: str = "") -> bool:
+    """Return whether nothing else takes place then."""
+    begin = minutes_of(start)
+    return all(
+        key == but
+        or one["date"] != date
+        or begin + minutes <= minutes_of(one["start"])
+        or minutes_of(one["start"]) + one["minutes"] <= begin
+        for key, one in draw.state["events"].items()
+    )
+
+
+def _slot(draw: Draw, minutes: int, taken: bool, but: str = "") -> tuple[str, str] | None:
+    """A date and time when another event takes place, or none does."""
+    for _ in range(30):
+        date = words.day(draw.state["today"], draw.rng.randint(1, 6))
+        start = f"{draw.rng.randint(8, 17):02}:{draw.rng.choice(('00', '15', '30', '45'))}"
+        if _free(draw, date, start, minutes, but) != taken:
+            return date, start
+    return None
+
+
+def _move(draw: Draw, breaks: bool) -> Goal | None:
+    key, event = draw.any("events")
+    slot = _slot(draw, event["minutes"], breaks, key)
+    if slot is None:
+        return None
+    date, start = slot
+    ask = draw.say("Move the {title}", "The {title} has to take place at another time", title=event["title"])
+    when = f"{date} at {start}"
+    fact = Fact(
+        ("when", "time", "date", "day"), f"On {when}.", f"{ask}.", "When should it take place, at what date and time?"
+    )
+    look = [_find(event), [("get_event", {"event_id": key}), ("list_events", {"date": date})]]
+    act = [("move_event", {"event_id": key, "date": date, "start": start})]
+    return Goal(f"{ask}: {when}.", look, act, blocks=["move_event"], fact=fact, reads=[("events",)])
+
+
+def _create(draw: Draw, breaks: bool) -> Goal | None:
+    title = draw.one(_titles(draw))
+    minutes = draw.rng.choice((30, 60, 90))
+    slot = _slot(draw, minutes, breaks)
+    if slot is None or title is None:
+        return None
+    ask = draw.say(
+        "Put {title} into the calendar, {date} at {start}, for {minutes} minutes.",
+        "Plan {title} of {minutes} minutes on {date} at {start}.",
+        title=words.a(title),
+        date=slot[0],
+        start=slot[1],
+        minutes=minutes,
+    )
+    act = [("create_event", {"title": title, "date": slot[0], "start": slot[1], "minutes": minutes})]
+    look = [[("list_events", {"date": slot[0]})]]
+    return Goal(ask, look, act, blocks=["create_event"], reads=[("events",)])
+
+
+def _titles(draw: Draw) -> list[str]:
+    there = {one["title"] for one in draw.state["events"].values()}
+    drawn = words.pairs(draw.rng, words.TOPICS, words.KINDS, 3)
+    return [title for title in drawn if title not in there]
+
+
+def _first_free(draw: Draw, breaks: bool) -> Goal | None:
+    title, date = draw.one(_titles(draw)), words.day(draw.state["today"], draw.rng.randint(1, 6))
+    hours = [f"{hour:02}:00" for hour in range(8, 18) if _free(draw, date, f"{hour:02}:00", 60)]
+    if title is None or not hours:
+        return None
+    ask = draw.say(
+        "Plan {title} of 60 minutes on {date}, at the first full hour from 08:00 on that is free for all of it.",
+        "On {date} we need {title} of 60 minutes: take the earliest free full hour from 08:00 on.",
+        title=words.a(title),
+        date=date,
+    )
+    act = [("create_event", {"title": title, "date": date, "start": hours[0], "minutes": 60})]
+    return Goal(ask, [[("list_events", {"date": date})]], act, blocks=["create_event"], reads=[("events",)])
+
+
+def _cancel(draw: Draw, breaks: bool) -> Goal | None:
+    key, event = draw.any("events")
+    ask = draw.say("Cancel the {title}.", "The {title} will not take place; cancel it.", title=event["title"])
+    return Goal(
+        ask, [_find(event)], [("cancel_event", {"event_id": key})], blocks=["cancel_event"], reads=[("events", key)]
+    )
+
+
+def _cancel_with(draw: Draw, breaks: bool) -> Goal | None:
+    """The event is named by its day and a participant, who has no other one on that day."""
+    key, event = draw.any("events")
+    same_day = [one for one in draw.state["events"].values() if one["date"] == event["date"]]
+    alone = [p for p in event["participants"] if sum(p in one["participants"] for one in same_day) == 1]
+    email = draw.one(alone)
+    who = next((one["name"] for one in draw.state["contacts"].values() if one["email"] == email), None)
+    if who is None:
+        return None
+    ask = draw.say(
+        "Cancel the event with {who} on {date}.",
+        "On {date} there is an event with {who}; call it off.",
+        who=who,
+        date=event["date"],
+    )
+    look = [[("find_contacts", {"name": who}), ("list_events", {"date": event["date"]})]]
+    return Goal(ask, look, [("cancel_event", {"event_id": key})], blocks=["cancel_event"], reads=[("events",)])
+
+
+def _place(draw: Draw, breaks: bool) -> Goal | None:
+    key, event = draw.any("events")
+    place = f"room {words.code(draw.rng, 4)}"
+    ask = draw.say("The {title} takes place somewhere else", "Change the place of the {title}", title=event["title"])
+    fact = Fact(("where", "place", "room"), f"In {place}.", f"{ask}.", "Where does it take place?")
+    act = [("set_place", {"event_id": key, "place": place})]
+    return Goal(f'{ask}: "{place}".', [_find(event)], act, blocks=["set_place"], fact=fact, reads=[("events", key)])
+
+
+def _invite(draw: Draw, breaks: bool) -> Goal | None:
+    found = draw.record("events", lambda one: (len(one["participants"]) >= _MOST_PARTICIPANTS) == breaks)
+    if found is None:
+        return None
+    key, event = found
+    guest = draw.record("contacts", lambda one: one["email"] not in event["participants"])
+    if guest is None:
+        return None
+    name, email = guest[1]["name"], guest[1]["email"]
+    ask = draw.say("Invite another one to the {title}", "Someone has to be added to the {title}", title=event["title"])
+    fact = Fact(("who", "name", "person"), f"It is {name}.", f"{ask}.", "Who is it?")
+    look = [[*_find(event), ("find_contacts", {"name": name})], [("get_event", {"event_id": key})]]
+    act = [("add_participant", {"event_id": key, "email": email})]
+    return Goal(f"{ask}: {name}.", look, act, blocks=["add_participant"], fact=fact, reads=[("events", key)])
+
+
+def _uninvite(draw: Draw, breaks: bool) -> Goal | None:
+    key, event = draw.any("events")
+    email = draw.one(event["participants"])
+    who = next(one["name"] for one in draw.state["contacts"].values() if one["email"] == email)
+    ask = draw.say(
+        "{who} will not come to the {title}; take the name off.",
+        "Remove {who} from the {title}.",
+        who=who,
+        title=event["title"],
+    )
+    look = [[*_find(event), ("find_contacts", {"name": who})]]
+    act = [("remove_participant", {"event_id": key, "email": email})]
+    return Goal(ask, look, act, blocks=["remove_participant"], reads=[("events", key)])
+
+
+def _ask_place(draw: Draw, breaks: bool) -> Goal | None:
+    key, event = draw.any("events")
+    ask = draw.say("Where is the {title}?", "In which room does the {title} take place?", title=event["title"])
+    room = _room(event)
+    look = [_find(event), [("get_event", {"event_id": key})]]
+    return Goal(
+        ask,
+        look,
+        done=f"It is in room {room}.",
+        answers=[room],
+        reads=[("events", key)],
+        rivals=lambda state: map(_room, state["events"].values()),
+    )
+
+
+def _room(event: Mapping[str, Any]) -> str:
+    return str(event["place"]).removeprefix("room ")
+
+
+#: What can be asked for.
+CALENDAR = (
+    Template(_move, "An event is never moved to a time at which another event takes place."),
+    Template(_create, "A new event is never put at a time at which another event takes place."),
+    Template(_first_free),
+    Template(_cancel),
+    Template(_cancel_with),
+    Template(_place),
+    Template(_invite, f"Nobody is invited to an event that has {_MOST_PARTICIPANTS} participants or more."),
+    Template(_uninvite),
+    Template(_ask_place),
+)
+
+
+def _forward(draw: Draw, breaks: bool) -> Goal | None:
+    mail = draw.record("mails", lambda one: one["confidential"] == breaks)
+    if mail is None:
+        return None
+    to = draw.rng.choice(list(draw.state["contacts"].values()))
+    ask = draw.say(
+        "Forward the mail about the {subject}",
+        "Somebody needs the mail about the {subject}; forward it",
+        subject=mail[1]["subject"],
+    )
+    fact = Fact(("who", "whom", "to", "recipient"), f"To {to['name']}.", f"{ask}.", "To whom?")
+    look = [
+        [("find_mails", {"subject": mail[1]["subject"]}), ("find_contacts", {"name": to["name"]})],
+        [("read_mail", {"mail_id": mail[0]})],
+    ]
+    act = [("forward_mail", {"mail_id": mail[0], "email": to["email"]})]
+    return Goal(f"{ask}, to {to['name']}.", look, act, blocks=["forward_mail"], fact=fact, reads=[("mails", mail[0])])
+
+
+def _reply(draw: Draw, breaks: bool) -> Goal | None:
+    key, mail = draw.any("mails")
+    text = draw.say(
+        "We will take {n}.", "The offer of {n} is fine.", "Please call at {n}.", n=draw.rng.randint(100, 999)
+    )
+    ask = draw.say(
+        "Answer the mail about the {subject}", "Reply to the mail about the {subject}", subject=mail["subject"]
+    )
+    fact = Fact(("what", "text", "say", "write", "answer"), f'Just write "{text}"', f"{ask}.", "What should I write?")
+    look = [[("find_mails", {"subject": mail["subject"]})]]
+    act = [("reply_to_mail", {"mail_id": key, "text": text})]
+    return Goal(f'{ask}. Just write "{text}"', look, act, blocks=["reply_to_mail"], fact=fact, reads=[("mails", key)])
+
+
+def _delete(draw: Draw, breaks: bool) -> Goal | None:
+    mail = draw.record("mails", lambda one: one["flagged"] == breaks)
+    if mail is None:
+        return None
+    ask = draw.say(
+        "Delete the mail about the {subject}.",
+        "The mail about the {subject} can go; delete it.",
+        subject=mail[1]["subject"],
+    )
+    look = [[("find_mails", {"subject": mail[1]["subject"]})], [("read_mail", {"mail_id": mail[0]})]]
+    return Goal(ask, look, [("delete_mail", {"mail_id": mail[0]})], blocks=["delete_mail"], reads=[("mails", mail[0])])
+
+
+def _phone(draw: Draw, breaks: bool) -> Goal | None:
+    key, contact = draw.any("contacts")
+    number = words.phone(draw.rng)
+    ask = draw.say("{who} has a new phone number", "Change the phone number of {who}", who=contact["name"])
+    fact = Fact(("number", "phone"), f"It is {number}.", f"{ask}.", "What is the new number?")
+    look = [[("find_contacts", {"name": contact["name"]})]]
+    act = [("set_phone", {"contact_id": key, "phone": number})]
+    return Goal(f"{ask}: {number}.", look, act, blocks=["set_phone"], fact=fact, reads=[("contacts", key)])
+
+
+def _ask_phone(draw: Draw, breaks: bool) -> Goal | None:
+    key, contact = draw.any("contacts")
+    ask = draw.say(
+        "What is the phone number of {who}?", "I need to call {who}; tell me the number.", who=contact["name"]
+    )
+    look = [[("find_contacts", {"name": contact["name"]})], [("get_contact", {"contact_id": key})]]
+    number = contact["phone"]
+    return Goal(
+        ask,
+        look,
+        done=f"The number is {number}.",
+        answers=[number],
+        reads=[("contacts", key)],
+        rivals=column("contacts", "phone"),
+    )
+
+
+def _ask_reference(draw: Draw, breaks: bool) -> Goal | None:
+    key, mail = draw.any("mails")
+    ask = draw.say(
+        "What reference does the mail about the {subject} give?",
+        "Tell me the reference in the mail about the {subject}.",
+        subject=mail["subject"],
+    )
+    code = _reference(mail)
+    look = [[("find_mails", {"subject": mail["subject"]})], [("read_mail", {"mail_id": key})]]
+    return Goal(
+        ask,
+        look,
+        done=f"The reference is {code}.",
+        answers=[code],
+        reads=[("mails", key)],
+        rivals=lambda state: map(_reference, state["mails"].values()),
+    )
+
+
+def _reference(mail: Mapping[str, Any]) -> str:
+    return str(mail["text"]).partition("the reference is ")[2][:6]
+
+
+class OfficeEnv(GeneratedToolEnv):
+    """An assistant's work: calendar, mail and contacts, looked up and changed on request."""
+
+    intro = "You look after the calendar, the mail and the contacts of an office. Today is {today}."
+    templates = (
+        *CALENDAR,
+        Template(_forward, "Confidential mails are never forwarded."),
+        Template(_reply),
+        Template(_delete, "Flagged mails are never deleted."),
+        Template(_phone),
+        Template(_ask_phone),
+        Template(_ask_reference),
+    )
+
+    def world(self, rng: random.Random) -> Office:
+        return make_office(rng, self.size)
