@@ -23,8 +23,8 @@ from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
 from rollenv.remote.protocol import FAILED, NotAllowed, ServerFull, SessionGone
 from rollenv.serve.auth import Client
-from rollenv.serve.protocols.mcp.tools import EVERY, ONE, Held, told
-from rollenv.serve.responses import Json, json_of, retry_after, status_of
+from rollenv.serve.protocols.mcp.tools import EVERY, ONE, Held
+from rollenv.serve.responses import Json, json_of, retry_after, status_of, wrong_fields
 from rollenv.serve.server import EnvServer
 from rollenv.serve.sessions import served
 from rollenv.tools.python import shortened
@@ -129,7 +129,7 @@ class McpSession:
             await self.held.end()
 
     async def _list(self, context: Any, params: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[told(tool) for tool in self._tools.values()])
+        return types.ListToolsResult(tools=[tool.told for tool in self._tools.values()])
 
     async def _call(self, context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         """Call a tool in a task of its own, which is cancelled once and then can clean up."""
@@ -147,11 +147,10 @@ class McpSession:
             tool = self._tools.get(name)
             if tool is None:
                 raise UsageError(f"there is no tool {name!r:.40}; there are {', '.join(self._tools)}")
-            answer, data = await tool.call(self.held, tool.takes.model_validate(arguments))
+            answer, data = await tool.call(self.held, arguments)
             return _result([types.TextContent(text=answer)] if isinstance(answer, str) else answer, data)
         except ValidationError as error:
-            wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-            problem = f"wrong arguments of {name}: {'; '.join(wrong)}"
+            problem = f"wrong arguments of {name}: {wrong_fields(error)}"
         except RollenvError as error:
             problem = str(error)
         except Exception:
