@@ -17,7 +17,7 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.stream import RolloutStream, TailBatches, renew
 from rollenv.rollout.types import Group, Task
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.batches import Stream, Tail
+from rollenv.trainers.config.run import Stream, Tail
 from rollenv.trainers.sources import Drawn, TaskSource
 
 

@@ -26,7 +26,8 @@ from rollenv.trainers import checkpoint
 from rollenv.trainers.alarms import alarms
 from rollenv.trainers.batches import batches_of
 from rollenv.trainers.config import TrainConfig, load_config
-from rollenv.trainers.config.run import EnvConfig, EvalPart
+from rollenv.trainers.config.run import EvalPart
+from rollenv.trainers.config.tasks import EnvConfig
 from rollenv.trainers.cpu_threads import CpuThreads
 from rollenv.trainers.group_runners import start_group_runners
 from rollenv.trainers.learner import Learner

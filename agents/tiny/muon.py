@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(torch.optim.Optimizer):  # type: ignore[misc]
     """Move matrices along the nearest orthogonal matrix to the momentum of their gradients.
 
     ``torch.optim.Muon`` computes one matrix after the other in bfloat16, which takes three times as long on a CPU
@@ -24,18 +24,20 @@ class Muon(torch.optim.Optimizer):
     def __init__(self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.0):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:
         """Take one step; all parameters need gradients."""
-        for group in self.param_groups:
-            alike = defaultdict(list)
-            for weight in group["params"]:
-                alike[weight.shape].append(weight)
-            for (rows, columns), weights in alike.items():
-                scale = group["lr"] * 0.2 * max(rows, columns) ** 0.5
-                directions = orthogonal(torch.stack([self._momentum(w, group["momentum"]) for w in weights]))
-                for weight, direction in zip(weights, directions, strict=True):
-                    weight.mul_(1 - group["lr"] * group["weight_decay"]).sub_(direction, alpha=scale)
+        with torch.no_grad():
+            for group in self.param_groups:
+                self._move(group["params"], group["lr"], group["momentum"], group["weight_decay"])
+
+    def _move(self, params: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
+        alike = defaultdict(list)
+        for weight in params:
+            alike[weight.shape].append(weight)
+        for (rows, columns), weights in alike.items():
+            directions = orthogonal(torch.stack([self._momentum(weight, momentum) for weight in weights]))
+            for weight, direction in zip(weights, directions, strict=True):
+                weight.mul_(1 - lr * weight_decay).sub_(direction, alpha=lr * 0.2 * max(rows, columns) ** 0.5)
 
     def _momentum(self, weight: Tensor, momentum: float) -> Tensor:
         """Nesterov's momentum of the gradient."""

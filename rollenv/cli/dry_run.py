@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from rollenv.trainers.config import TrainConfig
-    from rollenv.trainers.config.run import EnvConfig
+    from rollenv.trainers.config.tasks import EnvConfig
 
 #: What weights are saved as: one file, or an index of several.
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")

@@ -131,7 +131,7 @@ def _set_prompt(player: Agent, settings: Sequence[str], env: str, kwargs: dict[s
     from rollenv.env_spec import load_entry_point, takes
     from rollenv.registry import spec
     from rollenv.trainers.config import load_prompt
-    from rollenv.trainers.config.run import EnvConfig
+    from rollenv.trainers.config.tasks import EnvConfig
     from rollenv.trainers.prompts import prompt_of
 
     if not hasattr(player, "prompt") or not hasattr(player, "sampling"):

@@ -113,7 +113,7 @@ def test_a_right_guess_ends_the_episode_with_a_reward_of_one():
 
 RECIPE = """\
 # rollenv train train.toml: a tiny model imitates a clumsy expert, then learns by GRPO. Two minutes on one core.
-# Made by `rollenv train {package}:{title}-v0 --write-recipe train.toml`, which also suits an environment that you changed.
+# Made by `rollenv train {package}:{title}-v0 --write-recipe train.toml`, also after changes of the environment.
 iterations = 40
 env.id = "{package}:{title}-v0"
 

@@ -22,7 +22,6 @@ from rollenv.rollout.workers.pool import PooledEnv
 from rollenv.serve.logs import asked_at
 from rollenv.serve.session_context import SessionContext
 from rollenv.serve.step import Callback, PendingStep
-from rollenv.serve.time_limits import TimeLimit
 
 logger = logging.getLogger(__name__)
 
@@ -476,15 +475,11 @@ class Session:
         return self._bounded(method, await self._within_limit(method, env.call(method, *args)))
 
     async def _within_limit(self, method: str, call: Awaitable[Any]) -> Any:
-        """Await a call into the environment, and record its time.
-
-        Raises:
-            EnvFailure: It took longer than the limits allow, or failed.
-        """
+        """Await a call into the environment, and record its time."""
         env, began = self._env, time.monotonic()
         assert env is not None
         try:
-            with TimeLimit(self._manager.time_limits, self._seconds_of(method)):
+            async with asyncio.timeout(self._seconds_of(method)):
                 answer = await call
         except TimeoutError:
             raise await env.overdue(self.hung(method)) from None
@@ -521,12 +516,7 @@ _TAKES: dict[str, tuple[type, ...]] = {
 
 
 def _checked(method: str, args: list[Any]) -> list[Any]:
-    """The arguments of a call.
-
-    Raises:
-        NoSuchAbility: there is no such method.
-        UsageError: they are not what it takes.
-    """
+    """The arguments of a call."""
     if method not in protocol.METHODS:
         raise NoSuchAbility(f"environments have no {method!r:.40} that can be called from elsewhere")
     if method == "reset":

@@ -123,10 +123,9 @@ class JudgeReward(DomainReward):
     many of those in a row end the run, which can be resumed."""
 
 
+_Domains = FormatReward | LengthReward | InstructionsReward | JudgeReward
 AnyDomainReward = Annotated[
-    FormatReward | LengthReward | InstructionsReward | JudgeReward,
-    Field(discriminator="kind"),
-    union("domains", "kind", FormatReward, LengthReward, InstructionsReward, JudgeReward, base=DomainReward),
+    _Domains, Field(discriminator="kind"), union("domains", "kind", _Domains, base=DomainReward)
 ]
 
 

@@ -352,11 +352,8 @@ class _Service:
         if not spec.indexed:
             return _SEEDS[split]
         if spec.id not in self._rows:
-            session = await self.server.sessions.open(session_name(), client.name, spec.id)
-            try:
+            async with self.server.sessions.brief(client.name, spec.id) as session:
                 self._rows[spec.id] = int(await session.call("num_tasks", []))
-            finally:
-                self.server.sessions.close(session)
         return range(self._rows[spec.id])
 
 
