@@ -25,6 +25,19 @@ if TYPE_CHECKING:
     from rollenv.trainers.trainer import Result
 
 
+def _list_algorithms(wanted: bool) -> None:
+    if not wanted:
+        return
+    from rollenv.trainers.config.presets import PRESETS
+
+    table = Table("algorithm=", "what it computes", "paper", box=None, header_style="bold")
+    for name, preset in PRESETS.items():
+        table.add_row(name, preset.formula, preset.paper)
+    console.print(table, markup=False)
+    console.print("Settings given besides, as in algorithm=dapo loss.clip_high=0.3, come on top.", markup=False)
+    raise typer.Exit
+
+
 def command(
     recipe: str = typer.Argument(
         help="A bundled recipe (sokoban, webshop), a TOML file, or an environment's id.",
@@ -34,6 +47,9 @@ def command(
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in run_dir, or the recipe's latest."),
     accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     dry_run: bool = typer.Option(False, "--dry-run", help="Show settings, first prompt and needs; start nothing."),
+    list_algorithms: bool = typer.Option(
+        False, "--list-algorithms", callback=_list_algorithms, is_eager=True, help="List what algorithm=NAME sets."
+    ),
     write_recipe: Path = typer.Option(None, help="Write the settings to this TOML file; start nothing."),
 ) -> None:
     """Train an agent; everything is written to one run directory."""

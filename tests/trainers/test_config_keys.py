@@ -118,6 +118,7 @@ CASES: list[dict[str, list[str]]] = [
     {"prompt.kind=conversation": ["model.path={MODEL}"], "prompt.system=Say": CHAT, "rollout.samples=turn": [*CHAT, "loss.aggregate=sequence"],
      "prompt.examples=2": ["model.path={MODEL}"], "prompt.chat=true": ["model.path={MODEL}"], "prompt.template_args={loud=true}": CHAT, "loss.observations=1.0": CHAT},
     {"rollout.refill=3": ["rollout.group_size=2", "env.kwargs={turns=1}", "rewards.success_only=true"]},
+    {k: ["rollout.refill=3", "env.kwargs={turns=1}"] for k in ("rollout.keep.std=0.3", "rollout.keep.mean=[0.9, 1.0]")},
     {k: ["algorithm.name=reinforce"] for k in (
         "rewards.scale=3.0", "rewards.shift=1.0", "rewards.clip=0.2", "rewards.mean=running", "rewards.std=batch",
     )},
@@ -160,6 +161,7 @@ CASES: list[dict[str, list[str]]] = [
     {f"{k}=true": v for k, v in loss("gspo", "tokens", base=("algorithm.name=gigpo", "rollout.samples=trajectory", *CHAT, "loss.clip_low=0.9", "loss.clip_high=9.0")).items()},
     {f"{k}=token": v for k, v in loss("gspo", "aggregate").items()},
     {f"{k}=0.9": v for k, v in loss("cispo", "cap").items()},
+    {f"{k}=1.5": v for k, v in loss("cispo", "floor").items()},
     {f"{k}=3.0": v for k, v in loss("topr", "positive", "negative").items()},
     {f"{k}=token": v for k, v in loss("topr", "ratio").items()},
     {f"{k}=0.01": v for k, v in loss("dppo", "low", "high").items()},

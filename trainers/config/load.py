@@ -16,6 +16,7 @@ from rollenv.arguments import NOTHING, value_of
 from rollenv.core import UsageError
 from rollenv.registry import spec
 from rollenv.rollout.group_reward import group_function
+from rollenv.trainers.config.presets import preset
 from rollenv.trainers.config.run import AnyPrompt, TrainConfig
 from rollenv.trainers.config.section import Union, union_of
 
@@ -50,7 +51,7 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
         check_domains(config)
     if config.rewards.group:
         group_function(config.rewards.group)
-    _refuse_idle_keys(config, [".".join(_split(o)[0]) for o in overrides] or list(_flat(data)))
+    _refuse_idle_keys(config, _keys(overrides) or list(_flat(data)))
     return config
 
 
@@ -115,6 +116,8 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
     if isinstance(data.get("model"), str):
         data["model"] = {"path": data["model"]}
+    if isinstance(data.get("algorithm"), str):
+        data = _merged(preset(data.pop("algorithm")), data)
     if "extends" not in data:
         return data
     name = data.pop("extends")
@@ -138,10 +141,18 @@ def _merged(below: dict[str, Any], above: dict[str, Any], prefix: str = "") -> d
 
 
 def _apply(data: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Settings in their order, but first those that decide which other keys there are."""
+    """Settings in their order, but first presets and those that decide which other keys there are."""
     split = [_split(override) for override in overrides]
+    for path, value in split:
+        if _is_preset(path, value):
+            data.update(_merged(data, preset(value)))
+    split = [(path, value) for path, value in split if not _is_preset(path, value)]
     for path, value in sorted(split, key=lambda item: not _is_tag(item[0])):
         _set(data, path, value)
+
+
+def _is_preset(path: Sequence[str], value: Any) -> bool:
+    return list(path) == ["algorithm"] and isinstance(value, str)
 
 
 def _is_tag(path: Sequence[str]) -> bool:
@@ -169,8 +180,13 @@ def with_settings(config: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
     data = config.model_dump(mode="json")
     _apply(data, overrides)
     changed = parse_config(data, overrides)
-    _refuse_idle_keys(changed, [".".join(_split(o)[0]) for o in overrides])
+    _refuse_idle_keys(changed, _keys(overrides))
     return changed
+
+
+def _keys(overrides: Sequence[str]) -> list[str]:
+    """Return the keys that settings name, without presets."""
+    return [".".join(path) for path, value in map(_split, overrides) if not _is_preset(path, value)]
 
 
 def _refuse_idle_keys(config: TrainConfig, keys: Sequence[str]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from rollenv.trainers.config.section import HomePath, Positive, Section, Share, Weight, union
 
@@ -62,8 +62,16 @@ class Cispo(Loss):
     """Clipped importance weights (CISPO)."""
 
     name: Literal["cispo"] = "cispo"
+    floor: Weight = 0.0
+    """The least that a token weighs."""
     cap: Positive = 5.0
-    """The most that a token weighs."""
+    """The most that a token weighs, above ``floor``."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.floor >= self.cap:
+            raise ValueError(f"floor={self.floor:g} is not below cap={self.cap:g}")
+        return self
 
 
 class Topr(Loss):

@@ -26,7 +26,7 @@ from rollenv.trainers.config.losses import (
 )
 from rollenv.trainers.config.player import MAX_LORA_RANK, AnyPlayer, LocalPlayer, VllmPlayer
 from rollenv.trainers.config.rewards import RewardsConfig
-from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, Union, union, union_of
+from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, Union, Weight, union, union_of
 from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, Seeds, distinct, played
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -118,6 +118,22 @@ _Prompt = StepPromptConfig | ConversationConfig
 AnyPrompt = Annotated[_Prompt, Field(discriminator="kind"), union("prompt", "kind", _Prompt, base=PromptConfig)]
 
 
+class KeepConfig(Section):
+    """Groups that are worth training on; ``rollout.refill`` of the others are played again."""
+
+    std: Weight = 0.0
+    """The standard deviation of a group's rewards is above this."""
+    mean: tuple[float, float] | None = None
+    """The mean of a group's rewards is between these two, such as [0.1, 0.9]: neither too hard nor too easy."""
+
+    @field_validator("mean")
+    @classmethod
+    def _in_order(cls, mean: tuple[float, float] | None) -> tuple[float, float] | None:
+        if mean and not mean[0] < mean[1]:
+            raise ValueError(f"is two numbers, the lower one first, not {list(mean)}")
+        return mean
+
+
 class RolloutConfig(Section):
     """The amount of play for one update, and the sampling of responses."""
 
@@ -129,6 +145,7 @@ class RolloutConfig(Section):
     """The unit of a training sample: a turn, or all turns of a trajectory as far as each prompt continues the last."""
     refill: int = Field(0, ge=0)
     """Groups of equal rewards teach nothing; up to so many a batch are dropped and others played instead (DAPO)."""
+    keep: KeepConfig = KeepConfig()
     temperature: float = Field(1.0, gt=0)
     top_p: float = Field(1.0, gt=0, le=1)
     """Draw from the likeliest tokens that have this probability together. The trainer's probabilities are those of all
@@ -434,6 +451,7 @@ class TrainConfig(Section):
             "rollout.shards, rollout.max_concurrent, rollout.extra_groups and rollout.extra_members",
             "rollout.processes",
         )
+        need(rollout.refill, "rollout.refill above 0", "rollout.keep")
         need(rollout.shards, "rollout.shards", "rollout", "shard_options", "shard_losses")
         need(getattr(self.kl, "target", 1), "kl.target above 0", "kl.horizon")
         need(getattr(self.algorithm, "bonus", 1), "algorithm.bonus above 0", "algorithm.future_scale")
