@@ -47,10 +47,13 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc]
 
 
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Return matrices with the same singular vectors and singular values near 1 (0.7 to 1.2), by Newton-Schulz steps.
+    """Bring singular values near 1 (0.7 to 1.2 for most) by Newton-Schulz steps; singular vectors stay.
 
     Args:
         matrices: (n, rows, columns).
+
+    Returns:
+        (n, rows, columns).
     """
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
