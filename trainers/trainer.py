@@ -35,7 +35,7 @@ from rollenv.trainers.player_engines import Player, close, limits_of, make_playe
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.rewards.configured import domain_rewards
 from rollenv.trainers.run_dir import RunDir, read_rows
-from rollenv.trainers.tracking import TensorBoardTracker, Trackers, WandbTracker
+from rollenv.trainers.tracking import Trackers, trackers_of
 from rollenv.trainers.training_state import begin, restore
 from rollenv.wrappers.factory import with_tokenizer
 
@@ -101,12 +101,7 @@ class Trainer:
             if self.helpers:
                 stack.callback(self.helpers.close)
                 self.threads.helped = lambda: self.helpers.seconds if self.helpers else 0.0
-            self.trackers = Trackers(
-                [
-                    WandbTracker(config.trackers.project) if name == "wandb" else TensorBoardTracker()
-                    for name in config.trackers.use
-                ]
-            )
+            self.trackers = Trackers(trackers_of(config.trackers))
             self.trackers.start(run.path, config.model_dump(mode="json"))
             stack.callback(self._finish)
             self._held = stack.pop_all()
@@ -262,6 +257,7 @@ class Trainer:
     def _log(self, metrics: dict[str, float]) -> None:
         for alarm in alarms(metrics, self.rows):
             logger.warning("iteration %d: %s", self.state.iteration, alarm)
+            self.trackers.alarm(self.state.iteration, alarm)
         self.rows.append({"iteration": self.state.iteration, **metrics})
         self.run.append(self.run.metrics_file, self.rows[-1])
         self.trackers.log(self.state.iteration, metrics)

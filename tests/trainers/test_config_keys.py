@@ -59,6 +59,7 @@ NO_DIFFERENCE = {
     "optimizer.share_prefixes": "speed and memory",
     "optimizer.on_nonfinite": "for numbers that are not finite",
     "trackers.project": "a name at Weights & Biases",
+    "trackers.alerts": "for a server; test_tracking.py",
     "env.id": "another environment is another run",
 }
 

@@ -337,8 +337,12 @@ class PlacementConfig(Section):
 class TrackersConfig(Section):
     """Trackers of metrics besides ``metrics.jsonl``."""
 
-    use: list[Literal["wandb", "tensorboard"]] = Field(default_factory=list)
+    use: list[Literal["wandb", "swanlab", "mlflow", "tensorboard"]] = Field(default_factory=list)
     project: str = "rollenv"
+    """Of W&B and SwanLab; MLflow's experiment."""
+    alerts: str = Field("", pattern="^(https?://.+)?$")
+    """A webhook, as Slack's, that gets the trainer's alarms: entropy collapse, groups without signal, drift and others.
+    """
 
 
 class TrainConfig(Section):
@@ -465,7 +469,8 @@ class TrainConfig(Section):
             need(False, "distill.alone=false", "loss", "name", *own)
         need(not tiny, "a model.path other than tiny", "prompt.examples")
         need(self.templates, "a model.path other than tiny, and prompt.chat=true", "prompt.template_args")
-        need("wandb" in self.trackers.use, "trackers.use=['wandb']", "trackers.project")
+        named = {"wandb", "swanlab", "mlflow"} & set(self.trackers.use)
+        need(named, "trackers.use=['wandb'], swanlab or mlflow", "trackers.project")
         # the tiny model is warmed up on the environment itself
         need(self.tasks.kind != "mixture" or tiny, mixture, "env.kwargs")
         need(self.tasks.kind != "mixture", mixture, "env.options")
