@@ -287,11 +287,7 @@ def model_plan(config: TrainConfig) -> ModelPlan:
 
 
 def teacher_plan(config: TrainConfig) -> ModelPlan | None:
-    """Return the plan of ``distill.path``; None where no other model teaches.
-
-    Raises:
-        UsageError: as :func:`model_plan`.
-    """
+    """Return the plan of ``distill.path``; None where no other model teaches."""
     path = getattr(config.distill, "path", None)
     own = config.model.model_copy(update={"path": path})
     return model_plan(config.model_copy(update={"model": own})) if path else None

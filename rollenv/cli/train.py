@@ -15,7 +15,7 @@ from rich.table import Table
 
 from rollenv.cli import completion
 from rollenv.cli.common import console, error_console, percent
-from rollenv.cli.eval_folder import ACCEPT_HELP
+from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core import MissingExtra, UsageError
 from rollenv.needs import Package
 
@@ -98,14 +98,7 @@ def _need_train_extra() -> None:
 
 
 def _need_everything(config: TrainConfig) -> None:
-    """Say what the environments and the model need, all of it at once, before anything is written or loaded.
-
-    Raises:
-        MissingExtra: a package is not installed.
-        MissingData: the data is not here.
-        UsageError: the settings are wrong, or there is no such model.
-        HubUnreachable: the model is not here, and the hub does not answer.
-    """
+    """Say what the environments and the model need, all of it at once, before anything is written or loaded."""
     from rollenv import cards, hub
     from rollenv.cli.dry_run import try_environments
     from rollenv.gguf import model_at

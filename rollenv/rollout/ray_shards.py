@@ -179,9 +179,5 @@ class ActorShard:
             kill_actor(self.actor)
 
     async def _answer(self, reference: Any) -> Any:
-        """Return the answer of the actor, or raise the exception that was raised there.
-
-        Raises:
-            ShardLost: the actor is gone.
-        """
+        """Return the answer of the actor, or raise the exception that was raised there."""
         return await said(reference, lambda why: ShardLost(f"{self.name}: {why}"))

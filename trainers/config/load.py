@@ -60,9 +60,6 @@ def load_prompt(settings: Sequence[str]) -> AnyPrompt:
 
     Args:
         settings: a recipe, whose prompt is taken; then ``key=value`` of it, such as ``examples=5``.
-
-    Raises:
-        UsageError: as :func:`load_config`.
     """
     recipe, *more = ["", *settings] if "=" in settings[0] else settings
     data = _read_recipe(recipe) if recipe else {}

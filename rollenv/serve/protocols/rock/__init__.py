@@ -34,6 +34,29 @@ from rollenv.serve.responses import Json, body_of, validated, wrong_fields
 from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.server import EnvServer
 
+_PATH = "/apis/envs/sandbox/v1"
+
+#: Codes of failures: the request's, the server's, the command's.
+_BAD, _BROKEN, _COMMAND = 4000, 5000, 6000
+
+#: Seconds of a command in a session that asks for no other; their client waits no longer.
+_SECONDS = 300.0
+
+#: Encodings in which files are read; others would take long, or are no encodings of text.
+_ENCODINGS = (
+    "ascii", "big5", "cp1252", "euc_jp", "euc_kr", "gb18030", "gbk", "iso8859-1", "shift_jis", "utf-16", "utf-32",
+    "utf-8", "utf-8-sig",
+)  # fmt: skip
+
+#: Interactive shells know a job that has ended until the next prompt; the client counts on that.
+_DISOWN = 'disown() { if [ $# -eq 0 ]; then builtin disown 2>/dev/null || :; else builtin disown "$@"; fi; }'
+
+#: Bytes of a file that is read as text.
+_LARGEST_TEXT = 4 << 20
+
+#: Uploads that are held in memory at the same time, and stopped sandboxes whose ends are remembered.
+_UPLOADS, _REMEMBERED = 4, 1000
+
 Text = Annotated[str, StringConstraints(min_length=1, max_length=10_000, pattern=r"^[^\x00]+$")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
 Env = (
@@ -118,30 +141,6 @@ async def _queried(request: Request) -> tuple[str, bool]:
     """The sandbox in the query of ``get_status``, and whether one that was stopped counts."""
     asked = request.query_params
     return asked.get("sandbox_id", ""), asked.get("include_all_states") in ("True", "true")
-
-
-_PATH = "/apis/envs/sandbox/v1"
-
-#: Codes of failures: the request's, the server's, the command's.
-_BAD, _BROKEN, _COMMAND = 4000, 5000, 6000
-
-#: Seconds of a command in a session that asks for no other; their client waits no longer.
-_SECONDS = 300.0
-
-#: Encodings in which files are read; others would take long, or are no encodings of text.
-_ENCODINGS = (
-    "ascii", "big5", "cp1252", "euc_jp", "euc_kr", "gb18030", "gbk", "iso8859-1", "shift_jis", "utf-16", "utf-32",
-    "utf-8", "utf-8-sig",
-)  # fmt: skip
-
-#: Interactive shells know a job that has ended until the next prompt; the client counts on that.
-_DISOWN = 'disown() { if [ $# -eq 0 ]; then builtin disown 2>/dev/null || :; else builtin disown "$@"; fi; }'
-
-#: Bytes of a file that is read as text.
-_LARGEST_TEXT = 4 << 20
-
-#: Uploads that are held in memory at the same time, and stopped sandboxes whose ends are remembered.
-_UPLOADS, _REMEMBERED = 4, 1000
 
 
 def routes(server: EnvServer) -> list[BaseRoute]:
