@@ -117,6 +117,10 @@ def _tiny(noise: float, played: Played) -> dict[str, Any]:
 
 def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, Played]:
     """Return the largest share of random actions with which the expert succeeds now and then, and its episodes.
+
+    Raises:
+        UsageError: it never does.
+    """
     with contextlib.closing(env_spec.make(**kwargs)) as env:
         for noise in NOISES:
             played = _play(env, noise)
