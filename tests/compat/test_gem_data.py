@@ -18,7 +18,7 @@ from rollenv import MissingExtra, UsageError
 from rollenv.compat.gem import data as gem_data
 from rollenv.compat.gem import math_grader, utils
 from rollenv.compat.gem.data import CLASSES, CodeEnv, MathEnv, MathVisualEnv, QaEnv, ReasoningGymEnv
-from rollenv.compat.gem.tables import Table
+from rollenv.compat.gem.rows import Table
 from rollenv.compat.gem.utils import TERMINAL_STATE
 from rollenv.registry import list_envs
 

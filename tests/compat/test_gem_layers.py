@@ -13,7 +13,7 @@ import pytest
 
 import rollenv
 from rollenv import wrappers
-from rollenv.compat.gem import MODULES, core, multiagent, registration, tools, vector
+from rollenv.compat.gem import MODULES, core, multiagent, registration, tools
 from rollenv.compat.gem import wrappers as gem_wrappers
 from rollenv.core import EpisodeOver, UsageError
 from rollenv.envs.multi import MultiAgentEnv
@@ -198,7 +198,7 @@ def test_mcp_handlers_are_refused_and_tokens_are_sent():
 def test_gems_agents_are_environments_too():
     assert issubclass(multiagent.MultiAgentEnv, rollenv.Env)
     assert not issubclass(MultiAgentEnv, multiagent.MultiAgentEnv)
-    assert issubclass(vector.SyncVectorEnv, core.Env)
+    assert issubclass(registration.SyncVectorEnv, core.Env)
     assert not issubclass(int, core.Env)
 
 

@@ -138,8 +138,6 @@ def _raise_all(draw: Draw, breaks: bool) -> Goal | None:
 
 def _delete(draw: Draw, breaks: bool) -> Goal | None:
     project = draw.one([one for one in _rows(draw, "projects") if one["done"] != breaks])
-    if project is None:
-        return None
     ask = draw.say(
         "Delete the project {title}.", "The project {title} can go from the database.", title=project["title"]
     )

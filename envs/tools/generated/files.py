@@ -198,7 +198,7 @@ def _settings(rng: random.Random) -> str:
 _KEEP = "A file whose first line is # keep is never deleted."
 
 
-def _file(draw: Draw, kind: str = "", head: str = "", has_head: bool = True) -> str | None:
+def _file(draw: Draw, kind: str = "", head: str = "", has_head: bool = True) -> str:
     """The path of a file of this kind, with or without this first line."""
     files: dict[str, str] = dict(draw.state["files"])
     fits = [path for path, text in files.items() if path.endswith(kind) and text.startswith(head) == has_head]
@@ -229,8 +229,6 @@ def _at(*paths: str) -> list[Path]:
 
 def _move(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw)
-    if path is None:
-        return None
     folder = _folder(draw, posixpath.dirname(path))
     target = posixpath.join(folder, _name(path))
     ask = draw.say("Move {name} to another folder", "{name} is in the wrong folder; move it", name=_name(path))
@@ -242,8 +240,6 @@ def _move(draw: Draw, breaks: bool) -> Goal | None:
 
 def _rename(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw)
-    if path is None:
-        return None
     new = f"{words.name(draw.rng).lower()}{posixpath.splitext(path)[1]}"
     ask = draw.say("Rename {name}", "Give {name} another name", name=_name(path))
     fact = Fact(("name", "what", "how"), f"Call it {new}", f"{ask}.", "What is the new name?")
@@ -254,8 +250,6 @@ def _rename(draw: Draw, breaks: bool) -> Goal | None:
 
 def _copy(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw)
-    if path is None:
-        return None
     folder, new = _folder(draw), f"{words.name(draw.rng).lower()}{posixpath.splitext(path)[1]}"
     ask = draw.say(
         "Copy {name} into the folder {folder}; call the copy {new}",
@@ -270,8 +264,6 @@ def _copy(draw: Draw, breaks: bool) -> Goal | None:
 
 def _delete(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw, ".txt", "# keep", breaks)
-    if path is None:
-        return None
     ask = draw.say("Delete {name}", "{name} can go; delete it", name=_name(path))
     act = [("delete_file", {"path": path})]
     return Goal(ask, [_find(path), _read(path)], act, blocks=["delete_file"], reads=_at(path))
@@ -279,8 +271,6 @@ def _delete(draw: Draw, breaks: bool) -> Goal | None:
 
 def _delete_by_code(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw, ".txt", "# keep", breaks)
-    if path is None:
-        return None
     code = _value(draw, path, "code: ")
     ask = draw.say(
         "Delete the file with the code {code}", "The file that has the code {code} is to be deleted", code=code
@@ -295,8 +285,6 @@ def _value(draw: Draw, path: str, before: str) -> str:
 
 def _append(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw, ".txt")
-    if path is None:
-        return None
     line = f"seen: {words.name(draw.rng)} {draw.rng.randint(10, 99)}"
     ask = draw.say("Add a line at the end of {name}", "{name} needs one more line at its end", name=_name(path))
     fact = Fact(("line", "what", "text", "which"), f'The line is "{line}".', f"{ask}.", "What is the line?")
@@ -307,8 +295,6 @@ def _append(draw: Draw, breaks: bool) -> Goal | None:
 
 def _set(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw, ".cfg", "# locked", breaks)
-    if path is None:
-        return None
     name, old = draw.rng.choice(re.findall(r"(\w+) = (\d+)", draw.state["files"][path]))
     new = str(draw.rng.randint(1000, 9999))
     ask = draw.say("Change {key} in {name}", "In {name}, {key} has to have another value", key=name, name=_name(path))
@@ -353,8 +339,6 @@ def _collect(draw: Draw, breaks: bool) -> Goal | None:
 
 def _ask_value(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw, ".cfg")
-    if path is None:
-        return None
     name, value = draw.rng.choice(re.findall(r"(\w+) = (\d+)", draw.state["files"][path]))
     ask = draw.say(
         "What is the value of {key} in {name}?", "Tell me what {key} is set to in {name}.", key=name, name=_name(path)
@@ -371,8 +355,6 @@ def _ask_value(draw: Draw, breaks: bool) -> Goal | None:
 
 def _ask_code(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw, ".txt")
-    if path is None:
-        return None
     code = _value(draw, path, "code: ")
     ask = draw.say("Which code does {name} give?", "What is the code in {name}?", name=_name(path))
     return Goal(
@@ -387,8 +369,6 @@ def _ask_code(draw: Draw, breaks: bool) -> Goal | None:
 
 def _ask_file(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw, ".txt")
-    if path is None:
-        return None
     code = _value(draw, path, "code: ")
     ask = draw.say(
         "Which file has the code {code}?", "Find the file with the code {code} and tell me its name.", code=code

@@ -192,7 +192,7 @@ class GeneratedToolEnv(ToolEnv):
             return gone
         used = {name for goal in goals for name, _ in goal.calls()}
         for _ in range(_TRIES):
-            other = draw.rng.choice(self.templates).make(draw, False)
+            other = draw.rng.choice(self.templates).goal(draw, False)
             if other and other.blocks and used.isdisjoint(other.blocks):
                 return set(other.blocks)
         unused = [name for name in draw.world.functions() if name not in used and name not in DISTRACTIONS]
@@ -220,7 +220,7 @@ class GeneratedToolEnv(ToolEnv):
     def _goal(self, draw: Draw, kind: str, broken: bool) -> Goal | None:
         usable = [template for template in self.templates if template.rule or kind != "policy"]
         breaks = kind == "policy" and broken
-        goal = draw.rng.choice(usable).make(draw, breaks)
+        goal = draw.rng.choice(usable).goal(draw, breaks)
         if goal is None or (kind == "parameters" and goal.fact is None) or (kind == "functions" and not goal.blocks):
             return None
         if kind != "parameters":

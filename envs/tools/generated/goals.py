@@ -60,11 +60,7 @@ class World(Distractions):
     """A generated state of tables of records, by id."""
 
     def record(self, table: str, key: str) -> dict[str, Any]:
-        """The record with this id.
-
-        Args:
-            table: the part of the state.
-            key: an id, as an agent wrote it.
+        """The record of a table with this id.
 
         Raises:
             ToolError: there is none.
@@ -81,12 +77,7 @@ class World(Distractions):
         return f"{letter}{max((int(key[1:]) for key in keys), default=1000) + 1}"
 
     def matching(self, table: str, field: str, text: str) -> list[dict[str, Any]]:
-        """Records with their ids, at most 50, whose field contains all words of a text.
-
-        Args:
-            table: the part of the state.
-            text: as an agent wrote it.
-        """
+        """Records with their ids, at most 50, whose field contains all words of a text."""
         words = text.lower().split()
         found = [
             {"id": key, **one} for key, one in self.state[table].items() if all(w in one[field].lower() for w in words)
@@ -112,11 +103,7 @@ def _none(state: Mapping[str, Any]) -> Iterable[object]:
 
 
 def column(table: str, field: str) -> Callable[[Mapping[str, Any]], list[object]]:
-    """All values of a field, from a state.
-
-    Args:
-        table: the part of the state.
-    """
+    """All values of a field of a table, from a state."""
     return lambda state: [one[field] for one in state[table].values()]
 
 
@@ -148,16 +135,27 @@ class Goal:
         return [*(call for move in self.look if not isinstance(move, str) for call in move), *self.act]
 
 
+class NothingFits(Exception):
+    """The world has no record for a goal."""
+
+
 @dataclass(frozen=True)
 class Template:
     """Makes goals of one kind.
 
     With a rule, ``make(draw, True)`` gives a request that the rule forbids, worded like those that it allows; without,
-    and with False, requests are allowed. None where the world has no record for it.
+    and with False, requests are allowed.
     """
 
     make: Callable[[Draw, bool], Goal | None]
     rule: str = ""
+
+    def goal(self, draw: Draw, breaks: bool) -> Goal | None:
+        """A goal of this kind; None where the world has no record for it."""
+        try:
+            return self.make(draw, breaks)
+        except NothingFits:
+            return None
 
 
 @dataclass
@@ -172,19 +170,21 @@ class Draw:
         """Of the world, before any goal."""
         return self.world.data()
 
-    def one(self, items: Sequence[_T]) -> _T | None:
-        """One of them; None where there are none."""
-        return self.rng.choice(items) if items else None
+    def one(self, items: Sequence[_T]) -> _T:
+        """One of them.
 
-    def record(self, table: str, fits: Callable[[Any], bool] = lambda one: True) -> tuple[str, Any] | None:
-        """One of the records that fit, with its id; None where there are none.
+        Raises:
+            NothingFits: there are none.
+        """
+        if not items:
+            raise NothingFits
+        return self.rng.choice(items)
 
-        Args:
-            table: the part of the state.
-            fits: what a record has to be like.
+    def record(self, table: str, fits: Callable[[Any], bool] = lambda one: True) -> tuple[str, Any]:
+        """One of the records that fit: its id, and the record.
 
-        Returns:
-            Its id, and the record.
+        Raises:
+            NothingFits: there are none.
         """
         return self.one([(key, one) for key, one in self.state[table].items() if fits(one)])
 

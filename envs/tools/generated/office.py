@@ -12,7 +12,7 @@ from pydantic import Field
 
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
-from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Template, World, column
+from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, NothingFits, Template, World, column
 from rollenv.envs.tools.problem import Call
 from rollenv.tools.backend import ToolError, tool
 
@@ -276,22 +276,19 @@ def _free(draw: Draw, date: str, start: str, minutes: int, but: str = "") -> boo
     )
 
 
-def _slot(draw: Draw, minutes: int, taken: bool, but: str = "") -> tuple[str, str] | None:
+def _slot(draw: Draw, minutes: int, taken: bool, but: str = "") -> tuple[str, str]:
     """A date and time when another event takes place, or none does."""
     for _ in range(30):
         date = words.day(draw.state["today"], draw.rng.randint(1, 6))
         start = f"{draw.rng.randint(8, 17):02}:{draw.rng.choice(('00', '15', '30', '45'))}"
         if _free(draw, date, start, minutes, but) != taken:
             return date, start
-    return None
+    raise NothingFits
 
 
 def _move(draw: Draw, breaks: bool) -> Goal | None:
     key, event = draw.any("events")
-    slot = _slot(draw, event["minutes"], breaks, key)
-    if slot is None:
-        return None
-    date, start = slot
+    date, start = _slot(draw, event["minutes"], breaks, key)
     ask = draw.say("Move the {title}", "The {title} has to take place at another time", title=event["title"])
     when = f"{date} at {start}"
     fact = Fact(
@@ -303,10 +300,10 @@ def _move(draw: Draw, breaks: bool) -> Goal | None:
 
 
 def _create(draw: Draw, breaks: bool) -> Goal | None:
-    title = draw.one(_titles(draw))
+    title = _title(draw)
     minutes = draw.rng.choice((30, 60, 90))
     slot = _slot(draw, minutes, breaks)
-    if slot is None or title is None:
+    if not title:
         return None
     ask = draw.say(
         "Put {title} into the calendar, {date} at {start}, for {minutes} minutes.",
@@ -321,16 +318,17 @@ def _create(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, look, act, blocks=["create_event"], reads=[("events",)])
 
 
-def _titles(draw: Draw) -> list[str]:
+def _title(draw: Draw) -> str:
+    """One that no event has; empty where there is none among a few."""
     there = {one["title"] for one in draw.state["events"].values()}
-    drawn = words.pairs(draw.rng, words.TOPICS, words.KINDS, 3)
-    return [title for title in drawn if title not in there]
+    free = [title for title in words.pairs(draw.rng, words.TOPICS, words.KINDS, 3) if title not in there]
+    return draw.rng.choice(free) if free else ""
 
 
 def _first_free(draw: Draw, breaks: bool) -> Goal | None:
-    title, date = draw.one(_titles(draw)), words.day(draw.state["today"], draw.rng.randint(1, 6))
+    title, date = _title(draw), words.day(draw.state["today"], draw.rng.randint(1, 6))
     hours = [f"{hour:02}:00" for hour in range(8, 18) if _free(draw, date, f"{hour:02}:00", 60)]
-    if title is None or not hours:
+    if not title or not hours:
         return None
     ask = draw.say(
         "Plan {title} of 60 minutes on {date}, at the first full hour from 08:00 on that is free for all of it.",
@@ -379,13 +377,8 @@ def _place(draw: Draw, breaks: bool) -> Goal | None:
 
 
 def _invite(draw: Draw, breaks: bool) -> Goal | None:
-    found = draw.record("events", lambda one: (len(one["participants"]) >= _MOST_PARTICIPANTS) == breaks)
-    if found is None:
-        return None
-    key, event = found
+    key, event = draw.record("events", lambda one: (len(one["participants"]) >= _MOST_PARTICIPANTS) == breaks)
     guest = draw.record("contacts", lambda one: one["email"] not in event["participants"])
-    if guest is None:
-        return None
     name, email = guest[1]["name"], guest[1]["email"]
     ask = draw.say("Invite another one to the {title}", "Someone has to be added to the {title}", title=event["title"])
     fact = Fact(("who", "name", "person"), f"It is {name}.", f"{ask}.", "Who is it?")
@@ -444,8 +437,6 @@ CALENDAR = (
 
 def _forward(draw: Draw, breaks: bool) -> Goal | None:
     mail = draw.record("mails", lambda one: one["confidential"] == breaks)
-    if mail is None:
-        return None
     to = draw.rng.choice(list(draw.state["contacts"].values()))
     ask = draw.say(
         "Forward the mail about the {subject}",
@@ -477,8 +468,6 @@ def _reply(draw: Draw, breaks: bool) -> Goal | None:
 
 def _delete(draw: Draw, breaks: bool) -> Goal | None:
     mail = draw.record("mails", lambda one: one["flagged"] == breaks)
-    if mail is None:
-        return None
     ask = draw.say(
         "Delete the mail about the {subject}.",
         "The mail about the {subject} can go; delete it.",

@@ -240,15 +240,13 @@ class _Order:
         self.see: list[Call] = [("get_order", {"order_id": key})]
 
 
-def _an_order(draw: Draw, status: str, fits: Callable[[_Order], bool] = lambda order: True) -> _Order | None:
+def _an_order(draw: Draw, status: str, fits: Callable[[_Order], bool] = lambda order: True) -> _Order:
     orders = (_Order(draw, key) for key, one in draw.state["orders"].items() if one["status"] == status)
     return draw.one([order for order in orders if fits(order)])
 
 
 def _cancel(draw: Draw, breaks: bool) -> Goal | None:
     order = _an_order(draw, "pending")
-    if order is None:
-        return None
     ask = draw.say(
         "Cancel the order of {who} for the {what}.",
         "{who} does not want the {what} any more; please cancel that order.",
@@ -264,8 +262,6 @@ def _cancel(draw: Draw, breaks: bool) -> Goal | None:
 def _refund(draw: Draw, breaks: bool) -> Goal | None:
     limit = words.day(draw.state["today"], -_REFUND_DAYS)
     order = _an_order(draw, "delivered", lambda one: (one.data["delivered"] < limit) == breaks)
-    if order is None:
-        return None
     ask = draw.say(
         "{who} wants the money back for the {what}; refund the order.",
         "Please refund {who}'s order of the {what}.",
@@ -279,8 +275,6 @@ def _refund(draw: Draw, breaks: bool) -> Goal | None:
 
 def _address(draw: Draw, breaks: bool) -> Goal | None:
     order = _an_order(draw, "pending")
-    if order is None:
-        return None
     address, names = words.address(draw.rng), {"who": order.who, "what": order.what}
     ask = draw.say("Send the {what} that {who} ordered to another address", "Change where {who}'s {what} goes", **names)
     fact = Fact(("address", "where"), f"The new address is {address}.", f"{ask}.", "What is the new address?")
@@ -291,8 +285,6 @@ def _address(draw: Draw, breaks: bool) -> Goal | None:
 def _quantity(draw: Draw, breaks: bool) -> Goal | None:
     number = draw.rng.randint(5, 35)  # drawn first, so that it does not tell whether it is allowed
     order = _an_order(draw, "pending", lambda one: (one.product["stock"] < number) == breaks)
-    if order is None:
-        return None
     ask = draw.say(
         "{who} wants another number of the {what}",
         "Change how many pieces of the {what} {who} gets",
@@ -309,8 +301,6 @@ def _quantity(draw: Draw, breaks: bool) -> Goal | None:
 def _discount(draw: Draw, breaks: bool) -> Goal | None:
     percent = draw.rng.randint(_MOST_DISCOUNT["standard"] + 1, _MOST_DISCOUNT["gold"])  # allowed to some
     order = _an_order(draw, "pending", lambda one: (_MOST_DISCOUNT[one.customer["tier"]] < percent) == breaks)
-    if order is None:
-        return None
     ask = draw.say(
         "Give {who} a discount on the pending order of the {what}",
         "{who} gets a discount on the {what}",
@@ -328,8 +318,6 @@ def _discount(draw: Draw, breaks: bool) -> Goal | None:
 
 def _tracking(draw: Draw, breaks: bool) -> Goal | None:
     order = _an_order(draw, "shipped")
-    if order is None:
-        return None
     ask = draw.say(
         "What is the tracking code of {who}'s {what}?",
         "{who} asks for the tracking code of the {what}.",
@@ -349,8 +337,6 @@ def _tracking(draw: Draw, breaks: bool) -> Goal | None:
 
 def _total(draw: Draw, breaks: bool) -> Goal | None:
     order = _an_order(draw, "pending")
-    if order is None:
-        return None
     ask = draw.say(
         "How much does {who} pay for the order of the {what}, after the discount?",
         "What does {who}'s order of the {what} come to, with the discount taken off?",
@@ -395,10 +381,9 @@ def _find(product: dict[str, Any]) -> list[Call]:
 def _price(draw: Draw, breaks: bool) -> Goal | None:
     price = draw.rng.randint(2000, 13_000)  # drawn first, so that it does not tell whether it is allowed
     least = 2 * price / 100  # of what it costs now, for it to be forbidden; not within 1.00 of that
-    found = draw.record("products", lambda one: abs(one["price"] - least) >= 1 and (one["price"] > least) == breaks)
-    if found is None:
-        return None
-    key, product = found
+    key, product = draw.record(
+        "products", lambda one: abs(one["price"] - least) >= 1 and (one["price"] > least) == breaks
+    )
     ask = draw.say("Change the price of the {what}", "The {what} gets a new price", what=product["name"])
     fact = Fact(
         ("price", "much", "cost"), f"It costs {price / 100:.2f} from now on.", f"{ask}.", "What is the new price?"
@@ -440,8 +425,6 @@ def _place(draw: Draw, breaks: bool) -> Goal | None:
     known = {one["product"] for one in draw.state["orders"].values() if one["customer"] == customer}
     fits = {key: one for key, one in draw.state["products"].items() if (one["stock"] < number) == breaks}
     key = draw.one([key for key in fits if key not in known])  # a second order of one product would be ambiguous
-    if key is None:
-        return None
     product, who, address = fits[key], about["name"], words.address(draw.rng)
     ask = draw.say(
         "Order the {what} for {who}: {number} of them, to {address}.",

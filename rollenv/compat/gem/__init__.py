@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.machinery
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
@@ -20,104 +21,76 @@ _HERE = "rollenv.compat.gem"
 _ROOT = f"{__file__}:"
 
 
+#: GEM's modules (0.1.0 and main), and for their public names the modules here that have them.
+_TABLE = """
+gem = core: Env; registration: make make_vec print_envs register
+gem.core = core: Env EnvWrapper ActType ObsType
+gem.envs =
+gem.envs.registration = registration: ENV_REGISTRY EnvSpec make make_vec print_envs register VectorEnv SyncVectorEnv
+    AsyncVectorEnv; core: Env EnvWrapper
+gem.envs.math_env = data: MathEnv verify_fn logger; math_grader: boxed_reward_fn run_with_timeout_signal
+gem.envs.math_visual_env = data: MathVisualEnv
+gem.envs.code_env = data: CodeEnv logger
+gem.envs.qa_env = data: QaEnv logger apply_prompt
+gem.envs.reasoning_gym = data: ReasoningGymEnv
+gem.envs.multiagent = multiagent: AgentSelector MultiAgentEnv
+gem.envs.multiagent.multi_agent_env = multiagent: AgentSelector MultiAgentEnv
+gem.multiagent = multiagent: AgentSelector MultiAgentEnv
+gem.multiagent.multi_agent_env = multiagent: AgentSelector MultiAgentEnv
+gem.tools =
+gem.tools.base_tool = tools: BaseTool
+gem.tools.python_code_tool = tools: PythonCodeTool; utils: run_python
+gem.tools.search_tool = tools: SearchTool TIMEOUT
+gem.tools.mcp_tool = tools: MCPTool
+gem.tools.mcp_server =
+gem.tools.mcp_server.time_mcp = time_server: app convert_time current_time days_in_month get_timestamp get_week_year
+    relative_time
+gem.tools.tool_env_wrapper = wrappers: ToolEnvWrapper
+gem.utils =
+gem.utils.constants = constants: TERMINAL_STATE INVALID_ACTION LanguageGameReward BASE_IMPORTS BASE_LEETCODE_IMPORTS
+gem.utils.math_grader = math_grader: TimeoutException answer_tag_reward_fn answer_tag_reward_fn_for_orz
+    are_equal_under_sympy boxed_reward_fn extract_answer extract_boxed_answer grade grade_answer_mathd
+    grade_answer_sympy is_latex_equal is_value_equal mathd_normalize_answer normalize_final_answer
+    r1_distill_qwen_math_reward_fn run_with_timeout_signal; utils: last_boxed_only_string remove_boxed
+gem.utils.parsing = utils: extract_code_from_model extract_last_boxed_answer extract_last_tagged_answer
+    last_boxed_only_string remove_boxed
+gem.utils.seeding = utils: np_random set_seed RNG RandomNumberGenerator
+gem.utils.qa_em = utils: normalize_answer em_check
+gem.utils.sandbox = constants: BASE_IMPORTS; utils: run_python subprocess_run check_forbidden_imports
+    DEFAULT_TIMEOUT CLI_ARG_SIZE_LIMIT ERROR_MSG_PREFIX
+gem.utils.debug = utils: ppprint run_and_print_episode run_and_print_episode_async
+    run_and_print_episode_with_selective_step
+gem.vector = registration: VectorEnv SyncVectorEnv AsyncVectorEnv AutoresetMode
+gem.vector.vector_env = registration: VectorEnv AutoresetMode
+gem.vector.sync_vector_env = registration: SyncVectorEnv AutoresetMode VectorEnv
+gem.vector.async_vector_env = registration: AsyncVectorEnv AutoresetMode VectorEnv
+gem.wrappers =
+gem.wrappers.observation_wrapper = wrappers: ObservationWrapper WrapperObsType maybe_add_new_line
+gem.wrappers.episode_tracking_wrapper = wrappers: EpisodeTrackingWrapper WrapperObsType
+gem.wrappers.wrapper_factory = wrappers: WRAPPER_FACTORY TOKENIZER_REQUIRED get_wrapper_fns EpisodeTrackingWrapper
+    ObservationWrapper ToolEnvWrapper; tools: PythonCodeTool SearchTool
+gem.__about__ = constants: __version__
+"""
+
+
 def _names(module: str, *names: str) -> dict[str, str]:
     return {name: f"{_HERE}.{module}:{name}" for name in names}
 
 
-_REGISTRATION = _names("registration", "ENV_REGISTRY", "EnvSpec", "make", "make_vec", "print_envs", "register")
-_MULTI_AGENT = _names("multiagent", "AgentSelector", "MultiAgentEnv")
-_VECTOR = _names("vector", "VectorEnv", "SyncVectorEnv", "AsyncVectorEnv", "AutoresetMode")
-_TIME = "app convert_time current_time days_in_month get_timestamp get_week_year relative_time"
-_GRADER = (
-    "TimeoutException answer_tag_reward_fn answer_tag_reward_fn_for_orz are_equal_under_sympy boxed_reward_fn "
-    "extract_answer extract_boxed_answer grade grade_answer_mathd grade_answer_sympy is_latex_equal is_value_equal "
-    "last_boxed_only_string mathd_normalize_answer normalize_final_answer r1_distill_qwen_math_reward_fn remove_boxed "
-    "run_with_timeout_signal"
-)
+def _modules() -> dict[str, dict[str, str]]:
+    modules: dict[str, dict[str, str]] = {"gem.envs.game_env": {}}
+    for line in re.sub(r"\n +", " ", _TABLE).strip().split("\n"):
+        name, parts = line.split("=")
+        pairs = [part.split(":") for part in parts.split(";") if part.strip()]
+        modules[name.strip()] = {
+            k: v for where, names in pairs for k, v in _names(where.strip(), *names.split()).items()
+        }
+    return modules
 
-#: GEM's modules (0.1.0 and main), and where each of their public names is.
-MODULES: dict[str, dict[str, str]] = {
-    "gem": _names("core", "Env")
-    | {name: _REGISTRATION[name] for name in ("make", "make_vec", "print_envs", "register")},
-    "gem.core": _names("core", "Env", "EnvWrapper", "ActType", "ObsType"),
-    "gem.envs": {},
-    "gem.envs.registration": _REGISTRATION
-    | _names("core", "Env", "EnvWrapper")
-    | {name: _VECTOR[name] for name in ("VectorEnv", "SyncVectorEnv", "AsyncVectorEnv")},
-    "gem.envs.game_env": {},
-    "gem.envs.math_env": _names("data", "MathEnv", "verify_fn", "logger")
-    | _names("math_grader", "boxed_reward_fn", "run_with_timeout_signal"),
-    "gem.envs.math_visual_env": _names("data", "MathVisualEnv"),
-    "gem.envs.code_env": _names("data", "CodeEnv", "logger"),
-    "gem.envs.qa_env": _names("data", "QaEnv", "logger"),
-    "gem.envs.reasoning_gym": _names("data", "ReasoningGymEnv"),
-    "gem.envs.multiagent": _MULTI_AGENT,
-    "gem.envs.multiagent.multi_agent_env": _MULTI_AGENT,
-    "gem.multiagent": _MULTI_AGENT,
-    "gem.multiagent.multi_agent_env": _MULTI_AGENT,
-    "gem.tools": {},
-    "gem.tools.base_tool": _names("tools", "BaseTool"),
-    "gem.tools.python_code_tool": _names("tools", "PythonCodeTool") | _names("utils", "run_python"),
-    "gem.tools.search_tool": _names("tools", "SearchTool", "TIMEOUT"),
-    "gem.tools.mcp_tool": _names("tools", "MCPTool"),
-    "gem.tools.mcp_server": {},
-    "gem.tools.mcp_server.time_mcp": {name: f"{_HERE}.time_server:{name}" for name in _TIME.split()},
-    "gem.tools.tool_env_wrapper": _names("wrappers", "ToolEnvWrapper"),
-    "gem.utils": {},
-    "gem.utils.constants": _names(
-        "constants", "TERMINAL_STATE", "INVALID_ACTION", "LanguageGameReward", "BASE_IMPORTS", "BASE_LEETCODE_IMPORTS"
-    ),
-    "gem.utils.math_grader": {name: f"{_HERE}.math_grader:{name}" for name in _GRADER.split()},
-    "gem.utils.parsing": _names(
-        "utils",
-        "extract_code_from_model",
-        "extract_last_boxed_answer",
-        "extract_last_tagged_answer",
-        "last_boxed_only_string",
-        "remove_boxed",
-    ),
-    "gem.utils.seeding": _names("utils", "np_random", "set_seed", "RNG", "RandomNumberGenerator"),
-    "gem.utils.qa_em": _names("utils", "normalize_answer", "em_check"),
-    "gem.utils.sandbox": _names("constants", "BASE_IMPORTS")
-    | _names(
-        "utils",
-        "run_python",
-        "subprocess_run",
-        "check_forbidden_imports",
-        "DEFAULT_TIMEOUT",
-        "CLI_ARG_SIZE_LIMIT",
-        "ERROR_MSG_PREFIX",
-    ),
-    "gem.utils.debug": _names(
-        "utils",
-        "ppprint",
-        "run_and_print_episode",
-        "run_and_print_episode_async",
-        "run_and_print_episode_with_selective_step",
-    ),
-    "gem.vector": _VECTOR,
-    "gem.vector.vector_env": _names("vector", "VectorEnv", "AutoresetMode") | {"ArrayType": "numpy:ndarray"},
-    "gem.vector.sync_vector_env": _names("vector", "SyncVectorEnv", "AutoresetMode", "VectorEnv"),
-    "gem.vector.async_vector_env": _names("vector", "AsyncVectorEnv", "AutoresetMode", "VectorEnv"),
-    "gem.wrappers": {},
-    "gem.wrappers.observation_wrapper": _names(
-        "wrappers", "ObservationWrapper", "WrapperObsType", "maybe_add_new_line"
-    ),
-    "gem.wrappers.episode_tracking_wrapper": _names("wrappers", "EpisodeTrackingWrapper", "WrapperObsType"),
-    "gem.wrappers.wrapper_factory": _names(
-        "wrappers",
-        "WRAPPER_FACTORY",
-        "TOKENIZER_REQUIRED",
-        "get_wrapper_fns",
-        "EpisodeTrackingWrapper",
-        "ObservationWrapper",
-        "ToolEnvWrapper",
-    )
-    | _names("tools", "PythonCodeTool", "SearchTool"),
-}
 
-MODULES["gem.__about__"] = _names("constants", "__version__")
-MODULES["gem.envs.qa_env"] |= _names("data", "apply_prompt")
+#: GEM's modules, and where each of their public names is.
+MODULES = _modules()
+MODULES["gem.vector.vector_env"]["ArrayType"] = "numpy:ndarray"
 _CONSTANTS, _PARSING = MODULES["gem.utils.constants"], MODULES["gem.utils.parsing"]
 #: What GEM's modules import from each other, and its users from any of them.
 _USED: dict[str, dict[str, str]] = {

@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
-from rollenv.compat.gem.imports import BASE_IMPORTS
+#: Modules and names of the standard library, and numpy where it is installed. ``datetime`` is the module and ``time``
+#: the function, as in GEM; what would hide a built-in function is left out.
+BASE_IMPORTS = """\
+from typing import *
+from bisect import *
+from collections import *
+from functools import *
+from heapq import *
+from itertools import *
+from string import *
+from copy import deepcopy
+from decimal import Decimal
+from fractions import Fraction
+from math import (
+    acos, asin, atan, atan2, ceil, comb, cos, degrees, dist, e, exp, fabs, factorial, floor, fsum, gcd, hypot, inf,
+    isclose, isqrt, lcm, log, log2, log10, nan, perm, pi, prod, radians, sin, sqrt, tan, trunc,
+)
+from operator import add, and_, iand, itemgetter, attrgetter, mul, or_, sub, xor
+from os.path import commonprefix
+from random import choice, randint, randrange, sample, shuffle
+from re import search as re_search
+from statistics import mean, median
+import bisect, collections, copy, datetime, decimal, fractions, functools, heapq, io, itertools, json, math, operator
+import os, queue, random, re, statistics, string, sys
+from time import time
+try:
+    import numpy as np, numpy
+except ImportError:
+    pass
+"""
+
 
 #: The release of GEM whose names these are.
 __version__ = "0.1.0"
-
-__all__ = ["BASE_IMPORTS", "BASE_LEETCODE_IMPORTS", "INVALID_ACTION", "TERMINAL_STATE", "LanguageGameReward"]
 
 TERMINAL_STATE = "<｜TERMINAL_STATE｜>"
 INVALID_ACTION = "<｜INVALID_ACTION｜>"

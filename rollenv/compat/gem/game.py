@@ -24,6 +24,20 @@ def rows_of(cells: list[Any], width: int) -> list[list[Any]]:
     return [cells[i : i + width] for i in range(0, len(cells), width)]
 
 
+def piece(name: str, shown: Callable[[Any], Any] = lambda it: it, taken: Callable[[Any], Any] = lambda it: it) -> Any:
+    """One of our attributes under GEM's name and in GEM's form, to read and to set."""
+
+    def get(env: GemGame) -> Any:
+        env._begin()
+        return shown(getattr(env, name))
+
+    def put(env: GemGame, value: Any) -> None:
+        env._resume()
+        setattr(env, name, taken(value))
+
+    return property(get, put)
+
+
 class Told:
     """An attribute that is worked out whenever it is read, until somebody sets it."""
 
@@ -145,15 +159,7 @@ class GemGame(GemEnv):
         self._begin()
         return self.render()
 
-    @property
-    def turn_count(self) -> int:
-        """Turns played."""
-        return self.turn
-
-    @turn_count.setter
-    def turn_count(self, value: int) -> None:
-        self._resume()
-        self.turn = value
+    turn_count = piece("turn")
 
 
 class GemTextGame(GemGame, TextGame):

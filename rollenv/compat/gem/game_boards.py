@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollenv.compat.gem.constants import LanguageGameReward
-from rollenv.compat.gem.game import GemGame, GemTextGame, Told, boxed, rows_of
+from rollenv.compat.gem.game import GemGame, GemTextGame, Told, boxed, piece, rows_of
 from rollenv.core import StepResult
 from rollenv.envs.game.base import box
 from rollenv.envs.game.fifteen_puzzle import FifteenPuzzle, solved
@@ -161,29 +161,16 @@ class SudokuEnv(GemTextGame, Sudoku):
     @board.setter
     def board(self, value: Sequence[Sequence[int]]) -> None:
         self._resume()
-        self.grid = [int(digit) for row in value for digit in row]
+        self.grid = _flat(value)
         self.left = self.grid.count(0)
         self._restored()
 
-    @property
-    def full_grid(self) -> list[list[int]]:
-        """The solution."""
-        self._begin()
-        return rows_of(self.solution, self.scale)
-
-    @full_grid.setter
-    def full_grid(self, value: Sequence[Sequence[int]]) -> None:
-        self._resume()
-        self.solution = [int(digit) for row in value for digit in row]
-
-    @property
-    def init_num_empty(self) -> int:
-        return self.clues
-
-    @init_num_empty.setter
-    def init_num_empty(self, value: int) -> None:
-        self._resume()
-        self.clues = value
+    full_grid = piece(
+        "solution",
+        lambda digits: rows_of(digits, math.isqrt(len(digits))),
+        lambda rows: [int(digit) for row in rows for digit in row],
+    )
+    init_num_empty = piece("clues")
 
     def is_safe(self, grid: Sequence[Sequence[int]], row: int, col: int, num: int) -> bool:
         """Return whether the number is neither in the row, nor in the column, nor in the block."""
@@ -218,6 +205,14 @@ class TowerofHanoiEnv(GemTextGame, TowerofHanoi):
         self.where = [peg_of[disk] for disk in sorted(peg_of)]
 
 
+def _tile(exponent: int) -> int:
+    return 1 << exponent if exponent else 0
+
+
+def _exponent(tile: int) -> int:
+    return max(int(tile).bit_length() - 1, 0)
+
+
 class Game2048Env(GemTextGame, Game2048):
     """2048."""
 
@@ -248,25 +243,8 @@ class Game2048Env(GemTextGame, Game2048):
         self.board_size = len(value)
         self.rows = tuple(tuple(map(_exponent, row)) for row in value)
 
-    @property
-    def max_tile_achieved(self) -> int:
-        self._begin()
-        return _tile(self.top)
-
-    @max_tile_achieved.setter
-    def max_tile_achieved(self, value: int) -> None:
-        self._resume()
-        self.top = _exponent(value)
-
-    @property
-    def init_max_tile_achieved(self) -> int:
-        self._begin()
-        return _tile(self.first)
-
-    @init_max_tile_achieved.setter
-    def init_max_tile_achieved(self, value: int) -> None:
-        self._resume()
-        self.first = _exponent(value)
+    max_tile_achieved = piece("top", _tile, _exponent)
+    init_max_tile_achieved = piece("first", _tile, _exponent)
 
     def _parse_action(self, action: str) -> str | None:
         found = self._find(action)
@@ -400,6 +378,10 @@ class SokobanEnv(GemGame, Sokoban):
         return int(1.7 * sum(self.dim_room))
 
 
+def _flat(rows: Sequence[Sequence[int]]) -> list[int]:
+    return [int(digit) for row in rows for digit in row]
+
+
 def _bits(board: Sequence[Sequence[int]], what: int) -> int:
     """The cells that hold this, as a set of bits."""
     return sum(1 << i for i, value in enumerate(value for row in board for value in row) if value == what)
@@ -408,11 +390,3 @@ def _bits(board: Sequence[Sequence[int]], what: int) -> int:
 def _cells(room: Any, *symbols: int) -> int:
     """The cells of a room with one of these symbols, as a set of bits."""
     return sum(1 << int(i) for i in np.flatnonzero(np.isin(room, symbols)))
-
-
-def _tile(exponent: int) -> int:
-    return 1 << exponent if exponent else 0
-
-
-def _exponent(tile: int) -> int:
-    return max(int(tile).bit_length() - 1, 0)

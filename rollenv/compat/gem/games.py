@@ -28,8 +28,14 @@ from rollenv.compat.gem.game_boards import (
     SudokuEnv,
     TowerofHanoiEnv,
 )
-from rollenv.compat.gem.game_guessing import GuessTheNumberEnv, HangmanEnv, MastermindEnv, WordleEnv
-from rollenv.compat.gem.game_words import CrosswordsEnv, WordSearchEnv
+from rollenv.compat.gem.game_words import (
+    CrosswordsEnv,
+    GuessTheNumberEnv,
+    HangmanEnv,
+    MastermindEnv,
+    WordleEnv,
+    WordSearchEnv,
+)
 from rollenv.envs.game.wiki_game import WikiGame
 
 __all__ = [

@@ -9,29 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from rollenv.compat.gem.utils import extract_last_boxed_answer, last_boxed_only_string, remove_boxed
+from rollenv.compat.gem.utils import extract_last_boxed_answer
 from rollenv.parsing import last_boxed, last_tagged
-
-__all__ = [
-    "TimeoutException",
-    "answer_tag_reward_fn",
-    "answer_tag_reward_fn_for_orz",
-    "are_equal_under_sympy",
-    "boxed_reward_fn",
-    "extract_answer",
-    "extract_boxed_answer",
-    "grade",
-    "grade_answer_mathd",
-    "grade_answer_sympy",
-    "is_latex_equal",
-    "is_value_equal",
-    "last_boxed_only_string",
-    "mathd_normalize_answer",
-    "normalize_final_answer",
-    "r1_distill_qwen_math_reward_fn",
-    "remove_boxed",
-    "run_with_timeout_signal",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +25,7 @@ class TimeoutException(Exception):
     """GEM's name for a function that took too long."""
 
 
-def extract_boxed_answer(solution: str) -> str | None:
-    """The content of the last box."""
-    return extract_last_boxed_answer(solution)
+extract_boxed_answer = extract_last_boxed_answer
 
 
 def extract_answer(passage: str) -> str | None:
@@ -86,14 +63,7 @@ def grade_answer_sympy(given_answer: str, ground_truth: str) -> bool:
     return grade(given_answer, ground_truth)
 
 
-def is_latex_equal(given_answer: str, ground_truth: str) -> bool:
-    """Return whether an answer is right; see :func:`grade`."""
-    return grade(given_answer, ground_truth)
-
-
-def is_value_equal(given_answer: str, ground_truth: str) -> bool:
-    """Return whether an answer is right; see :func:`grade`."""
-    return grade(given_answer, ground_truth)
+is_latex_equal = is_value_equal = grade_answer_sympy
 
 
 def are_equal_under_sympy(ground_truth_normalized: str, given_normalized: str) -> bool:

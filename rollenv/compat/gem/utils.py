@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import string as characters
@@ -149,6 +150,17 @@ def _print_turn(number: int, **parts: object) -> None:
         ppprint(value)
 
 
+def _turns(observation: Any, policy: Callable[[Any], Any], ignore_done: bool, max_steps: float) -> Any:
+    """The actions of an episode, which end with it; every outcome is sent in and printed."""
+    step, done = 0, False
+    while step == 0 or (step < max_steps and (ignore_done or not done)):
+        step += 1
+        action = policy(observation)
+        following, reward, terminated, truncated, _ = yield action
+        _print_turn(step, observation=observation, action=action, reward=reward, over=(terminated, truncated))
+        observation, done = following, _done(terminated, truncated)
+
+
 def _done(terminated: Any, truncated: Any) -> bool:
     """Of an environment, or of all of a vector."""
     return bool(np.all(np.logical_or(terminated, truncated)))
@@ -158,14 +170,10 @@ def run_and_print_episode(
     env: Any, policy: Callable[[Any], Any], ignore_done: bool = False, max_steps: float = 1e9
 ) -> None:
     """Play an episode of an environment or a vector and print every turn."""
-    observation, _ = env.reset()
-    step, done = 0, False
-    while step == 0 or (step < max_steps and (ignore_done or not done)):
-        step += 1
-        action = policy(observation)
-        following, reward, terminated, truncated, _ = env.step(action)
-        _print_turn(step, observation=observation, action=action, reward=reward, over=(terminated, truncated))
-        observation, done = following, _done(terminated, truncated)
+    turns, outcome = _turns(env.reset()[0], policy, ignore_done, max_steps), None
+    with contextlib.suppress(StopIteration):
+        while True:
+            outcome = env.step(turns.send(outcome))
 
 
 def run_and_print_episode_with_selective_step(
@@ -189,11 +197,7 @@ async def run_and_print_episode_async(
     env: Any, policy: Callable[[Any], Any], ignore_done: bool = False, max_steps: float = 1e9
 ) -> None:
     """The same with an environment whose ``reset`` and ``step`` are awaited."""
-    observation, _ = await env.reset()
-    step, done = 0, False
-    while step == 0 or (step < max_steps and (ignore_done or not done)):
-        step += 1
-        action = policy(observation)
-        following, reward, terminated, truncated, _ = await env.step(action)
-        _print_turn(step, observation=observation, action=action, reward=reward, over=(terminated, truncated))
-        observation, done = following, _done(terminated, truncated)
+    turns, outcome = _turns((await env.reset())[0], policy, ignore_done, max_steps), None
+    with contextlib.suppress(StopIteration):
+        while True:
+            outcome = await env.step(turns.send(outcome))

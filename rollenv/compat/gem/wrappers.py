@@ -12,18 +12,7 @@ from rollenv.compat.gem.core import GemWrapper, Refused
 from rollenv.compat.gem.tools import AnyTool, PythonCodeTool, SearchTool, as_tool
 from rollenv.core import Env, ResetResult, StepResult, UsageError
 from rollenv.tools.base import BaseTool
-from rollenv.wrappers import TOKENIZER_REQUIRED
-
-__all__ = [
-    "TOKENIZER_REQUIRED",
-    "WRAPPER_FACTORY",
-    "EpisodeTrackingWrapper",
-    "ObservationWrapper",
-    "ToolEnvWrapper",
-    "WrapperObsType",
-    "get_wrapper_fns",
-    "maybe_add_new_line",
-]
+from rollenv.wrappers import TOKENIZER_REQUIRED as TOKENIZER_REQUIRED
 
 WrapperObsType = TypeVar("WrapperObsType")
 
