@@ -196,10 +196,14 @@ def memory_rows(
     width = dtype.itemsize if dtype is not None else 4
     teaching = memory.shape_of(teacher.settings).parameters if teacher and teacher.settings is not None else 0
     update = memory.update_of(config, longest, player=width, teacher=teaching, together=together)
-    parts = memory.update_memory(memory.shape_of(plan.settings), update)
+    shape = memory.shape_of(plan.settings)
+    parts = memory.update_memory(shape, update)
     rows, there = memory.table(parts), psutil.virtual_memory().total
     if not torch.cuda.is_available() and sum(parts.values()) > there:
         rows.append(("more than this machine's", f"{there / 1e9:.2f} GB; lower optimizer.micro_batch_tokens"))
+    for size in memory.DEVICES:
+        most = memory.longest_sample(shape, update, size)
+        rows.append((f"tokens at once on {size} GB", f"{most:,}" if most else "the model does not fit"))
     return rows
 
 

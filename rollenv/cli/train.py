@@ -46,7 +46,9 @@ def command(
     overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, as in algorithm.name=gigpo."),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in run_dir, or the recipe's latest."),
     accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Show settings, first prompt and needs; start nothing."),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", "--plan", help="Show settings, first prompt and needs; start nothing."
+    ),
     list_algorithms: bool = typer.Option(
         False, "--list-algorithms", callback=_list_algorithms, is_eager=True, help="List what algorithm=NAME sets."
     ),
