@@ -54,6 +54,7 @@ NO_DIFFERENCE = {
     "model.size.context": "a limit that short prompts do not reach",
     "model.gradient_checkpointing": "memory",
     "prompt.thoughts": "for models that think; test_conversation.py",
+    "prompt.tools": "for environments with tools; test_token_session.py",
     "model.sync": "memory",
     "optimizer.micro_batch_tokens": "memory",
     "optimizer.share_prefixes": "speed and memory",

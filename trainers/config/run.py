@@ -112,6 +112,9 @@ class ConversationConfig(PromptConfig):
     thoughts: Literal["template", "keep", "drop"] = "template"
     """Earlier thoughts in later prompts: as the chat template has it, kept, or dropped whatever the template does. A
     trajectory is one training sample up to where something is dropped, and a new one begins there."""
+    tools: Literal["text", "template"] = "text"
+    """``template``: functions that the environment offers go through the chat template, in the model's own form; take
+    ``env.kwargs.calls="native"`` so that its text does not tell of them too."""
 
 
 _Prompt = StepPromptConfig | ConversationConfig
