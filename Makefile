@@ -68,7 +68,7 @@ PYTHON312 ?= $(shell for python in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin
 
 # vLLM and frameworks that train and play, GEM and bfcl-eval, beside which tests play rollenv, and clients of other
 # projects, which talk to `rollenv serve`.
-PEERS := rock openenv openenv-core e2b fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes ray schemathesis tinker $(if $(PYTHON312),nemo harbor)
+PEERS := trackers rock openenv openenv-core e2b fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes ray schemathesis tinker $(if $(PYTHON312),nemo harbor)
 vllm gem bfcl harbor: %: .bench/%/installed
 peers: $(PEERS:%=.bench/%/installed)
 
@@ -103,6 +103,7 @@ peers: $(PEERS:%=.bench/%/installed)
 .bench/inspect/installed: PACKAGES := inspect_ai==0.3.285 $(BASE)
 .bench/smolagents/installed: PACKAGES := smolagents==1.26.0 pillow $(BASE)
 .bench/deepagents/installed: PACKAGES := deepagents==0.7.32 $(BASE)
+.bench/trackers/installed: PACKAGES := mlflow-skinny==3.17.2 sqlalchemy alembic swanlab==0.10.3 $(BASE)
 .bench/jupyter/installed: PACKAGES := ipykernel jupyter-client
 # Its bound of certifi is that of the day it appeared.
 .bench/harbor/installed: NAKED := harbor==0.25.0

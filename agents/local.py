@@ -116,6 +116,7 @@ class LocalAgent(OwnsEngine):
         return Conversation(
             self._format,
             prompt.system or None,
+            "env" if prompt.tools == "template" else None,
             max_context=context,
             thoughts=prompt.thoughts,
             examples=prompt.examples,

@@ -26,7 +26,8 @@ from common import header, save, table
 from rollenv.agents.base import Action, Session
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.shards import Fleet, LocalShard, Played, ShardedManager
+from rollenv.rollout.shard import LocalShard, Played
+from rollenv.rollout.shards import Fleet, ShardedManager
 from rollenv.rollout.stream import RolloutStream
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure, EnvResult

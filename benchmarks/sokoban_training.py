@@ -6,7 +6,7 @@ Runs that are already complete below ``--runs`` are not repeated, so the seeds c
 from __future__ import annotations
 
 from common import IMAGES, ROOT, header, save, table
-from training_runs import STAGES, Picture, Rows, draw, evaluations, interval, options, seconds, train_all
+from training_runs import ALGORITHMS, STAGES, Picture, Rows, draw, evaluations, interval, options, seconds, train_all
 
 
 def cost(run: Rows, stage: str = "") -> str:
@@ -16,7 +16,7 @@ def cost(run: Rows, stage: str = "") -> str:
 
 
 def main() -> None:
-    given = options(__doc__, ROOT / "runs" / "benchmark")
+    given = options(__doc__, ROOT / "runs" / "benchmark", tuple(ALGORITHMS))
     curves = train_all("sokoban", given)
     rows = []
     for name, runs in curves.items():
@@ -25,7 +25,7 @@ def main() -> None:
             stages = [cost(run, stage) for stage in STAGES.values()]
             rows.append((name, seed, interval(before), interval(after), *stages, cost(run)))
     file = IMAGES / "sokoban_curve.svg"
-    draw(curves, Picture(file, "success on unseen levels", target=0.9, low=0.3))
+    draw(curves, Picture(file, "success on unseen levels", 0.9, 0.3, ("seconds of RL", "episodes")))
     head = ("algorithm", "seed", "before RL (95 %)", "after RL (95 %)", *STAGES, "all")
     note = (
         "Success on levels that training never sees, sampled at temperature 1 before and after. Seconds on the clock "

@@ -17,7 +17,12 @@ from rollenv.trainers.run_dir import RunDir, read_rows
 
 Rows = list[dict[str, Any]]
 
-ALGORITHMS = {"GRPO": ["algorithm.name=grpo"], "GiGPO": ["algorithm.name=gigpo", "algorithm.normalize_std=false"]}
+ALGORITHMS = {
+    "GRPO": ["algorithm.name=grpo"],
+    "GiGPO": ["algorithm.name=gigpo", "algorithm.normalize_std=false"],
+    "RLOO": ["algorithm.name=rloo"],
+    "PPO": ["algorithm.name=ppo", "algorithm.whiten=true", "algorithm.critic.lr=1e-3"],
+}
 _COLOURS = ("#1f6feb", "#d1570a", "#2da44e", "#8250df", "#57606a", "#bf8700")
 
 
@@ -31,9 +36,13 @@ class Picture:
     """Where the dotted line is."""
     low: float
     """Where the axis of success starts."""
+    against: tuple[str, ...] = ("iteration",)
+    """A panel for each: "iteration", "episodes" or "seconds of RL"."""
+    group_size: int = 8
+    """Episodes of a task."""
 
 
-def options(description: str | None, runs: Path, algorithms: Sequence[str] = tuple(ALGORITHMS)) -> argparse.Namespace:
+def options(description: str | None, runs: Path, algorithms: Sequence[str] = ("GRPO", "GiGPO")) -> argparse.Namespace:
     """The command line: ``runs``, ``seeds``, ``algorithms`` (with a default) and ``set``."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--runs", type=Path, default=runs)
@@ -98,26 +107,50 @@ def interval(row: dict[str, Any]) -> str:
     return f"{row['eval/success']:.3f} ({row['eval/low']:.3f} to {row['eval/high']:.3f})"
 
 
+def horizontal(run: Rows, against: str, group_size: int) -> list[float]:
+    """The place of each evaluation of a run on the horizontal axis of a picture."""
+    if against == "iteration":
+        return [row["iteration"] for row in evaluations(run)]
+    if against == "episodes":
+        return [row.get("drawn", 0) * group_size for row in evaluations(run)]
+    spent = itertools.accumulate(sum(row.get(f"time/{part}", 0) for part in ("collect", "update")) for row in run)
+    return [at for at, row in zip(spent, run, strict=True) if "eval/success" in row]
+
+
 def draw(curves: Mapping[str, list[Rows]], picture: Picture) -> None:
-    """Success against the iteration; a thin line for each seed, a thick one for their mean."""
+    """Success of evaluations; a thin line for each seed, a thick one for their mean."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "rollenv", "font.size": 11})
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 3.6))
-    for (name, runs), colour in zip(curves.items(), itertools.cycle(_COLOURS), strict=False):
-        points = [[(r["iteration"], r["eval/success"]) for r in evaluations(run)] for run in runs]
-        for run in points:
-            axes.plot(*zip(*run, strict=True), color=colour, alpha=0.3, linewidth=1)
-        mean = [sum(y for _, y in at) / len(at) for at in zip(*points, strict=True)]
-        axes.plot([x for x, _ in points[0]], mean, color=colour, linewidth=2.2, label=f"{name}, {len(runs)} seeds")
-    axes.axhline(picture.target, color="#888", linewidth=0.8, linestyle=":")
-    axes.set(xlabel="iteration", ylabel=picture.ylabel, ylim=(picture.low, 1.0))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.2)
-    axes.legend(frameon=False, loc="best", ncols=1 + len(curves) // 4)
+    wide = len(picture.against) > 1
+    figure, panels = pyplot.subplots(
+        1, len(picture.against), figsize=(10 if wide else 7, 3.6), sharey=True, squeeze=False
+    )
+    for axes, against in zip(panels[0], picture.against, strict=True):
+        for (name, runs), colour in zip(curves.items(), itertools.cycle(_COLOURS), strict=False):
+            points = [
+                list(
+                    zip(
+                        horizontal(run, against, picture.group_size),
+                        (r["eval/success"] for r in evaluations(run)),
+                        strict=True,
+                    )
+                )
+                for run in runs
+            ]
+            for run in points:
+                axes.plot(*zip(*run, strict=True), color=colour, alpha=0.3, linewidth=1)
+            mean = [[sum(axis) / len(at) for axis in zip(*at, strict=True)] for at in zip(*points, strict=True)]
+            axes.plot(*zip(*mean, strict=True), color=colour, linewidth=2.2, label=f"{name}, {len(runs)} seeds")
+        axes.axhline(picture.target, color="#888", linewidth=0.8, linestyle=":")
+        axes.set(xlabel=against, ylim=(picture.low, 1.0))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.2)
+    panels[0][0].set(ylabel=picture.ylabel)
+    panels[0][0].legend(frameon=False, loc="best", ncols=1 + len(curves) // 4)
     figure.tight_layout()
     figure.savefig(picture.file, metadata={"Date": None})
     lines = picture.file.read_text().splitlines()

@@ -50,6 +50,10 @@ class EpisodeOver(RollenvError, RuntimeError):
     """``step`` was called before ``reset``, or after the episode had ended."""
 
 
+class EnvTimeout(RollenvError, TimeoutError):
+    """An environment did not answer in time."""
+
+
 class Unsolvable(RollenvError, RuntimeError):
     """The task can no longer be completed from the current state, so an expert has no next action."""
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,11 +16,32 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from rollenv.core import Env, StepResult, UsageError
+from rollenv.errors import EnvTimeout
 from rollenv.registry import make
 
 __all__ = ["AsyncVectorEnv", "AutoresetMode", "SyncVectorEnv", "VectorEnv", "VectorStep", "make_vec"]
 
 VectorStep = tuple[list[str], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], list[dict[str, Any]]]
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Place:
+    """The place of an environment, which is made when it is first needed."""
+
+    make: Callable[[], Env]
+    env: Env | None = None
+    finished: bool = False
+
+    def made(self) -> Env:
+        self.env = self.make() if self.env is None else self.env
+        return self.env
+
+    def close(self) -> None:
+        if self.env is not None:
+            self.env.close()
 
 
 class VectorEnv:
@@ -41,15 +66,19 @@ class VectorEnv:
             modes = ", ".join(m.value for m in AutoresetMode)
             raise UsageError(f"autoreset_mode {autoreset_mode!r} is unknown; choose from {modes}") from error
         self.env_ids = list(env_ids)
-        self.envs: list[Env] = []
+        self._places = [_Place(build) for build in env_fns]
+        self.num_envs = len(self._places)
         try:
-            for build in env_fns:
-                self.envs.append(build())
+            for place in self._places:
+                place.made()
         except BaseException:
             self.close()
             raise
-        self.num_envs = len(self.envs)
-        self._finished = [False] * self.num_envs
+
+    @property
+    def envs(self) -> list[Env]:
+        """The environments."""
+        return [place.made() for place in self._places]
 
     def reset(
         self, seed: int | Sequence[int | None] | None = None, **env_kwargs: Mapping[str, Any]
@@ -74,8 +103,10 @@ class VectorEnv:
             raise UsageError(
                 f"unknown argument {next(iter(env_kwargs))!r}; expected env0_kwargs to env{self.num_envs - 1}_kwargs"
             )
-        self._finished = [False] * self.num_envs
-        results = self._map(lambda i: self.envs[i].reset(seed=seeds[i], **extra[i]), range(self.num_envs))
+        for place in self._places:
+            place.finished = False
+        places = list(self._places)
+        results = self._map(lambda i: places[i].made().reset(seed=seeds[i], **extra[i]), range(self.num_envs))
         return [observation for observation, _ in results], [info for _, info in results]
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
@@ -97,7 +128,8 @@ class VectorEnv:
             raise UsageError(f"there are {self.num_envs} environments, but {len(chosen)} actions")
         if unknown := [i for i in chosen if not 0 <= i < self.num_envs]:
             raise UsageError(f"there is no environment {unknown[0]}; there are {self.num_envs}")
-        results = self._map(lambda i: self._step_one(i, chosen[i]), chosen)
+        places = list(self._places)
+        results = self._map(lambda i: self._step_one(places[i], chosen[i]), chosen, cut=True)
         observations, rewards, terminated, truncated, infos = zip(*results, strict=True) if results else ((),) * 5
         return (
             list(observations),
@@ -107,30 +139,30 @@ class VectorEnv:
             list(infos),
         )
 
-    def _step_one(self, i: int, action: str) -> StepResult:
-        env = self.envs[i]
-        if self._finished[i] and self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            self._finished[i] = False
+    def _step_one(self, place: _Place, action: str) -> StepResult:
+        env = place.made()
+        if place.finished and self.autoreset_mode is not AutoresetMode.DISABLED:
+            place.finished = False
             observation, info = env.reset()
             return observation, 0.0, False, False, info
         observation, reward, terminated, truncated, info = env.step(action)
-        self._finished[i] = terminated or truncated
-        if self._finished[i] and self.autoreset_mode is AutoresetMode.SAME_STEP:
+        place.finished = terminated or truncated
+        if place.finished and self.autoreset_mode is AutoresetMode.SAME_STEP:
             final = {"final_obs": observation, "final_info": info}
             observation, info = env.reset()
             if isinstance(info, dict):
                 info = {**info, **final}
-            self._finished[i] = False
+            place.finished = False
         return observation, reward, terminated, truncated, info
 
-    def _map(self, function: Callable[[int], Any], numbers: Iterable[int]) -> list[Any]:
+    def _map(self, function: Callable[[int], Any], numbers: Iterable[int], cut: bool = False) -> list[Any]:
         return [function(i) for i in numbers]
 
     def close(self) -> None:
         """Close all environments; calling it again does nothing."""
         with contextlib.ExitStack() as stack:  # one that cannot be closed does not keep the others open
-            for env in self.envs:
-                stack.callback(env.close)
+            for place in self._places:
+                stack.callback(place.close)
 
     def __enter__(self) -> VectorEnv:
         return self
@@ -150,8 +182,8 @@ class SyncVectorEnv(VectorEnv):
 
     def step(self, actions: Sequence[str] | Mapping[int, str]) -> VectorStep:
         chosen = actions if isinstance(actions, Mapping) else dict(enumerate(actions))
-        playing = [i for i in chosen if 0 <= i < self.num_envs and not self._finished[i]]
-        steps = [(self.envs[i], chosen[i]) for i in playing]
+        playing = [i for i in chosen if 0 <= i < self.num_envs and not self._places[i].finished]
+        steps = [(self._places[i].made(), chosen[i]) for i in playing]
         for kind in {type(env) for env, _ in steps}:
             if hasattr(kind, "steps_ahead"):
                 kind.steps_ahead([step for step in steps if type(step[0]) is kind])
@@ -164,6 +196,14 @@ class AsyncVectorEnv(VectorEnv):
     Args:
         env_ids, env_fns, autoreset_mode: see :class:`VectorEnv`.
         max_workers: threads; by default one for each environment, at most 64.
+        step_timeout: seconds that a step or a reset may take; None for no limit. An episode whose step takes longer is
+            cut off: it returns ``""``, 0.0 and ``truncated`` with ``info["timed_out"]``, and the others return what
+            they have. Another environment is made in its place with the next reset, which the next step is if the
+            vector resets by itself. Each environment has a thread of its own then.
+
+    Raises:
+        UsageError: an argument is wrong.
+        EnvTimeout: by :meth:`reset`, after the other environments were reset.
     """
 
     def __init__(
@@ -172,19 +212,55 @@ class AsyncVectorEnv(VectorEnv):
         env_fns: Sequence[Callable[[], Env]],
         autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
         max_workers: int | None = None,
+        step_timeout: float | None = None,
     ):
         self._threads: ThreadPoolExecutor | None = None
+        is_number = isinstance(step_timeout, int | float) and not isinstance(step_timeout, bool)
+        if step_timeout is not None and not (is_number and 0 < step_timeout <= threading.TIMEOUT_MAX):
+            raise UsageError(f"step_timeout is a number of seconds above 0, or None for no limit, not {step_timeout!r}")
+        if step_timeout is not None and max_workers is not None:
+            raise UsageError("with step_timeout each environment has a thread of its own; leave max_workers out")
+        self.step_timeout = step_timeout
         super().__init__(env_ids, env_fns, autoreset_mode)
         self._threads = ThreadPoolExecutor(max_workers or min(64, max(1, self.num_envs)), thread_name_prefix="vector")
 
-    def _map(self, function: Callable[[int], Any], numbers: Iterable[int]) -> list[Any]:
+    def _map(self, function: Callable[[int], Any], numbers: Iterable[int], cut: bool = False) -> list[Any]:
         assert self._threads is not None
-        return list(self._threads.map(function, numbers))
+        if self.step_timeout is None:
+            return list(self._threads.map(function, numbers))
+        running = {i: _apart(function, i) for i in numbers}
+        hung = wait(running.values(), self.step_timeout).not_done
+        late = [i for i, future in running.items() if future in hung]
+        for i in late:
+            place, self._places[i] = self._places[i], _Place(self._places[i].make, finished=True)
+            running[i].add_done_callback(lambda _, place=place: place.close())  # type: ignore[misc]
+        if late:
+            said = f"took longer than step_timeout={self.step_timeout:g} s; a reset makes others in their place"
+            said = f"the environments {', '.join(f'{i} ({self.env_ids[i]})' for i in late)} {said}"
+            if not cut:
+                raise EnvTimeout(f"{said}. Call reset again, or allow more seconds")
+            logger.warning("%s", said)
+        timed_out = {"timed_out": self.step_timeout}
+        return [("", 0.0, False, True, dict(timed_out)) if i in late else running[i].result() for i in running]
 
     def close(self) -> None:
         super().close()
         if self._threads is not None:
             self._threads.shutdown()
+
+
+def _apart(function: Callable[[int], Any], number: int) -> Future[Any]:
+    """Call a function in a thread that does not keep the interpreter from its end."""
+    future: Future[Any] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function(number))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, name=f"vector-{number}", daemon=True).start()
+    return future
 
 
 def make_vec(
@@ -194,6 +270,7 @@ def make_vec(
     async_mode: bool = False,
     seed: int | None = 0,
     autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
+    step_timeout: float | None = None,
     **kwargs: Any,
 ) -> VectorEnv:
     """Build many environments to be stepped together.
@@ -204,9 +281,10 @@ def make_vec(
         vec_kwargs: constructor arguments of each; they win over ``kwargs``.
         seed: starts the private stream of the first environment, the others count up. None leaves them to chance.
         autoreset_mode: see :class:`VectorEnv`.
+        step_timeout: seconds of a step or reset, see :class:`AsyncVectorEnv`; only with ``async_mode``.
 
     Raises:
-        UsageError: ``vec_kwargs`` has another length than ``env_ids``.
+        UsageError: ``vec_kwargs`` has another length than ``env_ids``, or ``step_timeout`` cannot be kept.
     """
     ids = [env_ids] if isinstance(env_ids, str) else list(env_ids)
     if vec_kwargs is not None and len(vec_kwargs) != len(ids):
@@ -223,5 +301,9 @@ def make_vec(
             raise
         return env
 
-    kind = AsyncVectorEnv if async_mode else SyncVectorEnv
-    return kind(ids, [lambda i=i: build(i) for i in range(len(ids))], autoreset_mode)  # type: ignore[misc]
+    builds = [functools.partial(build, i) for i in range(len(ids))]
+    if async_mode:
+        return AsyncVectorEnv(ids, builds, autoreset_mode, step_timeout=step_timeout)
+    if step_timeout is not None:
+        raise UsageError("step_timeout needs async_mode=True: nothing can end a step in the thread that waits for it")
+    return SyncVectorEnv(ids, builds, autoreset_mode)

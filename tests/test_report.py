@@ -318,8 +318,9 @@ def test_a_training_run_shows_before_after_time_model_recipe_and_environment(sho
         t.locator(".label").inner_text().split("\n")[0]: t.locator(".value").inner_text()
         for t in tab.locator(".tile").all()
     }
-    assert tiles["Success before"].startswith("0.0 %")
-    assert tiles["Success after"].startswith("100.0 %")
+    assert tiles["Success before RL"].startswith("0.0 %")
+    assert tiles["RL added"] == "+100.0 points"
+    assert tiles["Success after RL"].startswith("100.0 %")
     assert tiles["Time"] == "20 min"
     assert (tiles["Model"], tiles["Recipe"], tiles["Environment"]) == ("tiny", "sokoban", "game:Sokoban-v0-easy")
 

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from rollenv import UsageError
-from rollenv.cli.eval_folder import EvalFolder
+from rollenv.cli.playing import EvalFolder
 from rollenv.folder_lock import lock_folder
 from rollenv.rollout.fingerprints import data_fingerprint, model_fingerprint, row_fingerprints
 from rollenv.trainers.config import load_config

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
+
 import numpy as np
 import pytest
 
 import rollenv
 from rollenv import UsageError
-from rollenv.vector import AutoresetMode, make_vec
+from rollenv.errors import EnvTimeout
+from rollenv.vector import AsyncVectorEnv, AutoresetMode, make_vec
 
 IDS = ["game:Sokoban-v0-easy", "roll:FrozenLake-v0", "game:Sokoban-v0-tiny"]
 
@@ -86,6 +91,12 @@ def test_kwargs_reach_their_environment_and_are_not_changed():
         (lambda v: v.step({5: "x"}), "no environment 5"),
         (lambda _: make_vec(IDS, vec_kwargs=[{}]), "3 environments, but 1 vec_kwargs"),
         (lambda _: make_vec(IDS, autoreset_mode="Never"), "SameStep"),
+        (lambda _: make_vec(IDS, step_timeout=1), "async_mode"),
+        *(
+            (lambda _, seconds=seconds: make_vec(IDS, async_mode=True, step_timeout=seconds), "above 0")
+            for seconds in (0, -1, float("nan"), float("inf"), True, "1")
+        ),
+        (lambda _: AsyncVectorEnv(IDS, [], max_workers=2, step_timeout=1), "max_workers"),
     ],
 )
 def test_bad_calls_are_explained(call, says):
@@ -152,3 +163,80 @@ def test_without_a_seed_the_games_are_left_to_chance():
     for vector in vectors:
         vector.reset()
     assert len({vector.envs[0].render() for vector in vectors}) > 1
+
+
+class Sleeps(rollenv.Env):
+    """Answers, ends, or sleeps until it is woken."""
+
+    def __init__(self, i: int, made: list, asleep: set):
+        self.i, self.asleep, self.woken, self.closed = i, asleep, threading.Event(), threading.Event()
+        made.append(self)
+
+    def _reset(self, options):
+        if self.i in self.asleep:
+            self.woken.wait()
+        return "begin", {}
+
+    def _step(self, action):
+        if action == "sleep":
+            self.woken.wait()
+        return action, 1.0, action == "end", False, {}
+
+    def close(self):
+        self.closed.set()
+
+
+def sleepy(mode="SameStep", seconds=0.4):
+    made, asleep = [], set()
+    builds = [lambda i=i: Sleeps(i, made, asleep) for i in range(3)]
+    return AsyncVectorEnv(["a", "b", "c"], builds, mode, step_timeout=seconds), made, asleep
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_step_that_takes_too_long_costs_its_own_episode(mode, caplog):
+    vector, made, _ = sleepy(mode)
+    vector.reset(seed=0)
+    observations, rewards, terminated, truncated, infos = vector.step(["x", "sleep", "end"])
+    assert observations == ["x", "", "begin" if mode is AutoresetMode.SAME_STEP else "end"]
+    assert (list(rewards), list(terminated), list(truncated)) == ([1, 0, 1], [False, False, True], [False, True, False])
+    assert infos[1] == {"timed_out": 0.4}
+    assert "1 (b)" in caplog.text
+    if mode is AutoresetMode.DISABLED:
+        with pytest.raises(rollenv.EpisodeOver):
+            vector.step({1: "x"})
+        vector.reset()
+    else:
+        assert [part[0] for part in vector.step({1: "ignored"})[:4]] == ["begin", 0.0, False, False]
+    assert vector.step({1: "y"})[0] == ["y"]
+    assert len(made) == 4
+    made[1].woken.set()
+    assert made[1].closed.wait(30)  # once it wakes up, and nobody waits for it
+    assert vector.step({1: "z"})[0] == ["z"]
+    vector.close()
+    assert all(env.closed.is_set() for env in made)
+
+
+def test_a_reset_that_takes_too_long_is_an_error_and_the_next_one_makes_another():
+    vector, made, asleep = sleepy()
+    asleep |= {0, 2}
+    with pytest.raises(EnvTimeout, match=r"0 \(a\), 2 \(c\) took longer than step_timeout=0.4 s"):
+        vector.reset(seed=0)
+    asleep.clear()
+    assert vector.reset(seed=0)[0] == ["begin"] * 3
+    assert [env.i for env in made] == [0, 1, 2, 0, 2] or [env.i for env in made] == [0, 1, 2, 2, 0]
+    for env in made:
+        env.woken.set()
+
+
+@pytest.mark.integration
+def test_an_environment_that_hangs_keeps_no_interpreter_from_its_end():
+    program = (
+        "import threading, rollenv\nfrom rollenv.vector import AsyncVectorEnv\n"
+        "class Hangs(rollenv.Env):\n    def _reset(self, options): return '', {}\n"
+        "    def _step(self, action): threading.Event().wait()\n"
+        "    def close(self): threading.Event().wait()\n"
+        "vector = AsyncVectorEnv(['a'], [Hangs], step_timeout=0.1)\nvector.reset()\n"
+        "print(vector.step(['x'])[3])\nvector.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.stdout.strip(), done.returncode) == ("[ True]", 0)

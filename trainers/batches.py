@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from rollenv.core import UsageError
-from rollenv.rollout.filters import Bounded, Filter, varied
+from rollenv.rollout.filters import Bounded, Filter, mean_between, varied
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.stream import RolloutStream, TailBatches, renew
 from rollenv.rollout.types import Group, Task
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.batches import Stream, Tail
+from rollenv.trainers.config.run import Stream, Tail
 from rollenv.trainers.sources import Drawn, TaskSource
 
 
@@ -111,7 +111,11 @@ class Batches(ABC):
             self.source.record(group.task, group)
 
     def _bound(self) -> Bounded:
-        return Bounded(varied(), self.rollout.refill, self.rollout.groups_per_batch)
+        keep = self.rollout.keep
+        filters = [varied(keep.std), *([mean_between(*keep.mean)] if keep.mean else [])]
+        return Bounded(
+            lambda group: all(passes(group) for passes in filters), self.rollout.refill, self.rollout.groups_per_batch
+        )
 
     def _keep(self, group: Group) -> bool:
         told = all(math.isfinite(t.reward) for t in group)  # others are an error that judging explains

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.trainers import advantages as adv
@@ -265,6 +267,30 @@ def _of_drawn(data: Experience, rewards: Ragged) -> tuple[Ragged, list[list[int]
         kept.append(paid)
         sizes.append(tokens)
     return kept, sizes
+
+
+def dropped(data: Experience, settings: RewardsConfig, vocabulary: int) -> dict[str, NDArray[np.bool_]]:
+    """Find the trajectories that teach nothing.
+
+    Args:
+        vocabulary: the number of tokens that the model knows.
+
+    Returns:
+        (N,) for each reason that the settings name.
+    """
+    found: dict[str, NDArray[np.bool_]] = {}
+    drawn, numbers = data.columns["behavior"], np.arange(len(data.trajectories))
+    if settings.drop_truncated:
+        found["truncated"] = np.array([any(turn.finish != "stop" for turn in t.turns) for t in data.trajectories])
+    if settings.drop_repetition:
+        sure = drawn > math.log(0.99)
+        begins = np.flatnonzero(data.first_of_turn | np.diff(sure, prepend=sure[:1]))
+        long = np.diff(begins, append=len(data)) >= settings.drop_repetition
+        found["repetition"] = np.isin(numbers, data.trajectory[begins[sure[begins] & long]])
+    if settings.drop_gibberish:
+        rare = np.concatenate([s.ids[s.mask] for s in data.samples]) >= settings.drop_gibberish
+        found["gibberish"] = np.isin(numbers, data.trajectory[rare & (drawn < -math.log(vocabulary) - 2)])
+    return found
 
 
 def with_trajectory_weights(data: Experience, settings: RewardsConfig, weights: Floats) -> Floats:

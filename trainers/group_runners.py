@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 from multiprocessing.connection import Connection
 from typing import Any
 
+import psutil
 import torch
 
 from rollenv.agents.engines.base import Sampling
@@ -32,6 +33,10 @@ logger = logging.getLogger(__name__)
 
 #: Processes at most where their number follows the machine.
 _MOST = 8
+
+#: Seconds between two looks at a process that plays. One that is stopped at both is given up: when a job that was
+#: stopped goes on, this process may be first.
+LOOK_EVERY = 5.0
 
 _values_of = operator.attrgetter(*(f.name for f in fields(Turn)))
 
@@ -144,6 +149,9 @@ class _GroupRunner:
         self._waves += 1
         player, asked, self._asked = helpers.player, self._asked, {}
         tasks = [(number, group.task) for number, (group, _) in asked.items()]
+        if self._is_stopped():  # it reads nothing, and what is sent could be more than the pipe holds
+            self._failed(asked, "is stopped")
+            return
         try:
             self._pipe.send(WorkBatch(self._waves, player.version, player.sampling, size, tasks))
         except OSError:
@@ -152,7 +160,27 @@ class _GroupRunner:
         except (ValueError, TypeError, AttributeError, pickle.PicklingError) as error:
             self._failed(asked, f"cannot be asked: {error!r}")
             return
-        asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._receive, helpers, manager, asked)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._pipe.fileno(), self._receive, helpers, manager, asked)
+        loop.call_later(LOOK_EVERY, self._look, self._waves, asked, False)
+
+    def _is_stopped(self) -> bool:
+        """True if a signal has stopped the process: it has not ended, and says nothing until another lets it go on."""
+        try:
+            return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
+        except psutil.Error:
+            return False
+
+    def _look(self, wave: int, asked: dict[int, tuple[Group, asyncio.Future[bool]]], was_stopped: bool) -> None:
+        """Give up a process that is stopped while its groups are waited for."""
+        if wave != self._waves or self._pipe.closed or all(future.done() for _, future in asked.values()):
+            return
+        loop, stopped = asyncio.get_running_loop(), self._is_stopped()
+        if stopped and was_stopped:
+            loop.remove_reader(self._pipe.fileno())
+            self._ended(asked, "is stopped, and was ended")
+        else:
+            loop.call_later(LOOK_EVERY, self._look, wave, asked, stopped)
 
     def _receive(
         self, helpers: GroupRunners, manager: RolloutManager, asked: dict[int, tuple[Group, asyncio.Future[bool]]]
@@ -173,8 +201,8 @@ class _GroupRunner:
             if not future.done():
                 future.set_result(trajectories is not None)
 
-    def _ended(self, asked: dict[int, tuple[Group, asyncio.Future[bool]]]) -> None:
-        self._failed(asked, "has ended")
+    def _ended(self, asked: dict[int, tuple[Group, asyncio.Future[bool]]], why: str = "has ended") -> None:
+        self._failed(asked, why)
         self.close()
 
     def _failed(self, asked: dict[int, tuple[Group, asyncio.Future[bool]]], why: str) -> None:

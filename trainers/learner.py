@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rollenv.core import RollenvError
+from rollenv.core import RollenvError, UsageError
 from rollenv.rollout.types import Group
 from rollenv.trainers import checkpoint, credit, losses
 from rollenv.trainers.config import TrainConfig
@@ -107,11 +107,20 @@ class Learner:
 
     Args:
         run: where checkpoints are, for error messages.
+
+    Raises:
+        UsageError: a setting has no effect on this model.
     """
 
     def __init__(self, config: TrainConfig, state: TrainingState, run: RunDir):
         self.config, self.state, self.run = config, state, run
         self.objective = Objective(config)
+        self.vocabulary = int(state.policy.model.config.get_text_config().vocab_size)
+        if config.rewards.drop_gibberish >= self.vocabulary:
+            raise UsageError(
+                f"rewards.drop_gibberish={config.rewards.drop_gibberish} drops nothing: the ids of the model's tokens "
+                f"are below {self.vocabulary}"
+            )
 
     # -- from trajectories to advantages -----------------------------------------------------------------------------
 
@@ -291,13 +300,14 @@ class Learner:
         """
         config, state = self.config, self.state
         rng = random.Random(task_seed(config.seed, state.iteration, -1))
-        useful = self._trainable(data)
+        dropped = credit.dropped(data, config.rewards, self.vocabulary)
+        useful = self._trainable(data, dropped)
         if not useful.any():
             logger.warning(
                 "iteration %d gave no learning signal: %s; look at the sampled episodes, and try easier tasks, larger "
                 "groups or a longer warm-up",
                 state.iteration + 1,
-                self._no_signal_reason(),
+                self._no_signal_reason(dropped),
             )
         totals = Totals()
         for _ in range(config.optimizer.epochs if useful.any() else 0):
@@ -310,26 +320,26 @@ class Learner:
             "skipped_steps": totals.skipped,
             "trained_samples": int(useful.sum()),
         }
+        counts |= {f"dropped/{why}": int(them.sum()) for why, them in dropped.items()}
         counts |= {"sharing": totals.whole / totals.computed} if totals.computed else {}
         found = [pair for each in state.ranks.gather(totals.entropies) for pair in each]
         return totals.means() | entropies(data, found) | counts | {"lr": self._learning_rate()}
 
-    def _trainable(self, data: Experience) -> NDArray[np.bool_]:
+    def _trainable(self, data: Experience, dropped: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
         """(M,) the samples that change something."""
         useful: NDArray[np.bool_] = np.add.reduceat(np.abs(data.columns["advantages"]), data.starts[:-1]) > 0
         if "teacher" in data.columns:
             useful |= np.add.reduceat(~np.isnan(data.columns["teacher"]), data.starts[:-1]) > 0
         if self.objective.idle or self.state.critic:
             useful[:] = True
-        if self.config.rewards.drop_truncated:
-            cut = [any(turn.finish != "stop" for turn in t.turns) for t in data.trajectories]
-            useful &= ~np.array([cut[s.trajectory] for s in data.samples])
+        for them in dropped.values():
+            useful &= ~them[[s.trajectory for s in data.samples]]
         return useful
 
-    def _no_signal_reason(self) -> str:
+    def _no_signal_reason(self, dropped: Mapping[str, NDArray[np.bool_]]) -> str:
         equal = "no member succeeded beside another" if self.objective.taught_alone else "all advantages were 0"
-        cut = " where responses were not cut off (rewards.drop_truncated)"
-        return equal + (cut if self.config.rewards.drop_truncated else "")
+        counts = (f"{int(them.sum())} by rewards.drop_{why}" for why, them in dropped.items())
+        return equal + (f" in the episodes that were not dropped ({', '.join(counts)})" if dropped else "")
 
     def _step(self, data: Experience, step: list[int], steps: int, totals: Totals) -> None:
         """One optimizer step over some samples. If a gradient is not finite all weights stay as they were."""

@@ -7,7 +7,7 @@ out the player's caches while it plays, the buffers of kernels, and what the all
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollenv.trainers.config.algorithms import Ppo
@@ -78,6 +78,26 @@ def update_memory(shape: Shape, update: Update) -> dict[str, int]:
         "activations": _activations(shape, update),
         "logits at a time": _logits(shape, update),
     }
+
+
+#: Devices that people have, in GB: 4090, L40S, H100, H200.
+DEVICES = (24, 48, 80, 141)
+
+#: The share of a device that arithmetic may fill.
+_USABLE = 0.9
+
+
+def longest_sample(shape: Shape, update: Update, gigabytes: float) -> int:
+    """Return the most tokens that can go through the model at once on a device; 0 if the model does not fit."""
+
+    def fits(tokens: int) -> bool:
+        return sum(update_memory(shape, replace(update, tokens=tokens)).values()) <= _USABLE * gigabytes * 1e9
+
+    low, high = 0, 1 << 24
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low if fits(max(low, 1)) else 0
 
 
 def adapter_parameters(shape: Shape, rank: int) -> int:

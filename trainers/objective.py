@@ -19,7 +19,7 @@ from rollenv.trainers.policies.packed import Packed
 POLICY_LOSSES: dict[str, Callable[..., TokenLoss]] = {
     "ppo_clip": lambda x, c: losses.ppo_clip(x, low=c.clip_low, high=c.clip_high, dual=c.dual or None, ratio=c.ratio),
     "gspo": lambda x, c: (losses.gspo_token if c.tokens else losses.gspo)(x, low=c.clip_low, high=c.clip_high),
-    "cispo": lambda x, c: losses.cispo(x, cap=c.cap),
+    "cispo": lambda x, c: losses.cispo(x, floor=c.floor, cap=c.cap),
     "topr": lambda x, c: losses.topr(x, positive=c.positive, negative=c.negative, level=c.ratio),
     "dppo": lambda x, c: losses.dppo(x, low=c.low, high=c.high, square=c.square, variant=c.variant),
     "sapo": lambda x, c: losses.sapo(x, positive=c.positive, negative=c.negative),

@@ -1,4 +1,4 @@
-"""Trackers for a run's numbers besides its folder: Weights & Biases, TensorBoard.
+"""Trackers for a run's numbers besides its folder: Weights & Biases, SwanLab, MLflow, TensorBoard.
 
 A tracker only ever watches: wrapped in :class:`Trackers`, one that fails is a warning and training goes on.
 """
@@ -9,14 +9,23 @@ import contextlib
 import json
 import logging
 import math
+import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import httpx
 
 from rollenv.core import UsageError
 from rollenv.needs import extra, require_extra
 from rollenv.rollout.types import Trajectory
+from rollenv.trainers.alarms import Alarm
+
+if TYPE_CHECKING:
+    from rollenv.trainers.config.run import TrackersConfig
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +95,13 @@ class Trackers:
             with self._guarded(tracker, "log episodes"):
                 tracker.episodes(iteration, trajectories)
 
+    def alarm(self, iteration: int, alarm: Alarm) -> None:
+        """Post an alarm to the webhooks."""
+        for tracker in self.trackers:
+            if isinstance(tracker, AlertTracker):
+                with self._guarded(tracker, "post an alarm"):
+                    tracker.alarm(iteration, alarm)
+
     def finish(self, artifacts: Sequence[Path]) -> None:
         for tracker in self.trackers:
             with self._guarded(tracker, "finish"):
@@ -107,10 +123,42 @@ class Trackers:
                 )
 
 
+@dataclass
+class Continued:
+    """What a tracker keeps in the run's folder, so that a resumed run goes on in the same place without double rows."""
+
+    file: Path
+    id: str = ""
+    logged: int = -1
+    """The latest iteration that was logged."""
+
+    @classmethod
+    def read(cls, file: Path) -> Continued:
+        try:
+            kept = json.loads(file.read_text())
+            return cls(file, str(kept["id"]), int(kept.get("logged", -1)))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls(file)
+
+    def write(self) -> None:
+        partial = self.file.with_suffix(".partial")
+        partial.write_text(json.dumps({"id": self.id, "logged": self.logged}) + "\n")
+        partial.replace(self.file)
+
+    def is_new(self, iteration: int) -> bool:
+        """Return whether an iteration was not logged yet, and note that it is."""
+        if iteration <= self.logged:
+            return False
+        self.logged = iteration
+        self.write()
+        return True
+
+
 class WandbTracker:
     """Weights & Biases: settings, curves, a table of episodes, and the report as an artifact.
 
-    A run that is continued goes on under the same id, which ``wandb.json`` in the run's folder holds.
+    A run that is continued goes on under the same id, which ``wandb.json`` in the run's folder holds. Iterations that
+    were logged before a crash are not logged again.
 
     Args:
         project: where the run is listed.
@@ -141,12 +189,15 @@ class WandbTracker:
 
     def start(self, run_path: Path, config: dict[str, Any]) -> None:
         wandb = self._wandb
+        self._kept = Continued.read(run_path / "wandb.json")
+        self._kept.id = self._kept.id or secrets.token_hex(4)
+        self._kept.write()
         self._run = wandb.init(
             project=self.project,
             entity=self.entity,
             name=self.name or run_path.name,
             tags=self.tags or None,
-            id=_kept_id(run_path / "wandb.json"),
+            id=self._kept.id,
             resume="allow",
             dir=str(run_path),
             mode=self.mode,
@@ -157,7 +208,8 @@ class WandbTracker:
         self._run.define_metric("*", step_metric="iteration")
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        self._run.log({"iteration": iteration, **metrics})
+        if self._kept.is_new(iteration):
+            self._run.log({"iteration": iteration, **metrics})
 
     def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
         rows = episode_rows(trajectories)
@@ -179,19 +231,132 @@ class WandbTracker:
             run.finish()
 
 
-def _kept_id(file: Path) -> str:
-    """The id that the run's folder keeps; a new one is written first."""
-    try:
-        kept = json.loads(file.read_text())["id"]
-        if isinstance(kept, str) and kept:
-            return kept
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    new = secrets.token_hex(4)
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps({"id": new}) + "\n")
-    partial.replace(file)
-    return new
+class SwanLabTracker:
+    """SwanLab: settings, curves and episodes as text. ``SWANLAB_MODE=offline`` keeps them in the run's folder.
+
+    Raises:
+        MissingExtra: swanlab is not installed.
+    """
+
+    def __init__(self, project: str = "rollenv"):
+        self._swanlab: Any = require_extra("swanlab", "swanlab", "Tracking with SwanLab")
+        self.project = project
+        self._run: Any = None
+
+    def start(self, run_path: Path, config: dict[str, Any]) -> None:
+        self._kept = Continued.read(run_path / "swanlab.json")
+        mode = os.environ.get("SWANLAB_MODE")
+        online = mode in (None, "", "online")  # only there can a run be continued under its id
+        self._kept.id = self._kept.id or secrets.token_hex(8)
+        self._kept.write()
+        again = {"id": self._kept.id, "resume": "allow"} if online else {}
+        folder = str(run_path / "swanlab")
+        self._run = self._swanlab.init(
+            project=self.project, name=run_path.name, config=config, log_dir=folder, mode=mode, reinit=True, **again
+        )
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        if self._kept.is_new(iteration):
+            self._run.log(dict(metrics), step=iteration)
+
+    def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
+        texts = [self._swanlab.Text(_told(row)) for row in episode_rows(trajectories)]
+        if texts:
+            self._run.log({"episodes": texts}, step=iteration)
+
+    def finish(self, artifacts: Sequence[Path]) -> None:
+        """End the run. SwanLab keeps no other files."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.finish()
+
+
+class MlflowTracker:
+    """MLflow: settings as parameters, curves, episodes and the report as artifacts.
+
+    They go where ``MLFLOW_TRACKING_URI`` says, by default into ``mlflow/`` of the run's folder.
+
+    Args:
+        project: the experiment where the run is listed.
+
+    Raises:
+        MissingExtra: mlflow is not installed.
+    """
+
+    def __init__(self, project: str = "rollenv"):
+        self._mlflow: Any = require_extra("mlflow", "mlflow", "Tracking with MLflow")
+        self.project = project
+        self._client: Any = None
+
+    def start(self, run_path: Path, config: dict[str, Any]) -> None:
+        folder = (run_path / "mlflow").absolute()
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if not uri:
+            folder.mkdir(exist_ok=True)
+        self._client = self._mlflow.MlflowClient(uri or f"sqlite:///{folder / 'mlflow.db'}")
+        self._kept = Continued.read(run_path / "mlflow.json")
+        if self._kept.id:
+            self._client.update_run(self._kept.id, status="RUNNING")
+            return
+        found = self._client.get_experiment_by_name(self.project)
+        place = None if uri else (folder / "artifacts").as_uri()
+        experiment = found.experiment_id if found else self._client.create_experiment(self.project, place)
+        self._kept.id = self._client.create_run(experiment, run_name=run_path.name).info.run_id
+        self._kept.write()
+        for key, value in flat(config).items():
+            self._client.log_param(self._kept.id, key, str(value)[:6000])
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        if self._kept.is_new(iteration):
+            now = int(time.time() * 1000)
+            metric = self._mlflow.entities.Metric
+            self._client.log_batch(
+                self._kept.id, [metric(name, float(value), now, iteration) for name, value in metrics.items()]
+            )
+
+    def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
+        text = "\n\n----\n\n".join(_told(row) for row in episode_rows(trajectories))
+        if text:
+            self._client.log_text(self._kept.id, text, f"episodes/{iteration:06d}.txt")
+
+    def finish(self, artifacts: Sequence[Path]) -> None:
+        client, self._client = self._client, None
+        if client is None:
+            return
+        for path in artifacts:
+            if path.is_file():
+                client.log_artifact(self._kept.id, str(path))
+        client.set_terminated(self._kept.id)
+
+
+class AlertTracker:
+    """Posts alarms of the trainer to a webhook, as ``{"text", "run", "iteration", "alarm"}``: Slack shows the text.
+
+    Args:
+        url: where to.
+    """
+
+    def __init__(self, url: str):
+        self.url = url
+        self._run = ""
+
+    def start(self, run_path: Path, config: dict[str, Any]) -> None:
+        self._run = run_path.name
+
+    def alarm(self, iteration: int, alarm: Alarm) -> None:
+        """Post an alarm."""
+        text = f"{self._run}, iteration {iteration}: {alarm}"
+        body = {"text": text, "run": self._run, "iteration": iteration, "alarm": alarm.name}
+        httpx.post(self.url, json=body, timeout=10).raise_for_status()
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Do nothing: numbers are not posted."""
+
+    def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
+        """Do nothing: episodes are not posted."""
+
+    def finish(self, artifacts: Sequence[Path]) -> None:
+        """Do nothing."""
 
 
 class TensorBoardTracker:
@@ -235,8 +400,7 @@ class TensorBoardTracker:
     def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
         writer = self._opened(iteration)
         for number, row in enumerate(episode_rows(trajectories)):
-            told = "\n".join(f"{name}: {value}" for name, value in row.items() if name != "episode")
-            writer.add_text(f"episodes/{number}", _as_code(f"{told}\n\n{row['episode']}"), iteration)
+            writer.add_text(f"episodes/{number}", _as_code(_told(row)), iteration)
         writer.flush()
 
     def finish(self, artifacts: Sequence[Path]) -> None:
@@ -244,6 +408,19 @@ class TensorBoardTracker:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
+
+
+def trackers_of(settings: TrackersConfig) -> list[Tracker]:
+    """Return the trackers that a recipe asks for.
+
+    Raises:
+        MissingExtra: the package of one is not installed.
+    """
+    named = {"wandb": WandbTracker, "swanlab": SwanLabTracker, "mlflow": MlflowTracker}
+    made: list[Tracker] = [
+        TensorBoardTracker() if name == "tensorboard" else named[name](settings.project) for name in settings.use
+    ]
+    return [*made, *([AlertTracker(settings.alerts)] if settings.alerts else [])]
 
 
 def episode_rows(trajectories: Sequence[Trajectory], most: int = MOST_EPISODES) -> list[dict[str, Any]]:
@@ -267,6 +444,12 @@ def episode_rows(trajectories: Sequence[Trajectory], most: int = MOST_EPISODES) 
         }
         for t in chosen
     ]
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    """An episode's row as text."""
+    head = "\n".join(f"{name}: {value}" for name, value in row.items() if name != "episode")
+    return f"{head}\n\n{row['episode']}"
 
 
 def transcript(trajectory: Trajectory) -> str:

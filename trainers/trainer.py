@@ -17,6 +17,7 @@ import numpy as np
 from rollenv.env_spec import Wrappers
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.filters import differ
+from rollenv.rollout.group_reward import GroupReward, group_function
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.stream import renew
 from rollenv.rollout.types import Group, Trajectory
@@ -25,7 +26,8 @@ from rollenv.trainers import checkpoint
 from rollenv.trainers.alarms import alarms
 from rollenv.trainers.batches import batches_of
 from rollenv.trainers.config import TrainConfig, load_config
-from rollenv.trainers.config.run import EnvConfig, EvalPart
+from rollenv.trainers.config.run import EvalPart
+from rollenv.trainers.config.tasks import EnvConfig
 from rollenv.trainers.cpu_threads import CpuThreads
 from rollenv.trainers.group_runners import start_group_runners
 from rollenv.trainers.learner import Learner
@@ -33,7 +35,7 @@ from rollenv.trainers.player_engines import Player, close, limits_of, make_playe
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.rewards.configured import domain_rewards
 from rollenv.trainers.run_dir import RunDir, read_rows
-from rollenv.trainers.tracking import TensorBoardTracker, Trackers, WandbTracker
+from rollenv.trainers.tracking import Trackers, trackers_of
 from rollenv.trainers.training_state import begin, restore
 from rollenv.wrappers.factory import with_tokenizer
 
@@ -81,6 +83,10 @@ class Trainer:
             self.state.base_agent.save(run.path / "player")
         with contextlib.ExitStack() as stack:
             self.manager = self._shards(stack) if config.rollout.shards else self._manager(stack)
+            if config.rewards.group:
+                self.manager.group_reward = GroupReward(
+                    group_function(config.rewards.group), self.manager.limits.reward
+                )
             self.learner = Learner(config, self.state, run)
             if found and config.played_rank:
                 self._send_adapter()
@@ -95,12 +101,7 @@ class Trainer:
             if self.helpers:
                 stack.callback(self.helpers.close)
                 self.threads.helped = lambda: self.helpers.seconds if self.helpers else 0.0
-            self.trackers = Trackers(
-                [
-                    WandbTracker(config.trackers.project) if name == "wandb" else TensorBoardTracker()
-                    for name in config.trackers.use
-                ]
-            )
+            self.trackers = Trackers(trackers_of(config.trackers))
             self.trackers.start(run.path, config.model_dump(mode="json"))
             stack.callback(self._finish)
             self._held = stack.pop_all()
@@ -199,9 +200,9 @@ class Trainer:
         clock, tokens = self._playing_since
         self._playing_since = time.perf_counter(), player.tokens
         metrics["tokens_per_s"] = (player.tokens - tokens) / (self._playing_since[0] - clock)
-        metrics |= rollout_metrics(groups, self.config.rewards.success_only) | (
-            self.rewards.metrics() if self.rewards else {}
-        )
+        metrics |= rollout_metrics(groups, self.config.rewards.success_only)
+        metrics |= self.rewards.metrics() if self.rewards else {}
+        metrics |= self.manager.group_reward.metrics() if self.manager.group_reward else {}
         return groups
 
     def _save(self) -> None:
@@ -256,6 +257,7 @@ class Trainer:
     def _log(self, metrics: dict[str, float]) -> None:
         for alarm in alarms(metrics, self.rows):
             logger.warning("iteration %d: %s", self.state.iteration, alarm)
+            self.trackers.alarm(self.state.iteration, alarm)
         self.rows.append({"iteration": self.state.iteration, **metrics})
         self.run.append(self.run.metrics_file, self.rows[-1])
         self.trackers.log(self.state.iteration, metrics)

@@ -22,7 +22,7 @@ from rollenv.trainers.batches import read_task
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.algorithms import CriticConfig, Ppo
 from rollenv.trainers.config.losses import KlReward, Teacher
-from rollenv.trainers.config.run import played
+from rollenv.trainers.config.tasks import played
 from rollenv.trainers.credit import Shaper
 from rollenv.trainers.losses import AdaptiveKL
 from rollenv.trainers.player_engines import Player, WeightSync

@@ -33,7 +33,7 @@ class Conversation:
     Args:
         tokenizer: of Hugging Face, with a chat template; or its :class:`ChatFormat`.
         system: the system prompt. Where the template has no such role it opens the first message.
-        tools: schemas (OpenAI's form) for the template's ``tools``.
+        tools: schemas (OpenAI's form) for the template's ``tools``; ``env`` for those of :meth:`offer`.
         max_context: the most tokens that a prompt and ``reserve`` may have together; None for no limit.
         reserve: tokens to keep free for the answer.
         append_only: leave the history as it was read and drawn where a template would change what was said, as trainers
@@ -50,7 +50,7 @@ class Conversation:
         self,
         tokenizer: PreTrainedTokenizerBase | ChatFormat,
         system: str | None = None,
-        tools: Sequence[dict[str, Any]] | None = None,
+        tools: Sequence[dict[str, Any]] | Literal["env"] | None = None,
         max_context: int | None = None,
         *,
         reserve: int = 1,
@@ -64,7 +64,8 @@ class Conversation:
         self.splits = 0
         self.drift = 0
         """Prompts that neither begin with all that was read and drawn before nor were counted as a split: always 0."""
-        self._frame = self.format.frame(system, tools)
+        self._system, self.wants_tools = system, tools == "env"
+        self._frame = self.format.frame(system, None if tools == "env" else tools)
         self._messages: list[Message] = self.format.example_messages(examples)
         self._pending: list[Message] = []
         self._prompt: Ids = ()
@@ -79,6 +80,17 @@ class Conversation:
         """The chat so far as ``{"role": ..., "content": ...}``, without the system prompt."""
         shown = [*self._messages, *self._pending]
         return [{"role": m["role"], "content": self.format.reveal(m["content"])} for m in shown]
+
+    def offer(self, tools: Sequence[dict[str, Any]]) -> None:
+        """Give the template the environment's functions, before the first prompt.
+
+        Args:
+            tools: schemas in OpenAI's form.
+
+        Raises:
+            UsageError: the template has no place for tools.
+        """
+        self._frame, self.wants_tools = self.format.frame(self._system, tools), False
 
     def add(self, role: Literal["user", "tool"], text: str) -> None:
         """Append a message. It becomes a user message if the template has no tool role.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rollenv.agents.base import Action, ContextFull, EnvHandle, Session
 from rollenv.agents.engines.base import Engine, Ids, Response, Sampling
+from rollenv.agents.offered_tools import offered
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
@@ -162,6 +163,8 @@ class TokenSession(Session):
         if self.max_observation:
             observation = cut_middle(observation, self.max_observation)
         if isinstance(self.play, Conversation):
+            if self.play.wants_tools:
+                self.play.offer(offered(info))
             self.play.add(role_of(info), shown(observation, info))
             return self.play.prompt()
         if self._instructions is None:
@@ -278,7 +281,7 @@ class TokenAgent:
 
     Args:
         prompt: how to make a prompt for each turn; None for a chat.
-        tools: schemas for the chat template.
+        tools: schemas for the chat template; ``env`` for those that the environment offers.
         cut_thoughts: see :class:`TokenSession`.
         thoughts: earlier thoughts in a chat; see :class:`~rollenv.agents.prompts.conversation.Conversation`.
         max_observation: the most characters of an observation, 0 for no limit.
@@ -294,7 +297,7 @@ class TokenAgent:
         sampling: Sampling | None = None,
         *,
         system: str | None = None,
-        tools: Sequence[dict[str, Any]] | None = None,
+        tools: Sequence[dict[str, Any]] | Literal["env"] | None = None,
         cut_thoughts: bool = True,
         thoughts: Literal["template", "keep", "drop"] = "template",
         max_observation: int = 0,

@@ -92,6 +92,10 @@ class ChatPrompt:
     """The most characters of an observation, 0 for all; what is cut from the middle is told."""
     examples: Examples = field(default=(), repr=False)
     """Messages and their answers, with which every chat begins."""
+    tools: Literal["text", "template"] = "text"
+    """``template``: the functions that an environment offers (``info["tools"]``) go through the chat template, which
+    tells of them in the model's own form. The ids ``tools:*`` then take ``calls="native"``, so that their text does
+    not. Calls are read in the forms of all model families."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "examples", tuple((asked, said) for asked, said in self.examples))

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from rollenv.trainers.config import load_config
-from rollenv.trainers.config.run import played
+from rollenv.trainers.config.tasks import played
 
 #: Page to the file that it is made of.
 SOURCES: dict[str, str] = {}

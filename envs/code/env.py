@@ -7,7 +7,7 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from rollenv.core import UsageError
 from rollenv.envs.code.tests import AssertTests, StdioTests, Tests, count, parse_tests, run_tests
@@ -57,6 +57,10 @@ def _judge_pool(process: int) -> Pool:
     return pool
 
 
+#: The rule of ``timeout="adaptive"``, shared by all environments of this process.
+_ADAPTIVE = AdaptiveTimeout()
+
+
 class CodeEnv(RowEnv):
     """One task, one program in a fenced code block; reward 1 if it passes all tests, else 0, and -0.1 without a block.
 
@@ -76,7 +80,8 @@ class CodeEnv(RowEnv):
         sandbox_type: GEM's name for it; its ``none`` and ``bwrap`` mean the shared pool too.
         partial: pay the share of tests that pass.
         solution_key: the column with a program that passes, for :meth:`oracle_action`.
-        timeout: seconds for one test, or a rule that learns them for each task, which environments may share.
+        timeout: seconds for one test; ``adaptive`` for 1.5 times what the slowest right program of the task took, 2
+            to 30 seconds, learned by all environments of this process; or a rule of yours.
         shown_tests: how many asserts the question shows, so that the function's name is known. All of them are held
             against a program, so a program that memorised the shown ones gets no reward.
         judge: runs tests that are more than calls and values; by default a separate pool beside the shared one, or
@@ -100,13 +105,17 @@ class CodeEnv(RowEnv):
         sandbox: str | Runner = "local",
         partial: bool = False,
         solution_key: str | None = None,
-        timeout: float | AdaptiveTimeout = 10.0,
+        timeout: float | Literal["adaptive"] | AdaptiveTimeout = 10.0,
         shown_tests: int = 1,
         judge: Runner | None = None,
     ):
         sandbox = sandbox_type or sandbox
         if isinstance(sandbox, str) and sandbox not in ("local", "none", "bwrap"):
             raise UsageError(f"sandbox {sandbox!r} is unknown; use 'local' or pass a Runner")
+        if isinstance(timeout, str):
+            if timeout != "adaptive":
+                raise UsageError(f"timeout is a number of seconds or 'adaptive', not {timeout!r}")
+            timeout = _ADAPTIVE
         fixed = None if isinstance(timeout, AdaptiveTimeout) else timeout
         if max_workers < 1 or (fixed is not None and fixed <= 0) or (max_tests is not None and max_tests < 1):
             raise UsageError("max_workers and max_tests are at least 1 and timeout is above 0")

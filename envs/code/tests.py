@@ -22,6 +22,7 @@ from typing import Any
 from rollenv.core import UsageError
 from rollenv.envs.code.asserts import Plan, Wanted, plan
 from rollenv.envs.code.judge_process import Raised, decode
+from rollenv.envs.data.rows import read_json
 from rollenv.sandbox.types import Runner
 
 
@@ -89,7 +90,7 @@ def parse_tests(
     if isinstance(raw, str) and entry_point:
         return AssertTests((f"{raw}\ncheck({entry_point})",), setup, context)
     if isinstance(raw, str):
-        raw = _read(raw)
+        raw = read_json(raw)
     if isinstance(raw, Mapping) and raw.get("inputs") and len(raw["inputs"]) == len(raw.get("outputs", ())):
         return _pick(raw["inputs"], raw["outputs"], raw.get("fn_name"), max_tests)
     if isinstance(raw, list | tuple) and raw:
@@ -129,14 +130,9 @@ def _text(value: Any) -> str:
 def _decoded(value: Any) -> Any:
     """Some data sets have values as JSON text; what is not JSON is the text itself."""
     try:
-        return _read(value) if isinstance(value, str) else value
+        return read_json(value) if isinstance(value, str) else value
     except ValueError:
         return value
-
-
-def _read(text: str) -> Any:
-    """Values of a row written as JSON, with integers of any length."""
-    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 4000 else int(Decimal(digits)))
 
 
 def count(tests: Tests) -> int:

@@ -20,6 +20,9 @@ from rollenv.parsing import after_thoughts
 
 logger = logging.getLogger(__name__)
 
+#: Bits of integers of less than 4,300 digits, the most that Python writes.
+_LONG = 14_000
+
 #: Rows of files that were checked, for a kind of environment and its columns; files are shared by environments.
 _checked: dict[tuple[int, type, str, str], Rows] = {}
 
@@ -253,9 +256,13 @@ class RowEnv(AnswerEnv):
 
 
 def listed(cell: Any) -> list[Any]:
-    """The values in a cell that holds one or several. What is missing there (None, NaN) is none."""
+    """The values in a cell that holds one or several. What is missing there (None, NaN) is none.
+
+    Integers of thousands of digits become decimals, since Python does not write them.
+    """
     cell = cell.tolist() if isinstance(cell, np.ndarray | np.generic) else cell
     values = cell if isinstance(cell, list | tuple | set | frozenset) else [cell]
+    values = [Decimal(v) if type(v) is int and v.bit_length() > _LONG else v for v in values]
     return [v for v in values if v is not None and not (isinstance(v, float | Decimal) and v != v)]
 
 

@@ -227,7 +227,7 @@ class HarborEnv(TerminalEnv):
         done = all(verdict.rewards.get(name, 0.0) >= least for name, least in step.min_reward.items())
         self._passed = done
         reward = self._rewards[-1] if self.task.final_only else sum(self._rewards) / len(self.task.steps)
-        metrics: dict[str, float] = {"steps": len(self._rewards), "verifier_timed_out": int(verdict.timed_out)}
+        metrics: dict[str, float] = {"steps": len(self._rewards)}
         details = {
             "rewards": verdict.rewards,
             "ended_early": verdict.ended_early,

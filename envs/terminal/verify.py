@@ -52,6 +52,10 @@ class RewardUnreadable(VerifierError):
     """The tests wrote no number, and no table of numbers."""
 
 
+class VerifierTimedOut(VerifierError):
+    """The tests were stopped at their time limit: what they wrote until then is no verdict."""
+
+
 class TestsNotSetUp(VerifierError):
     """The requirements of the tests could not be installed."""
 
@@ -75,7 +79,6 @@ class Verdict:
     Attributes:
         rewards: by name; a single one is ``reward``.
         output: of the tests, its end.
-        timed_out: whether they were stopped.
         left_out: files of the agent that did not come to the grading machine.
         ended_early: whether a session of pytest began and never came to its end, or the tests' script was changed.
         broke_tests: whether the tests came to no result with the agent's files, and do come to one without.
@@ -83,7 +86,6 @@ class Verdict:
 
     rewards: dict[str, float]
     output: str = ""
-    timed_out: bool = False
     left_out: list[str] = field(default_factory=list)
     ended_early: bool = False
     broke_tests: bool = False
@@ -254,6 +256,9 @@ def _run(task: TaskFolder, step: Step, grader: Machine, image: Image, offline: O
     env |= {**about, "PYTHONPATH": ":".join(filter(None, (FIRST_MODULES, given)))}
     try:
         done = grader.run(command, user=user, cwd=task.workdir or None, env=env, timeout=verifier.seconds)
+        if done.error is not None and done.error.name == "Timeout":
+            limit = f"{verifier.seconds:g} s"
+            raise VerifierTimedOut(f"{task.name}: the tests did not end within {limit}. They said: {_end(done)}")
         grader.end_processes()
         output = (done.stdout + done.stderr)[-_SHOWN:]
         rewards = _rewards(task, step, grader, done) if verifier.writes_reward else _by_exit_code(done)
@@ -263,13 +268,12 @@ def _run(task: TaskFolder, step: Step, grader: Machine, image: Image, offline: O
         raise VerifierError(f"{task.name}: the grading machine ended while the tests ran: {error}") from error
     except NotFound as error:
         raise VerifierError(f"{task.name}: the tests could not be started: {error}") from error
-    timed_out = done.error is not None and done.error.name == "Timeout"
     why = failed.strip().rpartition("\n")[2] or lacking(done.stdout + done.stderr)
-    if why and not timed_out and all(value <= 0 for value in rewards.values()):
+    if why and all(value <= 0 for value in rewards.values()):
         raise TestsNotSetUp(f"{task.name}: the tests could not be set up without a network: {why[:300]}")
     if early:
         rewards = dict.fromkeys(rewards, 0.0)
-    return Verdict(rewards, output, timed_out, ended_early=early)
+    return Verdict(rewards, output, ended_early=early)
 
 
 def _command(task: TaskFolder, script: Path, grader: Machine) -> list[str]:
@@ -326,7 +330,7 @@ def _parsed(task: TaskFolder, path: str, text: str) -> dict[str, float]:
         value = json.loads(text) if path.endswith(".json") else float(text)
         found = value if isinstance(value, Mapping) else {"reward": value}
         rewards = {str(key): float(each) for key, each in found.items() if not isinstance(each, bool | str)}
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise RewardUnreadable(f"{task.name}: {path} is no reward: {text.strip()[:200]!r}: {error}") from error
     if len(rewards) != len(found) or not rewards or not all(map(math.isfinite, rewards.values())):
         raise RewardUnreadable(f"{task.name}: {path} is no reward: it takes finite numbers, got {text.strip()[:200]!r}")

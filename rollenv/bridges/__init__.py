@@ -117,9 +117,6 @@ class Episode:
         Args:
             seed: of the episode; equal seeds give equal tasks.
             options: of the environment's ``reset``.
-
-        Raises:
-            EpisodeFailed: if the environment fails.
         """
         self._seed = seed
         self._begin()

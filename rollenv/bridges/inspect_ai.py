@@ -117,11 +117,7 @@ class BoxConfig(BaseModel):
 
     @classmethod
     def of(cls, given: BaseModel | str | None) -> BoxConfig:
-        """Return what inspect hands over: a config, ``"machine"``, a Dockerfile or its folder, or nothing.
-
-        Raises:
-            UsageError: for anything else.
-        """
+        """Return what inspect hands over: a config, ``"machine"``, a Dockerfile or its folder, or nothing."""
         if given is None or isinstance(given, cls):
             return given or cls()
         folder = Path(str(given))

@@ -75,11 +75,7 @@ class BoxExecutor(RemotePythonExecutor):  # type: ignore[misc]
         super().send_variables(variables)
 
     def install_packages(self, additional_imports: list[str]) -> list[str]:
-        """Look whether what tools import is there; nothing can be installed.
-
-        Raises:
-            MissingExtra: if it is not.
-        """
+        """Look whether what tools import is there; nothing can be installed."""
         for name in additional_imports:
             module = "PIL" if name == "pillow" else name
             if self.sandbox.run_code(f"import {module}").error is not None:

@@ -52,11 +52,7 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
         return self._episode.start(self.task.seed, self.task.options or None)
 
     async def step(self, message: Message) -> MessageStepResult:
-        """Play an answer, with its tool calls in Hermes' form.
-
-        Raises:
-            EpisodeFailed: the environment failed.
-        """
+        """Play an answer, with its tool calls in Hermes' form."""
         episode = self._episode
         if episode is None:
             raise UsageError("initial_observation() comes before step()")

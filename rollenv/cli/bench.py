@@ -22,10 +22,8 @@ from rollenv.cli.common import (
     percent,
     with_agent_options,
 )
-from rollenv.cli.dashboard import totals
 from rollenv.cli.eval import print_failures
-from rollenv.cli.eval_folder import ACCEPT_HELP, FINGERPRINTS, SETTINGS_FILE, EvalFolder, writes
-from rollenv.cli.playing import playing
+from rollenv.cli.playing import ACCEPT_HELP, FINGERPRINTS, SETTINGS_FILE, EvalFolder, playing, totals, writes
 from rollenv.core import UsageError
 from rollenv.rollout.workers.factory import WORKERS_HELP
 

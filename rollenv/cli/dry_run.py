@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from rollenv.trainers.config import TrainConfig
-    from rollenv.trainers.config.run import EnvConfig
+    from rollenv.trainers.config.tasks import EnvConfig
 
 #: What weights are saved as: one file, or an index of several.
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
@@ -196,10 +196,14 @@ def memory_rows(
     width = dtype.itemsize if dtype is not None else 4
     teaching = memory.shape_of(teacher.settings).parameters if teacher and teacher.settings is not None else 0
     update = memory.update_of(config, longest, player=width, teacher=teaching, together=together)
-    parts = memory.update_memory(memory.shape_of(plan.settings), update)
+    shape = memory.shape_of(plan.settings)
+    parts = memory.update_memory(shape, update)
     rows, there = memory.table(parts), psutil.virtual_memory().total
     if not torch.cuda.is_available() and sum(parts.values()) > there:
         rows.append(("more than this machine's", f"{there / 1e9:.2f} GB; lower optimizer.micro_batch_tokens"))
+    for size in memory.DEVICES:
+        most = memory.longest_sample(shape, update, size)
+        rows.append((f"tokens at once on {size} GB", f"{most:,}" if most else "the model does not fit"))
     return rows
 
 
@@ -287,11 +291,7 @@ def model_plan(config: TrainConfig) -> ModelPlan:
 
 
 def teacher_plan(config: TrainConfig) -> ModelPlan | None:
-    """Return the plan of ``distill.path``; None where no other model teaches.
-
-    Raises:
-        UsageError: as :func:`model_plan`.
-    """
+    """Return the plan of ``distill.path``; None where no other model teaches."""
     path = getattr(config.distill, "path", None)
     own = config.model.model_copy(update={"path": path})
     return model_plan(config.model_copy(update={"model": own})) if path else None

@@ -24,9 +24,7 @@ from rollenv.cli.common import (
     percent,
     with_agent_options,
 )
-from rollenv.cli.dashboard import totals
-from rollenv.cli.eval_folder import ACCEPT_HELP, EvalFolder, tasks_before
-from rollenv.cli.playing import playing
+from rollenv.cli.playing import ACCEPT_HELP, EvalFolder, playing, tasks_before, totals
 from rollenv.core import UsageError
 from rollenv.rollout.workers.factory import WORKERS_HELP
 
@@ -123,15 +121,11 @@ def command(
 
 
 def _set_prompt(player: Agent, settings: Sequence[str], env: str, kwargs: dict[str, Any]) -> None:
-    """Give a model in this process the prompt of settings; examples come from training tasks where there is a split.
-
-    Raises:
-        UsageError: the agent has no such prompt, or a setting is wrong.
-    """
+    """Give a model in this process the prompt of settings; examples come from training tasks where there is a split."""
     from rollenv.env_spec import load_entry_point, takes
     from rollenv.registry import spec
     from rollenv.trainers.config import load_prompt
-    from rollenv.trainers.config.run import EnvConfig
+    from rollenv.trainers.config.tasks import EnvConfig
     from rollenv.trainers.prompts import prompt_of
 
     if not hasattr(player, "prompt") or not hasattr(player, "sampling"):

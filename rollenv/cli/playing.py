@@ -3,16 +3,258 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollenv.cli.common import CONCURRENT, AgentOptions
-from rollenv.cli.dashboard import Dashboard
+from rich.console import Group as Lines
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from rollenv.cli.common import CONCURRENT, AgentOptions, Ticker, percent, progress_console
+from rollenv.core import UsageError
+from rollenv.folder_lock import lock_folder
 from rollenv.rollout.workers.factory import make_workers
 
 if TYPE_CHECKING:
-    from rollenv.cli.eval_folder import EvalFolder
+    from rollenv.rollout.manager import RolloutManager
+    from rollenv.rollout.records.storage import JsonlWriter
+    from rollenv.rollout.types import Trajectory
+
+SETTINGS_FILE, EPISODES_FILE = "eval.json", "episodes.jsonl"
+#: Not settings: seconds of all sessions before the last one, and whether that one is under way (or was cut off).
+_SECONDS, _OPEN = "seconds", "open"
+#: Settings that tell whether data and model are what they were.
+FINGERPRINTS = ("rows", "model")
+ACCEPT_HELP = "With --resume: go on although the data or the model have changed."
+
+
+@dataclass
+class EvalFolder:
+    """The folder of an evaluation.
+
+    Args:
+        settings: which a continued evaluation shares with the one that it continues, but for a larger ``n``.
+        played: episodes that are there already.
+    """
+
+    path: Path
+    settings: dict[str, Any]
+    played: list[Trajectory]
+    seconds: float
+    _locked: bool = False
+
+    @classmethod
+    def begin(cls, path: Path, settings: Mapping[str, Any], resume: bool, accept: bool = False) -> EvalFolder:
+        """A folder to be, or one to go on with.
+
+        Args:
+            settings: with ``rows``, a fingerprint of each row of a data set, and ``model``, of a model's weights.
+            accept: go on although rows or model have changed.
+
+        Raises:
+            UsageError: it holds another evaluation, or one and ``resume`` is false.
+        """
+        file, episodes = path / SETTINGS_FILE, path / EPISODES_FILE
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{path} is a file; name a folder with --out")
+        if not file.exists():
+            return cls(path, dict(settings), [], 0.0)
+        before = _read(file)
+        if not resume:
+            raise UsageError(f"{path} holds an evaluation already: --resume goes on with it; or name another folder")
+        if accept:
+            before = {key: value for key, value in before.items() if key not in FINGERPRINTS}
+        _check(path, before, settings)
+        found = cls(path, dict(settings), [], 0.0)
+        found._lock()
+        from rollenv.rollout.records.storage import read
+
+        found.played = list(read(episodes)) if episodes.exists() else []
+        found.seconds = _seconds(before, file, episodes)
+        return found
+
+    def _lock(self) -> None:
+        self._locked = self._locked or lock_folder(self.path, self)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[JsonlWriter]:
+        """Open the file of episodes. Entering notes the settings, leaving the time."""
+        from rollenv.rollout.records.storage import JsonlWriter
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot write {self.path}: {error.strerror}; name another folder with --out") from error
+        fresh = not self._locked
+        self._lock()
+        if fresh and self._locked and (self.path / SETTINGS_FILE).exists():
+            raise UsageError(f"another process has begun an evaluation in {self.path}; name another folder")
+        started = time.monotonic()
+        done = len(self.played)
+        self._save(self.seconds, is_open=True)
+        try:
+            with writes(self.path):
+                writer = JsonlWriter(self.path / EPISODES_FILE)
+            with writer:
+                yield writer
+        finally:
+            idle = done >= self.settings["n"] * self.settings["k"] and all(t.complete for t in self.played)
+            self._save(self.seconds + (0.0 if idle else time.monotonic() - started), is_open=False)
+
+    def _save(self, seconds: float, *, is_open: bool) -> None:
+        partial = self.path / f"{SETTINGS_FILE}.partial"
+        data = {**self.settings, _SECONDS: seconds, _OPEN: is_open}
+        with writes(self.path):
+            partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+            os.replace(partial, self.path / SETTINGS_FILE)
+
+
+@contextlib.contextmanager
+def writes(folder: Path) -> Iterator[None]:
+    """Turn what goes wrong with the files of a folder into a line for the user: a full disk, no permission."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {error.filename or folder}: {error.strerror or error}; mend that and try again "
+            "(--resume goes on with what was played)"
+        ) from error
+
+
+def tasks_before(path: Path) -> int | None:
+    """Return the number of tasks of the evaluation in a folder; None if there is none."""
+    file = path / SETTINGS_FILE
+    n = _read(file).get("n") if file.exists() else None
+    return n if isinstance(n, int) else None
+
+
+def _check(path: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raise UsageError if an evaluation is not the continuation of another one."""
+    for key in {**before, **settings}:
+        old, new = before.get(key), settings.get(key)
+        if old == new or key in (_SECONDS, _OPEN) or (key in FINGERPRINTS and old is None):
+            continue
+        if key == "rows" and isinstance(old, list) and isinstance(new, list):
+            changed = [i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b]
+            if not changed:
+                continue
+            raise UsageError(
+                f"{path} holds an evaluation with other data: {len(changed)} rows have changed, the first is row "
+                f"{changed[0]}; name another folder, or go on all the same with --accept-changes"
+            )
+        if key == "model":
+            raise UsageError(
+                f"{path} holds an evaluation with other weights under the same name; name another folder, or go on all "
+                "the same with --accept-changes"
+            )
+        if key != "n" or not isinstance(old, int) or not isinstance(new, int):
+            raise UsageError(f"{path} holds an evaluation with {key}={old!r}, not {new!r}; name another folder")
+        if new < old:
+            raise UsageError(f"{path} holds an evaluation with n={old}; n can grow, and {new} is less")
+
+
+def _seconds(before: Mapping[str, Any], file: Path, episodes: Path) -> float:
+    """The time of earlier sessions. One that was cut off lasted at least until its last episode was written."""
+    known = before.get(_SECONDS)
+    seconds = float(known) if isinstance(known, int | float) else 0.0
+    if before.get(_OPEN) and episodes.exists():
+        seconds += max(0.0, episodes.stat().st_mtime - file.stat().st_mtime)
+    return seconds
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The settings of an evaluation that is there."""
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        settings = error
+    if not isinstance(settings, dict):
+        raise UsageError(
+            f"{file} is damaged ({settings!r:.100}), so it is not known which evaluation {file.parent} holds; name "
+            "another folder, or remove this one"
+        )
+    return settings
+
+
+class Dashboard:
+    """A bar, and two lines of numbers."""
+
+    def __init__(self, what: str, total: int, manager: RolloutManager, agent: Any):
+        self.manager, self.agent, self.total = manager, agent, total
+        self.file: Any = None
+        self.wins = self.done = self.failed = self.turns = self.tokens = 0
+        self.reward = 0.0
+        self.started = time.perf_counter()
+        self.ticker = Ticker(what, total)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=progress_console,
+        )
+        self.task = self.bar.add_task(what, total=total)
+
+    @contextlib.contextmanager
+    def shown(self, played: list[Trajectory]) -> Iterator[Dashboard]:
+        """Show it until the block ends, on a terminal; elsewhere a line now and then tells how far it is."""
+        for trajectory in played:
+            if trajectory.complete:
+                self._add(trajectory)
+        if not progress_console.is_terminal or progress_console.quiet:
+            yield self
+            return
+        with Live(console=progress_console, transient=True, refresh_per_second=4, get_renderable=lambda: self.draw()):
+            yield self
+
+    def count(self, trajectory: Trajectory) -> None:
+        """An episode ended."""
+        if self.file:
+            self.file.write(trajectory)
+        self._add(trajectory)
+        self.tokens += sum(len(turn.response_ids) for turn in trajectory.turns)
+        self.ticker.tick(self.done, f"success {100 * self.wins / self.done:.1f} %  failed {self.failed}")
+
+    def _add(self, trajectory: Trajectory) -> None:
+        self.done += 1
+        self.wins += trajectory.success
+        self.failed += trajectory.status == "failed"
+        self.turns += len(trajectory.turns)
+        self.reward += trajectory.reward
+        self.bar.update(self.task, advance=1)
+
+    def draw(self) -> Lines:
+        """The bar and two lines of numbers."""
+        from rollenv.rollout.evaluate import wilson_interval
+
+        done, seconds = max(self.done, 1), time.perf_counter() - self.started
+        low, high = wilson_interval(self.wins, done)
+        numbers = (
+            f"success {percent(self.wins / done, low, high)}   reward {self.reward / done:.3f}   "
+            f"turns {self.turns / done:.1f}   failed {self.failed}   {self.done / seconds:.1f} episodes/s"
+            + (f"   {self.tokens / seconds:.0f} tokens/s" if self.tokens else "")
+        )
+        rows = [row for row in self.manager.flight.now() if row["phase"] != "waiting"]
+        phases = Counter(row["phase"] for row in rows)
+        longest = f"   longest: {rows[0]['phase']} for {rows[0]['seconds']:.0f} s" if rows else ""
+        doing = "now: " + ", ".join(f"{number} {phase}" for phase, number in phases.most_common()) + longest
+        used = totals(self.agent)
+        cost = f"   cost {used['cost']:.4f}   retries {used['retries']}" if used else ""
+        return Lines(self.bar, Text(numbers), Text(doing + cost, style="dim"))
+
+
+def totals(agent: Any) -> dict[str, Any]:
+    """Return the tokens, requests and cost of a chat agent."""
+    used = getattr(agent, "totals", None)
+    return {} if used is None else {name: getattr(used, name) for name in type(used).__slots__}
 
 
 @contextlib.contextmanager

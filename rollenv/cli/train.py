@@ -15,7 +15,7 @@ from rich.table import Table
 
 from rollenv.cli import completion
 from rollenv.cli.common import console, error_console, percent
-from rollenv.cli.eval_folder import ACCEPT_HELP
+from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core import MissingExtra, UsageError
 from rollenv.needs import Package
 
@@ -23,6 +23,19 @@ if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
     from rollenv.trainers.run_dir import RunDir
     from rollenv.trainers.trainer import Result
+
+
+def _list_algorithms(wanted: bool) -> None:
+    if not wanted:
+        return
+    from rollenv.trainers.config.presets import PRESETS
+
+    table = Table("algorithm=", "what it computes", "paper", box=None, header_style="bold")
+    for name, preset in PRESETS.items():
+        table.add_row(name, preset.formula, preset.paper)
+    console.print(table, markup=False)
+    console.print("Settings given besides, as in algorithm=dapo loss.clip_high=0.3, come on top.", markup=False)
+    raise typer.Exit
 
 
 def command(
@@ -33,7 +46,12 @@ def command(
     overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, as in algorithm.name=gigpo."),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in run_dir, or the recipe's latest."),
     accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Show settings, first prompt and needs; start nothing."),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", "--plan", help="Show settings, first prompt and needs; start nothing."
+    ),
+    list_algorithms: bool = typer.Option(
+        False, "--list-algorithms", callback=_list_algorithms, is_eager=True, help="List what algorithm=NAME sets."
+    ),
     write_recipe: Path = typer.Option(None, help="Write the settings to this TOML file; start nothing."),
 ) -> None:
     """Train an agent; everything is written to one run directory."""
@@ -82,14 +100,7 @@ def _need_train_extra() -> None:
 
 
 def _need_everything(config: TrainConfig) -> None:
-    """Say what the environments and the model need, all of it at once, before anything is written or loaded.
-
-    Raises:
-        MissingExtra: a package is not installed.
-        MissingData: the data is not here.
-        UsageError: the settings are wrong, or there is no such model.
-        HubUnreachable: the model is not here, and the hub does not answer.
-    """
+    """Say what the environments and the model need, all of it at once, before anything is written or loaded."""
     from rollenv import cards, hub
     from rollenv.cli.dry_run import try_environments
     from rollenv.gguf import model_at
@@ -188,6 +199,8 @@ class _Display:
         )
         self.tasks: dict[str, int] = {}
         self.known: dict[str, float] = {}
+        self.first: float | None = None
+        """Success of the first evaluation, before RL."""
 
     def __enter__(self) -> _Display:
         self.bar.start()
@@ -198,6 +211,8 @@ class _Display:
 
     def watch(self, stage: str, done: int, total: int, numbers: dict[str, float]) -> None:
         self.known |= numbers
+        if self.first is None:
+            self.first = numbers.get("eval/success")
         text = self._numbers(stage)
         if not self.live:
             now = time.monotonic()
@@ -215,8 +230,10 @@ class _Display:
         """Return the numbers that matter of a stage, short enough for 80 columns."""
         formats = {"loss": "loss {:.3f}"}
         if stage == "training":
-            formats = {"reward": "reward {:.2f}", "success": "success {:.2f}", "eval/success": "unseen {:.3f}"}
+            formats = {"reward": "reward {:.2f}", "success": "success {:.2f}"}
         shown = [text.format(self.known[key]) for key, text in formats.items() if key in self.known]
+        if stage == "training" and self.first is not None:
+            shown.append(f"unseen {self.first:.3f} -> {self.known['eval/success']:.3f}")
         if stage == "training" and "tokens_per_s" in self.known:
             speed = self.known["tokens_per_s"]
             shown.append(f"{speed / 1000:.0f}k tokens/s" if speed >= 10_000 else f"{speed:.0f} tokens/s")

@@ -267,7 +267,8 @@ class RemoteEnv(Env):
                 again, problem = True, error
         else:
             raise problem
-        self._history.add(method, list(args), answer)
+        if protocol.METHODS[method]:
+            self._history.add(method, list(args), protocol.fingerprint(method, answer))
         return answer
 
     def _leave_to_the_parent(self) -> None:
@@ -342,7 +343,8 @@ class RemoteEnv(Env):
             self.reset_options = frozenset(about["reset_options"])
             try:
                 for number, (method, args, _) in enumerate(self._history.calls):
-                    self._history.check(number, self._ask(method, args), self._env_id)
+                    answer = self._ask(method, list(args))
+                    self._history.check(number, protocol.fingerprint(method, answer), self._env_id)
             except BaseException as error:
                 self._session, self._lost = "", lost  # it is not where the episode was
                 if isinstance(error, RollenvError):

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import datetime
 import secrets
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from decimal import Decimal
@@ -261,6 +262,12 @@ def _extension(code: int, data: bytes) -> Any:
     if code == _BIG_INT and len(data) <= 100:
         return int(data)
     return msgpack.ExtType(code, data)
+
+
+def fingerprint(method: str, answer: Any) -> int:
+    """Equal for equal answers, in any process. The info of a reset or a step, which may hold times, does not count."""
+    told = {"reset": 1, "step": 4}.get(method)
+    return zlib.crc32(pack(answer if told is None else answer[:told]))
 
 
 def error_answer(error: RollenvError) -> tuple[str, str, dict[str, Any]]:

@@ -220,7 +220,7 @@ def index_page(root: Path) -> str:
 def _index_row(when: float, name: str, path: Path) -> str:
     run = open_run(path)
     facts = {label: value for label, value, _ in summary.tiles(run, [0] * 5)}
-    before, after = facts.get("Success before", ""), facts.get("Success after", "")
+    before, after = facts.get("Success before RL", ""), facts.get("Success after RL", "")
     success = facts.get("Success") or (f"{before.partition(' (')[0]} → {after}" if after else before)
     link = f'<a href="/runs/{quote(name, safe="")}/page">{html.escape(name)}</a>'
     box = f'<input type="checkbox" name="run" value="{html.escape(name)}" aria-label="Compare {html.escape(name)}">'

@@ -47,6 +47,12 @@ CURVES: tuple[Chart, ...] = (
         (("informative_groups", "share of groups"),),
     ),
     (
+        "Dropped episodes",
+        "The episodes of a batch that teach nothing: cut off, repeating themselves, or with gibberish "
+        "(rewards.drop_truncated and its like).",
+        tuple((f"dropped/{why}", why) for why in ("truncated", "repetition", "gibberish")),
+    ),
+    (
         "Recurring states",
         "The share of turns in a state that occurs again in its group. Only these get step credit from GiGPO and HGPO; "
         "near 0 they are GRPO.",
@@ -255,9 +261,13 @@ def _of_training(run: Run) -> list[list[str]]:
     planned = settings.get("iterations")
     several = any(domains({key for row in run.metrics for key in row}))
     of = f", of {run.env_id} alone; the table has every domain" if several else ""
+    tiny = isinstance(model := settings.get("model"), dict) and model.get("path") == "tiny"
+    started = "by imitation of the expert, before RL" if tiny else "before RL"
+    gain = f"{100 * (rows[-1]['eval/success'] - rows[0]['eval/success']):+.1f} points" if len(rows) > 1 else ""
     return [
-        ["Success before", _share(rows[0]) if rows else "", f"Before training{of}. {_HINT_SUCCESS}"],
-        ["Success after", _share(rows[-1]) if len(rows) > 1 else "", f"At the last evaluation{of}. {_HINT_SUCCESS}"],
+        ["Success before RL", _share(rows[0]) if rows else "", f"What it solved {started}{of}. {_HINT_SUCCESS}"],
+        ["RL added", gain, f"From {started} to the last evaluation{of}."],
+        ["Success after RL", _share(rows[-1]) if len(rows) > 1 else "", f"At the last evaluation{of}. {_HINT_SUCCESS}"],
         ["Time", duration(seconds), "Warm-up, playing, updating and evaluating, added up."],
         ["Iterations", f"{last} of {planned}" if planned else str(last), "Rounds of playing and updating."],
         ["Model", run.agent, "What was trained."],

@@ -8,13 +8,14 @@ import logging
 import math
 import reprlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session
 from rollenv.agents.engines.base import EngineFailed, EngineLost
 from rollenv.core import RollenvError, UsageError
+from rollenv.remote.replay_log import ReplayDiffers, ReplayLog
 from rollenv.rollout import validation
 from rollenv.rollout.group_runner import GRACE, Cancellable
 from rollenv.rollout.records.health import Health, Record
@@ -71,10 +72,6 @@ class Limits:
 
 #: Seconds that the event loop may be late before it counts as blocked.
 _LATE = 0.5
-
-#: A call that the environment answered: method, arguments, fingerprint. Enough to make it again and to see whether the
-#: answer is the same. A plain tuple, because there is one for every turn.
-_Done = tuple[str, tuple[Any, ...], int]
 
 
 class _Watchdog:
@@ -202,7 +199,8 @@ class Episode:
     env: WorkerEnv | None = None
     records: tuple[Record, ...] = ()
     """Where successes are noted: the environment id's and the worker's."""
-    done: list[_Done] = field(default_factory=list)
+    log: ReplayLog = field(default_factory=ReplayLog)
+    """What the environment has answered."""
     outcome: str = "failed"
     """How it ended, as :meth:`Record.ended` counts it."""
     failures: Counter[str] = field(default_factory=Counter)
@@ -328,15 +326,12 @@ class Episode:
     async def _answer(self, session: Session, result: EnvResult) -> Action | None:
         """The agent's action; None if its context is full."""
         began = self.enter("agent")
-        self.watchdog.watch(self.limits.agent)
         try:
             oldest = self._version()
-            said: Any = await Cancellable(session.act(result.observation, result.info), self._over)
-            answer = validation.action(said)
+            said = session.act(result.observation, result.info)
+            answer = validation.action(await self._heeded(said, self.limits.agent))
             for name, value in answer.usage.items():
                 self.trajectory.metrics[name] = self.trajectory.metrics.get(name, 0.0) + value
-            if self._over():  # and the agent did not heed it
-                raise asyncio.CancelledError
             if self.watchdog.cancelled_inside():
                 await self.watchdog.absorb()
                 raise asyncio.CancelledError("by the agent itself")
@@ -351,6 +346,14 @@ class Episode:
         finally:
             self.watchdog.rest()
             self.trajectory.agent_seconds += self.clock() - began
+
+    async def _heeded(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
+        """Await the agent or the reward function within its time, also if it ignores its cancellation."""
+        self.watchdog.watch(seconds)
+        answer = await Cancellable(awaitable, self._over)
+        if self._over():
+            raise asyncio.CancelledError
+        return answer
 
     def _version(self) -> int | None:
         version = getattr(self.agent, "version", None)
@@ -419,7 +422,7 @@ class Episode:
                     raise
                 self.trajectory.replays += 1
             else:
-                self.done.append((method, args, fingerprint(answer)))
+                self.log.add(method, args, fingerprint(answer))
                 return answer
 
     async def _begin(self) -> EnvResult:
@@ -434,16 +437,17 @@ class Episode:
         self.trajectory.worker = self.env.worker
         self.records = self.health.env(self.env_id), self.health.worker(self.env.worker)
         first: EnvResult = await self._ask("reset", ())
-        if not self.done:
-            self.done.append(("reset", (), first.fingerprint))
-        for number, (method, args, expected) in enumerate(self.done):
+        if not self.log.calls:
+            self.log.add("reset", (), first.fingerprint)
+        for number, (method, args, _) in enumerate(self.log.calls):
             answer = await self._ask(method, args, "replay") if number else first
-            if fingerprint(answer) != expected:
-                text = f"{self.env_id}: replayed with the same seed and actions, call {number} gave another answer"
-                raise EnvFailure("differs", f"{text}; `rollenv check {self.env_id}` shows what it depends on")
+            try:
+                self.log.check(number, fingerprint(answer), self.env_id)
+            except ReplayDiffers as error:
+                raise EnvFailure("differs", str(error)) from error
         return first
 
-    async def _ask(self, method: str, args: tuple[Any, ...], phase: str = "") -> Any:
+    async def _ask(self, method: str, args: Sequence[Any], phase: str = "") -> Any:
         """One call into the environment, within its deadline."""
         assert self.env is not None
         began = self.enter(phase or method)
@@ -502,11 +506,8 @@ class Episode:
         self.enter("reward")
         last = self.trajectory.turns[-1]
         self.watchdog = _Watchdog(None)
-        self.watchdog.watch(self.limits.reward)
         try:
-            more = validation.number(await Cancellable(reward(self.trajectory), self._over), "a reward")
-            if self._over():
-                raise asyncio.CancelledError
+            more = validation.number(await self._heeded(reward(self.trajectory), self.limits.reward), "a reward")
             last.reward = validation.number(last.reward + more, "a reward")
         except BaseException as error:
             if self.wanted(error):

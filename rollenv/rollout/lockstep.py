@@ -61,7 +61,6 @@ class Node:
         """The turn that led here.
 
         Args:
-            logprob: of the token.
             version: of the weights that drew it.
         """
         before, after, action = self.parent, self.result, self.action
@@ -100,9 +99,6 @@ class Tree:
 
         Args:
             last: the node may be left without one. If it is needed again, it is made again from the start.
-
-        Raises:
-            EnvFailure: it cannot be copied.
         """
         env = node.env
         if env is not None and (not self.shared or (last and node is not self.root)):
@@ -348,16 +344,10 @@ class LockStep:
         self._hand_over(row, row.node.session)
 
     def _hand_over(self, row: Row, session: TokenSession, action: Action | None = None) -> None:
-        """Let the episode go on by itself from where the row is.
-
-        Args:
-            row: with an environment of its own.
-            session: what the agent knows there.
-            action: that comes next, if it is known.
-        """
+        """Let the episode go on by itself from where the row is."""
         node, episode = row.node, row.episode
         row.session.become(session)
-        episode.done += [
+        episode.log.calls += [
             ("step", (after.action.text,), after.result.fingerprint) for after in node.path() if after.action
         ]
         result = replace(node.result, info=dict(node.result.info))

@@ -18,6 +18,7 @@ from rollenv.core import UsageError
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.episode import Episode, Limits
 from rollenv.rollout.filters import Filter
+from rollenv.rollout.group_reward import GroupFunction, GroupReward
 from rollenv.rollout.group_runner import GroupRunner
 from rollenv.rollout.lockstep import LockStep
 from rollenv.rollout.loops import Interrupts, Loop, ThreadLoop, refuse_running_loop
@@ -50,6 +51,8 @@ class RolloutManager:
         workers: where the environments run; by default in this process. The caller closes a pool that it passes.
         max_concurrent: episodes that are played at the same time; the others wait in the order of their groups.
         reward: returns an addition to the last turn's reward; called when a trajectory ends, while others still play.
+        group_reward: returns an addition for each episode of a group; see :class:`GroupReward`. Not called for
+            episodes that :meth:`play` plays, which have no groups.
         on_trajectory: called with every trajectory that ends (not with those that are cancelled).
         keep_views: store a drawing of the state with every turn.
         unhealthy_after: episodes of one environment id that may fail in a row before the rollout stops.
@@ -68,6 +71,7 @@ class RolloutManager:
         limits: Limits | None = None,
         max_concurrent: int | None = None,
         reward: Callable[[Trajectory], Awaitable[float]] | None = None,
+        group_reward: GroupFunction | None = None,
         on_trajectory: Callable[[Trajectory], None] | None = None,
         keep_views: bool = False,
         unhealthy_after: int = 64,
@@ -82,6 +86,7 @@ class RolloutManager:
         self.limits = limits or Limits()
         self.max_concurrent = max_concurrent
         self.reward, self.on_trajectory, self.keep_views = reward, on_trajectory, keep_views
+        self.group_reward = GroupReward(group_reward, self.limits.reward) if group_reward else None
         self.health = Health(unhealthy_after, self.limits.max_backoff)
         self.run_dir = Path(run_dir) if run_dir else None
         self.flight = FlightRecorder(self.health)
@@ -234,7 +239,7 @@ class RolloutManager:
                     number = next(numbers)
                     waiting[number] = task
                     play = self._shared if share and number < groups else self.play_group
-                    runner.start(play(Group(task, [], number), group_size, extra_members))
+                    runner.start(self.play_paid(Group(task, [], number), group_size, extra_members, play))
 
             start(groups + extra_groups)
             while len(done) < groups and runner.running:
@@ -275,6 +280,28 @@ class RolloutManager:
                 if watch:
                     watch(trajectory)
         return trajectories
+
+    async def play_paid(
+        self,
+        group: Group,
+        size: int,
+        extra_members: int = 0,
+        play: Callable[[Group, int, int], Awaitable[Group]] | None = None,
+    ) -> Group:
+        """As :meth:`play_group`, with what :attr:`group_reward` adds.
+
+        Args:
+            extra_members: more episodes to start; the slowest are cancelled.
+            play: in place of :meth:`play_group`.
+        """
+        await (play or self.play_group)(group, size, extra_members)
+        if self.group_reward:
+            before = group.complete
+            await self.group_reward(group)
+            for trajectory in before:
+                if not trajectory.complete:
+                    self.stats.failed(trajectory)
+        return group
 
     async def _shared(self, group: Group, size: int, extra_members: int) -> Group:
         """Let another process play a group, where there is one and nothing of this one is needed."""

@@ -12,7 +12,8 @@ from rollenv.agents.engines.base import Sampling, on_host
 from rollenv.core import UsageError
 from rollenv.needs import extra
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.shards import Condition, Fleet, Played, ShardHost, ShardLost
+from rollenv.rollout.shard import Condition, Played, ShardHost, ShardLost
+from rollenv.rollout.shards import Fleet
 from rollenv.rollout.types import Task, Trajectory
 
 with extra("ray", "Playing in Ray"):
@@ -178,9 +179,5 @@ class ActorShard:
             kill_actor(self.actor)
 
     async def _answer(self, reference: Any) -> Any:
-        """Return the answer of the actor, or raise the exception that was raised there.
-
-        Raises:
-            ShardLost: the actor is gone.
-        """
+        """Return the answer of the actor, or raise the exception that was raised there."""
         return await said(reference, lambda why: ShardLost(f"{self.name}: {why}"))

@@ -15,17 +15,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from rollenv.agents.base import Agent, EnvHandle
 from rollenv.agents.engines.base import Sampling
-from rollenv.core import RollenvError, UsageError
+from rollenv.core import UsageError
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.group_runner import GRACE, RolloutBroken
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.records.stats import RolloutStats
-from rollenv.rollout.types import Group, Task, Trajectory
+from rollenv.rollout.shard import Condition, Shard, ShardLost
+from rollenv.rollout.types import Group, Trajectory
 
 T = TypeVar("T")
 
@@ -36,174 +37,6 @@ _CHUNK = 32
 
 #: Seconds at most before a lost shard is started again, unless ``backoff`` alone is more.
 _LONGEST_REST = 60.0
-
-
-#: The health of what a shard has played, and the report on its workers.
-Condition = tuple[Health, list[dict[str, Any]]]
-
-
-class ShardLost(RollenvError):
-    """A shard is gone, with its process or its machine, or does not answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """The groups that a shard has played."""
-
-    trajectories: list[Trajectory]
-    tokens: int = 0
-    """That its engine has computed or drawn since it last said so."""
-
-
-class Shard(Protocol):
-    """A manager somewhere else. Every method raises :class:`ShardLost` when it is lost."""
-
-    name: str
-
-    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
-        """Play a group under a key; see :meth:`RolloutManager.play_group`."""
-        ...
-
-    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
-        """Play episodes; see :meth:`RolloutManager.play`. Without a sampling, the agent's own is used."""
-        ...
-
-    def cancel(self, key: int) -> None:
-        """Cancel a group; returns at once."""
-        ...
-
-    async def suspend(self) -> None: ...
-
-    async def update(self, weights: Any, version: int) -> dict[int, int | None]:
-        """Give the agent new weights.
-
-        Returns:
-            For every group in play the oldest version of its tokens; None before the first.
-        """
-        ...
-
-    async def resume(self) -> None: ...
-
-    async def ping(self) -> Condition:
-        """Return its condition."""
-        ...
-
-    async def close(self) -> None:
-        """End it and free what it holds. Never raises."""
-        ...
-
-
-class ShardHost:
-    """The program of a shard, in its own process.
-
-    Args:
-        build: makes its manager, with the agent and the workers.
-    """
-
-    def __init__(self, build: Callable[[], RolloutManager]):
-        self.manager = build()
-        self._playing: dict[int, tuple[Group, asyncio.Task[Group]]] = {}
-        self._watching = contextlib.AsyncExitStack()
-        self._begun = False
-        self._tokens_reported = 0
-
-    def check_alive(self) -> None: ...
-
-    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
-        self.check_alive()
-        if not self._begun:
-            self._begun = True
-            await self._watching.enter_async_context(self.manager.watching())
-        group = Group(task, [], key)
-        playing = asyncio.create_task(self.manager.play_group(group, size, extra_members))
-        self._playing[key] = group, playing
-        try:
-            return self._played((await playing).trajectories)
-        finally:
-            playing.cancel()
-            self._playing.pop(key, None)
-
-    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
-        agent: Any = copy.copy(self.manager.agent)
-        if sampling is not None:
-            agent.sampling = sampling
-        manager = self.manager.beside(agent, keep_views=sampling is not None)
-        return self._played(list(await manager.play_async(trajectories)))
-
-    def _played(self, trajectories: list[Trajectory]) -> Played:
-        reported, self._tokens_reported = self._tokens_reported, getattr(self._agent, "tokens", 0)
-        return Played(trajectories, self._tokens_reported - reported)
-
-    def cancel(self, key: int) -> None:
-        if key in self._playing:
-            self._playing[key][1].cancel()
-
-    async def suspend(self) -> None:
-        self.check_alive()
-        if self._updatable:
-            await self._agent.suspend()
-
-    async def update(self, weights: Any, version: int) -> dict[int, int | None]:
-        self.check_alive()
-        await self._agent.update_weights(weights)
-        self._agent.version = version
-        return {key: group.oldest_version for key, (group, _) in self._playing.items()}
-
-    async def resume(self) -> None:
-        self.check_alive()
-        if self._updatable:
-            await self._agent.resume()
-
-    async def ping(self) -> Condition:
-        self.check_alive()
-        return self.manager.condition()
-
-    async def end(self) -> None:
-        """Give up what is played, and free the workers."""
-        for _, playing in list(self._playing.values()):
-            playing.cancel()
-        await asyncio.gather(*(playing for _, playing in self._playing.values()), return_exceptions=True)
-        await self._watching.aclose()
-        await self.manager.workers.aclose()
-
-    @property
-    def _agent(self) -> Any:
-        return self.manager.agent
-
-    @property
-    def _updatable(self) -> bool:
-        """True if the agent has weights."""
-        return hasattr(self._agent, "update_weights")
-
-
-class LocalShard(ShardHost):
-    """A shard in this process: for virtual time, and for tests of lost shards."""
-
-    def __init__(self, name: str, build: Callable[[], RolloutManager]):
-        super().__init__(build)
-        self.name = name
-        self._lost = False
-
-    def kill(self) -> None:
-        """Be lost, at once."""
-        self._lost = True
-        for _, playing in self._playing.values():
-            playing.cancel()
-
-    def check_alive(self) -> None:
-        if self._lost:
-            raise ShardLost(f"{self.name} was ended")
-
-    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
-        try:
-            return await super().play(key, task, size, extra_members)
-        except asyncio.CancelledError:
-            self.check_alive()
-            raise
-
-    async def close(self) -> None:
-        await self.end()
-
 
 #: Starts the shard of a name.
 Start = Callable[[str], Coroutine[Any, Any, Shard]]
@@ -325,13 +158,23 @@ class Fleet:
         self._changed.set()
 
     async def _install(self, slot: ShardSlot, shard: Shard) -> None:
-        """Let a new shard play, as the others do."""
-        async with self._lock():
+        """Let a new shard play, as the others do. It is asked how it is if that takes long."""
+
+        async def renewed() -> None:
             await shard.suspend()
             if self._updated:
                 await shard.update(self._weights, self.version)
             if not self._suspended:
                 await shard.resume()
+
+        async with self._lock():
+            renewing = asyncio.ensure_future(renewed())
+            try:
+                while not (await asyncio.wait({renewing}, timeout=self.lost_after))[0]:
+                    await self._asked(slot.name, shard)
+                renewing.result()
+            finally:
+                renewing.cancel()
             slot.shard, slot.placed = shard, True
             slot.conditions.append((Health(), []))
 
@@ -375,21 +218,27 @@ class Fleet:
         return whole, reports
 
     async def _ping_one(self, slot: ShardSlot, shard: Shard) -> None:
-        asked = asyncio.ensure_future(shard.ping())
         try:
-            for _ in range(2):  # time also passes while the event loop does not run, and there may be an answer already
-                await asyncio.wait({asked}, timeout=self.lost_after / 2)
-            if not asked.done():
-                raise ShardLost(f"{slot.name} did not answer within {self.lost_after:g} s")
-            condition = asked.result()
+            condition = await self._asked(slot.name, shard)
             if slot.shard is shard:
                 slot.conditions[-1] = condition
         except ShardLost as lost:
             self.lost(slot, shard, lost)
+
+    async def _asked(self, name: str, shard: Shard) -> Condition:
+        asked = asyncio.ensure_future(shard.ping())
+        try:
+            for _ in range(2):  # time also passes while the event loop does not run, and there may be an answer already
+                await asyncio.wait({asked}, timeout=self.lost_after / 2)
+            if asked.done():
+                return asked.result()
+        except ShardLost:
+            raise
         except Exception as error:
-            self.lost(slot, shard, ShardLost(f"{slot.name} cannot answer: {type(error).__name__}: {error}"))
+            raise ShardLost(f"{name} cannot answer: {type(error).__name__}: {error}") from error
         finally:
             asked.cancel()
+        raise ShardLost(f"{name} did not answer within {self.lost_after:g} s")
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -8,18 +8,20 @@ import datetime
 import hashlib
 import hmac
 import json
-import math
 import re
 import secrets
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from rollenv.core import UsageError
 from rollenv.remote.protocol import NotAllowed
 from rollenv.serve.quotas import Quota
+from rollenv.serve.responses import wrong_fields
 
 #: What a token may be for.
 SCOPES = ("environments", "sandboxes", "admin")
@@ -42,24 +44,31 @@ class Client:
         return (self.expires - datetime.datetime.now(datetime.UTC)).total_seconds() if self.expires else None
 
     def needs(self, scope: str) -> None:
-        """Refuse what the client's token is not for.
-
-        Raises:
-            NotAllowed: it lacks the scope.
-        """
+        """Refuse what the client's token is not for."""
         if scope not in self.scopes:
             raise NotAllowed(f"the token of {self.name!r} is not for {scope}")
 
 
-@dataclass(frozen=True)
-class Entry:
+def _moment(value: Any) -> datetime.datetime:
+    """A date is its beginning, and a time without a zone is in UTC."""
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        value = datetime.datetime(value.year, value.month, value.day)
+    if not isinstance(value, datetime.datetime):
+        raise ValueError(f"it is a date or a time like 2027-01-31T12:00:00Z, not {value!r:.40}")
+    return value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
+
+
+class Entry(BaseModel):
     """The stored facts about a token. It is 32 random bytes, so a plain hash is enough."""
 
-    digest: str
-    """SHA-256 of the token, in hexadecimal digits."""
-    scopes: frozenset[str]
-    expires: datetime.datetime | None = None
-    allowance: Quota = field(default_factory=Quota)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    hash: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the token, in hexadecimal digits; ``rollenv serve --new-token`` makes one."""
+    scopes: list[Literal["environments", "sandboxes", "admin"]] = Field(min_length=1)
+    expires: Annotated[datetime.datetime, BeforeValidator(_moment)] | None = None
+    sessions: int = Field(0, ge=0)
+    rate: float = Field(0.0, ge=0, allow_inf_nan=False)
+    compute: float = Field(0.0, ge=0, allow_inf_nan=False)
 
 
 #: Whoever asks a server without tokens, which listens on this machine only.
@@ -74,8 +83,10 @@ class Tokens:
     """
 
     def __init__(self, hashes: Mapping[str, Entry]):
-        self._hashes = {name: (entry, Client(name, entry.scopes, entry.expires)) for name, entry in hashes.items()}
-        self.quotas = {name: entry.allowance for name, entry in hashes.items()}
+        self._hashes = {
+            name: (entry, Client(name, frozenset(entry.scopes), entry.expires)) for name, entry in hashes.items()
+        }
+        self.quotas = {name: Quota(entry.sessions, entry.rate, entry.compute) for name, entry in hashes.items()}
         """What clients may take, by name."""
 
     def __bool__(self) -> bool:
@@ -92,7 +103,13 @@ class Tokens:
             tables = tomllib.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UsageError(f"the tokens in {file} cannot be read: {error}") from error
-        return cls({name: _entry(file, name, table) for name, table in tables.items()})
+        entries = {}
+        for name, table in tables.items():
+            try:
+                entries[name] = Entry.model_validate(table)
+            except ValidationError as error:
+                raise UsageError(f"{file}: [{name}]: {wrong_fields(error)}") from error
+        return cls(entries)
 
     def client(self, authorization: str) -> Client:
         """Return the client that sent this ``Authorization`` header. All hashes are compared, each in constant time.
@@ -106,7 +123,7 @@ class Tokens:
         if not token:
             raise NotAllowed("a token is needed: send the header 'Authorization: Bearer TOKEN'")
         digest = digest_of(token).encode()
-        found = [both for both in self._hashes.values() if hmac.compare_digest(both[0].digest.encode(), digest)]
+        found = [both for both in self._hashes.values() if hmac.compare_digest(both[0].hash.encode(), digest)]
         if not found:
             raise NotAllowed("the token is wrong")
         entry, client = found[0]
@@ -144,38 +161,6 @@ def new_token(name: str, scopes: list[str]) -> tuple[str, str]:
     if not _NAME.fullmatch(name):
         raise UsageError(f"a client's name has up to 40 letters, digits, '-', '_' and '.', unlike {name!r}")
     token = "rollenv_" + secrets.token_urlsafe(32)
-    _scopes("a token", scopes)
+    if not scopes or not set(scopes) <= set(SCOPES):
+        raise UsageError(f"a token is for some of {', '.join(SCOPES)}, not for {scopes!r:.80}")
     return token, f"[{json.dumps(name)}]\nhash = {json.dumps(digest_of(token))}\nscopes = {json.dumps(scopes)}\n"
-
-
-_LIMITS = ("sessions", "rate", "compute")
-
-
-def _entry(file: Path, name: str, table: Any) -> Entry:
-    where = f"{file}: [{name}]"
-    if not isinstance(table, dict) or not {"hash", "scopes"} <= set(table) <= {"hash", "scopes", "expires", *_LIMITS}:
-        raise UsageError(f"{where} needs the keys hash and scopes, and may have expires, {', '.join(_LIMITS)}")
-    if not isinstance(table["hash"], str) or not re.fullmatch(r"[0-9a-f]{64}", table["hash"]):
-        raise UsageError(f"{file}: the hash of [{name}] is not that of a token; `rollenv serve --new-token` makes one")
-    limits = {key: table[key] for key in _LIMITS if key in table}
-    for key, value in limits.items():
-        kinds = int if key == "sessions" else int | float
-        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < math.inf:
-            raise UsageError(f"{where}: {key} is a number from 0, not {value!r:.40}")
-    expires = _expires(where, table["expires"]) if "expires" in table else None
-    return Entry(table["hash"], _scopes(where, table["scopes"]), expires, Quota(**limits))
-
-
-def _expires(where: str, value: Any) -> datetime.datetime:
-    """A time; a date is its beginning, and without a zone it is UTC."""
-    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
-        value = datetime.datetime(value.year, value.month, value.day)
-    if not isinstance(value, datetime.datetime):
-        raise UsageError(f"{where}: expires is a date or a time like 2027-01-31T12:00:00Z, not {value!r:.40}")
-    return value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
-
-
-def _scopes(where: str, scopes: Any) -> frozenset[str]:
-    if not isinstance(scopes, list) or not scopes or not all(scope in SCOPES for scope in scopes):
-        raise UsageError(f"{where}: scopes is a list of some of {', '.join(SCOPES)}, not {scopes!r:.80}")
-    return frozenset(scopes)

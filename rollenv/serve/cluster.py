@@ -103,12 +103,7 @@ class Server:
         raise RuntimeError(f"`rollenv serve {shlex.join(options)}` does not start; Ray's log of this replica says why")
 
     async def check_health(self) -> None:
-        """Called by Ray Serve: see that the server answers, and tell the directory.
-
-        Raises:
-            RuntimeError: the server has ended.
-            HTTPError: it does not answer.
-        """
+        """Called by Ray Serve: see that the server answers, and tell the directory."""
         if self.process.poll() is not None:
             raise RuntimeError(f"the server on {self.host}:{self.port} ended with {self.process.returncode}")
         async with httpx.AsyncClient(verify=False, timeout=_ANSWER) as client:  # its own; the name is an address

@@ -31,7 +31,6 @@ def audit(event: str, client: str, **fields: Any) -> None:
     """Write down what a client did.
 
     Args:
-        client: name of its token.
         fields: more of it; no tokens, and no more than some letters of what only the owner may know.
     """
     _audit.info("%s by %s", event, client, extra={"fields": {"event": event, "client": client, **fields}})

@@ -13,7 +13,7 @@ from typing import Any
 
 from rollenv.core import RollenvError
 from rollenv.registry import list_envs
-from rollenv.remote.protocol import ServerFull, session_name
+from rollenv.remote.protocol import ServerFull
 from rollenv.serve.sandboxes import SandboxManager
 from rollenv.serve.sessions import SessionManager
 
@@ -112,14 +112,11 @@ class ReadinessChecks:
         return Check(ok, detail, time.monotonic() - began, time.time())
 
     async def _plays(self, env_id: str) -> str:
-        session = await self._sessions.open(session_name(), OWNER, env_id)
-        try:
+        async with self._sessions.brief(OWNER, env_id) as session:
             answer: list[Any] = await session.call("reset", [0])
             if not answer[0]:
                 raise RollenvError(f"{env_id} shows nothing after a reset")
             await session.call("step", [""])
-        finally:
-            self._sessions.close(session)
         return f"{env_id} was reset and played a turn"
 
     async def _runs(self) -> str:

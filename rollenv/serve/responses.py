@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 import math
 import re
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Any, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from rollenv.core import EpisodeOver, RollenvError, UnknownEnv, Unsolvable, UsageError
 from rollenv.remote import protocol
@@ -63,11 +67,7 @@ async def left(request: Request, error: ClientDisconnect) -> Response:
 
 
 async def body_of(request: Request) -> dict[str, Any]:
-    """The JSON object in the body of a request.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The JSON object in the body of a request."""
     try:
         body = (await request.body()).decode()
         data = json.loads(body or "{}")
@@ -78,6 +78,29 @@ async def body_of(request: Request) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UsageError("the body is not a JSON object")
     return data
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def validated(kind: Any, value: Any) -> Any:
+    """A value that a client sent, as an instance of a model, or of another type that pydantic knows.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    try:
+        return _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise UsageError(wrong_fields(error)) from error
+
+
+def wrong_fields(error: ValidationError) -> str:
+    """Return what is wrong with which field."""
+    each = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors(include_input=False)]
+    return "; ".join(f"{where}: {what}" if where else what for where, what in each)
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:
@@ -100,6 +123,61 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
         working.cancel()
         leaving.cancel()
         await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+class Streamed(Response):
+    """A response of pieces. The generator is closed as soon as the client has gone.
+
+    Args:
+        pieces: of the body; when it raises :class:`RollenvError`, the connection ends without an end of the body.
+        held: is entered now and left at the end.
+    """
+
+    def __init__(
+        self,
+        pieces: AsyncGenerator[bytes, None],
+        media_type: str,
+        held: contextlib.AbstractContextManager[Any],
+    ):
+        self._pieces, self._first, self._held = pieces, b"", contextlib.ExitStack()
+        self._held.enter_context(held)
+        self.media_type, self.status_code, self.background = media_type, 200, None
+        self.init_headers()
+
+    async def begin(self) -> None:
+        """Make the first piece, so that what goes wrong before it is an answer of its own."""
+        try:
+            self._first = await anext(self._pieces, b"")
+        except BaseException:
+            self._held.close()
+            raise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.ensure_future(self._send(send))
+        leaving = asyncio.ensure_future(_left(receive))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            results = await asyncio.gather(sending, leaving, return_exceptions=True)
+            await self._pieces.aclose()
+            self._held.close()
+        if isinstance(results[0], Exception) and not isinstance(results[0], RollenvError):
+            raise results[0]
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        if self._first:
+            await send({"type": "http.response.body", "body": self._first, "more_body": True})
+        async for piece in self._pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class Json(JSONResponse):

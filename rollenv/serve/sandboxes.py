@@ -44,8 +44,6 @@ class SandboxLimits:
 
     sandboxes: int = 64
     """How many there are at the same time; 0 for none at all."""
-    per_owner: int = 0
-    """How many of them one owner has; 0 for all."""
     idle: float = 1800.0
     """Seconds without a call after which one ends."""
     total: float = 86_400.0
@@ -90,11 +88,7 @@ class SandboxSession:
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[AsyncSandbox]:
-        """Hold it for a call: :class:`AsyncSandbox`. It is not idle meanwhile.
-
-        Raises:
-            SessionGone: it has ended.
-        """
+        """Hold it for a call: :class:`AsyncSandbox`. It is not idle meanwhile."""
         if not self.alive:
             raise SessionGone("the sandbox has ended")
         with self.hold():
@@ -188,35 +182,21 @@ class SandboxManager:
         audit("open", owner, sandbox=box.name[:6])
         return box
 
-    def lifetime(self, seconds: float | None) -> float:
-        """Return the seconds of life that a client gets that asks for so many.
-
-        Args:
-            seconds: that it asks for; None for as many as there are.
-
-        Raises:
-            UsageError: it asks for none.
-        """
-        if seconds is None:
-            return self.limits.total
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-            raise UsageError(f"a sandbox's lifetime is a number of seconds above 0, not {seconds!r:.40}")
-        return float(min(seconds, self.limits.total))
-
-    def seconds(self, asked: float | None) -> float:
-        """Return the seconds that a call gets that asks for so many.
-
-        Args:
-            asked: seconds; None for what the limits say.
+    def lifetime(self, asked: float | None) -> float:
+        """Return the seconds of life that a client gets that asks for so many; None for as many as there are.
 
         Raises:
             UsageError: that is no time.
         """
-        if asked is None:
-            return self.limits.limits.seconds
-        if isinstance(asked, bool) or not isinstance(asked, int | float) or not asked > 0:
-            raise UsageError(f"a timeout is a number of seconds above 0, not {asked!r:.40}")
-        return float(min(asked, self.limits.longest))
+        return _seconds(asked, self.limits.total, self.limits.total)
+
+    def seconds(self, asked: float | None) -> float:
+        """Return the seconds that a call gets that asks for so many; None for what the limits say.
+
+        Raises:
+            UsageError: that is no time.
+        """
+        return _seconds(asked, self.limits.limits.seconds, self.limits.longest)
 
     def get(self, name: str, owner: str) -> SandboxSession:
         """A sandbox by its name.
@@ -372,3 +352,11 @@ class SandboxManager:
         """End a sandbox that nobody waits for any more."""
         if not starting.cancelled() and starting.exception() is None:
             asyncio.get_running_loop().run_in_executor(self._ending, starting.result().kill)
+
+
+def _seconds(asked: Any, usual: float, most: float) -> float:
+    if asked is None:
+        return usual
+    if isinstance(asked, bool) or not isinstance(asked, int | float) or not asked > 0:
+        raise UsageError(f"a timeout is a number of seconds above 0, not {asked!r:.40}")
+    return float(min(asked, most))

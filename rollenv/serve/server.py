@@ -121,12 +121,7 @@ class EnvServer:
             self.sessions.session_class = traces.TracedSession
 
     def client(self, connection: HTTPConnection) -> Client:
-        """Return the client of a request: its token is in the header ``X-API-Key`` or ``Authorization``.
-
-        Raises:
-            NotAllowed: that is not known.
-            TooFast: it asks too often.
-        """
+        """Return the client of a request: its token is in the header ``X-API-Key`` or ``Authorization``."""
         key = connection.headers.get("x-api-key")
         try:
             client = self.tokens.client(f"Bearer {key}" if key else connection.headers.get("authorization", ""))
@@ -137,11 +132,7 @@ class EnvServer:
         return client
 
     def asks(self, connection: HTTPConnection, name: str) -> None:
-        """Count a request of a client, and write down that it is this client's.
-
-        Raises:
-            TooFast: it asks too often.
-        """
+        """Count a request of a client, and write down that it is this client's."""
         connection.scope.setdefault("state", {})["client"] = name
         self.sessions.limiter.take(name)
 

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, cast
 
 from rollenv.core import EpisodeOver, NoSuchAbility, RollenvError, UsageError
@@ -22,7 +22,6 @@ from rollenv.rollout.workers.pool import PooledEnv
 from rollenv.serve.logs import asked_at
 from rollenv.serve.session_context import SessionContext
 from rollenv.serve.step import Callback, PendingStep
-from rollenv.serve.time_limits import TimeLimit
 
 logger = logging.getLogger(__name__)
 
@@ -150,20 +149,14 @@ class Session:
             UsageError: wrong arguments.
         """
         args = _checked(method, args)
-        self.busy += 1
-        try:
-            async with self._lock, self._manager.queue.turn(self.owner):
-                await self._pending_step_over()
-                if self._closed:
-                    raise SessionGone("the session was closed")
-                if method == "step" and self.over:
-                    raise EpisodeOver(f"{self.task.env_id}: the episode is over; reset it to start the next one")
-                if method == "reset" and args[0] is None and self.history.needs_seed:
-                    args = [new_seed(), args[1]]
-                answer = await self._with_replay(functools.partial(self._perform, method, args))
-        finally:
-            self.busy -= 1
-            self.used = time.monotonic()
+        async with self._turn():
+            if self._closed:
+                raise SessionGone("the session was closed")
+            if method == "step" and self.over:
+                raise EpisodeOver(f"{self.task.env_id}: the episode is over; reset it to start the next one")
+            if method == "reset" and args[0] is None and self.history.needs_seed:
+                args = [new_seed(), args[1]]
+            answer = await self._with_replay(functools.partial(self._perform, method, args))
         self._record(method, args, answer)
         return answer
 
@@ -174,15 +167,9 @@ class Session:
             EnvBroke: the environment failed.
             SessionGone: the session was closed meanwhile.
         """
-        self.busy += 1
-        try:
-            async with self._lock, self._manager.queue.turn(self.owner):
-                await self._pending_step_over()
-                told: dict[str, Any] = await self._with_replay(self._card)
-                return told
-        finally:
-            self.busy -= 1
-            self.used = time.monotonic()
+        async with self._turn():
+            told: dict[str, Any] = await self._with_replay(self._card)
+            return told
 
     @property
     def failed_to_build(self) -> bool:
@@ -234,7 +221,8 @@ class Session:
                 with contextlib.suppress(EnvFailure, UsageError):  # else it is replayed there
                     state = await self._ask("get_state", [])
                     if len(protocol.pack(state)) <= _LARGEST_STATE:
-                        self.history.add("set_state", [state], None)  # which is quicker than a replay
+                        restored = protocol.fingerprint("set_state", None)
+                        self.history.add("set_state", [state], restored)  # which is quicker than a replay
         except BaseException:
             self.busy -= 1
             self._lock.release()
@@ -355,7 +343,8 @@ class Session:
     def _record(self, method: str, args: list[Any], answer: Any) -> None:
         """Record the effects of a call that succeeded."""
         self._manager.counters.calls += 1
-        self.history.add(method, args, answer)
+        if protocol.METHODS[method]:
+            self.history.add(method, args, protocol.fingerprint(method, answer))
         if method == "step":
             self.over, self.last_step = answer[2] or answer[3], answer
             self.turns += 1
@@ -366,6 +355,18 @@ class Session:
         elif method == "set_state":
             self.over = bool(args[0].get("over", False))
         self._manager.on_call(self, method, args, answer)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """The turn of a call; the session is not idle until it is over."""
+        self.busy += 1
+        try:
+            async with self._lock, self._manager.queue.turn(self.owner):
+                await self._pending_step_over()
+                yield
+        finally:
+            self.busy -= 1
+            self.used = time.monotonic()
 
     async def _outcome(self, task: asyncio.Future[Any]) -> Any:
         """Return the result of a task, which runs on if its caller is cancelled."""
@@ -378,14 +379,9 @@ class Session:
             raise
 
     async def _build(self) -> None:
-        self.busy += 1
-        try:
-            async with self._lock, self._manager.queue.turn(self.owner):
-                if self._env is None:  # else a call was faster
-                    await self._with_replay(self._open_env)
-        finally:
-            self.busy -= 1
-            self.used = time.monotonic()
+        async with self._turn():
+            if self._env is None:  # else a call was faster
+                await self._with_replay(self._open_env)
         self._manager.counters.opened += 1
 
     async def _with_replay(self, call: Callable[[], Awaitable[Any]], failure: EnvFailure | None = None) -> Any:
@@ -454,7 +450,8 @@ class Session:
         """A new environment, brought to where the last one was."""
         await self._open_env()
         for number, (method, args, _) in enumerate(self.history.calls):
-            self.history.check(number, await self._ask(method, args), self.task.env_id)
+            answer = await self._ask(method, list(args))
+            self.history.check(number, protocol.fingerprint(method, answer), self.task.env_id)
 
     async def _card(self) -> dict[str, Any]:
         if self._env is None:
@@ -476,15 +473,11 @@ class Session:
         return self._bounded(method, await self._within_limit(method, env.call(method, *args)))
 
     async def _within_limit(self, method: str, call: Awaitable[Any]) -> Any:
-        """Await a call into the environment, and record its time.
-
-        Raises:
-            EnvFailure: It took longer than the limits allow, or failed.
-        """
+        """Await a call into the environment, and record its time."""
         env, began = self._env, time.monotonic()
         assert env is not None
         try:
-            with TimeLimit(self._manager.time_limits, self._seconds_of(method)):
+            async with asyncio.timeout(self._seconds_of(method)):
                 answer = await call
         except TimeoutError:
             raise await env.overdue(self.hung(method)) from None
@@ -521,12 +514,7 @@ _TAKES: dict[str, tuple[type, ...]] = {
 
 
 def _checked(method: str, args: list[Any]) -> list[Any]:
-    """The arguments of a call.
-
-    Raises:
-        NoSuchAbility: there is no such method.
-        UsageError: they are not what it takes.
-    """
+    """The arguments of a call."""
     if method not in protocol.METHODS:
         raise NoSuchAbility(f"environments have no {method!r:.40} that can be called from elsewhere")
     if method == "reset":

@@ -10,7 +10,6 @@ from typing import Any
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.workers.pool import WorkerPool
 from rollenv.serve.quotas import FairQueue, Quota, RateLimiter
-from rollenv.serve.time_limits import TimeLimits
 
 #: An owner's sessions with an environment get workers of their own once this number of them ended their workers or
 #: hung, if that is at least this share of them. The counts are halved after so many sessions.
@@ -79,7 +78,7 @@ class SessionContext:
 
     def __init__(self, workers: WorkerPool, limits: SessionLimits, limiter: RateLimiter | None = None):
         self.workers, self.limits, self.limiter = workers, limits, limiter or RateLimiter(limits.each)
-        self.queue, self.time_limits = FairQueue(limits.running), TimeLimits()
+        self.queue = FairQueue(limits.running)
         self.counters, self.health = SessionCounters(), Health(max_backoff=0.0)
         self.on_call_time: Callable[[str, float], None] = lambda method, seconds: None
         """Called with the method and the seconds of each call that succeeded."""

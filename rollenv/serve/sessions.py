@@ -6,21 +6,54 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from rollenv.core import UsageError
 from rollenv.env_spec import EnvSpec
 from rollenv.registry import is_elsewhere, spec
-from rollenv.remote.protocol import ServerFull, SessionGone
+from rollenv.remote.protocol import ServerFull, SessionGone, session_name
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import Views
 from rollenv.rollout.workers.pool import WorkerPool
-from rollenv.serve import arguments
 from rollenv.serve.logs import audit
 from rollenv.serve.quotas import RateLimiter
 from rollenv.serve.session import Session
 from rollenv.serve.session_context import SessionContext, SessionLimits
+
+#: Arguments whose texts choose among what an environment has built in.
+_CHOICES = (
+    "action_format", "answer_key", "goals", "metric", "observation", "operators", "render_mode", "rewards", "rules",
+    "separator", "size", "split", "variant",
+)  # fmt: skip
+
+#: Wrappers that only change what is seen. All others could run programs, load files or ask servers; a name of the form
+#: "module:function" would import any module.
+_WRAPPERS = frozenset(["concat", "concat_with_action", "episode_tracking"])
+
+
+def _check(env_spec: EnvSpec, kwargs: Mapping[str, Any], wrappers: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse arguments that could make the server read, run or ask something: files, programs, servers, data sets."""
+    for name, value in kwargs.items():
+        if not _plain(value, texts=name in _CHOICES) and value != env_spec.kwargs.get(name):
+            raise UsageError(
+                f"{env_spec.id}: this server takes no {name}={value!r:.60} from clients: only numbers, and texts that "
+                "choose among built-in variants; whoever runs it can allow others with --any-arguments"
+            )
+    for name, settings in wrappers.items():
+        if name not in _WRAPPERS or not isinstance(settings, Mapping) or not _plain([*settings.values()], texts=False):
+            raise UsageError(f"{env_spec.id}: this server puts no wrapper {name!r} around environments for clients")
+
+
+def _plain(value: Any, *, texts: bool) -> bool:
+    if value is None or isinstance(value, bool | int | float):
+        return True
+    if isinstance(value, str):
+        return texts and len(value) <= 40 and "/" not in value and "\\" not in value
+    if isinstance(value, list | tuple):
+        return len(value) <= 1000 and all(_plain(each, texts=texts) for each in value)
+    return isinstance(value, dict) and texts and all(_plain(each, texts=texts) for each in value.values())
+
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +103,15 @@ class SessionManager(SessionContext):
                 self.close(found)
             raise
         return found
+
+    @contextlib.asynccontextmanager
+    async def brief(self, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> AsyncIterator[Session]:
+        """A session that ends with the block; see :meth:`open`."""
+        session = await self.open(session_name(), owner, env_id, settings)
+        try:
+            yield session
+        finally:
+            self.close(session)
 
     def add(self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> Session:
         """Begin a session. Its environment is built by :meth:`Session.built`, or the first call.
@@ -142,7 +184,7 @@ class SessionManager(SessionContext):
             raise UsageError(f"unknown setting {next(iter(settings))!r:.40}; there are kwargs, wrappers and views")
         env_spec, task = served(env_id), Task(env_id, 0, kwargs, wrappers)
         if not self.limits.any_arguments:
-            arguments.check(env_spec, task.kwargs, task.wrappers)
+            _check(env_spec, task.kwargs, task.wrappers)
         if not isinstance(name, str) or not 16 <= len(name) <= 64:
             raise UsageError("the name of a session has 16 to 64 characters")
         return task, views

@@ -14,7 +14,6 @@ from rollenv.rollout.workers.base import EnvFailure, EnvResult
 from rollenv.rollout.workers.pool import PooledEnv
 from rollenv.serve.quotas import PATIENCE
 from rollenv.serve.session_context import SessionContext
-from rollenv.serve.time_limits import TimeLimit
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +65,7 @@ class PendingStep:
         self._task: asyncio.Task[None] | None = None
         seconds = context.limits.step
         on_expiry = self._on_limit if seconds < PATIENCE else self._on_patience
-        self._limit = TimeLimit(context.time_limits, min(seconds, PATIENCE), on_expiry)
-        self._limit.start()
+        self._limit = context.queue.time_limits.start(min(seconds, PATIENCE), on_expiry)
 
     def send(self) -> None:
         """Send it. The answer may come at once."""
@@ -103,8 +101,7 @@ class PendingStep:
         """Let others have its turn, and go on waiting."""
         self._leave_queue()
         seconds = self._context.limits.step - (time.monotonic() - self._began)
-        self._limit = TimeLimit(self._context.time_limits, seconds, self._on_limit)
-        self._limit.start()
+        self._limit = self._context.queue.time_limits.start(seconds, self._on_limit)
 
     def _on_limit(self) -> None:
         if not self.over and self._task is None:

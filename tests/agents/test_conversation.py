@@ -229,6 +229,18 @@ def test_switched_off_thinking_leaves_a_mark_that_the_history_does_not_have():
     assert conversation.splits == 1
 
 
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "llama3", "mistral"])
+def test_functions_that_the_environment_offers_are_told_as_those_given_at_the_start(name):
+    given = Conversation(tokenizer_for(BY_NAME[name]), "be brief", TOOLS)
+    env = Conversation(tokenizer_for(BY_NAME[name]), "be brief", "env")
+    assert env.wants_tools
+    env.offer(TOOLS)
+    for conversation in (given, env):
+        conversation.add("user", "2 + 3?")
+    assert env.prompt() == given.prompt()
+    assert "a + b" in env.format.decode(env.prompt())
+
+
 @pytest.mark.parametrize(("name", "splits"), [("qwen2.5", 0), ("qwen3", 0), ("llama3", 0), ("mistral", 2)])
 def test_tools_are_shown_once_and_where_they_move_the_history_is_split(name, splits):
     conversation = Conversation(tokenizer_for(BY_NAME[name]), "be brief", TOOLS)

@@ -10,6 +10,7 @@ from chat_templates import SHAPES, tokenizer_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rollenv
 from rollenv.agents.base import ContextFull
 from rollenv.agents.engines.base import Response, Sampling
 from rollenv.agents.prompts import StepPrompt
@@ -232,3 +233,16 @@ def _second_draw(seed):
     rng = random.Random(seed)
     rng.random()
     return rng.random()
+
+
+def test_functions_of_the_environment_go_through_the_template_once():
+    env = rollenv.make("tools:Files-v0-easy", calls="native")
+    observation, info = env.reset(seed=1)
+    tokenizer = tokenizer_for(BY_NAME["qwen2.5"])
+    engine = ScriptEngine([(5, 6), (7,)])
+    play(TokenAgent(engine, tokenizer, tools="env"), [(observation, info), ("done", {})])
+    text = tokenizer.decode(engine.asked[-1][0])
+    for schema in info["tools"]:
+        name = f'"name": "{schema["function"]["name"]}"'
+        assert name not in observation
+        assert text.count(name) == 1

@@ -24,6 +24,7 @@ SMOKE = {
     "skyrl_suite.py": "test_an_episode_is_the_same_as_ours",
     "smolagents_suite.py": "test_state_is_kept_between_steps_and_tools_run_inside",
     "tinker_suite.py": "test_a_group_is_played_as_by_hand_and_its_members_play_the_same_task",
+    "trackers_suite.py": "test_mlflow_has_settings_curves_episodes_and_the_report_once",
     "trl_suite.py": "test_tokens_go_back_as_they_were_drawn",
     "verifiers_inwards_suite.py": "test_a_task_of_one_turn_is_scored_by_its_own_rewards",
     "verifiers_suite.py": "test_an_evaluation_plays_what_is_played_by_hand",

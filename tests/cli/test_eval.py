@@ -10,7 +10,7 @@ import time
 import pytest
 
 from rollenv import UsageError
-from rollenv.cli.eval_folder import EvalFolder
+from rollenv.cli.playing import EvalFolder
 from rollenv.rollout.records.storage import read
 
 ENV = "game:Sokoban-v0-easy"

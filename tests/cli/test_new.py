@@ -39,6 +39,8 @@ def test_the_package_works_once_installed(tmp_path, rollenv_command):
         text=True,
     )
     assert "2 passed" in tests.stdout, tests.stdout
+    planned = rollenv_command("train", str(tmp_path / "my-game/train.toml"), "--dry-run", env=env)
+    assert planned.returncode == 0, planned.stderr
 
 
 @pytest.mark.combinations

@@ -7,6 +7,7 @@ import os
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from troubled import ID, Echo, Troubled, chain, register
 
@@ -16,7 +17,7 @@ from rollenv.agents.base import Action, AgentFailed, ContextFull, OracleAgent, R
 from rollenv.rollout import filters
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager as AnyManager
-from rollenv.rollout.records.health import EnvUnhealthy
+from rollenv.rollout.records.health import EnvUnhealthy, RewardUnhealthy
 from rollenv.rollout.types import Task
 
 
@@ -340,6 +341,80 @@ def test_rewards_are_asked_for_while_others_still_play():
     groups = RolloutManager(Noting(), reward=reward, max_concurrent=1).collect([Task(ID, s) for s in range(3)])
     assert order == (["turn"] * 4 + ["reward"]) * 3
     assert all(t.reward == 14.0 for g in groups for t in g)
+
+
+def by_member(members):
+    return [float(t.member) for t in members]
+
+
+async def later(members):
+    await asyncio.sleep(0)
+    return np.array(by_member(members))
+
+
+@pytest.mark.parametrize("function", [by_member, later, lambda members: tuple(range(len(members)))])
+@pytest.mark.parametrize("sizes", [{}, {"extra_groups": 1, "extra_members": 1}])
+def test_a_group_reward_sees_the_members_and_pays_each(function, sizes):
+    seen = []
+
+    def noting(members):
+        seen.append([t.reward for t in members])
+        return function(members)
+
+    manager = RolloutManager(Echo(), group_reward=noting)
+    groups = manager.batch((Task(ID, s) for s in itertools.count()), 2, 3, **sizes)
+    assert seen[0] == [4.0] * 3
+    assert all([t.reward - 4 for t in g] == [0, 1, 2] for g in groups) or sizes
+    assert manager.group_reward.metrics()["added/group"] > 0
+    assert manager.group_reward.metrics() == {}
+
+
+def test_a_group_reward_decides_which_groups_are_kept():
+    def by_seed(members):
+        return [t.member * (t.task.seed % 2) for t in members]
+
+    manager = RolloutManager(Echo(), group_reward=by_seed)
+    groups = manager.batch((Task(ID, s) for s in range(8)), 3, 2, keep=filters.varied())
+    assert [g.task.seed for g in groups] == [1, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        ([1.0], "returned 1 numbers; it has to return a list of 2"),
+        ([1.0] * 3, "returned 3 numbers"),
+        (1.0, "returned float"),
+        (None, "returned None"),
+        ({0: 1.0, 1: 2.0}, "returned dict"),
+        ("12", "returned str"),
+        (np.float64(1), "returned float"),
+        ([1.0, float("nan")], "number 1 must be a finite"),
+        (np.array([1, np.inf]), "number 1 must be a finite"),
+        ([1.0, 10**400], "number 1 must be a finite"),
+        ([1.0, "2"], "number 1 must be a number, not str"),
+        ([[1.0], [2.0]], "number 0 must be a number, not list"),
+    ],
+)
+def test_a_group_reward_that_pays_no_number_for_each_ends_the_rollout(returned, says):
+    def pays(members):
+        return returned
+
+    with pytest.raises(UsageError, match=rf"pays, for group 0 of {ID}.*{says}"):
+        RolloutManager(Echo(), group_reward=pays).collect([Task(ID, 0)], 2)
+
+
+def test_a_group_reward_that_raises_fails_its_group_and_then_the_rollout():
+    def moody(members):
+        if members[0].task.seed % 2:
+            raise OSError("the judge is away")
+        return by_member(members)
+
+    manager = RolloutManager(Echo(), group_reward=moody)
+    groups = manager.batch((Task(ID, s) for s in range(9)), 3, 2)
+    assert [g.task.seed for g in groups] == [0, 2, 4]
+    assert manager.stats.of["failed"].trajectories == 4
+    with pytest.raises(RewardUnhealthy, match=r"moody, for group .* of .* failed: OSError: the judge is away"):
+        manager.collect([Task(ID, s) for s in (1, 3, 5, 7)], 2)
 
 
 def test_a_reward_that_cannot_be_computed_fails_its_trajectory():

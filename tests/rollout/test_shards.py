@@ -15,7 +15,8 @@ from rollenv.agents.base import OracleAgent
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.group_runner import RolloutBroken
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.shards import Fleet, LocalShard, ShardedManager
+from rollenv.rollout.shard import LocalShard, ShardLost
+from rollenv.rollout.shards import Fleet, ShardedManager
 from rollenv.rollout.stream import RolloutStream, renew
 from rollenv.rollout.types import Task, Trajectory
 
@@ -138,7 +139,7 @@ def test_what_is_cancelled_is_cancelled_in_the_shards():
 
 
 def test_a_rollout_without_shards_ends_with_the_reason():
-    local = Local(2, lambda: Policy(lambda seed: 100.0), max_losses=0)
+    local = Local(2, lambda: Policy(lambda seed: 100.0), max_losses=0, capacity=1)  # so that both play
     with pytest.raises(RolloutBroken, match=r"all 2 shards are lost for good.*shard-1 was ended"):
         train(local, 3, kills=[1.0, 2.0], groups=2)
 
@@ -166,6 +167,47 @@ def test_a_shard_that_does_not_answer_is_lost():
     assert [len(group.complete) for group in groups] == [1, 1]
     assert "did not answer within 5 s" in fleet.slots[0].why
     assert fleet.begun_again == 2
+
+
+@pytest.mark.parametrize("deaf", [True, False])
+def test_a_shard_that_hangs_at_its_first_weights_does_not_hold_the_next_update(deaf):
+    class Hangs(LocalShard):
+        """Takes its first weights once it has answered often enough; a deaf one never does."""
+
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.pings = 0
+
+        async def update(self, weights, version):
+            while deaf or self.pings < 9:
+                await asyncio.sleep(1.0)
+            return await super().update(weights, version)
+
+        async def ping(self):
+            self.pings += 1
+            return await (asyncio.sleep(1e6) if deaf else super().ping())
+
+    made = []
+
+    async def start(name):
+        made.append((Hangs if len(made) == 1 else LocalShard)(name, lambda: RolloutManager(Policy())))
+        return made[-1]
+
+    async def main():
+        await fleet.ready()
+        await renew(fleet)
+        made[0].kill()
+        fleet.lost(fleet.slots[0], made[0], ShardLost("ended"))
+        await asyncio.sleep(2.0)  # the next one takes its first weights
+        await asyncio.wait_for(renew(fleet), 1e5)
+        await fleet.ready()
+        assert fleet.slots[0].shard is made[-1]
+        assert (len(made), fleet.slots[0].losses) == ((3, 2) if deaf else (2, 1))
+        assert made[-1].manager.agent.version == 2
+
+    fleet = Fleet(["only"], start, ping_every=0, lost_after=5.0)
+    with ShardedManager(fleet, clock=Clock.VIRTUAL) as manager:
+        manager.run(main())
 
 
 class Slow(LocalShard):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -154,6 +155,15 @@ def test_servers_get_more_time_than_they_take_to_drain():
     assert seconds(service["stop_grace_period"]) > drain(service["command"])
     unit = (DEPLOY / "rollenv.service").read_text()
     assert seconds(re.search(r"TimeoutStopSec=(\d+)", unit)[1]) > drain(re.search("ExecStart=(.*)", unit)[1].split())
+
+
+def test_alert_rules_and_dashboard_name_metrics_that_the_server_has(server):
+    rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"][0]["rules"]
+    panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
+    expressions = [rule["expr"] for rule in rules] + [query["expr"] for panel in panels for query in panel["targets"]]
+    named = {name for text in expressions for name in re.findall(r"\brollenv_\w+", text)}
+    text = patient.get(f"{server.http}/metrics").text
+    assert named <= set(re.findall(r"^(?:# TYPE )?(rollenv_\w+)", text, re.M))
 
 
 def test_the_unit_is_valid(tmp_path):

@@ -302,6 +302,7 @@ HALF = {
     "test": "def check(candidate):\n    assert abs(candidate(1) - 0.5) < 1e-6\n",
     "entry_point": "f",
 }
+LONG = {"test": f'{{"fn_name": "f", "inputs": [[{"1" * 5000}]], "outputs": [{"1" * 5000}]}}'}
 CONTEST = {
     "id": 9,
     "content": "x",
@@ -344,6 +345,7 @@ def test_input_and_output(submit):
         ("HumanEvalDataset", HALF, "    return x / 2\n", "    return x\n"),
         ("HumanEvalDataset", HALF, "```python\ndef f(x):\n    return x / 2\n```", "```python\nexit(0)\n```"),
         ("LiveCodeBenchDataset", CONTEST, "def f(x): return x + 1", "def f(x): return x"),
+        ("LiveCodeBenchDataset", LONG, "def f(x): return x", "def f(x): return x + 1"),
     ],
 )
 def test_statements_and_calls(submit, kind, row, right, wrong):

@@ -54,11 +54,13 @@ NO_DIFFERENCE = {
     "model.size.context": "a limit that short prompts do not reach",
     "model.gradient_checkpointing": "memory",
     "prompt.thoughts": "for models that think; test_conversation.py",
+    "prompt.tools": "for environments with tools; test_token_session.py",
     "model.sync": "memory",
     "optimizer.micro_batch_tokens": "memory",
     "optimizer.share_prefixes": "speed and memory",
     "optimizer.on_nonfinite": "for numbers that are not finite",
     "trackers.project": "a name at Weights & Biases",
+    "trackers.alerts": "for a server; test_tracking.py",
     "env.id": "another environment is another run",
 }
 
@@ -103,7 +105,7 @@ CASES: list[dict[str, list[str]]] = [
         "model.precision=bfloat16", "model.lora.rank=2", "prompt.template='{observation}:'",
         "rollout.groups_per_batch=2", "rollout.group_size=2", "rollout.episode_tokens=1", "prompt.max_observation=1", "prompt.stop=['p']",         "rollout.temperature=0.5", "rollout.max_new_tokens=2", "rewards.mean=batch",
         "rewards.success_only=true", "rewards.invalid_penalty=0.5", "rewards.overlong=2",
-        "rewards.drop_truncated=true", "rewards.length_weight=true", "rewards.difficulty_weight=true",
+        "rewards.group='words:ranked'", "rewards.drop_truncated=true", "rewards.drop_repetition=1", "rewards.drop_gibberish=1", "rewards.length_weight=true", "rewards.difficulty_weight=true",
         "algorithm.name=rloo", "algorithm.whiten=true", "algorithm.clip_advantage=0.1", "algorithm.normalize_std=false",
         "loss.aggregate=sequence", "loss.entropy=1.0", "loss.imitate=1.0", "loss.name=sapo", "correction.name=tis",
         "kl.name=loss", "optimizer.lr=1e-3", "optimizer.final_lr=0.1", "optimizer.warmup_iterations=3",
@@ -118,6 +120,7 @@ CASES: list[dict[str, list[str]]] = [
     {"prompt.kind=conversation": ["model.path={MODEL}"], "prompt.system=Say": CHAT, "rollout.samples=turn": [*CHAT, "loss.aggregate=sequence"],
      "prompt.examples=2": ["model.path={MODEL}"], "prompt.chat=true": ["model.path={MODEL}"], "prompt.template_args={loud=true}": CHAT, "loss.observations=1.0": CHAT},
     {"rollout.refill=3": ["rollout.group_size=2", "env.kwargs={turns=1}", "rewards.success_only=true"]},
+    {k: ["rollout.refill=3", "env.kwargs={turns=1}"] for k in ("rollout.keep.std=0.3", "rollout.keep.mean=[0.9, 1.0]")},
     {k: ["algorithm.name=reinforce"] for k in (
         "rewards.scale=3.0", "rewards.shift=1.0", "rewards.clip=0.2", "rewards.mean=running", "rewards.std=batch",
     )},
@@ -160,6 +163,7 @@ CASES: list[dict[str, list[str]]] = [
     {f"{k}=true": v for k, v in loss("gspo", "tokens", base=("algorithm.name=gigpo", "rollout.samples=trajectory", *CHAT, "loss.clip_low=0.9", "loss.clip_high=9.0")).items()},
     {f"{k}=token": v for k, v in loss("gspo", "aggregate").items()},
     {f"{k}=0.9": v for k, v in loss("cispo", "cap").items()},
+    {f"{k}=1.5": v for k, v in loss("cispo", "floor").items()},
     {f"{k}=3.0": v for k, v in loss("topr", "positive", "negative").items()},
     {f"{k}=token": v for k, v in loss("topr", "ratio").items()},
     {f"{k}=0.01": v for k, v in loss("dppo", "low", "high").items()},

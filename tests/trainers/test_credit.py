@@ -422,3 +422,28 @@ def test_the_observation_is_the_anchor_where_no_state_is_named():
     assert credit.anchors(turns) == ["a", "b", "a", "s", "s"]
     assert credit.recurring(turns, [0] * 5) == 0.8
     assert credit.recurring(turns, [0, 0, 1, 1, 2]) == 0.0
+
+
+# -- episodes that teach nothing ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_repetition_and_gibberish_are_found_in_the_response_that_has_them(data, seed):
+    rng, vocabulary = random.Random(seed), 20
+    for turn in data.turns:
+        turn.logprobs = tuple(rng.choice([0.0, -0.005, -0.02, -4.9, -5.1]) for _ in turn.response_ids)
+    data.columns["behavior"] = np.array([p for turn in data.turns for p in turn.logprobs])
+    least, rare = rng.randint(1, LIMIT), rng.randint(1, vocabulary - 1)
+    found = credit.dropped(data, RewardsConfig(drop_repetition=least, drop_gibberish=rare), vocabulary)
+
+    def repeats(turn: Turn) -> bool:
+        return "s" * least in "".join("s" if p > math.log(0.99) else "-" for p in turn.logprobs)
+
+    def is_gibberish(turn: Turn) -> bool:
+        pairs = zip(turn.response_ids, turn.logprobs, strict=True)
+        return any(i >= rare and p < -math.log(vocabulary) - 2 for i, p in pairs)
+
+    assert list(found) == ["repetition", "gibberish"]
+    assert found["repetition"].tolist() == [any(map(repeats, t.turns)) for t in data.trajectories]
+    assert found["gibberish"].tolist() == [any(map(is_gibberish, t.turns)) for t in data.trajectories]
+    assert credit.dropped(data, RewardsConfig(), vocabulary) == {}

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 import torch
+from waiting import eventually
 
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.local import LocalAgent
@@ -15,6 +16,7 @@ from rollenv.core import UsageError
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
+from rollenv.trainers import group_runners
 from rollenv.trainers.group_runners import GroupRunners, start_group_runners
 
 TASKS = [Task("ragen:FrozenLake-v0", seed) for seed in range(6)]
@@ -78,6 +80,36 @@ def test_the_groups_of_a_process_that_dies_are_played_by_the_others(player, help
     player.version -= 1
     assert play(player, helpers) == expected
     assert caplog.text.count("its groups are played by the others") == 1
+
+
+@pytest.mark.parametrize("when", ["before", "while it plays"])
+def test_the_groups_of_a_process_that_is_stopped_are_played_by_the_others(player, helpers, caplog, monkeypatch, when):
+    monkeypatch.setattr(group_runners, "LOOK_EVERY", 0.05)
+    expected = play(player)
+    player.version -= 1
+    helper = helpers._helpers[0]
+    if when == "before":
+        os.kill(helper._process.pid, signal.SIGSTOP)
+        eventually(helper._is_stopped)
+    else:
+        is_stopped, looks = helper._is_stopped, []
+
+        def stop_after_the_first_look():
+            looks.append(None)
+            if len(looks) == 1:
+                os.kill(helper._process.pid, signal.SIGSTOP)
+                eventually(is_stopped)
+                return False
+            return is_stopped()
+
+        monkeypatch.setattr(helper, "_is_stopped", stop_after_the_first_look)
+    assert play(player, helpers) == expected
+    assert caplog.text.count("is stopped") == 1
+    assert helper._process.is_alive() == (when == "before")
+    if when == "before":
+        os.kill(helper._process.pid, signal.SIGCONT)
+    player.version -= 1
+    assert play(player, helpers) == expected
 
 
 def test_an_error_is_raised_as_it_is_without_helpers(player, helpers):

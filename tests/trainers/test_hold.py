@@ -45,6 +45,29 @@ def start(path, overrides, recipe="sokoban"):
     return Trainer(config, RunDir.create(config, recipe))
 
 
+def test_episodes_that_repeat_themselves_change_no_weight_and_are_counted(tmp_path, small, caplog):
+    with start(tmp_path / "run", [*small, "rewards.drop_repetition=1"]) as trainer:
+        learner = trainer.learner
+        before = {name: w.clone() for name, w in learner.state.policy.named_weights()}
+        data = learner.compute_advantages(trainer._collect({}), {})
+        data.columns["advantages"][:] = 1.0
+        data.columns["behavior"][:] = 0.0
+        metrics = learner.update(data)
+        assert metrics["dropped/repetition"] == len(data.trajectories)
+        assert (metrics["trained_samples"], metrics["optimizer_steps"]) == (0, 0)
+        assert all(torch.equal(w, before[name]) for name, w in learner.state.policy.named_weights())
+        assert f"{len(data.trajectories)} by rewards.drop_repetition" in caplog.text
+        data.columns["behavior"][data.trajectory == 0] = -0.5
+        metrics = learner.update(data)
+        assert metrics["dropped/repetition"] == len(data.trajectories) - 1
+        assert metrics["trained_samples"] == sum(s.trajectory == 0 for s in data.samples)
+
+
+def test_gibberish_beyond_the_vocabulary_is_told(tmp_path, small):
+    with pytest.raises(UsageError, match=r"drop_gibberish=100000 drops nothing"):
+        start(tmp_path / "run", [*small, "rewards.drop_gibberish=100000"])
+
+
 # -- bfloat16 ---------------------------------------------------------------------------------------------------------
 
 

@@ -133,7 +133,7 @@ def test_what_cannot_work_is_said(monkeypatch):
         ("player.sleep=2", "player.sleep cannot be 2 with player.lora=adapter"),
         ("model.lora.rank=600", "take player.lora=merged"),
         ("model.lora.rank=0", "player.lora does nothing here"),
-        ("player.options={enable_lora=true}", "player.options cannot have enable_lora"),
+        ("player.options={enable_lora=true}", "player.options: cannot have enable_lora"),
     ):
         with pytest.raises(UsageError, match=why):
             load_config("sokoban", [*vllm, "player.lora=adapter", wrong])

@@ -16,6 +16,7 @@ from rollenv.trainers.memory import (  # noqa: E402
     Shape,
     Update,
     adapter_parameters,
+    longest_sample,
     shape_of,
     table,
     update_memory,
@@ -41,6 +42,15 @@ def test_the_guide_shows_what_the_function_computes():
     for name, value in table(memory):
         assert re.search(rf"^\| {re.escape(name)} \| {value.split()[0]} \|$", text, re.MULTILINE), name
     assert sum(memory.values()) < 80e9
+
+
+def test_the_longest_sample_fills_a_device_and_one_token_more_does_not_fit():
+    update = Update(1, 2, checkpointing=True, player=2)
+    for size in (48, 80, 141):
+        most = longest_sample(LARGE, update, size)
+        peaks = [sum(update_memory(LARGE, dataclasses.replace(update, tokens=most + n)).values()) for n in (0, 1)]
+        assert peaks[0] <= 0.9 * size * 1e9 < peaks[1]
+    assert longest_sample(LARGE, update, 24) == 0
 
 
 @pytest.mark.parametrize(

@@ -72,11 +72,17 @@ MODELS: dict[str, tuple[bool, Callable[[], hf.PretrainedConfig]]] = {
     "cohere": (True, lambda: hf.CohereConfig(**_GROUPED, logit_scale=0.25)),
     "mamba": (False, lambda: hf.MambaConfig(**_LAYERS, state_size=4)),
     "lfm2": (False, lambda: hf.Lfm2Config(**_GROUPED, layer_types=["conv", "full_attention"])),
+    "qwen3 moe": (
+        True,
+        lambda: hf.Qwen3MoeConfig(
+            **_GROUPED, head_dim=8, moe_intermediate_size=12, num_experts=4, num_experts_per_tok=2
+        ),
+    ),
     "mixtral": (True, lambda: hf.MixtralConfig(**_GROUPED, num_local_experts=2, router_jitter_noise=0.5)),
 }
 
 #: Libraries have no float64 for what these do.
-SINGLE = {"mamba", "mixtral", "llama4"}
+SINGLE = {"mamba", "mixtral", "qwen3 moe", "llama4"}
 COMMON = ("qwen2", "qwen2 tied", "gemma2", "mamba")
 
 

@@ -155,7 +155,7 @@ def test_shares_are_even_and_whole_and_equal_inputs_stay_together():
     ("given", "said"),
     [
         (["placement.ranks=2", "model.sync=in_place"], "model.sync cannot be in_place with placement.ranks above 1"),
-        (["placement.ranks=2", "placement.min_ranks=3"], "placement.min_ranks is more than placement.ranks"),
+        (["placement.ranks=2", "placement.min_ranks=3"], "placement.min_ranks: is more than placement.ranks"),
         (["placement.ranks=2", "placement.backend=nccl", "placement.devices=cpu"], "take gloo"),
         (["placement.max_failures=2"], "placement.max_failures does nothing here"),
         (["placement.address=local", "placement.gradients=micro_batch"], "only with placement.ranks above 1"),

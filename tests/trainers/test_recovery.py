@@ -439,6 +439,11 @@ def test_micro_batches_of_any_size_and_without_sharing_give_the_same_weights(tmp
     ("settings", "says"),
     [
         (["rewards.overlong=4", "rollout.max_new_tokens=3"], "rewards.overlong"),
+        (["rewards.group=nowhere"], "no module:function"),
+        (["rewards.group=nowhere:x"], "cannot be loaded"),
+        (["rewards.group=words:ID"], "no module:function"),
+        (["rewards.group=words:ranked", "rewards.success_only=true"], "rewards.group"),
+        (["rewards.drop_repetition=4", "rollout.max_new_tokens=3"], "rewards.drop_repetition"),
         (["loss.observations=0.5"], "loss.observations"),
         (["kl.name=reward", "kl.target=0.1", "kl.horizon=1.0"], "kl.horizon"),
         (["loss.dual=0.5"], "loss.dual"),

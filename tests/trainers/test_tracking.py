@@ -5,15 +5,21 @@ import logging
 import struct
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from rollenv import MissingExtra, UsageError
 from rollenv.rollout.types import Task, Trajectory, Turn
+from rollenv.trainers.alarms import Alarm
 from rollenv.trainers.tracking import (
     MOST_CHARACTERS,
     MOST_EPISODES,
+    AlertTracker,
+    MlflowTracker,
+    SwanLabTracker,
     TensorBoardTracker,
     Trackers,
     WandbTracker,
@@ -141,7 +147,7 @@ def test_wandb_stores_a_run_offline_and_continues_it_under_its_id(tmp_path, monk
         for r in records
         if r.HasField("history")
     ]
-    assert [(r["iteration"], r["reward"]) for r in rows if "reward" in r] == [(i, i / 4) for i in (0, 1, 2, 2, 3, 4)]
+    assert [(r["iteration"], r["reward"]) for r in rows if "reward" in r] == [(i, i / 4) for i in range(5)]
     stored = {item.key: item.value_json for r in records for item in (*r.config.update, *r.run.config.update)}
     assert json.loads(stored["optimizer"])["lr"] == 1e-4
     artifacts = [r for r in records if r.HasField("request") or r.HasField("artifact")]
@@ -163,7 +169,12 @@ def test_an_unknown_mode_is_refused():
 
 @pytest.mark.parametrize(
     ("tracker", "module", "name"),
-    [(WandbTracker, "wandb", "wandb"), (TensorBoardTracker, "torch.utils.tensorboard", "tensorboard")],
+    [
+        (WandbTracker, "wandb", "wandb"),
+        (SwanLabTracker, "swanlab", "swanlab"),
+        (MlflowTracker, "mlflow", "mlflow"),
+        (TensorBoardTracker, "torch.utils.tensorboard", "tensorboard"),
+    ],
 )
 def test_a_missing_package_is_a_line_with_the_command_that_installs_it(tracker, module, name, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
@@ -172,6 +183,32 @@ def test_a_missing_package_is_a_line_with_the_command_that_installs_it(tracker, 
     with pytest.raises(MissingExtra, match=rf"pip install 'rollenv\[{name}\]'") as error:
         tracker()
     assert "\n" not in str(error.value)
+
+
+def test_alarms_are_posted_to_the_webhook_and_a_webhook_that_fails_is_one_warning(tmp_path, caplog):
+    posted = []
+
+    class Webhook(BaseHTTPRequestHandler):
+        def do_POST(self):
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200 if len(posted) == 1 else 500)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Webhook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        trackers = Trackers([AlertTracker(f"http://127.0.0.1:{server.server_port}/hook")])
+        trackers.start(tmp_path / "run-7", CONFIG)
+        for iteration in (3, 4, 5):
+            trackers.alarm(iteration, Alarm("entropy_collapse", "entropy fell to 0.01", "Lower the learning rate"))
+        server.shutdown()
+    assert [(body["run"], body["iteration"], body["alarm"]) for body in posted] == [
+        ("run-7", iteration, "entropy_collapse") for iteration in (3, 4, 5)
+    ]
+    assert "entropy fell to 0.01" in posted[0]["text"]
+    assert caplog.text.count("AlertTracker could not post an alarm") == 1
 
 
 class Breaks:

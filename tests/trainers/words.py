@@ -38,3 +38,8 @@ class Words(rollenv.Env):
 
     def num_tasks(self):
         return len(WORDS)
+
+
+def ranked(members):
+    """Pays for an episode by the number of others that got less."""
+    return [float(sum(other.reward < one.reward for other in members)) for one in members]

@@ -153,24 +153,9 @@ class Ppo(Algorithm):
     critic: CriticConfig = CriticConfig()
 
 
+_Algorithm = (
+    Grpo | Rloo | Reinforce | ReinforcePlusPlus | MaxRl | Rebn | StepReinforce | Gigpo | Hgpo | Empg | MtGrpo | Ppo
+)
 AnyAlgorithm = Annotated[
-    Grpo | Rloo | Reinforce | ReinforcePlusPlus | MaxRl | Rebn | StepReinforce | Gigpo | Hgpo | Empg | MtGrpo | Ppo,
-    Field(discriminator="name"),
-    union(
-        "algorithm",
-        "name",
-        Grpo,
-        Rloo,
-        Reinforce,
-        ReinforcePlusPlus,
-        MaxRl,
-        Rebn,
-        StepReinforce,
-        Gigpo,
-        Hgpo,
-        Empg,
-        MtGrpo,
-        Ppo,
-        base=Algorithm,
-    ),
+    _Algorithm, Field(discriminator="name"), union("algorithm", "name", _Algorithm, base=Algorithm)
 ]

@@ -111,12 +111,12 @@ def _tiny(noise: float, played: Played) -> dict[str, Any]:
         # an answer of several tokens ends with one more
         "rollout": {"groups_per_batch": 32, "group_size": 8, "max_new_tokens": 1 if answer == 1 else 2 * answer},
         "loss": {"entropy": 0.01, "final_entropy": 0.1},
-        "optimizer": {"lr": 1e-3, "final_lr": 0.2},
+        "optimizer": {"lr": 1e-3, "final_lr": 0.2, "minibatch_sequences": 64, "epochs": 2},
     }
 
 
 def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, Played]:
-    """Return the largest share of random actions with which the expert still succeeds now and then, and its episodes.
+    """Return the largest share of random actions with which the expert succeeds now and then, and its episodes.
 
     Raises:
         UsageError: it never does.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,190 +15,12 @@ from pydantic import BaseModel, ValidationError
 from rollenv.arguments import NOTHING, value_of
 from rollenv.core import UsageError
 from rollenv.registry import spec
-from rollenv.rollout.workers.factory import workers_of
-from rollenv.trainers.config.losses import Loss
-from rollenv.trainers.config.player import MAX_LORA_RANK
+from rollenv.rollout.group_reward import group_function
+from rollenv.trainers.config.presets import preset
 from rollenv.trainers.config.run import AnyPrompt, TrainConfig
 from rollenv.trainers.config.section import Union, union_of
 
 logger = logging.getLogger(__name__)
-
-_LOSSES = (union_of("loss") or Union("", {}, frozenset())).variants.values()
-
-#: What is between rewards and the loss, without which a teacher alone teaches.
-_OF_REWARDS = (
-    "algorithm",
-    "correction",
-    *(f"rewards.{key}" for key in ("scale", "shift", "clip", "mean", "std", "success_only", "invalid_penalty")),
-    "rewards.overlong",
-    "loss.name",
-    *dict.fromkeys(f"loss.{k}" for m in _LOSSES for k in m.model_fields.keys() - Loss.model_fields.keys() - {"name"}),
-)
-
-#: Options of vLLM that the settings decide.
-_OF_ADAPTERS = {"enable_lora", "max_lora_rank", "max_loras"}
-
-#: Keys that do something only under other settings: when, and what to say.
-_IDLE: tuple[tuple[str, Callable[[TrainConfig], bool], str], ...] = (
-    ("model.size", lambda c: c.model.path == "tiny", "model.path='tiny'"),
-    ("model.warm_up", lambda c: c.model.path == "tiny", "model.path='tiny'"),
-    ("model.lora.alpha", lambda c: c.model.lora.rank > 0, "model.lora.rank above 0"),
-    ("model.lora.targets", lambda c: c.model.lora.rank > 0, "model.lora.rank above 0"),
-    ("player.lora", lambda c: c.model.lora.rank > 0, "model.lora.rank above 0"),
-    ("loss.entropy_samples", lambda c: c.loss.entropy > 0, "loss.entropy above 0"),
-    ("loss.final_entropy", lambda c: c.loss.entropy > 0, "loss.entropy above 0"),
-    ("rollout.reset_deadline", lambda c: c.rollout.workers != "inline", "rollout.workers other than inline"),
-    ("rollout.step_deadline", lambda c: c.rollout.workers != "inline", "rollout.workers other than inline"),
-    ("algorithm.gamma", lambda c: getattr(c.algorithm, "credit", "") != "turn", "algorithm.credit other than turn"),
-    ("algorithm.lam", lambda c: getattr(c.algorithm, "credit", "") != "turn", "algorithm.credit other than turn"),
-    ("algorithm.turn_gamma", lambda c: getattr(c.algorithm, "credit", "") != "token", "algorithm.credit=turn"),
-    ("algorithm.turn_lam", lambda c: getattr(c.algorithm, "credit", "") != "token", "algorithm.credit=turn"),
-    (
-        "loss.observations",
-        lambda c: c.loss.observations == 0 or c.samples == "trajectory",
-        "rollout.samples=trajectory",
-    ),
-    (
-        "rollout.processes",
-        lambda c: c.rollout.processes == 1 or _by_processes(c),
-        "rollout.workers=inline, player.kind=local, batches.kind other than stream, and without rewards.domains, "
-        "rollout.shards, rollout.max_concurrent, rollout.extra_groups and rollout.extra_members",
-    ),
-    *(
-        (f"rollout.{key}", lambda c: c.rollout.shards > 0, "rollout.shards")
-        for key in ("shard_options", "shard_losses")
-    ),
-    ("kl.horizon", lambda c: getattr(c.kl, "target", 1) > 0, "kl.target above 0"),
-    ("algorithm.future_scale", lambda c: getattr(c.algorithm, "bonus", 1) > 0, "algorithm.bonus above 0"),
-    *((key, lambda c: not getattr(c.distill, "alone", False), "distill.alone=false") for key in _OF_REWARDS),
-    ("prompt.examples", lambda c: c.model.path != "tiny", "a model.path other than tiny"),
-    ("prompt.template_args", lambda c: c.templates, "a model.path other than tiny, and prompt.chat=true"),
-    ("trackers.project", lambda c: "wandb" in c.trackers.use, "trackers.use=['wandb']"),
-    # the tiny model is warmed up on the environment itself
-    (
-        "env.kwargs",
-        lambda c: c.tasks.kind != "mixture" or c.model.path == "tiny",
-        "tasks.kind other than mixture, whose parts have their own",
-    ),
-    *(
-        (f"placement.{key}", lambda c: c.placement.by_ray, "placement.ranks above 1 or a placement.address")
-        for key in ("devices", "cpus", "max_failures", "wait")
-    ),
-    *(
-        (f"placement.{key}", lambda c: c.placement.ranks > 1, "placement.ranks above 1")
-        for key in ("min_ranks", "backend", "gradients")
-    ),
-    ("env.options", lambda c: c.tasks.kind != "mixture", "tasks.kind other than mixture, whose parts have their own"),
-)
-
-#: What cannot work: the key to change, when, and why.
-_IMPOSSIBLE: tuple[tuple[str, Callable[[TrainConfig], bool], str], ...] = (
-    (
-        "rewards.overlong",
-        lambda c: c.rewards.overlong > c.rollout.max_new_tokens,
-        "is more tokens than rollout.max_new_tokens",
-    ),
-    (
-        "kl.horizon",
-        lambda c: getattr(c.kl, "target", 0) > 0 and 0.2 * _most_trajectories(c) >= getattr(c.kl, "horizon", 0),
-        "is too short for so many trajectories a batch: the coefficient could fall to 0; raise it",
-    ),
-    (
-        "distill.alone",
-        lambda c: getattr(c.distill, "alone", False) and (c.algorithm.name == "ppo" or c.kl.name == "reward"),
-        "leaves a critic and a penalty in rewards nothing to do; take another algorithm.name, and kl.name=loss or none",
-    ),
-    (
-        "distill.path",
-        lambda c: getattr(c.distill, "path", "") == "tiny",
-        "names a model that is made anew for every run; take a checkpoint of one",
-    ),
-    (
-        "model.sync",
-        lambda c: c.model.sync == "in_place" and c.batches.kind == "stream" and c.plays_here,
-        "gives the player weights that change while it draws; take auto or copy, or batches.kind=collect",
-    ),
-    (
-        "batches.kind",
-        lambda c: c.batches.kind == "tail" and not c.rollout.extra_groups,
-        "puts nothing by unless more is begun than a batch needs; set rollout.extra_groups",
-    ),
-    (
-        "model.sync",
-        lambda c: c.placement.ranks > 1 and c.model.sync == "in_place",
-        "cannot be in_place with placement.ranks above 1, as no process has all weights; take copy",
-    ),
-    (
-        "model.sync",
-        lambda c: c.model.lora.rank > 0 and c.model.sync == "in_place",
-        "cannot be in_place with model.lora.rank above 0, as the player needs what the model and its adapters make; "
-        "take copy",
-    ),
-    (
-        "model.lora.rank",
-        lambda c: c.played_rank > MAX_LORA_RANK,
-        f"is above {MAX_LORA_RANK}, the most of an adapter that vLLM plays; take player.lora=merged",
-    ),
-    (
-        "player.sleep",
-        lambda c: c.played_rank > 0 and getattr(c.player, "sleep", 0) == 2,
-        "cannot be 2 with player.lora=adapter, as the model below the adapter is lost then; take 1, or "
-        "player.lora=merged",
-    ),
-    (
-        "player.options",
-        lambda c: bool(_OF_ADAPTERS & getattr(c.player, "options", {}).keys()),
-        "cannot have enable_lora, max_lora_rank and max_loras, which follow from model.lora.rank and player.lora",
-    ),
-    (
-        "rollout.shards",
-        lambda c: c.rollout.shards > 0 and bool(c.rewards.domains),
-        "cannot play with rewards.domains, which this process gives; leave it out",
-    ),
-    (
-        "rollout.workers",
-        lambda c: c.rollout.shards > 0 and workers_of(c.rollout.workers)[0] == "ray",
-        "cannot be actors of their own with rollout.shards; take a number of processes, which each shard has",
-    ),
-    (
-        "rollout.shards",
-        lambda c: c.rollout.shards > 0 and any(getattr(c.player, key, 0) for key in ("url", "actors", "sleep")),
-        "have an engine each: leave out player.url, player.actors and player.sleep",
-    ),
-    (
-        "rollout.shards",
-        lambda c: c.rollout.shards > 0 and c.played_rank > 0,
-        "get whole weights; take player.lora=merged",
-    ),
-    (
-        "placement.min_ranks",
-        lambda c: c.placement.min_ranks > c.placement.ranks,
-        "is more than placement.ranks",
-    ),
-    (
-        "placement.backend",
-        lambda c: c.placement.backend == "nccl" and c.placement.devices == "cpu",
-        "cannot be nccl for CPUs; take gloo",
-    ),
-    ("loss.dual", lambda c: 0 < getattr(c.loss, "dual", 0) <= 1, "is a limit above 1, or 0 for none"),
-    (
-        "tasks.down",
-        lambda c: getattr(c.tasks, "down", 0) >= getattr(c.tasks, "up", 1),
-        "must be below tasks.up, or levels would change all the time",
-    ),
-)
-
-
-def _by_processes(config: TrainConfig) -> bool:
-    """Return whether several processes can play a batch."""
-    rollout = config.rollout
-    alone = rollout.extra_groups or rollout.extra_members or rollout.max_concurrent or config.rewards.domains
-    here = rollout.workers == "inline" and config.plays_here and config.batches.kind != "stream"
-    return here and not alone
-
-
-def _most_trajectories(config: TrainConfig) -> int:
-    return config.rollout.groups_per_batch * (config.rollout.group_size + config.rollout.extra_members)
 
 
 def recipes() -> dict[str, Path]:
@@ -227,7 +49,9 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
         from rollenv.trainers.rewards.configured import check_domains
 
         check_domains(config)
-    _refuse_idle_keys(config, [".".join(_split(o)[0]) for o in overrides] or list(_flat(data)))
+    if config.rewards.group:
+        group_function(config.rewards.group)
+    _refuse_idle_keys(config, _keys(overrides) or list(_flat(data)))
     return config
 
 
@@ -236,9 +60,6 @@ def load_prompt(settings: Sequence[str]) -> AnyPrompt:
 
     Args:
         settings: a recipe, whose prompt is taken; then ``key=value`` of it, such as ``examples=5``.
-
-    Raises:
-        UsageError: as :func:`load_config`.
     """
     recipe, *more = ["", *settings] if "=" in settings[0] else settings
     data = _read_recipe(recipe) if recipe else {}
@@ -292,6 +113,8 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
     if isinstance(data.get("model"), str):
         data["model"] = {"path": data["model"]}
+    if isinstance(data.get("algorithm"), str):
+        data = _merged(preset(data.pop("algorithm")), data)
     if "extends" not in data:
         return data
     name = data.pop("extends")
@@ -315,10 +138,18 @@ def _merged(below: dict[str, Any], above: dict[str, Any], prefix: str = "") -> d
 
 
 def _apply(data: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Settings in their order, but first those that decide which other keys there are."""
+    """Settings in their order, but first presets and those that decide which other keys there are."""
     split = [_split(override) for override in overrides]
+    for path, value in split:
+        if _is_preset(path, value):
+            data.update(_merged(data, preset(value)))
+    split = [(path, value) for path, value in split if not _is_preset(path, value)]
     for path, value in sorted(split, key=lambda item: not _is_tag(item[0])):
         _set(data, path, value)
+
+
+def _is_preset(path: Sequence[str], value: Any) -> bool:
+    return list(path) == ["algorithm"] and isinstance(value, str)
 
 
 def _is_tag(path: Sequence[str]) -> bool:
@@ -346,8 +177,13 @@ def with_settings(config: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
     data = config.model_dump(mode="json")
     _apply(data, overrides)
     changed = parse_config(data, overrides)
-    _refuse_idle_keys(changed, [".".join(_split(o)[0]) for o in overrides])
+    _refuse_idle_keys(changed, _keys(overrides))
     return changed
+
+
+def _keys(overrides: Sequence[str]) -> list[str]:
+    """Return the keys that settings name, without presets."""
+    return [".".join(path) for path, value in map(_split, overrides) if not _is_preset(path, value)]
 
 
 def _refuse_idle_keys(config: TrainConfig, keys: Sequence[str]) -> None:
@@ -357,8 +193,8 @@ def _refuse_idle_keys(config: TrainConfig, keys: Sequence[str]) -> None:
         keys: the user's, or those of a recipe that is loaded as it is. What a recipe says about a choice that the user
             made otherwise is no mistake of either.
     """
-    for key, works, when in _IDLE:
-        if any(k == key or k.startswith(key + ".") for k in keys) and not works(config):
+    for key, when in config.idle_keys().items():
+        if any(k == key or k.startswith(key + ".") for k in keys):
             raise UsageError(f"{key} does nothing here, only with {when}; leave it out")
 
 
@@ -372,15 +208,12 @@ def parse_config(data: dict[str, Any], overrides: Sequence[str] = ()) -> TrainCo
         UsageError: naming every bad key or value, or what cannot work together.
     """
     try:
-        config = TrainConfig.model_validate(data)
+        return TrainConfig.model_validate(data)
     except ValidationError as error:
         if _read_again(data, overrides, error):
             return parse_config(data)
         lines = [_explain(e["loc"], e["type"], e["msg"], e.get("input")) for e in error.errors()]
         raise UsageError("; ".join(lines)) from error
-    if wrong := [f"{key} {why}" for key, when, why in _IMPOSSIBLE if when(config)]:
-        raise UsageError("; ".join(wrong))
-    return config
 
 
 def _read_again(data: dict[str, Any], overrides: Sequence[str], error: ValidationError) -> bool:
@@ -428,6 +261,9 @@ def _explain(location: tuple[int | str, ...], kind: str, message: str, value: An
         return f"{key}.{union.tag} is one of {', '.join(union.variants)}, not {given!r}{hint}"
     if kind in ("model_type", "model_attributes_type") and key:
         return f"{key} is a section, not {value!r}: set {_first_keys(parts, key)}"
+    if kind == "value_error":
+        text = message.removeprefix("Value error, ")
+        return f"{key}: {text}" if key else text
     if kind != "extra_forbidden":
         return f"{key}: {message[:1].lower()}{message[1:]}" + ("" if kind == "missing" else f", got {value!r}")
     union = _union_above(parts[:-1])

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
 from rollenv.trainers.config.section import HomePath, Positive, Section, Share, Weight, union
 
 # -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def _above_one(limit: float) -> float:
+    if limit and limit <= 1:
+        raise ValueError(f"is a limit above 1, or 0 for none, not {limit:g}")
+    return limit
 
 
 class Loss(Section):
@@ -35,7 +41,7 @@ class PpoClip(Loss):
     name: Literal["ppo_clip"] = "ppo_clip"
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: Positive = 0.28
-    dual: float = Field(0.0, ge=0)
+    dual: Annotated[float, AfterValidator(_above_one)] = 0.0
     """The most that a negative advantage weighs (dual clip, above 1); 0 for no limit."""
     ratio: Literal["token", "turn", "sequence"] = "token"
     """The unit of one ratio; for turns and sequences it is the geometric mean over their tokens."""
@@ -56,8 +62,16 @@ class Cispo(Loss):
     """Clipped importance weights (CISPO)."""
 
     name: Literal["cispo"] = "cispo"
+    floor: Weight = 0.0
+    """The least that a token weighs."""
     cap: Positive = 5.0
-    """The most that a token weighs."""
+    """The most that a token weighs, above ``floor``."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.floor >= self.cap:
+            raise ValueError(f"floor={self.floor:g} is not below cap={self.cap:g}")
+        return self
 
 
 class Topr(Loss):
@@ -109,11 +123,8 @@ class PolicyGradient(Loss):
     name: Literal["reinforce"] = "reinforce"
 
 
-AnyLoss = Annotated[
-    PpoClip | Gspo | Cispo | Topr | Dppo | Sapo | Gmpo | PolicyGradient,
-    Field(discriminator="name"),
-    union("loss", "name", PpoClip, Gspo, Cispo, Topr, Dppo, Sapo, Gmpo, PolicyGradient, base=Loss),
-]
+_Loss = PpoClip | Gspo | Cispo | Topr | Dppo | Sapo | Gmpo | PolicyGradient
+AnyLoss = Annotated[_Loss, Field(discriminator="name"), union("loss", "name", _Loss, base=Loss)]
 
 # -- between the sampler and the trainer -------------------------------------------------------------------------------
 
@@ -164,11 +175,8 @@ class Opsm(Section):
     """Tokens of sequences that count weigh as in tis up to this; 0 for a weight of 1."""
 
 
-AnyCorrection = Annotated[
-    NoCorrection | Tis | Mis | Geo | IcePop | Opsm,
-    Field(discriminator="name"),
-    union("correction", "name", NoCorrection, Tis, Mis, Geo, IcePop, Opsm),
-]
+_Correction = NoCorrection | Tis | Mis | Geo | IcePop | Opsm
+AnyCorrection = Annotated[_Correction, Field(discriminator="name"), union("correction", "name", _Correction)]
 
 # -- the distance to a reference ---------------------------------------------------------------------------------------
 
@@ -199,11 +207,8 @@ class KlReward(Section):
     """The number of trajectories in which the coefficient adapts."""
 
 
-AnyKl = Annotated[
-    NoKl | KlLoss | KlReward,
-    Field(discriminator="name"),
-    union("kl", "name", NoKl, KlLoss, KlReward),
-]
+_Kl = NoKl | KlLoss | KlReward
+AnyKl = Annotated[_Kl, Field(discriminator="name"), union("kl", "name", _Kl)]
 
 # -- a teacher ---------------------------------------------------------------------------------------------------------
 
@@ -226,11 +231,17 @@ class Distill(Section):
     """Coefficient of the squared log-ratio to the sampler."""
 
 
+def _lasting(path: str) -> str:
+    if path == "tiny":
+        raise ValueError("names a model that is made anew for every run; take a checkpoint of one")
+    return path
+
+
 class Teacher(Distill):
     """Another model teaches (on-policy distillation)."""
 
     name: Literal["teacher"] = "teacher"
-    path: HomePath
+    path: Annotated[HomePath, AfterValidator(_lasting)]
     """A Hugging Face model folder or hub name, with the vocabulary of the trained model."""
 
 
@@ -240,8 +251,5 @@ class Sibling(Distill):
     name: Literal["sibling"] = "sibling"
 
 
-AnyDistill = Annotated[
-    NoDistill | Teacher | Sibling,
-    Field(discriminator="name"),
-    union("distill", "name", NoDistill, Teacher, Sibling),
-]
+_Distill = NoDistill | Teacher | Sibling
+AnyDistill = Annotated[_Distill, Field(discriminator="name"), union("distill", "name", _Distill)]

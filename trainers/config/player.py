@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rollenv.trainers.config.section import ActorOptions, Positive, Section, union
 
@@ -40,6 +40,14 @@ class VllmPlayer(Section):
     """The release of vLLM's GPU memory to the trainer during updates: at level 1 its weights wait in main memory,
     at level 2 they are dropped."""
 
+    @field_validator("options")
+    @classmethod
+    def _own(cls, options: dict[str, Any]) -> dict[str, Any]:
+        if {"enable_lora", "max_lora_rank", "max_loras"} & options.keys():
+            follow = "follow from model.lora.rank and player.lora"
+            raise ValueError(f"cannot have enable_lora, max_lora_rank and max_loras, which {follow}")
+        return options
+
     @model_validator(mode="after")
     def _one_place(self) -> Self:
         if self.url and (self.actors or self.options):
@@ -49,8 +57,5 @@ class VllmPlayer(Section):
         return self
 
 
-AnyPlayer = Annotated[
-    LocalPlayer | VllmPlayer,
-    Field(discriminator="kind"),
-    union("player", "kind", LocalPlayer, VllmPlayer),
-]
+_Player = LocalPlayer | VllmPlayer
+AnyPlayer = Annotated[_Player, Field(discriminator="kind"), union("player", "kind", _Player)]

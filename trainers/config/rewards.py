@@ -123,10 +123,9 @@ class JudgeReward(DomainReward):
     many of those in a row end the run, which can be resumed."""
 
 
+_Domains = FormatReward | LengthReward | InstructionsReward | JudgeReward
 AnyDomainReward = Annotated[
-    FormatReward | LengthReward | InstructionsReward | JudgeReward,
-    Field(discriminator="kind"),
-    union("domains", "kind", FormatReward, LengthReward, InstructionsReward, JudgeReward, base=DomainReward),
+    _Domains, Field(discriminator="kind"), union("domains", "kind", _Domains, base=DomainReward)
 ]
 
 
@@ -135,6 +134,9 @@ class RewardsConfig(Section):
 
     domains: list[AnyDomainReward] = Field(default_factory=list)
     """Rewards that are added to the environments', computed as each episode ends, while others are still played."""
+    group: str = ""
+    """A function ``module:function`` that gets the episodes of a group, a list, and returns what is added to the reward
+    of each: for rankings, the best of several, diversity. It is not asked in evaluations."""
     scale: float = 1.0
     shift: float = 0.0
     """Added to a trajectory's last reward, after scaling."""
@@ -152,6 +154,14 @@ class RewardsConfig(Section):
     """Responses lose up to 1 over this many last tokens before ``rollout.max_new_tokens`` (DAPO); 0 for none."""
     drop_truncated: bool = False
     """Trajectories with a response that was cut off teach nothing."""
+    drop_repetition: int = Field(0, ge=0)
+    """Trajectories with a response that repeats itself teach nothing: one with so many tokens in a row that were each
+    drawn with a probability above 0.99 (MiniMax-M1, prime-rl: 3000); 0 for none. They count in their group's baseline.
+    """
+    drop_gibberish: int = Field(0, ge=0)
+    """Trajectories with gibberish teach nothing: a token with this id or a later one, which are rare, that was drawn
+    with less than e^-2 of the probability that all tokens would have if they were equally likely (prime-rl: 100000); 0
+    for none. They count in their group's baseline."""
     length_weight: bool = False
     """Short trajectories weigh more: from 1.5 to 0.5 along the lengths of the batch."""
     difficulty_weight: bool = False

@@ -2,152 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from rollenv.agents.tiny.settings import TinySize, WarmUp
 from rollenv.core import UsageError
-from rollenv.registry import named_wrappers
 from rollenv.rollout.workers.factory import workers_of
-from rollenv.trainers.config.algorithms import AnyAlgorithm, Grpo
-from rollenv.trainers.config.batches import AnyBatches, Collect
+from rollenv.trainers.config.algorithms import AnyAlgorithm, Grpo, Ppo
 from rollenv.trainers.config.losses import (
     AnyCorrection,
     AnyDistill,
     AnyKl,
     AnyLoss,
+    Distill,
+    KlReward,
+    Loss,
     NoCorrection,
     NoDistill,
     NoKl,
     PpoClip,
 )
-from rollenv.trainers.config.player import AnyPlayer, LocalPlayer
+from rollenv.trainers.config.player import MAX_LORA_RANK, AnyPlayer, LocalPlayer, VllmPlayer
 from rollenv.trainers.config.rewards import RewardsConfig
-from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, union
+from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, Union, Weight, union, union_of
+from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, Seeds, distinct, played
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
-
-
-class EnvConfig(Section):
-    """The environment to train on."""
-
-    id: str
-    kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Constructor arguments of the training environments."""
-    wrappers: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Wrappers of environments, in training and evaluation: names (as in rollenv.wrappers) and settings."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Options of every reset in training."""
-
-    @field_validator("wrappers", mode="before")
-    @classmethod
-    def _named(cls, value: Any) -> Any:
-        try:
-            return named_wrappers(value) if isinstance(value, str | list) else value
-        except UsageError as error:
-            raise ValueError(str(error)) from error
-
-
-# -- which tasks -------------------------------------------------------------------------------------------------------
-
-
-class Seeds(Section):
-    """Endless new tasks: every one has a seed of its own."""
-
-    kind: Literal["seeds"] = "seeds"
-
-
-class Rows(Section):
-    """The rows of a data set, each once an epoch, in an order of its own in every epoch."""
-
-    kind: Literal["rows"] = "rows"
-    shuffle: bool = True
-
-
-class Levels(Section):
-    """Levels that follow the success rate (see rollenv.curriculum); evaluation stays as it is."""
-
-    kind: Literal["curriculum"] = "curriculum"
-    levels: list[dict[str, Any]] = Field(default_factory=list)
-    """Constructor arguments of each level; by default those that are bundled for the environment."""
-    window: int = Field(200, ge=1)
-    """Trajectories that a change of level looks back on."""
-    up: float = Field(0.8, gt=0, le=1)
-    down: float = Field(0.2, ge=0, lt=1)
-    review: float = Field(0.1, ge=0, lt=1)
-    """The share of tasks from earlier levels."""
-
-
-class Pool(Section):
-    """Tasks of a pool, those more often whose success is near one half by what was seen of them."""
-
-    kind: Literal["success_aware"] = "success_aware"
-    pool: int = Field(0, ge=0)
-    """The number of seeds; 0 for the rows of the data set."""
-    explore: float = Field(0.1, ge=0, le=1)
-    """The share of tasks that are drawn evenly."""
-    half_life: float = Field(2000.0, gt=0)
-    """Groups after which what was seen of a task counts half."""
-
-
-class Named(Protocol):
-    """A part with metrics of its own."""
-
-    name: str
-    env: EnvConfig
-
-
-P = TypeVar("P", bound=Named)
-
-
-def distinct(parts: list[P], taken: Collection[str] = ()) -> list[P]:
-    """The parts, if the metrics of each have a name of their own.
-
-    Args:
-        parts: named, or with the id of their environment as the name.
-        taken: names that stand before other metrics.
-
-    Raises:
-        ValueError: two have the same name, or a name cannot be.
-    """
-    names = [part.name or part.env.id for part in parts]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"two parts are called {name!r}; give each a name")
-        if "/" in name or name in taken:
-            raise ValueError(f"a part cannot be called {name!r}, which stands before metrics; give it another name")
-    return parts
-
-
-class Part(Section):
-    """One environment of a mixture."""
-
-    name: str = ""
-    """In metrics; by default the environment's id. Two parts of a mixture have two names."""
-    ratio: Positive = 1.0
-    env: EnvConfig
-    tasks: AnyTasks = Seeds()
-
-
-class Mixture(Section):
-    """Several environments or domains with ratios, besides ``env``, which is evaluated."""
-
-    kind: Literal["mixture"] = "mixture"
-    parts: list[Part] = Field(min_length=1)
-
-    @field_validator("parts")
-    @classmethod
-    def _names(cls, parts: list[Part]) -> list[Part]:
-        return distinct(parts, {"eval", "time", "cpu", "added", "judge", "advantage", "return"})
-
-
-AnyTasks = Annotated[
-    Seeds | Rows | Levels | Pool | Mixture,
-    Field(discriminator="kind"),
-    union("tasks", "kind", Seeds, Rows, Levels, Pool, Mixture),
-]
 
 
 class LoraConfig(Section):
@@ -230,13 +112,29 @@ class ConversationConfig(PromptConfig):
     thoughts: Literal["template", "keep", "drop"] = "template"
     """Earlier thoughts in later prompts: as the chat template has it, kept, or dropped whatever the template does. A
     trajectory is one training sample up to where something is dropped, and a new one begins there."""
+    tools: Literal["text", "template"] = "text"
+    """``template``: functions that the environment offers go through the chat template, in the model's own form; take
+    ``env.kwargs.calls="native"`` so that its text does not tell of them too."""
 
 
-AnyPrompt = Annotated[
-    StepPromptConfig | ConversationConfig,
-    Field(discriminator="kind"),
-    union("prompt", "kind", StepPromptConfig, ConversationConfig, base=PromptConfig),
-]
+_Prompt = StepPromptConfig | ConversationConfig
+AnyPrompt = Annotated[_Prompt, Field(discriminator="kind"), union("prompt", "kind", _Prompt, base=PromptConfig)]
+
+
+class KeepConfig(Section):
+    """Groups that are worth training on; ``rollout.refill`` of the others are played again."""
+
+    std: Weight = 0.0
+    """The standard deviation of a group's rewards is above this."""
+    mean: tuple[float, float] | None = None
+    """The mean of a group's rewards is between these two, such as [0.1, 0.9]: neither too hard nor too easy."""
+
+    @field_validator("mean")
+    @classmethod
+    def _in_order(cls, mean: tuple[float, float] | None) -> tuple[float, float] | None:
+        if mean and not mean[0] < mean[1]:
+            raise ValueError(f"is two numbers, the lower one first, not {list(mean)}")
+        return mean
 
 
 class RolloutConfig(Section):
@@ -250,6 +148,7 @@ class RolloutConfig(Section):
     """The unit of a training sample: a turn, or all turns of a trajectory as far as each prompt continues the last."""
     refill: int = Field(0, ge=0)
     """Groups of equal rewards teach nothing; up to so many a batch are dropped and others played instead (DAPO)."""
+    keep: KeepConfig = KeepConfig()
     temperature: float = Field(1.0, gt=0)
     top_p: float = Field(1.0, gt=0, le=1)
     """Draw from the likeliest tokens that have this probability together. The trainer's probabilities are those of all
@@ -309,6 +208,34 @@ class RolloutConfig(Section):
         except UsageError as error:
             raise ValueError(str(error)) from error
         return value
+
+
+class Collect(Section):
+    """Play a batch, train on it, play the next."""
+
+    kind: Literal["collect"] = "collect"
+
+
+class Stream(Section):
+    """Play while training. The order of episodes then depends on the clock: a resumed run goes on with the tasks that
+    it had begun, but not to the same numbers."""
+
+    kind: Literal["stream"] = "stream"
+    max_staleness: int = Field(1, ge=0)
+    """The most updates that the weights may have had since a trained token was drawn."""
+    colocated: bool = False
+    """Player and trainer share a device: nothing is drawn during an update."""
+
+
+class Tail(Section):
+    """Tasks that are too slow for a batch are put by, and played together when there are enough of them for one. Needs
+    ``rollout.extra_groups``."""
+
+    kind: Literal["tail"] = "tail"
+
+
+_Batches = Collect | Stream | Tail
+AnyBatches = Annotated[_Batches, Field(discriminator="kind"), union("batches", "kind", _Batches)]
 
 
 class OptimizerConfig(Section):
@@ -390,6 +317,20 @@ class PlacementConfig(Section):
     wait: float = Field(300.0, ge=0)
     """Seconds to wait for devices when they are started again."""
 
+    @field_validator("min_ranks")
+    @classmethod
+    def _no_more_than_there_are(cls, least: int, info: ValidationInfo) -> int:
+        if least > info.data.get("ranks", least):
+            raise ValueError("is more than placement.ranks")
+        return least
+
+    @field_validator("backend")
+    @classmethod
+    def _for_devices(cls, backend: str, info: ValidationInfo) -> str:
+        if backend == "nccl" and info.data.get("devices") == "cpu":
+            raise ValueError("cannot be nccl for CPUs; take gloo")
+        return backend
+
     @property
     def by_ray(self) -> bool:
         """True if Ray starts the processes."""
@@ -399,8 +340,12 @@ class PlacementConfig(Section):
 class TrackersConfig(Section):
     """Trackers of metrics besides ``metrics.jsonl``."""
 
-    use: list[Literal["wandb", "tensorboard"]] = Field(default_factory=list)
+    use: list[Literal["wandb", "swanlab", "mlflow", "tensorboard"]] = Field(default_factory=list)
     project: str = "rollenv"
+    """Of W&B and SwanLab; MLflow's experiment."""
+    alerts: str = Field("", pattern="^(https?://.+)?$")
+    """A webhook, as Slack's, that gets the trainer's alarms: entropy collapse, groups without signal, drift and others.
+    """
 
 
 class TrainConfig(Section):
@@ -434,6 +379,116 @@ class TrainConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     eval: EvalConfig = EvalConfig()
     trackers: TrackersConfig = TrackersConfig()
+
+    @model_validator(mode="after")
+    def _work_together(self) -> Self:
+        """Refuse what cannot work: each key to change, and why."""
+        if wrong := [*self._problems()]:
+            raise ValueError("; ".join(wrong))
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        rollout, model, player, many = self.rollout, self.model, self.player, self.rollout.shards > 0
+        trajectories = rollout.groups_per_batch * (rollout.group_size + rollout.extra_members)
+        if self.rewards.overlong > rollout.max_new_tokens:
+            yield "rewards.overlong is more tokens than rollout.max_new_tokens"
+        if self.rewards.drop_repetition > rollout.max_new_tokens:
+            yield "rewards.drop_repetition is more tokens than rollout.max_new_tokens"
+        if isinstance(self.kl, KlReward) and self.kl.target > 0 and 0.2 * trajectories >= self.kl.horizon:
+            yield "kl.horizon is too short for so many trajectories a batch: the coefficient could fall to 0; raise it"
+        critic = isinstance(self.algorithm, Ppo) or isinstance(self.kl, KlReward)
+        if isinstance(self.distill, Distill) and self.distill.alone and critic:
+            yield (
+                "distill.alone leaves a critic and a penalty in rewards nothing to do; take another algorithm.name, "
+                "and kl.name=loss or none"
+            )
+        if self.batches.kind == "tail" and not rollout.extra_groups:
+            yield "batches.kind puts nothing by unless more is begun than a batch needs; set rollout.extra_groups"
+        if model.sync == "in_place":
+            if self.batches.kind == "stream" and self.plays_here:
+                change = "weights that change while it draws; take auto or copy, or batches.kind=collect"
+                yield f"model.sync gives the player {change}"
+            if self.placement.ranks > 1:
+                why = "as no process has all weights; take copy"
+                yield f"model.sync cannot be in_place with placement.ranks above 1, {why}"
+            if model.lora.rank > 0:
+                why = "as the player needs what the model and its adapters make; take copy"
+                yield f"model.sync cannot be in_place with model.lora.rank above 0, {why}"
+        if self.played_rank > MAX_LORA_RANK:
+            most = f"{MAX_LORA_RANK}, the most of an adapter that vLLM plays"
+            yield f"model.lora.rank is above {most}; take player.lora=merged"
+        if self.played_rank and isinstance(player, VllmPlayer) and player.sleep == 2:
+            why = "as the model below the adapter is lost then; take 1, or player.lora=merged"
+            yield f"player.sleep cannot be 2 with player.lora=adapter, {why}"
+        if many and self.rewards.domains:
+            yield "rollout.shards cannot play with rewards.domains, which this process gives; leave it out"
+        if many and workers_of(rollout.workers)[0] == "ray":
+            instead = "take a number of processes, which each shard has"
+            yield f"rollout.workers cannot be actors of their own with rollout.shards; {instead}"
+        if many and isinstance(player, VllmPlayer) and (player.url or player.actors or player.sleep):
+            yield "rollout.shards have an engine each: leave out player.url, player.actors and player.sleep"
+        if many and self.played_rank:
+            yield "rollout.shards get whole weights; take player.lora=merged"
+
+    def idle_keys(self) -> dict[str, str]:
+        """The keys that do nothing under the other settings, and what they need."""
+        found: dict[str, str] = {}
+
+        def need(works: Any, when: str, section: str, *keys: str) -> None:
+            if not works:
+                found.update(dict.fromkeys((f"{section}.{key}" for key in keys), when) if keys else {section: when})
+
+        rollout, placement, tiny = self.rollout, self.placement, self.model.path == "tiny"
+        credit = getattr(self.algorithm, "credit", "")
+        mixture = "tasks.kind other than mixture, whose parts have their own"
+        need(tiny, "model.path='tiny'", "model", "size", "warm_up")
+        need(self.model.lora.rank, "model.lora.rank above 0", "model.lora", "alpha", "targets")
+        need(self.model.lora.rank, "model.lora.rank above 0", "player.lora")
+        need(not self.rewards.success_only, "rewards.success_only=false", "rewards.group")
+        need(self.loss.entropy, "loss.entropy above 0", "loss", "entropy_samples", "final_entropy")
+        deadlines = ("reset_deadline", "step_deadline")
+        need(rollout.workers != "inline", "rollout.workers other than inline", "rollout", *deadlines)
+        need(credit != "turn", "algorithm.credit other than turn", "algorithm", "gamma", "lam")
+        need(credit != "token", "algorithm.credit=turn", "algorithm", "turn_gamma", "turn_lam")
+        whole = self.samples == "trajectory"
+        need(whole or not self.loss.observations, "rollout.samples=trajectory", "loss.observations")
+        need(
+            rollout.processes == 1 or self.plays_by_processes,
+            "rollout.workers=inline, player.kind=local, batches.kind other than stream, and without rewards.domains, "
+            "rollout.shards, rollout.max_concurrent, rollout.extra_groups and rollout.extra_members",
+            "rollout.processes",
+        )
+        need(rollout.refill, "rollout.refill above 0", "rollout.keep")
+        need(rollout.shards, "rollout.shards", "rollout", "shard_options", "shard_losses")
+        need(getattr(self.kl, "target", 1), "kl.target above 0", "kl.horizon")
+        need(getattr(self.algorithm, "bonus", 1), "algorithm.bonus above 0", "algorithm.future_scale")
+        if getattr(self.distill, "alone", False):  # no rewards then, nor what is between them and the loss
+            shaping = ("scale", "shift", "clip", "mean", "std", "success_only", "invalid_penalty", "overlong", "group")
+            losses = (union_of("loss") or Union("", {}, frozenset())).variants.values()
+            own = dict.fromkeys(key for loss in losses for key in loss.model_fields if key not in Loss.model_fields)
+            need(False, "distill.alone=false", "algorithm")
+            need(False, "distill.alone=false", "correction")
+            need(False, "distill.alone=false", "rewards", *shaping)
+            need(False, "distill.alone=false", "loss", "name", *own)
+        need(not tiny, "a model.path other than tiny", "prompt.examples")
+        need(self.templates, "a model.path other than tiny, and prompt.chat=true", "prompt.template_args")
+        named = {"wandb", "swanlab", "mlflow"} & set(self.trackers.use)
+        need(named, "trackers.use=['wandb'], swanlab or mlflow", "trackers.project")
+        # the tiny model is warmed up on the environment itself
+        need(self.tasks.kind != "mixture" or tiny, mixture, "env.kwargs")
+        need(self.tasks.kind != "mixture", mixture, "env.options")
+        by_ray = ("devices", "cpus", "max_failures", "wait")
+        need(placement.by_ray, "placement.ranks above 1 or a placement.address", "placement", *by_ray)
+        need(placement.ranks > 1, "placement.ranks above 1", "placement", "min_ranks", "backend", "gradients")
+        return found
+
+    @property
+    def plays_by_processes(self) -> bool:
+        """True if several processes can play a batch."""
+        rollout = self.rollout
+        alone = rollout.extra_groups or rollout.extra_members or rollout.max_concurrent or self.rewards.domains
+        here = rollout.workers == "inline" and self.plays_here and self.batches.kind != "stream"
+        return here and not alone
 
     @property
     def samples(self) -> Literal["turn", "trajectory"]:
@@ -472,24 +527,3 @@ class TrainConfig(Section):
         """All environments that are played, in training and evaluation."""
         evaluated = self.env.model_copy(update={"kwargs": self.eval.kwargs})
         return [*(env for env, _ in played(self.env, self.tasks)), evaluated, *(part.env for part in self.eval.parts)]
-
-
-def played(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tuple[EnvConfig, float]]:
-    """The environments that are trained on, each with its share of the tasks.
-
-    Args:
-        env: of the run, or of a part of a mixture.
-
-    Returns:
-        In the order of the recipe; the shares add up to ``share``.
-    """
-    if not isinstance(tasks, Mixture):
-        yield env, share
-        return
-    whole = sum(part.ratio for part in tasks.parts)
-    for part in tasks.parts:
-        yield from played(part.env, part.tasks, share * part.ratio / whole)
-
-
-Part.model_rebuild()
-Mixture.model_rebuild()

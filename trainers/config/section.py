@@ -65,17 +65,19 @@ class Union:
 _UNIONS: dict[str, Union] = {}
 
 
-def union(section: str, tag: str, *models: type[Section], base: type[Section] = Section) -> BeforeValidator:
+def union(section: str, tag: str, models: Any, base: type[Section] = Section) -> BeforeValidator:
     """Register a section's variants, the default one first.
 
     Args:
-        models: each with the values of its tag as a Literal.
+        models: a union of sections, each with the values of its tag as a Literal.
         base: whose keys all variants have in common.
 
     Returns:
         A validator that adds the default tag where none was given.
     """
-    variants = {str(value): model for model in models for value in get_args(model.model_fields[tag].annotation)}
+    variants = {
+        str(value): model for model in get_args(models) for value in get_args(model.model_fields[tag].annotation)
+    }
     _UNIONS[section] = Union(tag, variants, frozenset(base.model_fields))
     default = _UNIONS[section].default
     return BeforeValidator(lambda value: {tag: default, **value} if isinstance(value, dict) else value)

@@ -10,7 +10,7 @@ from rollenv.core import UsageError
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.rewards import AnyDomainReward, FormatReward, InstructionsReward, JudgeReward, LengthReward
-from rollenv.trainers.config.run import AnyTasks, EnvConfig, Mixture
+from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, Mixture
 from rollenv.trainers.rewards.base import Reward, Sum, domains, pattern_of
 from rollenv.trainers.rewards.instructions import Instructions, RowInstructions
 from rollenv.trainers.rewards.judge import TEMPLATE, Judge

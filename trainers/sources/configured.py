@@ -5,8 +5,8 @@ from __future__ import annotations
 from rollenv.curriculum import Curriculum, Schedule
 from rollenv.env_spec import Wrappers
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.run import AnyTasks, EnvConfig, Levels, Mixture, Pool
-from rollenv.trainers.config.run import Rows as RowsConfig
+from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, Levels, Mixture, Pool
+from rollenv.trainers.config.tasks import Rows as RowsConfig
 from rollenv.trainers.sources.base import TaskSource, TaskTemplate, task_seed
 from rollenv.trainers.sources.mixture import MixtureSource
 from rollenv.trainers.sources.success_aware import SuccessAware

@@ -30,14 +30,6 @@ class AgentSelector(selector.AgentSelector):
     def selected(self, agent: str) -> None:
         self.select(agent)
 
-    @property
-    def _agents(self) -> list[str]:
-        return self.agents
-
-    @property
-    def _current_idx(self) -> int:
-        return self._at
-
     def get_active_agents(self) -> list[str]:
         if self.mode not in selector.MODES:
             raise UsageError(f"mode {self.mode!r} is unknown; there are {', '.join(selector.MODES)}")

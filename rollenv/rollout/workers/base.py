@@ -189,15 +189,9 @@ class HostedEnv:
 
     def reset(self) -> EnvResult:
         try:
-            result = self.env.reset(self.task.seed, **self._options())
-            observation, info = validation.parts(result, 2, "its result")
-            return self._seen(observation, 0.0, False, False, info)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            if isinstance(error, UsageError):  # no replay helps where settings are wrong
-                raise UsageError(f"{self.task.env_id}: {error_text(error)}") from error
-            raise failed(self.task.env_id, "reset", error) from error
+            return self.restart(self.task.seed, dict(self.task.options))
+        except UsageError as error:  # no replay helps where settings are wrong
+            raise UsageError(f"{self.task.env_id}: {error_text(error)}") from error
 
     def restart(self, seed: int | None, options: dict[str, Any]) -> EnvResult:
         """Reset with another seed, or none, and other options than the task's.
@@ -205,7 +199,7 @@ class HostedEnv:
         Raises:
             UsageError: there is no such option.
         """
-        given = {"options": options} if options else {}
+        given = {"options": options} if options else {}  # an environment's reset() may not take them
         try:
             observation, info = validation.parts(self.env.reset(seed, **given), 2, "its result")
             return self._seen(observation, 0.0, False, False, info)
@@ -230,10 +224,6 @@ class HostedEnv:
                 "moves": dict(reader.moves),
                 "few": list(reader.few),
             }
-
-    def _options(self) -> dict[str, Any]:
-        """Nothing if there are none: an environment's ``reset`` may not take them."""
-        return {"options": dict(self.task.options)} if self.task.options else {}
 
     def step(self, action: str) -> EnvResult:
         try:
@@ -294,11 +284,7 @@ _ACTIONS = ("oracle_action", "sample_random_action")
 
 
 def failed(env_id: str, what: str, error: BaseException) -> EnvFailure:
-    """Convert an exception of an environment to a failure.
-
-    Args:
-        what: the operation that failed.
-    """
+    """Convert an exception of an environment to a failure."""
     if isinstance(error, validation.BadValue):
         return EnvFailure("wrong", f"{env_id}: what {what} returned is wrong: {error}")
     return EnvFailure("raised", f"{env_id}: {what} raised {describe(error)}")

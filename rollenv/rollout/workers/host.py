@@ -56,7 +56,6 @@ class EnvHost:
 
         Args:
             operation: "reset", "about", "card", "restart", "step", "call" or "close".
-            number: of the environment.
             args: (spec, task, views) for "reset" and "about", which build it on first use; (seed, options) for
                 "restart"; (action,) for "step"; (method, ...) for "call".
         """
@@ -86,9 +85,6 @@ def serve(connection: socket.socket, threads: int) -> None:
 
     A request is (request, operation, number, args). "ping" is answered at once, so a process whose interpreter is held
     by an environment can be told from one with slow environments.
-
-    Args:
-        threads: that run environments.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     os.dup2(2, 1)  # what an environment prints must not mix with the parent's output

@@ -139,7 +139,6 @@ class Worker(ABC):
 
         Args:
             operation: see :meth:`EnvHost.answer`.
-            number: of the environment.
             done: called once with the answer or the error: EnvFailure "lost" if the worker ends first.
 
         Raises:
@@ -215,11 +214,7 @@ class Worker(ABC):
 
 
 class Slot:
-    """The place of a worker in its pool, through all its restarts.
-
-    Args:
-        alone: for a single environment.
-    """
+    """The place of a worker in its pool, through all its restarts."""
 
     def __init__(self, name: str, *, alone: bool = False):
         self.name, self.alone = name, alone

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
@@ -27,7 +28,7 @@ from rollenv.registry import list_envs
 from rollenv.remote.protocol import FAILED, ServerFull, SessionGone, session_name
 from rollenv.rollout.evaluate import DEFAULT_TASKS
 from rollenv.serve.auth import Client
-from rollenv.serve.responses import Json, body_of, json_of, retry_after, status_of
+from rollenv.serve.responses import Json, body_of, json_of, retry_after, status_of, validated
 from rollenv.serve.server import EnvServer
 from rollenv.serve.session import Session
 from rollenv.serve.sessions import served
@@ -241,7 +242,7 @@ class _Service:
         spec, task = self._env(request, body.get("env_name")), body.get("task_spec")
         if task is None:
             task = _task(spec, _chosen(await self._numbers(client, spec, body), body))
-        about = (client.name, spec.id, _checked(task))
+        about = (client.name, spec.id, validated(_Task, task).model_dump(exclude_none=True))
         self._plays = {key: play for key, play in self._plays.items() if self._lasts(key, play)}
         play = self._plays.get(name)
         if (play is None and name in self.server.sessions.by_name) or (play is not None and play.about != about):
@@ -352,11 +353,8 @@ class _Service:
         if not spec.indexed:
             return _SEEDS[split]
         if spec.id not in self._rows:
-            session = await self.server.sessions.open(session_name(), client.name, spec.id)
-            try:
+            async with self.server.sessions.brief(client.name, spec.id) as session:
                 self._rows[spec.id] = int(await session.call("num_tasks", []))
-            finally:
-                self.server.sessions.close(session)
         return range(self._rows[spec.id])
 
 
@@ -372,15 +370,12 @@ def _task(spec: EnvSpec, number: int) -> dict[str, int]:
     return {"seed": number} | ({"index": number} if spec.indexed else {})
 
 
-def _checked(task: Any) -> dict[str, int]:
-    """A task as a client sends it."""
-    if not isinstance(task, dict) or "seed" not in task or not task.keys() <= {"seed", "index"}:
-        raise UsageError("a task has a seed, and an index where the environment numbers its tasks")
-    for name in task:
-        number = _whole(task, name)
-        if number is None or number < 0:
-            raise UsageError(f"{name} is a whole number from 0, not {number!r:.40}")
-    return task
+class _Task(BaseModel):
+    """A task as a client sends it; the index is of an environment that numbers its tasks."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    seed: int = Field(ge=0)
+    index: int | None = Field(None, ge=0)
 
 
 def _chosen(numbers: range, body: dict[str, Any]) -> int:

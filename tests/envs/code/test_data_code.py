@@ -33,6 +33,12 @@ def fenced(code):
     return f"Here it is.\n```python\n{code}\n```\n"
 
 
+def test_an_adaptive_time_limit_can_be_asked_for_by_name():
+    assert step(DOUBLE, 0, timeout="adaptive")[1] == 1.0
+    with pytest.raises(UsageError, match="adaptive"):
+        CodeEnv(dataset=ROWS, timeout="adaptiv")
+
+
 def step(code, idx, **kwargs):
     env = CodeEnv(dataset=ROWS, **kwargs)
     env.reset(idx=idx)

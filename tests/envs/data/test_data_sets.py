@@ -9,9 +9,11 @@ import pytest
 
 import rollenv
 from rollenv import MissingExtra, UsageError
+from rollenv.envs.code.env import CodeEnv
 from rollenv.envs.data import rows as datasets
 from rollenv.envs.data.rows import KNOWN, is_local, load_rows
 from rollenv.envs.math.env import MathEnv
+from rollenv.envs.qa.env import QaEnv
 from rollenv.errors import MissingData
 
 ROWS = [{"problem": f"{i} + {i}?", "answer": 2 * i} for i in range(5)]
@@ -283,3 +285,20 @@ def test_a_split_of_the_real_library_is_mapped_and_not_copied(tmp_path, monkeypa
     assert {env.reset()[1]["idx"] for _ in range(1000)} == set(range(1000)), "every row once before any comes again"
     with pytest.raises(UsageError, match="has the splits train"):
         datasets._hub_rows("owner/sums", None, "test")
+
+
+@pytest.mark.parametrize("digits", [4300, 4301, 6000])
+def test_integers_of_any_length_are_values(digits, tmp_path):
+    written = "1" * digits
+    path = tmp_path / "train.jsonl"
+    path.write_text(f'{{"problem": "?", "answer": {written}, "tests": {{"fn_name": "f", "inputs": [[{written}]], '
+                    f'"outputs": [{written}]}}}}\n')  # fmt: skip
+    for kind, right, wrong in (
+        (MathEnv, rf"\boxed{{{written}}}", rf"\boxed{{{written[:-1]}2}}"),
+        (QaEnv, f"<answer>{written}</answer>", f"<answer>{written[:-1]}2</answer>"),
+        (CodeEnv, "```python\ndef f(x): return x\n```", "```python\ndef f(x): return x + 1\n```"),
+    ):
+        env = kind(dataset_name=str(path), question_key="problem")
+        for action, reward in ((right, 1.0), (wrong, 0.0)):
+            env.reset(seed=0)
+            assert env.step(action)[1] == reward, kind

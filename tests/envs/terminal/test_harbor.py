@@ -15,6 +15,7 @@ from rollenv.envs.terminal.verify import (
     SolutionNotPlayed,
     TestsNotSetUp,
     VerifierError,
+    VerifierTimedOut,
 )
 from rollenv.errors import UnknownEnv
 from rollenv.sandbox import Limits
@@ -133,6 +134,7 @@ def test_a_folder_of_tasks(tmp_path):
         ("echo nan > /logs/verifier/reward.txt", RewardUnreadable, "finite"),
         ("echo '[1]' > /logs/verifier/reward.json", RewardUnreadable, "no reward"),
         ("echo '{}' > /logs/verifier/reward.json", RewardUnreadable, "finite"),
+        ("printf '1%0400d' 0 > /logs/verifier/reward.json", RewardUnreadable, "no reward"),
         ('echo \'{"a": "1"}\' > /logs/verifier/reward.json', RewardUnreadable, "finite"),
         ("mkdir /logs/verifier/reward.txt", RewardUnreadable, "cannot be read"),
         ("head -c 9000000 /dev/zero > /logs/verifier/reward.txt", RewardUnreadable, "cannot be read"),
@@ -178,11 +180,20 @@ def test_what_cannot_be_built_is_an_error(tmp_path):
         opened(path).reset()
 
 
-def test_the_reward_of_tests_that_take_too_long(tmp_path):
-    script = "#!/bin/bash\necho 0.25 > /logs/verifier/reward.txt; sleep 60\n"
+@pytest.mark.parametrize("written", ["0 > $L.txt", "1 > $L.txt", "'{\"reward\": 1}' > $L.json", ""])
+def test_tests_that_take_too_long_give_no_verdict(written, tmp_path):
+    script = f"#!/bin/bash\nL=/logs/verifier/reward; echo {written}\nsleep 60\n"
     path = folders.write_task(tmp_path, toml="[verifier]\ntimeout_sec = 1", **{"tests/test.sh": script})
-    _, reward, _, _, info = play(path, "true")
-    assert (reward, info["metrics"]["verifier_timed_out"]) == (0.25, 1)
+    with pytest.raises(VerifierTimedOut, match="within 1 s"):
+        play(path, "true")
+
+
+def test_work_that_makes_the_tests_take_too_long_is_worth_nothing(tmp_path):
+    script = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt; bash /app/program\n"
+    path = folders.write_task(tmp_path, toml="[verifier]\ntimeout_sec = 2", **{"tests/test.sh": script})
+    _, reward, _, _, info = play(path, "echo 'sleep 60' > /app/program")
+    assert (reward, info["verifier"]["broke_tests"]) == (0.0, True)
+    assert play(path, "echo 'exit 3' > /app/program")[1] == 1.0  # an exit code is no verdict where a reward is
 
 
 STEPS = """

@@ -1,4 +1,4 @@
-"""Shared parts of the protocol: clients, their sandboxes, and errors."""
+"""Shared parts of the protocol: clients, their sandboxes, values, answers in pieces, and errors."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import hashlib
 import hmac
 import posixpath
 import secrets
+import threading
+import time
 import weakref
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+from pydantic import AfterValidator, StringConstraints
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,7 +34,7 @@ from rollenv.serve.server import EnvServer
 
 if TYPE_CHECKING:
     from rollenv.sandbox.filesystem import WatchHandle
-    from rollenv.serve.protocols.e2b.running import Running
+    from rollenv.serve.protocols.e2b.processes import Running
 
 PREFIX = "/e2b"
 #: The home of code, which leads to the scratch folder.
@@ -38,11 +42,29 @@ HOME = "/home/user"
 #: Requests to one sandbox at the same time, those that stream among them.
 _REQUESTS = 128
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-#: Characters of a path.
-_LONGEST_PATH = 4096
+#: Events that wait for a client, and seconds that what makes them waits for it.
+_WAITING, _PATIENCE = 32, 300.0
 
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+def _at_home(path: str) -> str:
+    """An absolute path: relative ones begin in the home of code."""
+    if path == "~" or path.startswith("~/"):
+        path = path[2:]
+    return posixpath.normpath(posixpath.join(HOME, path))
+
+
+def _variables(env: dict[str, str]) -> dict[str, str]:
+    for name, text in env.items():
+        if not name or "=" in name or b"\0" in (name + text).encode():  # what cannot be encoded is a ValueError as well
+            raise ValueError(f"{name!r:.80} is no variable, or has a value that is none")
+    return env
+
+
+Path = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$"), AfterValidator(_at_home)]
+Variables = Annotated[dict[str, str], AfterValidator(_variables)]
 
 
 class Kept:
@@ -63,7 +85,7 @@ class Kept:
 
 
 class E2BService:
-    """The handlers of the routes."""
+    """The clients of the protocol and their sandboxes."""
 
     def __init__(self, server: EnvServer):
         self.server, self.sandboxes = server, server.sandboxes
@@ -72,11 +94,7 @@ class E2BService:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def client(self, request: Request) -> Client:
-        """Return the client that manages sandboxes.
-
-        Raises:
-            NotAllowed: that is not known, or not for sandboxes.
-        """
+        """Return the client that manages sandboxes."""
         client = self.server.client(request)
         client.needs("sandboxes")
         return client
@@ -126,38 +144,21 @@ class E2BService:
             TooFast: too much is being done already.
         """
         with self.request(box):
-            return await self._run(box, work, also)
+            async with contextlib.AsyncExitStack() as waiting:
+                if also is not None:
+                    await waiting.enter_async_context(also)
+                await waiting.enter_async_context(box.use())
+                begun = waiting.pop_all()
 
-    async def _run(self, box: SandboxSession, work: Callable[[Sandbox], T], also: asyncio.Semaphore | None) -> T:
-        async with contextlib.AsyncExitStack() as waiting:
-            if also is not None:
-                await waiting.enter_async_context(also)
-            await waiting.enter_async_context(box.use())
-            begun = waiting.pop_all()
+            async def whole() -> T:
+                async with begun:
+                    return await asyncio.to_thread(work, box.sandbox.sync)
 
-        async def whole() -> T:
-            async with begun:
-                return await asyncio.to_thread(work, box.sandbox.sync)
-
-        return await asyncio.shield(self.spawn(whole()))
-
-    def held(self, box: SandboxSession) -> contextlib.ExitStack:
-        """Count a request that is answered piece by piece, until this is closed.
-
-        Raises:
-            TooFast: there are too many.
-        """
-        stack = contextlib.ExitStack()
-        stack.enter_context(self.request(box))
-        return stack
+            return await asyncio.shield(self.spawn(whole()))
 
     @contextlib.contextmanager
     def request(self, box: SandboxSession) -> Iterator[None]:
-        """Count a request while it is answered, which keeps the sandbox from being idle.
-
-        Raises:
-            TooFast: there are too many.
-        """
+        """Count a request while it is answered, which keeps the sandbox from being idle."""
         kept = self.kept(box)
         if kept.requests >= _REQUESTS:
             raise TooFast(f"{_REQUESTS} requests to this sandbox are being answered", retry_after=1.0)
@@ -185,78 +186,75 @@ class E2BService:
 
         Args:
             path: below :data:`PREFIX`.
-            inside: whether it is asked of a sandbox, and not of the service.
+            inside: whether it is asked of a sandbox, and not of the service. A sandbox that does not run has no server
+                of its own: 502.
         """
 
         async def answer(request: Request) -> Response:
             try:
                 return await handler(request)
-            except RollenvError as error:
-                return failure(error, inside)
-            except HTTPException as error:  # a form that is none
-                return failure(UsageError(error.detail), inside)
+            except (RollenvError, HTTPException) as problem:
+                # a form that is none
+                error = problem if isinstance(problem, RollenvError) else UsageError(problem.detail)
+            status, text = status_of(error), str(error)
+            if inside and isinstance(error, SessionGone | SandboxDied | SandboxPaused):
+                status, text = 502, f"The sandbox was not found: {error}"  # clients look for these words
+            elif getattr(error, "errno", None) in _NO_ROOM:
+                status = 507
+            return Json({"code": status, "message": text}, status, retry_after(error))
 
         return Route(PREFIX + path, answer, methods=[method])
 
 
-def failure(error: RollenvError, inside: bool) -> Response:
-    """An error as E2B's clients expect it.
-
-    Args:
-        inside: whether something was asked of a sandbox. One that does not run has no server of its own: 502.
-    """
-    status, text = status_of(error), str(error)
-    if inside and isinstance(error, SessionGone | SandboxDied | SandboxPaused):
-        status, text = 502, f"The sandbox was not found: {error}"  # clients look for these words
-    elif getattr(error, "errno", None) in _NO_ROOM:
-        status = 507
-    return Json({"code": status, "message": text}, status, retry_after(error))
+# -- answers that come piece by piece ----------------------------------------------------------------------------------
 
 
-def at_home(path: Any) -> str:
-    """An absolute path: relative ones begin in the home of code.
-
-    Raises:
-        UsageError: it is no path.
-    """
-    if not isinstance(path, str) or "\0" in path or len(path) > _LONGEST_PATH:
-        raise UsageError(f"a path is a text of up to {_LONGEST_PATH} characters without NUL")
-    if path == "~" or path.startswith("~/"):
-        path = path[2:]
-    return posixpath.normpath(posixpath.join(HOME, path))
+class TooSlow(RollenvError):
+    """The client did not read in time."""
 
 
-def texts(value: Any, what: str) -> dict[str, str]:
-    """An object of texts; missing ones are empty.
+class Feed:
+    """Events from threads for one client, which may read slower than they come: then what makes them waits."""
 
-    Args:
-        what: it is, for the message.
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._loop = asyncio.get_running_loop()
+        self._room = threading.Semaphore(_WAITING)
+        self._events: deque[Any] = deque()
+        self._there = asyncio.Event()
+        self.closed = False
 
-    Raises:
-        UsageError: it is something else.
-    """
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise UsageError(f"{what} is an object whose values are texts")
-    return dict(value)
+    def put(self, event: Any) -> None:
+        """Add an event, from a thread. Blocks while too many wait, unless that takes long or the sandbox ends."""
+        end = time.monotonic() + _PATIENCE
+        while not self.closed:
+            if self._room.acquire(timeout=1.0):
+                self._events.append(event)
+                break
+            self.closed = time.monotonic() > end or not self._sandbox.alive
+        self._wake()
 
+    def finish(self, event: Any) -> None:
+        """Add the last event; it always has room."""
+        self._events.append(event)
+        self._wake()
 
-def variables(value: Any, what: str) -> dict[str, str]:
-    """Environment variables.
+    def close(self) -> None:
+        """Take nothing more."""
+        self.closed = True
+        self._room.release(_WAITING)
 
-    Args:
-        what: they are, for the message.
+    async def get(self, seconds: float) -> Any:
+        """The next event."""
+        async with asyncio.timeout(seconds):
+            while not self._events:
+                if self.closed:
+                    raise TooSlow("the client did not read what came, and some of it is lost")
+                self._there.clear()
+                await self._there.wait()
+        self._room.release()
+        return self._events.popleft()
 
-    Raises:
-        UsageError: it is something else.
-    """
-    found = texts(value, what)
-    for name, text in found.items():
-        try:
-            valid = bool(name) and "=" not in name and b"\0" not in (name + text).encode()
-        except UnicodeEncodeError:
-            valid = False
-        if not valid:
-            raise UsageError(f"{what} has {name!r:.80}, which is no variable or has a value that is none")
-    return found
+    def _wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the server has stopped
+            self._loop.call_soon_threadsafe(self._there.set)

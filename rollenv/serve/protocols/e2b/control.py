@@ -6,16 +6,17 @@ import os
 import re
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, unquote
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rollenv.core import RollenvError, UsageError
-from rollenv.serve.protocols.e2b.base import E2BService, texts, variables
-from rollenv.serve.responses import Json, body_of
+from rollenv.serve.protocols.e2b.base import E2BService, Variables
+from rollenv.serve.responses import Json, body_of, validated
 from rollenv.serve.sandboxes import SandboxSession
 
 #: The version of E2B's own server in sandboxes whose abilities these have; clients look at it before they ask.
@@ -36,6 +37,34 @@ _MISSING = {
     "autoPause": "a pause at its end",
 }
 _CURSOR = re.compile(r"(\d{1,12}\.\d{6})_([\w-]{1,60})", re.ASCII)
+
+
+def _small(metadata: dict[str, str]) -> dict[str, str]:
+    if len(metadata) > _ENTRIES or sum(map(len, [*metadata, *metadata.values()])) > _CHARACTERS:
+        raise ValueError(f"it has at most {_ENTRIES} entries and {_CHARACTERS} characters")
+    return metadata
+
+
+class _New(BaseModel):
+    """The body that makes a sandbox."""
+
+    model_config = ConfigDict(extra="allow")
+    templateID: str = Field("base", min_length=1, max_length=200)
+    metadata: Annotated[dict[str, str], AfterValidator(_small)] | None = None
+    envVars: Variables | None = None
+    timeout: Any = _LIFETIME
+
+
+class _Query(BaseModel):
+    """What is asked of the list of sandboxes."""
+
+    order: Literal["asc", "desc"] = "desc"
+    state: str = ""
+    template: str = ""
+    startedAfter: str = ""
+    metadata: str = ""
+    nextToken: str = ""
+    limit: int = Field(_PAGE, gt=0)
 
 
 def routes(service: E2BService) -> list[BaseRoute]:
@@ -71,33 +100,31 @@ class _Control:
 
     async def make(self, request: Request) -> Response:
         client = self.service.client(request)
-        body = await body_of(request)
+        asked = validated(_New, await body_of(request))
+        more = asked.model_extra or {}
         for name, what in _MISSING.items():
-            if body.get(name):
+            if more.get(name):
                 raise UsageError(f"sandboxes of this server cannot have {what}; leave out {name!r}")
-        if body.get("allowInternetAccess") or body.get("allow_internet_access"):
+        if more.get("allowInternetAccess") or more.get("allow_internet_access"):
             raise UsageError("sandboxes of this server have no access to the internet")
-        template = body.get("templateID", "base")
-        if not isinstance(template, str) or not 0 < len(template) <= 200:
-            raise UsageError("templateID is a text of up to 200 characters")
-        metadata = texts(body.get("metadata"), "metadata")
-        if len(metadata) > _ENTRIES or sum(map(len, [*metadata, *metadata.values()])) > _CHARACTERS:
-            raise UsageError(f"metadata has at most {_ENTRIES} entries and {_CHARACTERS} characters")
-        env, seconds = variables(body.get("envVars"), "envVars"), body.get("timeout", _LIFETIME)
-        box = await self.sandboxes.open(client.name, lifetime=seconds, env=env, metadata=metadata)
-        self.service.kept(box).template = template
+        box = await self.sandboxes.open(
+            client.name, lifetime=asked.timeout, env=asked.envVars or {}, metadata=asked.metadata
+        )
+        self.service.kept(box).template = asked.templateID
         return Json(self._key(box), 201)
 
     async def every(self, request: Request) -> Response:
         owner = self.service.client(request).name
-        asked = request.query_params
+        asked: _Query = validated(_Query, dict(request.query_params))
         found = [box for box in self.sandboxes.of(owner) if self._wanted(box, asked)]
-        newest_first = _one_of(asked.get("order", "desc"), ("asc", "desc")) == "desc"
+        newest_first = asked.order == "desc"
         found.sort(key=_place, reverse=newest_first)
-        if token := asked.get("nextToken"):
-            after = _parsed(token)
+        if asked.nextToken:
+            if (cursor := _CURSOR.fullmatch(asked.nextToken)) is None:
+                raise UsageError("nextToken is none of this server's")
+            after = float(cursor[1]), cursor[2]
             found = [box for box in found if (_place(box) < after if newest_first else _place(box) > after)]
-        page = found[: _limit(asked.get("limit", str(_PAGE)))]
+        page = found[: min(asked.limit, _PAGE)]
         headers = {"x-next-token": "{:.6f}_{}".format(*_place(page[-1]))} if len(page) < len(found) else {}
         return Json([self._told(box) for box in page], headers=headers)
 
@@ -180,17 +207,17 @@ class _Control:
         last = box.started + self.sandboxes.limits.total
         return min(box.sandbox.sync.expires_at or last, last)
 
-    def _wanted(self, box: SandboxSession, asked: Any) -> bool:
-        kept = self.service.kept(box)
-        if states := asked.get("state"):
-            wanted = [_one_of(state, ("running", "paused")) for state in states.split(",")]
-            if _state(kept.paused) not in wanted:
-                return False
-        if asked.get("template") not in (None, "", kept.template):
+    def _wanted(self, box: SandboxSession, asked: _Query) -> bool:
+        kept, states = self.service.kept(box), set(filter(None, asked.state.split(",")))
+        if not states <= {"running", "paused"}:
+            raise UsageError(f"{asked.state!r:.40} are no states: there are running and paused")
+        if states and _state(kept.paused) not in states:
             return False
-        if (since := asked.get("startedAfter")) and box.started <= _moment(since):
+        if asked.template not in ("", kept.template):
             return False
-        pairs = parse_qsl(asked.get("metadata", ""), keep_blank_values=True)
+        if asked.startedAfter and box.started <= _moment(asked.startedAfter):
+            return False
+        pairs = parse_qsl(asked.metadata, keep_blank_values=True)
         return all(box.metadata.get(unquote(key)) == unquote(value) for key, value in pairs)
 
 
@@ -211,22 +238,3 @@ def _moment(text: str) -> float:
 
 def _place(box: SandboxSession) -> tuple[float, str]:
     return round(box.started, 6), box.name
-
-
-def _parsed(token: str) -> tuple[float, str]:
-    found = _CURSOR.fullmatch(token)
-    if found is None:
-        raise UsageError("nextToken is none of this server's")
-    return float(found[1]), found[2]
-
-
-def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-        raise UsageError(f"limit is a number above 0, not {text!r:.40}")
-    return min(int(text), _PAGE)
-
-
-def _one_of(value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise UsageError(f"{value!r:.40} is none of {', '.join(known)}")
-    return value

@@ -6,9 +6,9 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import AfterValidator, BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -18,9 +18,8 @@ from rollenv.remote.protocol import SessionGone
 from rollenv.sandbox.errors import NotFound, SandboxDied
 from rollenv.sandbox.sandbox import DEFAULT, STATEFUL, default_name
 from rollenv.sandbox.types import Context, Execution, ExecutionError, Result
-from rollenv.serve.protocols.e2b.base import HOME, E2BService, at_home, variables
-from rollenv.serve.protocols.e2b.streams import Feed, Streamed
-from rollenv.serve.responses import Json, body_of
+from rollenv.serve.protocols.e2b.base import HOME, E2BService, Feed, Path, Variables
+from rollenv.serve.responses import Json, Streamed, body_of, validated
 from rollenv.serve.sandboxes import SandboxSession
 
 #: Seconds of silence until a client hears that code still runs.
@@ -30,21 +29,37 @@ _LAST = 5.0
 _SHORT = {"js": "javascript", "py": "python", "sh": "bash", "shell": "bash"}
 
 
-@dataclass
+def _language(value: str) -> str:
+    name = value.strip().lower()
+    name = _SHORT.get(name, name)
+    if name not in STATEFUL:
+        raise ValueError(f"there is no language {value!r:.40} here; choose from {', '.join(STATEFUL)}")
+    return name
+
+
+_Language = Annotated[str, AfterValidator(_language)]
+
+
+class _Code(BaseModel):
+    """The body of ``execute``."""
+
+    code: str
+    context_id: str | None = None
+    language: _Language | None = None
+    env_vars: Variables | None = None
+
+
+class _NewContext(BaseModel):
+    language: _Language | None = None
+    cwd: Path | None = None
+
+
 class _Cell:
     """Code and where it runs."""
 
-    box: SandboxSession
-    code: str
-    language: str | None
-    context: str | None
-    env: dict[str, str]
-    begun: bool = False
-
-    @property
-    def place(self) -> str:
-        """The name of its context."""
-        return self.context or default_name(self.language or "python")
+    def __init__(self, box: SandboxSession, asked: _Code):
+        self.box, self.asked, self.begun = box, asked, False
+        self.place = asked.context_id or default_name(asked.language or "python")
 
 
 def routes(service: E2BService) -> list[BaseRoute]:
@@ -67,23 +82,20 @@ class _Interpreter:
     async def execute(self, request: Request) -> Response:
         """Run a cell; its output comes as lines of JSON."""
         box = self.service.box(request)
-        body = await body_of(request)
-        code, context = body.get("code"), body.get("context_id")
-        if not isinstance(code, str) or not (context is None or isinstance(context, str)):
-            raise UsageError("the request needs 'code', a text, and may have 'context_id', a text")
-        language = _language(body.get("language"))
-        if context is not None and language is not None:
-            raise UsageError("a context has a language of its own; leave out one of the two")
-        cell = _Cell(box, code, language, context, variables(body.get("env_vars"), "env_vars"))
-        if context is not None:
-            await self._require(box, context)
-        return Streamed(self._lines(cell), "application/x-ndjson", self.service.held(box))
+        asked = validated(_Code, await body_of(request))
+        name = asked.context_id
+        if name is not None:
+            if asked.language is not None:
+                raise UsageError("a context has a language of its own; leave out one of the two")
+            found = await self.service.run(box, lambda sandbox: sandbox.list_contexts())
+            if name != DEFAULT and all(context.name != name for context in found):
+                raise NotFound(f"there is no context {name!r:.80}")
+        return Streamed(self._lines(_Cell(box, asked)), "application/x-ndjson", self.service.request(box))
 
     async def create(self, request: Request) -> Response:
         box = self.service.box(request)
-        body = await body_of(request)
-        language = _language(body.get("language")) or "python"
-        cwd = None if body.get("cwd") is None else at_home(body["cwd"])
+        asked = validated(_NewContext, await body_of(request))
+        language, cwd = asked.language or "python", asked.cwd
         name = await self.service.run(box, lambda sandbox: sandbox.create_context(language=language, cwd=cwd))
         return Json(_told(Context(name, language, cwd)), 201)
 
@@ -106,11 +118,6 @@ class _Interpreter:
         return Response(status_code=204)
 
     # -- inside --------------------------------------------------------------------------------------------------------
-
-    async def _require(self, box: SandboxSession, name: str) -> None:
-        found = await self.service.run(box, lambda sandbox: sandbox.list_contexts())
-        if all(context.name != name for context in found) and name != DEFAULT:
-            raise NotFound(f"there is no context {name!r:.80}")
 
     async def _lines(self, cell: _Cell) -> AsyncGenerator[bytes, None]:
         """Yield the output of a cell until it ends. If nobody listens to the end, the cell is stopped."""
@@ -153,14 +160,14 @@ class _Interpreter:
         """Run it, in a thread."""
         stderr = _Stderr(feed)
         done = cell.box.sandbox.sync.run_code(
-            cell.code,
-            language=cell.language,
-            context=cell.context,
+            cell.asked.code,
+            language=cell.asked.language,
+            context=cell.asked.context_id,
             timeout=self.service.sandboxes.limits.longest,
             on_stdout=lambda text: feed.put(_text("stdout", text)),
             on_stderr=stderr.put,
             on_result=lambda result: feed.put(_result(result)),
-            env=cell.env,
+            env=cell.asked.env_vars or {},
         )
         stderr.finish(done.error)
         return done
@@ -217,13 +224,3 @@ def _result(result: Result) -> dict[str, Any]:
 
 def _told(context: Context) -> dict[str, str]:
     return {"id": context.name, "language": context.language, "cwd": context.cwd or HOME}
-
-
-def _language(value: Any) -> str | None:
-    if value is None:
-        return None
-    name = value.strip().lower() if isinstance(value, str) else ""
-    name = _SHORT.get(name, name)
-    if name not in STATEFUL:
-        raise UsageError(f"there is no language {value!r:.40} here; choose from {', '.join(STATEFUL)}")
-    return name

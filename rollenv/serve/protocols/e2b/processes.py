@@ -2,111 +2,277 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
+import signal
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, BaseModel, Field
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from rollenv.core import UsageError
+from rollenv.core import RollenvError, UsageError
 from rollenv.remote.protocol import TooFast
 from rollenv.sandbox import Sandbox
 from rollenv.sandbox.commands import CommandHandle
-from rollenv.sandbox.errors import NotFound
+from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxTimeout
 from rollenv.sandbox.terminals import Terminal
+from rollenv.sandbox.types import CommandResult
 from rollenv.serve.protocols.e2b import rpc
-from rollenv.serve.protocols.e2b.base import E2BService, at_home, variables
+from rollenv.serve.protocols.e2b.base import E2BService, Feed, Path, Variables
 from rollenv.serve.protocols.e2b.rpc import Message
-from rollenv.serve.protocols.e2b.running import Running
-from rollenv.serve.protocols.e2b.streams import Feed
 from rollenv.serve.sandboxes import SandboxSession
 
 #: Processes of one sandbox that clients started.
 _PROCESSES = 64
 
 
+def _base64(text: str) -> str:
+    """Base64 with the ordinary alphabet and padding."""
+    text = text.translate({ord("-"): "+", ord("_"): "/"}).rstrip("=")
+    text += "=" * (-len(text) % 4)
+    try:
+        base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"this is not base64: {error}") from error
+    return text
+
+
+Side = Annotated[int, Field(ge=0, le=65535)]
+Base64 = Annotated[str, AfterValidator(_base64)]
+
+
+class _Nothing(BaseModel):
+    """The request of ``List``."""
+
+
+class _Size(BaseModel):
+    rows: Side = 0
+    cols: Side = 0
+
+
+class _Pty(BaseModel):
+    size: _Size = _Size()
+
+
+class _Config(BaseModel):
+    cmd: str = Field(min_length=1)
+    args: list[str] = []
+    envs: Variables = {}
+    cwd: Path | None = None
+
+
+class _Start(BaseModel):
+    process: _Config
+    pty: _Pty | None = None
+    tag: str | None = None
+    stdin: bool = True
+
+
+class _Selector(BaseModel):
+    pid: int | None = Field(None, ge=0, lt=2**32)
+    tag: str | None = None
+
+
+class _Select(BaseModel):
+    process: _Selector
+
+
+class _Update(_Select):
+    pty: _Pty | None = None
+
+
+class _Input(BaseModel):
+    stdin: Base64 | None = None
+    pty: Base64 | None = None
+
+    @property
+    def data(self) -> bytes:
+        return base64.b64decode((self.pty if self.stdin is None else self.stdin) or "")
+
+
+class _SendInput(_Select):
+    input: _Input
+
+
+class _SendSignal(_Select):
+    signal: Literal["SIGNAL_SIGKILL", "SIGNAL_SIGTERM", 9, 15]
+
+
+class _Data(BaseModel):
+    input: _Input
+
+
+class _StreamInput(BaseModel):
+    start: _Select | None = None
+    data: _Data | None = None
+
+
+class Running:
+    """A process that a client started, and the streams that receive its output."""
+
+    def __init__(self, asked: _Start, seconds: float):
+        self.asked, self.seconds = asked, seconds
+        self.handle: CommandHandle | Terminal | None = None
+        self.pid = 0
+        self.feeds: list[Feed] = []
+        self.last: dict[str, Any] | Exception | None = None
+        """How it ended."""
+
+    def start(self, sandbox: Sandbox) -> None:
+        """Start it, in a thread."""
+        config = self.asked.process
+        if self.asked.pty is not None:
+            size = self.asked.pty.size
+            start: Callable[..., Any] = sandbox.terminals.start
+            more: dict[str, Any] = {"rows": size.rows or 24, "columns": size.cols or 80}
+            more["on_data"] = lambda data: self._say("pty", data)
+        else:
+            start = sandbox.commands.start
+            more = {f"on_{name}": self._hear(name) for name in ("stdout", "stderr")}
+        words = [config.cmd, *config.args]
+        self.handle = handle = start(words, cwd=config.cwd, env=config.envs, timeout=self.seconds, **more)
+        with contextlib.suppress(NotFound):  # it has ended
+            self.pid = handle.pid
+            if isinstance(handle, CommandHandle) and not self.asked.stdin:
+                handle.send_stdin(b"", close=True)
+
+    def follow(self, ended: Callable[[], None]) -> None:
+        """Wait for its end and tell it, in a thread."""
+        begun = time.monotonic()
+        try:
+            assert self.handle is not None
+            self.last = _end(self.handle.wait(), time.monotonic() - begun >= self.seconds)
+        except (RollenvError, OSError) as error:
+            self.last = error
+        ended()
+        for feed in list(self.feeds):
+            feed.finish(self.last)
+
+    def listen(self, feed: Feed) -> None:
+        """Tell a feed from now on."""
+        self.feeds.append(feed)
+        if self.last is not None:  # it may have ended before the feed was there
+            feed.finish(self.last)
+
+    def write(self, data: bytes, close: bool) -> None:
+        """Write to its input, in a thread; ``close`` ends the input."""
+        if isinstance(self.handle, Terminal):
+            self.handle.send(data)
+        elif self.handle is not None:
+            self.handle.send_stdin(data, close)
+
+    def _hear(self, name: str) -> Callable[[str], None]:
+        return lambda text: self._say(name, text.encode("utf-8", "surrogateescape"))
+
+    def _say(self, name: str, data: bytes) -> None:
+        event = {"data": {name: base64.b64encode(data).decode()}}
+        for feed in list(self.feeds):
+            feed.put(event)
+
+    def info(self) -> Message:
+        """Return its number, command and settings."""
+        config = self.asked.process.model_dump(exclude_none=True)
+        return {"pid": self.pid, "config": config} | ({} if self.asked.tag is None else {"tag": self.asked.tag})
+
+
+def _end(result: CommandResult | int | None, late: bool) -> dict[str, Any] | Exception:
+    """Return how a process ended, in the words of Go's library, which E2B's clients expect."""
+    error, code = (result.error, result.exit_code) if isinstance(result, CommandResult) else (None, result)
+    if (error is not None and error.name == "Timeout") or (late and code in (None, 137)):
+        return SandboxTimeout("the process ran longer than it was given and was ended")
+    if error is not None and error.name == "SandboxDied":
+        return SandboxDied(error.value)
+    if error is not None and error.name not in ("Exit", "Killed"):  # a limit
+        return _ended(code or 1, True, error.value)
+    if code is None or code > 128:
+        number = 9 if code is None else code - 128
+        return _ended(-1, False, f"signal: {(signal.strsignal(number) or str(number)).lower()}")
+    return _ended(code, True, f"exit status {code}")
+
+
+def _ended(code: int, exited: bool, status: str) -> dict[str, Any]:
+    told = {"exitCode": code, "exited": exited, "status": status}
+    return {"end": told | ({"error": status} if code else {})}
+
+
 def routes(service: E2BService) -> list[BaseRoute]:
     """All methods of the service."""
     desk, name = _Processes(service), "process.Process"
-    found = {
-        "List": desk.list,
-        "Update": desk.update,
-        "SendInput": desk.send_input,
-        "SendSignal": desk.send_signal,
-        "CloseStdin": desk.close_stdin,
-    }
-    methods: list[BaseRoute] = [rpc.unary(service, f"{name}/{method}", call) for method, call in found.items()]
-    methods.append(rpc.server_stream(service, f"{name}/Start", desk.start))
-    methods.append(rpc.server_stream(service, f"{name}/Connect", desk.connect))
-    methods.append(rpc.client_stream(service, f"{name}/StreamInput", desk.stream_input))
-    return methods
+    return [
+        rpc.unary(service, f"{name}/List", _Nothing, desk.list),
+        rpc.unary(service, f"{name}/Update", _Update, desk.update),
+        rpc.unary(service, f"{name}/SendInput", _SendInput, desk.send_input),
+        rpc.unary(service, f"{name}/SendSignal", _SendSignal, desk.send_signal),
+        rpc.unary(service, f"{name}/CloseStdin", _Select, desk.close_stdin),
+        rpc.server_stream(service, f"{name}/Start", _Start, desk.start),
+        rpc.server_stream(service, f"{name}/Connect", _Select, desk.connect),
+        rpc.client_stream(service, f"{name}/StreamInput", _StreamInput, desk.stream_input),
+    ]
 
 
 class _Processes:
     def __init__(self, service: E2BService):
         self.service = service
 
-    async def start(self, box: SandboxSession, message: Message, request: Request) -> AsyncGenerator[Message, None]:
+    async def start(self, box: SandboxSession, asked: _Start, request: Request) -> AsyncGenerator[Message, None]:
         """Start a process and say what it does. It goes on when the client goes."""
         seconds = self.service.sandboxes.seconds(rpc.timeout_of(request) or self.service.sandboxes.limits.longest)
-        running, feed = _asked(message, seconds), Feed(box.sandbox.sync)
+        running, feed = Running(asked, seconds), Feed(box.sandbox.sync)
         running.feeds.append(feed)
         await self.service.run(box, lambda sandbox: self._start(running, sandbox, self.service.kept(box).processes))
         async with contextlib.aclosing(self._said(running, feed, request, None)) as events:
             async for event in events:
                 yield event
 
-    async def connect(self, box: SandboxSession, message: Message, request: Request) -> AsyncGenerator[Message, None]:
+    async def connect(self, box: SandboxSession, asked: _Select, request: Request) -> AsyncGenerator[Message, None]:
         """Say what a process does from now on."""
-        running, feed = self._find(box, message), Feed(box.sandbox.sync)
+        running, feed = self._find(box, asked), Feed(box.sandbox.sync)
         running.listen(feed)
         async with contextlib.aclosing(self._said(running, feed, request, rpc.timeout_of(request))) as events:
             async for event in events:
                 yield event
 
-    async def list(self, box: SandboxSession, message: Message) -> Message:
-        running = list(self.service.kept(box).processes.values())
-        return {"processes": [_info(each) for each in running]}
+    async def list(self, box: SandboxSession, asked: _Nothing) -> Message:
+        return {"processes": [running.info() for running in list(self.service.kept(box).processes.values())]}
 
-    async def update(self, box: SandboxSession, message: Message) -> Message:
-        running = self._find(box, message)
-        size = _size(message.get("pty"))
-        if size is None or not isinstance(running.handle, Terminal):
+    async def update(self, box: SandboxSession, asked: _Update) -> Message:
+        terminal, pty = self._find(box, asked).handle, asked.pty
+        if pty is None or not isinstance(terminal, Terminal):
             raise UsageError("only terminals have something to change: their size")
-        terminal = running.handle
-        await self.service.run(box, lambda sandbox: terminal.resize(*size))
+        await self.service.run(box, lambda sandbox: terminal.resize(pty.size.rows or 24, pty.size.cols or 80))
         return {}
 
-    async def send_input(self, box: SandboxSession, message: Message) -> Message:
-        await self._write(box, self._find(box, message), _input(message.get("input")))
+    async def send_input(self, box: SandboxSession, asked: _SendInput) -> Message:
+        await self._write(box, self._find(box, asked), asked.input.data)
         return {}
 
-    async def stream_input(self, box: SandboxSession, messages: AsyncIterator[Message]) -> Message:
+    async def stream_input(self, box: SandboxSession, messages: AsyncIterator[_StreamInput]) -> Message:
         running: Running | None = None
         async for message in messages:
-            if "start" in message:
-                running = self._find(box, rpc.object_of(message["start"], "start"))
-            elif "data" in message:
+            if message.start is not None:
+                running = self._find(box, message.start)
+            elif message.data is not None:
                 if running is None:
                     raise UsageError("the first message says which process is meant")
-                await self._write(box, running, _input(rpc.object_of(message["data"], "data").get("input")))
+                await self._write(box, running, message.data.input.data)
         return {}
 
-    async def send_signal(self, box: SandboxSession, message: Message) -> Message:
-        running, kind = self._find(box, message), message.get("signal")
-        if kind not in ("SIGNAL_SIGKILL", "SIGNAL_SIGTERM", 9, 15):
-            raise UsageError("processes can be sent SIGNAL_SIGKILL and SIGNAL_SIGTERM")
-        if kind in ("SIGNAL_SIGKILL", 9):
-            await self.service.run(box, lambda sandbox: running.kill())
+    async def send_signal(self, box: SandboxSession, asked: _SendSignal) -> Message:
+        running = self._find(box, asked)
+        if asked.signal in ("SIGNAL_SIGKILL", 9):
+            await self.service.run(box, lambda sandbox: running.handle and running.handle.kill())
         else:
             command = ["/bin/sh", "-c", f"kill -TERM {running.pid}"]
             await self.service.run(box, lambda sandbox: sandbox.commands.run(command))
         return {}
 
-    async def close_stdin(self, box: SandboxSession, message: Message) -> Message:
-        running = self._find(box, message)
+    async def close_stdin(self, box: SandboxSession, asked: _Select) -> Message:
+        running = self._find(box, asked)
         if not isinstance(running.handle, CommandHandle):
             raise UsageError("a terminal's input stays open; send it the byte 4")
         await self._write(box, running, b"", close=True)
@@ -130,19 +296,18 @@ class _Processes:
             with contextlib.suppress(ValueError):
                 running.feeds.remove(feed)
 
-    def _find(self, box: SandboxSession, message: Message) -> Running:
-        processes = self.service.kept(box).processes
-        selector = rpc.object_of(message.get("process"), "process")
-        if "tag" in selector:
-            found = next((each for each in list(processes.values()) if each.tag == selector["tag"]), None)
+    def _find(self, box: SandboxSession, asked: _Select) -> Running:
+        processes, tag, pid = self.service.kept(box).processes, asked.process.tag, asked.process.pid
+        if tag is not None:
+            found = next((each for each in list(processes.values()) if each.asked.tag == tag), None)
         else:
-            found = processes.get(rpc.number_of(selector.get("pid"), "pid", 2**32 - 1))
+            found = processes.get(pid) if pid is not None else None
         if found is None:
             raise NotFound("there is no such process")
         return found
 
     async def _write(self, box: SandboxSession, running: Running, data: bytes, close: bool = False) -> None:
-        if isinstance(running.handle, CommandHandle) and not running.stdin:
+        if isinstance(running.handle, CommandHandle) and not running.asked.stdin:
             raise UsageError("the process was started without an input: pass stdin=True")
         await self.service.run(box, lambda sandbox: running.write(data, close), self.service.kept(box).inputs)
 
@@ -159,42 +324,3 @@ class _Processes:
                 processes.pop(running.pid, None)
 
         threading.Thread(target=running.follow, args=(ended,), name="e2b-process", daemon=True).start()
-
-
-def _asked(message: Message, seconds: float) -> Running:
-    """The process that a client wants."""
-    wanted = rpc.object_of(message.get("process"), "process")
-    args = wanted.get("args") or []
-    words = [wanted.get("cmd"), *args] if isinstance(args, list) else []
-    if not words or not words[0] or not all(isinstance(word, str) for word in words):
-        raise UsageError("a process needs 'cmd', a text, and may have 'args', texts")
-    tag, cwd = message.get("tag"), wanted.get("cwd")
-    if tag is not None and not isinstance(tag, str):
-        raise UsageError("a tag is a text")
-    return Running(
-        words=words,
-        env=variables(wanted.get("envs"), "envs"),
-        cwd=None if cwd is None else at_home(cwd),
-        tag=tag,
-        size=_size(message.get("pty")),
-        stdin=message.get("stdin", True) is not False,
-        seconds=seconds,
-    )
-
-
-def _size(pty: Any) -> tuple[int, int] | None:
-    if pty is None:
-        return None
-    size = rpc.object_of(rpc.object_of(pty, "pty").get("size"), "size")
-    rows, columns = (rpc.number_of(size.get(name, 0), name, 65535) for name in ("rows", "cols"))
-    return rows or 24, columns or 80
-
-
-def _input(value: Any) -> bytes:
-    said = rpc.object_of(value, "input")
-    return rpc.bytes_of(said.get("stdin", said.get("pty")), "input")
-
-
-def _info(running: Running) -> Message:
-    told: Message = {"pid": running.pid, "config": running.config()}
-    return told | ({} if running.tag is None else {"tag": running.tag})

@@ -7,13 +7,12 @@ a message. The last one of an answer has the flag 2 and says whether something w
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -29,16 +28,11 @@ from rollenv.sandbox.errors import (
     SandboxPaused,
     SandboxTimeout,
 )
-from rollenv.serve.protocols.e2b.base import E2BService
-from rollenv.serve.protocols.e2b.streams import Feed, Streamed, TooSlow, seconds_of
-from rollenv.serve.responses import Json
+from rollenv.serve.protocols.e2b.base import E2BService, Feed, TooSlow
+from rollenv.serve.responses import Json, Streamed, validated
 from rollenv.serve.sandboxes import SandboxSession
 
 Message = dict[str, Any]
-#: Answers a message.
-Unary = Callable[[SandboxSession, Message], Awaitable[Message]]
-#: Answers a message with more than one.
-Stream = Callable[[SandboxSession, Message, Request], AsyncGenerator[Message, None]]
 
 #: Seconds for an answer, and between two signs of life in a stream, where a client says nothing of it.
 _SECONDS, _PING = 60.0, 50.0
@@ -74,66 +68,64 @@ _STATUSES = {
 }
 
 
-def unary(service: E2BService, name: str, method: Unary) -> Route:
-    """A method with one answer.
-
-    Args:
-        service: whose sandboxes it is for.
-    """
+def unary(
+    service: E2BService, name: str, model: type[BaseModel], method: Callable[[SandboxSession, Any], Awaitable[Message]]
+) -> Route:
+    """A method with one message, of the model, and one answer."""
 
     async def answer(request: Request) -> Response:
         box = service.box(request)
         if (refused := _refused(request, "application/json")) is not None:
             return refused
         try:
-            message = _message(await request.body())
+            asked = validated(model, _message(await request.body()))
             async with asyncio.timeout(_limit(request)):
-                return Json(await method(box, message))
+                return Json(await method(box, asked))
         except (RollenvError, TimeoutError) as error:
-            told = failure(error)
+            told = _failure(error)
             return Json(told, _STATUSES.get(told["code"], 500))
 
     return service.route("POST", f"/{name}", answer, inside=True)
 
 
-def server_stream(service: E2BService, name: str, method: Stream) -> Route:
-    """A method with many answers.
-
-    Args:
-        service: whose sandboxes it is for.
-    """
+def server_stream(
+    service: E2BService,
+    name: str,
+    model: type[BaseModel],
+    method: Callable[[SandboxSession, Any, Request], AsyncGenerator[Message, None]],
+) -> Route:
+    """A method with one message, of the model, and many answers."""
 
     async def answers(box: SandboxSession, request: Request) -> AsyncGenerator[bytes, None]:
         last: Message = {}
         try:
-            message = await anext(aiter(envelopes(request)), None)
+            message = await anext(aiter(_envelopes(request)), None)
             if message is None:
                 raise UsageError("the request has no message")
-            async with contextlib.aclosing(method(box, message, request)) as events:
+            async with contextlib.aclosing(method(box, validated(model, message), request)) as events:
                 async for event in events:
-                    yield envelope(event)
+                    yield _envelope(event)
         except (RollenvError, TimeoutError) as error:
-            last = {"error": failure(error)}
-        yield envelope(last, 2)
+            last = {"error": _failure(error)}
+        yield _envelope(last, 2)
 
     async def answer(request: Request) -> Response:
         box = service.box(request)
         if (refused := _refused(request, _MEDIA_TYPE)) is not None:
             return refused
         await request.body()  # what comes from then on is that the client has gone
-        return Streamed(answers(box, request), _MEDIA_TYPE, service.held(box))
+        return Streamed(answers(box, request), _MEDIA_TYPE, service.request(box))
 
     return service.route("POST", f"/{name}", answer, inside=True)
 
 
 def client_stream(
-    service: E2BService, name: str, method: Callable[[SandboxSession, AsyncIterator[Message]], Awaitable[Message]]
+    service: E2BService,
+    name: str,
+    model: type[BaseModel],
+    method: Callable[[SandboxSession, AsyncIterator[Any]], Awaitable[Message]],
 ) -> Route:
-    """A method that takes many messages.
-
-    Args:
-        service: whose sandboxes it is for.
-    """
+    """A method with many messages, of the model, and one answer."""
 
     async def answer(request: Request) -> Response:
         box = service.box(request)
@@ -141,9 +133,10 @@ def client_stream(
             return refused
         try:
             async with asyncio.timeout(_limit(request)):
-                body = envelope(await method(box, envelopes(request))) + envelope({}, 2)
+                asked = (validated(model, message) async for message in _envelopes(request))
+                body = _envelope(await method(box, asked)) + _envelope({}, 2)
         except (RollenvError, TimeoutError) as error:
-            body = envelope({"error": failure(error)}, 2)
+            body = _envelope({"error": _failure(error)}, 2)
         return Response(body, media_type=_MEDIA_TYPE)
 
     return service.route("POST", f"/{name}", answer, inside=True)
@@ -160,7 +153,7 @@ async def followed(feed: Feed, request: Request, seconds: float | None) -> Async
         TimeoutError: the time is over.
         TooSlow: the client did not read in time.
     """
-    ping = max(1.0, seconds_of(request, "keepalive-ping-interval", _PING))
+    ping = max(1.0, _number_of(request, "keepalive-ping-interval") or _PING)
     now = asyncio.get_running_loop().time
     end = now() + seconds if seconds else float("inf")
     while True:
@@ -178,35 +171,31 @@ async def followed(feed: Feed, request: Request, seconds: float | None) -> Async
 
 def timeout_of(request: Request) -> float | None:
     """Seconds that the client gives a stream; None for no limit."""
-    return seconds_of(request, "connect-timeout-ms", 0.0) / 1e3 or None
+    return _number_of(request, "connect-timeout-ms") / 1e3 or None
 
 
 def _limit(request: Request) -> float:
     return min(timeout_of(request) or _SECONDS, _LONGEST)
 
 
-def failure(error: Exception) -> Message:
-    """An error of Connect."""
+def _number_of(request: Request, name: str) -> int:
+    """A header with a whole number; 0 if it is not there, or makes no sense."""
+    text = request.headers.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _failure(error: Exception) -> Message:
     code = next((code for cls, code in _CODES if isinstance(error, cls)), "internal")
     return {"code": code, "message": str(error) or "it took too long"}
 
 
-def envelope(message: Message, flags: int = 0) -> bytes:
-    """A message in a stream.
-
-    Args:
-        flags: 2 for the last one.
-    """
+def _envelope(message: Message, flags: int = 0) -> bytes:
     data = json.dumps(message, separators=(",", ":")).encode()
     return bytes([flags]) + len(data).to_bytes(4, "big") + data
 
 
-async def envelopes(request: Request) -> AsyncIterator[Message]:
-    """The messages of a request, as they come.
-
-    Raises:
-        UsageError: they are none.
-    """
+async def _envelopes(request: Request) -> AsyncIterator[Message]:
+    """The messages of a request, as they come."""
     buffer = bytearray()
     async for piece in request.stream():
         buffer += piece
@@ -223,56 +212,10 @@ async def envelopes(request: Request) -> AsyncIterator[Message]:
         raise UsageError("the last message is cut")
 
 
-def bytes_of(value: Any, what: str) -> bytes:
-    """Bytes in a message.
-
-    Args:
-        value: their base64.
-        what: they are, for the message of an error.
-
-    Raises:
-        UsageError: it is none.
-    """
-    if isinstance(value, str):
-        text = value.translate({ord("-"): "+", ord("_"): "/"}).rstrip("=")
-        with contextlib.suppress(binascii.Error, ValueError):
-            return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    raise UsageError(f"{what} is bytes in base64")
-
-
-def number_of(value: Any, what: str, most: int) -> int:
-    """A number in a message; JSON may have it as a text.
-
-    Args:
-        what: it is, for the message of an error.
-
-    Raises:
-        UsageError: it is none.
-    """
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise UsageError(f"{what} is a number from 0 to {most}, not {value!r:.40}")
-    return value
-
-
-def object_of(value: Any, what: str) -> Message:
-    """A message in a message; empty if it is missing.
-
-    Args:
-        what: it is, for the message of an error.
-
-    Raises:
-        UsageError: it is none.
-    """
-    if value is not None and not isinstance(value, dict):
-        raise UsageError(f"{what} is an object")
-    return value or {}
-
-
 def _message(data: bytes) -> Message:
+    """A message; null stands for a field that is left out."""
     try:
-        message = json.loads(data or b"{}")
+        message = json.loads(data or b"{}", object_hook=lambda each: {k: v for k, v in each.items() if v is not None})
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the message is not JSON: {error}") from error
     if not isinstance(message, dict):

@@ -28,18 +28,21 @@ from rollenv.remote.protocol import ServerFull
 from rollenv.sandbox import AsyncSandbox
 from rollenv.sandbox.errors import NotFound, SandboxError
 from rollenv.sandbox.types import Limits, RunResult
-from rollenv.serve import grading
 from rollenv.serve.protocols.fusion import rows
 from rollenv.serve.protocols.fusion.programs import (
     LANGUAGES,
     Language,
+    Notebook,
+    OneRow,
+    Program,
+    Rows,
+    Submission,
     broken,
     outcome,
     run_cells,
     run_words,
     write_files,
 )
-from rollenv.serve.protocols.fusion.schemas import Notebook, OneRow, Program, Rows, Submission
 from rollenv.serve.quotas import FairQueue
 from rollenv.serve.responses import Json, body_of, while_connected
 from rollenv.serve.server import EnvServer
@@ -81,7 +84,7 @@ def routes(server: EnvServer) -> list[BaseRoute]:
     found: list[BaseRoute] = []
     for prefix in _PREFIXES:
         found += [Route(f"{prefix}/{name}", service.handler(*post), methods=["POST"]) for name, post in posts.items()]
-        found.append(Route(f"{prefix}/list_datasets", get(lambda: list(grading.held()))))
+        found.append(Route(f"{prefix}/list_datasets", get(lambda: list(rows.held()))))
         found.append(Route(f"{prefix}/v1/ping", get(lambda: "pong")))
     return found
 
@@ -153,27 +156,22 @@ class _Service:
 
         Args:
             asked: the reply, and the data set with the row, or the row itself.
-
-        Raises:
-            UsageError: it cannot be graded here.
         """
         language = asked.config.language or "python"
         if asked.config.custom_extract_logic:
             raise UsageError("custom_extract_logic is not offered: it would run on the server itself")
         if language not in LANGUAGES:
             raise UsageError(f"programs in {language!r:.40} are not graded here; there are {', '.join(LANGUAGES)}")
-        code, how = grading.extracted(asked.completion, language)
+        code, how = rows.extracted(asked.completion, language)
         seconds = self.sandboxes.seconds(asked.config.run_timeout or _GRADED_SECONDS)
-        runner = grading.Queued(
-            self._runner(owner, language, asked.config.compile_timeout), self.sandboxes.limits.longest
-        )
+        runner = rows.Queued(self._runner(owner, language, asked.config.compile_timeout), self.sandboxes.limits.longest)
 
-        def grade() -> list[grading.Verdict]:
+        def grade() -> list[rows.Verdict]:
             env, _ = rows.task(asked, sandbox=runner, timeout=seconds)
             if language != "python" and not isinstance(env.tests, StdioTests):
                 raise UsageError(f"programs in {language!r} are held to input and output only")
             every = bool(asked.config.extra.get("run_all_cases"))
-            return grading.graded(env, code, runner, seconds=seconds, every=every) if code else []
+            return rows.graded(env, code, runner, seconds=seconds, every=every) if code else []
 
         verdicts = await self._in_thread(owner, grade, runner)
         accepted = bool(verdicts) and all(verdict.passed for verdict in verdicts)
@@ -186,21 +184,12 @@ class _Service:
         }
 
     async def get_prompts(self, owner: str, asked: Rows) -> list[dict[str, Any]]:
-        """The questions of a data set.
-
-        Args:
-            asked: the data set and which of its rows.
-        """
-
+        """The questions of a data set."""
         return await self._in_thread(owner, lambda: rows.prompts(asked))
 
     async def get_prompt_by_id(self, owner: str, asked: OneRow) -> dict[str, Any]:
-        """The question of a row.
-
-        Args:
-            asked: the data set and the row.
-        """
-        return await self._in_thread(owner, lambda: rows.prompt(asked))
+        """The question of a row."""
+        return await self._in_thread(owner, lambda: rows.question_of(asked.id, rows.task(asked)[1]))
 
     async def list_ids(self, owner: str, asked: Rows) -> list[int | str]:
         """The ids of the rows of a data set."""
@@ -259,7 +248,7 @@ class _Service:
                 found[path] = base64.b64encode(data).decode()
         return found
 
-    def _runner(self, owner: str, language: str, compile_timeout: float | None) -> grading.Run:
+    def _runner(self, owner: str, language: str, compile_timeout: float | None) -> rows.Run:
         """Runs programs of a grader."""
 
         async def run(code: str, stdin: str, timeout: float | None) -> RunResult:
@@ -276,7 +265,7 @@ class _Service:
 
         return run
 
-    async def _in_thread(self, owner: str, call: Callable[[], T], runner: grading.Queued | None = None) -> T:
+    async def _in_thread(self, owner: str, call: Callable[[], T], runner: rows.Queued | None = None) -> T:
         """Call what takes time. Owners take turns."""
         limits = self.sandboxes.limits
         if self._queue.waiting >= limits.waiting:

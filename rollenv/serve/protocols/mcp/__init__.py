@@ -7,25 +7,187 @@ environment. What a client opens in an MCP session ends with it.
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
+from uuid import uuid4
 
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from rollenv.core import RollenvError
+from rollenv import __version__, cards
+from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
-from rollenv.remote.protocol import NotAllowed, ServerFull, SessionGone
+from rollenv.remote.protocol import FAILED, NotAllowed, ServerFull, SessionGone
 from rollenv.serve.auth import Client
-from rollenv.serve.protocols.mcp.sessions import McpSession
-from rollenv.serve.protocols.mcp.tools import Held
-from rollenv.serve.responses import Json, retry_after, status_of
+from rollenv.serve.protocols.mcp.tools import EVERY, ONE, Held
+from rollenv.serve.responses import Json, json_of, retry_after, status_of, wrong_fields
 from rollenv.serve.server import EnvServer
 from rollenv.serve.sessions import served
+from rollenv.tools.python import shortened
 
 with extra("serve", "The MCP protocol"):
+    from mcp import types
+    from mcp.server.lowlevel import Server as Protocol
+    from mcp.server.streamable_http import StreamableHTTPServerTransport
     from mcp_types import INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION
     from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+logger = logging.getLogger(__name__)
+
+#: Requests of one MCP session at the same time.
+_AT_ONCE = 32
+
+#: What a client is told when it connects.
+_INSTRUCTIONS = (
+    "Environments for agents: list_environments finds one, reset begins an episode, step plays it until it is over. "
+    "Sandboxes for code: run_code, run_command and the file tools share one, which is started when it is first used."
+)
+
+
+class McpSession:
+    """An MCP session.
+
+    Args:
+        left: called when it has ended.
+    """
+
+    def __init__(self, held: Held, left: Callable[[McpSession], None]):
+        self.held, self.name, self._left = held, uuid4().hex, left
+        self._tools = {t.name: t for t in (ONE if held.env_id else EVERY) if t.scope in held.client.scopes}
+        self.transport = StreamableHTTPServerTransport(self.name)
+        self._protocol: Protocol[Any] = Protocol(
+            "rollenv",
+            version=__version__,
+            instructions=cards.summary(served(held.env_id)) if held.env_id else _INSTRUCTIONS,
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+        )
+        self.established, self._ending, self._busy = False, False, 0
+        self._running: dict[str, asyncio.Event] = {}
+        """Ids of the requests that run, and their ends."""
+        self._calls: set[asyncio.Task[types.CallToolResult]] = set()
+        self._idle: asyncio.TimerHandle | None = None
+        self._ready = asyncio.Event()
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
+        """Answer a request. The session is not idle meanwhile.
+
+        A request waits for the end of one with the same id: the transport would mix up their answers, and a client
+        may have read the answer to the first a moment before that request is over here.
+
+        Raises:
+            ServerFull: too many others run.
+        """
+        if self._busy >= _AT_ONCE:
+            raise ServerFull(f"{self._busy} requests of this MCP session run already", retry_after=1.0)
+        number, over = _id(body), asyncio.Event()
+        self._busy += 1
+        if self._idle is not None:
+            self._idle.cancel()
+        try:
+            while number and (other := self._running.get(number)) is not None:
+                await other.wait()
+            self._running[number] = over
+            await self._ready.wait()
+            await self.transport.handle_request(scope, receive, send)
+        finally:
+            if self._running.get(number) is over:
+                del self._running[number]
+            over.set()
+            self._busy -= 1
+            if not self._busy and not self._ending:
+                seconds = self.held.server.settings.sessions.idle
+                self._idle = asyncio.get_running_loop().call_later(seconds, self.end)
+
+    def end(self) -> None:
+        """End it, and what was opened in it; :attr:`task` does."""
+        if not self._ending:
+            self._ending = True
+            self.task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            async with self.transport.connect() as (read, write):
+                self._ready.set()
+                await self._protocol.run(read, write, self._protocol.create_initialization_options())
+        except Exception:
+            logger.exception("an MCP session of %s failed", self.held.client.name)
+        finally:
+            self._ending = True  # from here on nobody may interrupt it
+            self._left(self)
+            self._ready.set()
+            if self._idle is not None:
+                self._idle.cancel()
+            for call in self._calls:
+                call.cancel()
+            await asyncio.gather(self.transport.terminate(), *self._calls, return_exceptions=True)
+            await self.held.end()
+
+    async def _list(self, context: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[tool.told for tool in self._tools.values()])
+
+    async def _call(self, context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        """Call a tool in a task of its own, which is cancelled once and then can clean up."""
+        call = asyncio.get_running_loop().create_task(self._called(params.name, params.arguments or {}))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+
+    async def _called(self, name: str, arguments: dict[str, Any]) -> types.CallToolResult:
+        try:
+            tool = self._tools.get(name)
+            if tool is None:
+                raise UsageError(f"there is no tool {name!r:.40}; there are {', '.join(self._tools)}")
+            answer, data = await tool.call(self.held, arguments)
+            return _result([types.TextContent(text=answer)] if isinstance(answer, str) else answer, data)
+        except ValidationError as error:
+            problem = f"wrong arguments of {name}: {wrong_fields(error)}"
+        except RollenvError as error:
+            problem = str(error)
+        except Exception:
+            logger.exception("the MCP tool %s failed", name)
+            problem = FAILED
+        return types.CallToolResult(content=[types.TextContent(text=_utf8(shortened(problem)))], is_error=True)
+
+
+def _id(body: bytes) -> str:
+    """The id of a request, as the transport keeps it; nothing for what has none."""
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    return str(asked["id"]) if isinstance(asked, dict) and isinstance(asked.get("id"), str | int) else ""
+
+
+def _result(content: list[types.ContentBlock], data: Mapping[str, Any]) -> types.CallToolResult:
+    """Return what environments and sandboxes return, in UTF-8 and plain JSON."""
+    for part in content:
+        if isinstance(part, types.TextContent):
+            part.text = _utf8(part.text)
+    plain = json.loads(json_of(data), parse_constant=lambda _: None)  # JSON has no NaN
+    return types.CallToolResult(content=content, structured_content=_valid(plain))
+
+
+def _valid(value: Any) -> Any:
+    """The same with every text in UTF-8."""
+    if isinstance(value, str):
+        return _utf8(value)
+    if isinstance(value, list):
+        return [_valid(each) for each in value]
+    return {_utf8(key): _valid(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
 
 
 class Door:

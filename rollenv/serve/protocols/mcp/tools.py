@@ -6,12 +6,13 @@ import asyncio
 import base64
 import contextlib
 import functools
+import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter, create_model
+from typing_extensions import TypedDict
 
 from rollenv import cards
 from rollenv.agents.prompts.session import shown
@@ -21,35 +22,6 @@ from rollenv.registry import list_envs
 from rollenv.remote.protocol import SessionGone, session_name
 from rollenv.sandbox.types import CommandResult, Execution, ExecutionError
 from rollenv.serve.auth import Client
-from rollenv.serve.protocols.mcp.schemas import (
-    About,
-    Act,
-    Begin,
-    Code,
-    Command,
-    Contents,
-    Described,
-    Done,
-    End,
-    Ended,
-    Failure,
-    File,
-    First,
-    Folder,
-    Found,
-    Given,
-    InSandbox,
-    Listing,
-    Read,
-    Search,
-    Seen,
-    Started,
-    Step,
-    Task,
-    Which,
-    Write,
-    Written,
-)
 from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.server import EnvServer
 from rollenv.serve.session import Session
@@ -58,6 +30,121 @@ from rollenv.tools.python import shortened
 
 with extra("serve", "The MCP protocol"):
     from mcp import types
+
+#: Bytes of a file that are read at once.
+_BYTES = 1 << 20
+
+
+_Seed = Annotated[int | None, Field(ge=0, description="The same seed gives the same task; by default a new one.")]
+_Index = Annotated[int | None, Field(ge=0, description="Of a task, where the environment numbers its tasks.")]
+_Action = Annotated[str, Field(description="What to do, in the form that the first observation explains.")]
+_Session = Annotated[str, Field(description="From reset.")]
+_Sandbox = Annotated[str | None, Field(description="The one of an earlier result; by default your own.")]
+_Seconds = Annotated[float | None, Field(gt=0, description="Seconds.")]
+_Encoding = Literal["utf-8", "base64"]
+
+
+class About(TypedDict):
+    """An environment in a list."""
+
+    env_id: str
+    summary: str
+
+
+class Found(TypedDict):
+    """Of list_environments."""
+
+    environments: list[About]
+    total: int
+    pages: int
+
+
+class Described(About):
+    """Of describe_environment."""
+
+    tasks: str
+    missing: list[str]
+
+
+class First(TypedDict):
+    """Of reset, where there is one environment."""
+
+    observation: str
+    info: dict[str, Any]
+
+
+class Started(First):
+    """Of reset."""
+
+    session: str
+
+
+class Seen(First):
+    """Of step."""
+
+    reward: float
+    terminated: bool
+    truncated: bool
+
+
+class Ended(TypedDict):
+    """Of close and close_sandbox."""
+
+    ended: str
+
+
+class Failure(TypedDict):
+    """An error of code."""
+
+    name: str
+    value: str
+    traceback: str
+
+
+class Done(TypedDict):
+    """Of run_code and run_command."""
+
+    sandbox: str
+    stdout: str
+    stderr: str
+    result: str | None
+    exit_code: int | None
+    error: Failure | None
+    seconds: float
+
+
+class Contents(TypedDict):
+    """Of read_file."""
+
+    sandbox: str
+    content: str
+    size: int
+    more: bool
+
+
+class Written(TypedDict):
+    """Of write_file."""
+
+    sandbox: str
+    path: str
+    size: int
+
+
+class File(TypedDict):
+    """A file, folder or link."""
+
+    name: str
+    type: str
+    size: int
+
+
+class Listing(TypedDict):
+    """Of list_files."""
+
+    sandbox: str
+    files: list[File]
+    more: bool
+
 
 #: Environments on a page, files in a listing, pictures of a run and characters of each: at most.
 _PAGE, _FILES, _PICTURES, _PICTURE = 50, 1000, 8, 1 << 21
@@ -88,76 +175,98 @@ class Held:
         if self._box is not None:
             await self.server.sandboxes.close(self._box)
 
-    async def list_environments(self, given: Search) -> Answer:
+    async def list_environments(
+        self,
+        search: Annotated[str, Field(max_length=200, description="Words that the id or the description has.")] = "",
+        page: Annotated[int, Field(ge=1)] = 1,
+    ) -> Answer:
         """List environments: games, puzzles, mathematics, code, questions, tools."""
-        words = given.search.lower().split()
+        words = search.lower().split()
         every = await asyncio.to_thread(lambda: [(spec.id, cards.summary(spec)) for spec in list_envs()])
         every = [about for about in every if all(word in " ".join(about).lower() for word in words)]
         pages = max(1, math.ceil(len(every) / _PAGE))
-        page = every[(given.page - 1) * _PAGE : given.page * _PAGE]
-        text = "\n".join(f"{env_id}: {summary}" for env_id, summary in page) or "No environment is on this page."
-        environments = [About(env_id=env_id, summary=summary) for env_id, summary in page]
+        shown_here = every[(page - 1) * _PAGE : page * _PAGE]
+        text = "\n".join(f"{env_id}: {summary}" for env_id, summary in shown_here) or "No environment is on this page."
+        environments = [About(env_id=env_id, summary=summary) for env_id, summary in shown_here]
         told = Found(environments=environments, total=len(every), pages=pages)
-        return f"{text}\n\n[page {given.page} of {pages}, {len(every)} environments]", told
+        return f"{text}\n\n[page {page} of {pages}, {len(every)} environments]", told
 
-    async def describe_environment(self, given: Which) -> Answer:
+    async def describe_environment(self, env_id: str) -> Answer:
         """Describe an environment. Its first observation, from reset, says the rules."""
-        spec = served(given.env_id)
+        spec = served(env_id)
         tasks = "numbered: reset takes an index" if spec.indexed else "drawn from the seed"
         missing, summary = [str(need) for need in spec.missing], cards.summary(spec)
         text = f"{spec.id}: {summary}\nIts tasks are {tasks}."
         text += f"\nThis server lacks what it needs: {', '.join(missing)}." if missing else ""
         return text, Described(env_id=spec.id, summary=summary, tasks=tasks, missing=missing)
 
-    async def reset(self, given: Begin) -> Answer:
+    async def reset(
+        self,
+        *,
+        seed: _Seed = None,
+        index: _Index = None,
+        env_id: Annotated[str | None, Field(description="From list_environments; not needed with a session.")] = None,
+        session: Annotated[str | None, Field(description="To begin another episode in the same environment.")] = None,
+    ) -> Answer:
         """Begin an episode, in a new environment or in that of a session, and see its first observation."""
-        if (given.env_id is None) == (given.session is None):
-            raise UsageError("reset takes either an env_id or the session of an earlier reset")
-        if given.session is not None:
-            session = self.server.sessions.get(given.session, self.client.name)
-        else:
-            session = await self._opened(given.env_id or "")
-        text, first = await _begun(session, given)
-        return f"{text}\n\n[session {session.name}]", Started(session=session.name, **first)
+        found = await self._session(env_id, session)
+        text, first = await _begun(found, seed, index)
+        return f"{text}\n\n[session {found.name}]", Started(session=found.name, **first)
 
-    async def step(self, given: Step) -> Answer:
+    async def step(self, action: _Action, session: _Session) -> Answer:
         """Play a turn of an episode that reset began."""
-        return await _played(self.server.sessions.get(given.session, self.client.name), given.action)
+        return await _played(self.server.sessions.get(session, self.client.name), action)
 
-    async def close(self, given: End) -> Answer:
+    async def close(self, session: _Session) -> Answer:
         """End an environment that is no longer needed."""
-        self.server.sessions.close(self.server.sessions.get(given.session, self.client.name))
-        return "It has ended.", Ended(ended=given.session)
+        self.server.sessions.close(self.server.sessions.get(session, self.client.name))
+        return "It has ended.", Ended(ended=session)
 
-    async def reset_only(self, given: Task) -> Answer:
+    async def reset_only(self, seed: _Seed = None, index: _Index = None) -> Answer:
         """Begin an episode and see its first observation."""
         async with self._opening:
             if self._only is None or self.server.sessions.by_name.get(self._only.name) is not self._only:
                 self._only = await self._opened(self.env_id)
-        text, first = await _begun(self._only, given)
+        text, first = await _begun(self._only, seed, index)
         return text, first
 
-    async def step_only(self, given: Act) -> Answer:
+    async def step_only(self, action: _Action) -> Answer:
         """Play a turn of the episode."""
         if self._only is None:
             raise UsageError("there is no episode yet: reset begins one")
-        return await _played(self._only, given.action)
+        return await _played(self._only, action)
 
-    async def run_code(self, given: Code) -> Answer:
+    async def run_code(
+        self,
+        *,
+        sandbox: _Sandbox = None,
+        code: str,
+        language: Annotated[
+            str, Field(description="python, bash and javascript keep their variables; or sh, perl, ruby.")
+        ] = "python",
+        timeout: _Seconds = None,
+    ) -> Answer:
         """Run code in a sandbox: it keeps files, and in most languages variables. It has no network."""
-        box = await self._use(given.sandbox)
-        seconds = self.server.sandboxes.seconds(given.timeout)
-        async with box.use() as sandbox:
-            done = await sandbox.run_code(given.code, language=given.language, timeout=seconds)
+        box = await self._use(sandbox)
+        seconds = self.server.sandboxes.seconds(timeout)
+        async with box.use() as held:
+            done = await held.run_code(code, language=language, timeout=seconds)
         told = _done(box, "".join(done.logs.stdout), "".join(done.logs.stderr), done)
         return [types.TextContent(text=_as_text(told)), *_pictures(done)], told
 
-    async def run_command(self, given: Command) -> Answer:
+    async def run_command(
+        self,
+        *,
+        sandbox: _Sandbox = None,
+        command: Annotated[str, Field(description="For a shell.")],
+        cwd: str | None = None,
+        timeout: _Seconds = None,
+    ) -> Answer:
         """Run a shell command in a sandbox."""
-        box = await self._use(given.sandbox)
-        seconds = self.server.sandboxes.seconds(given.timeout)
-        async with box.use() as sandbox:
-            running = await sandbox.commands.start(given.command, cwd=given.cwd, timeout=seconds)
+        box = await self._use(sandbox)
+        seconds = self.server.sandboxes.seconds(timeout)
+        async with box.use() as held:
+            running = await held.commands.start(command, cwd=cwd, timeout=seconds)
             try:
                 with contextlib.suppress(RollenvError):  # it may have ended
                     await running.send_stdin("", close=True)
@@ -168,58 +277,71 @@ class Held:
         told = _done(box, done.stdout, done.stderr, done)
         return _as_text(told), told
 
-    async def read_file(self, given: Read) -> Answer:
+    async def read_file(
+        self,
+        *,
+        sandbox: _Sandbox = None,
+        path: str,
+        offset: Annotated[int, Field(ge=0, description="Bytes to leave out.")] = 0,
+        limit: Annotated[int, Field(ge=1, le=_BYTES, description="Bytes to read.")] = 100_000,
+        encoding: _Encoding = "utf-8",
+    ) -> Answer:
         """Read a file of a sandbox."""
-        box = await self._use(given.sandbox)
-        data, end = bytearray(), given.offset + given.limit
-        async with box.use() as sandbox:
-            size = (await sandbox.files.info(given.path)).size
-            async with contextlib.aclosing(sandbox.files.read_stream(given.path)) as pieces:
+        box = await self._use(sandbox)
+        data, end = bytearray(), offset + limit
+        async with box.use() as held:
+            size = (await held.files.info(path)).size
+            async with contextlib.aclosing(held.files.read_stream(path)) as pieces:
                 at = 0
                 async for piece in pieces:
-                    data += piece[max(0, given.offset - at) : max(0, end - at)]
+                    data += piece[max(0, offset - at) : max(0, end - at)]
                     at += len(piece)
                     if at >= end:
                         break
-        base64_ = given.encoding == "base64"
-        content = base64.b64encode(data).decode() if base64_ else data.decode("utf-8", "replace")
+        plainly = encoding == "utf-8"
+        content = data.decode("utf-8", "replace") if plainly else base64.b64encode(data).decode()
         more = at > end or size > end
         text = content + (f"\n\n[{size} bytes; offset {end} reads on]" if more else "")
         return text, Contents(sandbox=box.name, content=content, size=size, more=more)
 
-    async def write_file(self, given: Write) -> Answer:
+    async def write_file(
+        self, *, sandbox: _Sandbox = None, path: str, content: str, encoding: _Encoding = "utf-8"
+    ) -> Answer:
         """Write a file of a sandbox. Missing folders are made."""
-        try:
-            data = base64.b64decode(given.content, validate=True) if given.encoding == "base64" else None
-        except ValueError as error:
-            raise UsageError(f"the content is not base64: {error}") from error
-        data = given.content.encode() if data is None else data
-        box = await self._use(given.sandbox)
-        async with box.use() as sandbox:
-            await sandbox.files.write(given.path, data)
-        told = Written(sandbox=box.name, path=given.path, size=len(data))
-        return f"{len(data)} bytes were written to {given.path}.", told
+        data = _decoded(content, encoding)
+        box = await self._use(sandbox)
+        async with box.use() as held:
+            await held.files.write(path, data)
+        return f"{len(data)} bytes were written to {path}.", Written(sandbox=box.name, path=path, size=len(data))
 
-    async def list_files(self, given: Folder) -> Answer:
+    async def list_files(self, *, sandbox: _Sandbox = None, path: str = ".") -> Answer:
         """List a folder of a sandbox."""
-        box = await self._use(given.sandbox)
-        async with box.use() as sandbox:
-            entries = await sandbox.files.list(given.path)
+        box = await self._use(sandbox)
+        async with box.use() as held:
+            entries = await held.files.list(path)
         files = [File(name=entry.name, type=entry.type, size=entry.size) for entry in entries[:_FILES]]
         lines = [f"{file['name']}{'/' if file['type'] == 'dir' else ''}  {file['size']}" for file in files]
         lines += [f"[{len(entries) - _FILES} more]"] if len(entries) > _FILES else []
         told = Listing(sandbox=box.name, files=files, more=len(entries) > _FILES)
         return "\n".join(lines) or "The folder is empty.", told
 
-    async def close_sandbox(self, given: InSandbox) -> Answer:
+    async def close_sandbox(self, sandbox: _Sandbox = None) -> Answer:
         """End a sandbox. Its files are lost; what comes next is in a new one."""
-        box = self.server.sandboxes.get(given.sandbox, self.client.name) if given.sandbox else self._box
+        box = self.server.sandboxes.get(sandbox, self.client.name) if sandbox else self._box
         if box is None:
             raise UsageError("there is no sandbox")
         if box is self._box:
             self._box = None
         await self.server.sandboxes.close(box)
         return "It has ended.", Ended(ended=box.name)
+
+    async def _session(self, env_id: str | None, name: str | None) -> Session:
+        """A new session, or an earlier one."""
+        if (env_id is None) == (name is None):
+            raise UsageError("reset takes either an env_id or the session of an earlier reset")
+        if name is not None:
+            return self.server.sessions.get(name, self.client.name)
+        return await self._opened(env_id or "")
 
     async def _opened(self, env_id: str) -> Session:
         sessions, name = self.server.sessions, session_name()
@@ -240,9 +362,16 @@ class Held:
             return box
 
 
-async def _begun(session: Session, given: Task) -> tuple[str, First]:
-    options = {} if given.index is None else {"index": given.index}
-    observation, info, *_ = await session.call("reset", [given.seed, options])
+def _decoded(content: str, encoding: str) -> bytes:
+    try:
+        return base64.b64decode(content, validate=True) if encoding == "base64" else content.encode()
+    except ValueError as error:
+        raise UsageError(f"the content is not base64: {error}") from error
+
+
+async def _begun(session: Session, seed: int | None, index: int | None) -> tuple[str, First]:
+    options = {} if index is None else {"index": index}
+    observation, info, *_ = await session.call("reset", [seed, options])
     return shown(observation, info), First(observation=observation, info=info)
 
 
@@ -285,27 +414,41 @@ def _pictures(done: Execution) -> list[types.ContentBlock]:
     return [types.ImageContent(data=data, mime_type=f"image/{kind}") for kind, data in fitting[:_PICTURES]]
 
 
-@dataclass(frozen=True)
 class Tool:
-    """A tool that an agent may call."""
+    """A tool that an agent may call: a method of :class:`Held`, whose signature says what it takes.
 
-    name: str
-    scope: str
-    """What the client's token has to be for."""
-    takes: type[Given]
-    gives: Any
-    call: Callable[[Held, Any], Awaitable[Answer]]
+    Args:
+        scope: what the client's token has to be for.
+        gives: the type of its data.
+    """
 
+    def __init__(self, scope: str, gives: Any, call: Callable[..., Awaitable[Answer]]):
+        self.name, self.scope, self.gives = call.__name__.removesuffix("_only"), scope, gives
+        self._call, types_of = call, get_type_hints(call, include_extras=True)
+        fields: dict[str, Any] = {
+            name: (types_of[name], ... if one.default is one.empty else one.default)
+            for name, one in inspect.signature(call).parameters.items()
+            if name != "self"
+        }
+        self._takes = create_model(self.name, __config__=ConfigDict(extra="forbid"), **fields)
 
-@functools.cache
-def told(tool: Tool) -> types.Tool:
-    """A tool as the protocol tells it."""
-    return types.Tool(
-        name=tool.name,
-        description=tool.call.__doc__,
-        input_schema=_for_agents(tool.takes.model_json_schema()),
-        output_schema=_for_agents(TypeAdapter(tool.gives).json_schema()),
-    )
+    async def call(self, held: Held, arguments: dict[str, Any]) -> Answer:
+        """Call it with what an agent gave.
+
+        Raises:
+            ValidationError: it does not take that.
+        """
+        return await self._call(held, **dict(self._takes.model_validate(arguments)))
+
+    @functools.cached_property
+    def told(self) -> types.Tool:
+        """The tool as the protocol tells it."""
+        return types.Tool(
+            name=self.name,
+            description=self._call.__doc__,
+            input_schema=_for_agents(self._takes.model_json_schema()),
+            output_schema=_for_agents(TypeAdapter(self.gives).json_schema()),
+        )
 
 
 def _for_agents(schema: dict[str, Any]) -> dict[str, Any]:
@@ -314,20 +457,17 @@ def _for_agents(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 EVERY = (
-    Tool("list_environments", "environments", Search, Found, Held.list_environments),
-    Tool("describe_environment", "environments", Which, Described, Held.describe_environment),
-    Tool("reset", "environments", Begin, Started, Held.reset),
-    Tool("step", "environments", Step, Seen, Held.step),
-    Tool("close", "environments", End, Ended, Held.close),
-    Tool("run_code", "sandboxes", Code, Done, Held.run_code),
-    Tool("run_command", "sandboxes", Command, Done, Held.run_command),
-    Tool("read_file", "sandboxes", Read, Contents, Held.read_file),
-    Tool("write_file", "sandboxes", Write, Written, Held.write_file),
-    Tool("list_files", "sandboxes", Folder, Listing, Held.list_files),
-    Tool("close_sandbox", "sandboxes", InSandbox, Ended, Held.close_sandbox),
+    Tool("environments", Found, Held.list_environments),
+    Tool("environments", Described, Held.describe_environment),
+    Tool("environments", Started, Held.reset),
+    Tool("environments", Seen, Held.step),
+    Tool("environments", Ended, Held.close),
+    Tool("sandboxes", Done, Held.run_code),
+    Tool("sandboxes", Done, Held.run_command),
+    Tool("sandboxes", Contents, Held.read_file),
+    Tool("sandboxes", Written, Held.write_file),
+    Tool("sandboxes", Listing, Held.list_files),
+    Tool("sandboxes", Ended, Held.close_sandbox),
 )
 
-ONE = (
-    Tool("reset", "environments", Task, First, Held.reset_only),
-    Tool("step", "environments", Act, Seen, Held.step_only),
-)
+ONE = (Tool("environments", First, Held.reset_only), Tool("environments", Seen, Held.step_only))

@@ -6,12 +6,20 @@ limits and leases.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gzip
+import hashlib
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from importlib import resources
 from typing import Any
 
+import numpy as np
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from rollenv import __version__, drawing
@@ -21,11 +29,148 @@ from rollenv.report.plain import plain
 from rollenv.serve.protocols.page.catalogue import Catalogue
 from rollenv.serve.protocols.page.episodes import Episodes
 from rollenv.serve.protocols.page.live import Live
-from rollenv.serve.protocols.page.metrics_history import MetricsHistory
 from rollenv.serve.protocols.page.requests import PageRequest
-from rollenv.serve.protocols.page.static import HEADERS, Files
 from rollenv.serve.responses import Json, body_of, retry_after, status_of
 from rollenv.serve.server import EnvServer
+
+#: Only files and answers of this server are used, and no other site can frame the page or look into it.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
+}
+
+_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+
+#: Files that the report of a run has, too: (name there, what it imports, what it exports).
+_SHARED = {
+    "base.css": ("style.css", "", ""),
+    "base.js": ("base.js", "", "export {el, svgNode, short, plural, visible, pre, icon};\n"),
+    "picture.js": (
+        "picture.js",
+        'import {el, svgNode, visible, pre} from "./base.js";\n',
+        "export {picture};\n",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _File:
+    body: bytes
+    packed: bytes
+    tag: str
+    kind: str
+
+    @classmethod
+    def of(cls, name: str, text: str) -> _File:
+        body = text.encode()
+        kind = _TYPES[name.rpartition(".")[2]] + "; charset=utf-8"
+        return cls(body, gzip.compress(body, mtime=0), f'"{hashlib.sha256(body).hexdigest()[:32]}"', kind)
+
+
+class Files:
+    """All of them, read once."""
+
+    def __init__(self) -> None:
+        own, shared = resources.files(__package__) / "files", resources.files("rollenv.report") / "page"
+        texts = {each.name: each.read_text(encoding="utf-8") for each in own.iterdir() if each.is_file()}
+        for name, (source, head, tail) in _SHARED.items():
+            texts[name] = head + (shared / source).read_text(encoding="utf-8") + tail
+        self._files = {name: _File.of(name, text) for name, text in texts.items()}
+
+    async def index(self, request: Request) -> Response:
+        """The page."""
+        return self._sent("index.html", request)
+
+    async def file(self, request: Request) -> Response:
+        """One of its files."""
+        return self._sent(request.path_params["name"], request)
+
+    def _sent(self, name: str, request: Request) -> Response:
+        file = self._files.get(name)
+        if file is None:
+            return PlainTextResponse("there is no such file\n", 404, HEADERS)
+        headers = HEADERS | {"ETag": file.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+        if request.headers.get("if-none-match") == file.tag:
+            return Response(status_code=304, headers=headers)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(file.packed, headers=headers | {"Content-Encoding": "gzip"}, media_type=file.kind)
+        return Response(file.body, headers=headers, media_type=file.kind)
+
+
+#: Seconds between two samples, samples that are kept, and times of calls between two samples that count.
+_EVERY, _KEPT, _TIMES = 5.0, 120, 2000
+
+#: Kinds of failures of environments.
+_FAILURES = ("raised", "wrong", "hung", "lost", "differs")
+
+_NAMES = ("time", "sessions", "calls", "failures", "p50", "p99", "sandboxes")
+
+
+class MetricsHistory:
+    """Ten minutes of a server.
+
+    Args:
+        server: that is looked at while it runs.
+    """
+
+    def __init__(self, server: EnvServer):
+        self._server = server
+        self._rows: deque[tuple[float | None, ...]] = deque(maxlen=_KEPT)
+        self._times: deque[float] = deque(maxlen=_TIMES)
+        self._calls = self._failures = 0
+        self._task: asyncio.Task[None] | None = None
+        self._timed, server.sessions.on_call_time = server.sessions.on_call_time, self._note
+        server.opening.append(self._start)
+        server.closing.append(self._stop)
+
+    def columns(self) -> dict[str, Any]:
+        """The samples: ``every`` so many seconds, a list for each number, the last ones last.
+
+        Sessions and sandboxes are counts; calls and failures happen so often a second; times are in seconds, and None
+        where nothing was called.
+        """
+        columns = dict(zip(_NAMES, zip(*self._rows, strict=True), strict=True)) if self._rows else {}
+        return {"every": _EVERY} | {name: list(columns.get(name, ())) for name in _NAMES}
+
+    def readiness(self) -> dict[str, Any]:
+        """Return what the last checks found, by name."""
+        return {name: plain(asdict(check)) for name, check in self._server.readiness.checks.items()}
+
+    def _note(self, method: str, seconds: float) -> None:
+        self._timed(method, seconds)
+        self._times.append(seconds)
+
+    def _start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_EVERY)
+            self.take()
+
+    def take(self) -> None:
+        """Note the numbers of now."""
+        sessions = self._server.sessions
+        calls = sessions.counters.calls
+        failures = sum(record.counts[kind] for record in sessions.health.envs.values() for kind in _FAILURES)
+        times, self._times = self._times, deque(maxlen=_TIMES)
+        p50, p99 = np.quantile(times, (0.5, 0.99)).tolist() if times else (None, None)
+        rates = ((calls - self._calls) / _EVERY, (failures - self._failures) / _EVERY)
+        self._calls, self._failures = calls, failures
+        self._rows.append((time.time(), len(sessions.by_name), *rates, p50, p99, len(self._server.sandboxes.by_name)))
+
 
 #: Answers a client's request.
 _Handler = Callable[[PageRequest], Awaitable[Any]]

@@ -11,7 +11,7 @@ from rollenv import cards
 from rollenv.core import RollenvError, UsageError
 from rollenv.env_spec import EnvSpec
 from rollenv.registry import list_envs
-from rollenv.remote.protocol import EnvBroke, session_name
+from rollenv.remote.protocol import EnvBroke
 from rollenv.report.plain import plain
 from rollenv.serve.protocols.page.requests import PageRequest
 from rollenv.serve.responses import json_of
@@ -82,15 +82,13 @@ class Catalogue:
         return await asyncio.shield(task)
 
     async def _played(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        session = await self._sessions.open(session_name(), owner, env_id, {"kwargs": kwargs})
-        try:
-            async with asyncio.timeout(_SECONDS):
-                told: dict[str, Any] = plain(await session.card())
-                return told
-        except TimeoutError:
-            raise EnvBroke(f"{env_id}: the example took longer than {_SECONDS:g} s", kind="hung") from None
-        finally:
-            self._sessions.close(session)
+        async with self._sessions.brief(owner, env_id, {"kwargs": kwargs}) as session:
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    told: dict[str, Any] = plain(await session.card())
+                    return told
+            except TimeoutError:
+                raise EnvBroke(f"{env_id}: the example took longer than {_SECONDS:g} s", kind="hung") from None
 
 
 def _rows() -> dict[str, Any]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from typing import Any
 
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from rollenv.core import EpisodeOver, NoSuchAbility, RollenvError, UsageError
 from rollenv.remote.protocol import SessionGone, error_answer, session_name
 from rollenv.serve.protocols.page.catalogue import Catalogue
-from rollenv.serve.protocols.page.requests import ACTIONS, PageRequest
-from rollenv.serve.protocols.page.turns import ACTION, turn_of
-from rollenv.serve.responses import json_of
+from rollenv.serve.protocols.page.requests import ACTION, ACTIONS, PageRequest, turn_of
+from rollenv.serve.responses import Streamed, json_of
 from rollenv.serve.session import Session
 from rollenv.serve.sessions import SessionManager, served
 
@@ -98,18 +95,20 @@ class Episodes:
             self._sessions.close(session)
             raise
         lines = self._replayed(session, first, _agent(session, method) if agent else _given(actions))
-        return _Lines(lines, functools.partial(self._sessions.close, session))
+        end = contextlib.ExitStack()
+        end.callback(self._sessions.close, session)
+        return Streamed(lines, "application/x-ndjson", end)
 
     async def _replayed(
         self, session: Session, first: dict[str, Any], actions: AsyncGenerator[str]
-    ) -> AsyncGenerator[str]:
+    ) -> AsyncGenerator[bytes]:
         left, number = TURNS_BYTES, 0
         try:
-            yield json_of(first) + "\n"
+            yield _line(first)
             async with asyncio.timeout(SECONDS):
                 async for action in actions:
                     number += 1
-                    line = json_of(await _turn(session, "step", [action])) + "\n"
+                    line = _line(await _turn(session, "step", [action]))
                     left -= len(line)
                     if left < 0:
                         raise UsageError(f"turn {number} and later ones are not shown: the episode is too large")
@@ -148,28 +147,13 @@ async def _agent(session: Session, method: str) -> AsyncGenerator[str]:
         yield await _called(session, method, [])
 
 
-class _Lines(StreamingResponse):
-    """Lines whose source ends when nobody reads them any more.
-
-    Args:
-        end: called at the end, also if the client left before the first line.
-    """
-
-    def __init__(self, lines: AsyncGenerator[str], end: Callable[[], None]):
-        super().__init__(lines, media_type="application/x-ndjson")
-        self._lines, self._end = lines, end
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            async with contextlib.aclosing(self._lines):
-                await super().__call__(scope, receive, send)
-        finally:
-            self._end()
+def _line(value: dict[str, Any]) -> bytes:
+    return json_of(value).encode() + b"\n"
 
 
-def _problem(error: RollenvError) -> str:
+def _problem(error: RollenvError) -> bytes:
     kind, text, details = error_answer(error)
-    return json_of({"detail": f"{text:.2000}", "kind": kind, "how": details.get("kind", "")}) + "\n"
+    return _line({"detail": f"{text:.2000}", "kind": kind, "how": details.get("kind", "")})
 
 
 async def _turn(session: Session, method: str, args: list[Any]) -> dict[str, Any]:

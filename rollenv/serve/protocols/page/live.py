@@ -12,8 +12,7 @@ from typing import Any
 from rollenv.core import UsageError
 from rollenv.remote.protocol import SessionGone
 from rollenv.report.plain import clip, plain
-from rollenv.serve.protocols.page.requests import ACTIONS, BYTES, PageRequest
-from rollenv.serve.protocols.page.turns import turn_of
+from rollenv.serve.protocols.page.requests import ACTIONS, BYTES, PageRequest, turn_of
 from rollenv.serve.session import Session
 from rollenv.serve.sessions import SessionManager
 
@@ -64,11 +63,7 @@ class Live:
         return {"sessions": [_row(session, now) for session in self._sessions.by_name.values()]}
 
     async def watch(self, asked: PageRequest) -> Any:
-        """The turns of session ``key`` since number ``after``; waits a while if there are none.
-
-        Raises:
-            UsageError: ``after`` is no number.
-        """
+        """The turns of session ``key`` since number ``after``; waits a while if there are none."""
         session, after = self._session(asked), asked.body.get("after", -1)
         if not isinstance(after, int):
             raise UsageError("'after' is a number")

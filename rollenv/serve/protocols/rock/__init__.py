@@ -16,9 +16,9 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, StringConstraints, ValidationError
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -29,21 +29,8 @@ from rollenv.core import RollenvError, UsageError
 from rollenv.remote.protocol import ServerError, SessionGone
 from rollenv.sandbox import AsyncSandbox
 from rollenv.sandbox.errors import SandboxError, SandboxFileError
-from rollenv.serve.protocols.rock.schemas import (
-    Action,
-    Command,
-    InSession,
-    Named,
-    NewSession,
-    Read,
-    Start,
-    Written,
-    queried,
-    reader,
-    started,
-)  # fmt: skip
 from rollenv.serve.protocols.rock.shells import PASSING, Failed, Held, Shell, close, exit_code, make_room, shell_of
-from rollenv.serve.responses import Json
+from rollenv.serve.responses import Json, body_of, validated, wrong_fields
 from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.server import EnvServer
 
@@ -70,31 +57,113 @@ _LARGEST_TEXT = 4 << 20
 #: Uploads that are held in memory at the same time, and stopped sandboxes whose ends are remembered.
 _UPLOADS, _REMEMBERED = 4, 1000
 
+Text = Annotated[str, StringConstraints(min_length=1, max_length=10_000, pattern=r"^[^\x00]+$")]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
+Env = (
+    dict[
+        Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
+        Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")],
+    ]
+    | None
+)
+
+
+class Start(BaseModel):
+    """The body of ``start_async``: what of it is heeded here."""
+
+    image_os: str = "linux"
+    auto_clear_time_minutes: Seconds = None
+    num_gpus: float | None = None
+
+
+class Named(BaseModel):
+    """The fields of every other body."""
+
+    sandbox_id: Text
+
+
+class Command(Named):
+    """The body of ``execute``."""
+
+    command: str | list[str]
+    timeout: Seconds = None
+    cwd: Text | None = None
+    env: Env = None
+
+
+class InSession(Named):
+    """The body of ``close_session``."""
+
+    session_type: Literal["bash"] = "bash"
+    session: Text = "default"
+
+
+class NewSession(InSession):
+    """The body of ``create_session``."""
+
+    startup_source: list[Text] = []
+    env: Env = None
+    remote_user: str | None = None
+
+
+class Action(InSession):
+    """The body of ``run_in_session``."""
+
+    action_type: Literal["bash"] = "bash"
+    command: str
+    timeout: Seconds = None
+    check: Literal["silent", "raise", "ignore"] = "raise"
+
+
+class Written(Named):
+    """The body of ``write_file``."""
+
+    path: Text
+    content: str
+
+
+class Read(Named):
+    """The body of ``read_file``."""
+
+    path: Text
+    encoding: str | None = None
+    errors: Literal["strict", "ignore", "replace", "backslashreplace"] | None = None
+
+
+async def _started(request: Request) -> tuple[Start, dict[str, str]]:
+    """The body of ``start_async``, and what the headers say of the experiment."""
+    names = {"user_id": "X-User-Id", "experiment_id": "X-Experiment-Id", "namespace": "X-Namespace"}
+    labels = {name: request.headers[header][:200] for name, header in names.items() if header in request.headers}
+    return Start.model_validate(await body_of(request)), labels
+
+
+async def _queried(request: Request) -> tuple[str, bool]:
+    """The sandbox in the query of ``get_status``, and whether one that was stopped counts."""
+    asked = request.query_params
+    return asked.get("sandbox_id", ""), asked.get("include_all_states") in ("True", "true")
+
 
 def routes(server: EnvServer) -> list[BaseRoute]:
     """Sandboxes, their sessions and their files."""
     service = _Service(server)
     server.uploads.add(f"{_PATH}/upload")
     posts: dict[str, Any] = {
-        "execute": (service.execute, Command),
-        "create_session": (service.create_session, NewSession),
-        "run_in_session": (service.run_in_session, Action),
-        "close_session": (service.close_session, InSession),
-        "write_file": (service.write_file, Written),
-        "read_file": (service.read_file, Read),
-        "stop": (service.stop, Named),
-        "delete": (service.delete, Named),
-        "restart": (service.restart, Named),
+        "execute": (Command, service.execute),
+        "create_session": (NewSession, service.create_session),
+        "run_in_session": (Action, service.run_in_session),
+        "close_session": (InSession, service.close_session),
+        "write_file": (Written, service.write_file),
+        "read_file": (Read, service.read_file),
+        "stop": (Named, service.stop),
+        "delete": (Named, service.delete),
+        "restart": (Named, service.restart),
     }
-    found = [
-        Route(f"{_PATH}/{name}", service.handler(reader(m), call), methods=["POST"])
-        for name, (call, m) in posts.items()
-    ]
+    found = [Route(f"{_PATH}/{name}", service.handler(*how), methods=["POST"]) for name, how in posts.items()]
     for name in ("start_async", "start"):
-        found.append(Route(f"{_PATH}/{name}", service.handler(started, service.start), methods=["POST"]))
+        found.append(Route(f"{_PATH}/{name}", service.handler(_started, service.start), methods=["POST"]))
     found.append(Route(f"{_PATH}/upload", service.handler(_form, service.upload), methods=["POST"]))
     for name in ("get_status", "is_alive"):
-        found.append(Route(f"{_PATH}/{name}", service.handler(queried, service.get_status)))
+        found.append(Route(f"{_PATH}/{name}", service.handler(_queried, service.get_status)))
     for name in ("get_token", "commit", "commit/{sandbox_id}", "sandboxes/{sandbox_id}/archive"):
         found.append(Route(f"{_PATH}/{name}", service.handler(_itself, service.refuse), methods=["GET", "POST"]))
     return list(found)
@@ -109,11 +178,11 @@ class _Service:
         self._uploads = asyncio.Semaphore(_UPLOADS)
         self._ended: OrderedDict[tuple[str, str], str] = OrderedDict()
 
-    def handler(self, read: Callable[[Request], Awaitable[Any]], call: Callable[[str, Any], Awaitable[Any]]) -> Any:
+    def handler(self, read: Any, call: Callable[[str, Any], Awaitable[Any]]) -> Any:
         """A handler of requests, whose failures are answers as well.
 
         Args:
-            read: what the request asks for.
+            read: the model of the body, or a coroutine function that returns what the request asks for.
             call: called with (owner, what is asked for); returns the result.
         """
 
@@ -121,10 +190,11 @@ class _Service:
             client = self.server.client(request)
             client.needs("sandboxes")
             try:
-                return _answer(result=await call(client.name, await read(request)))
+                model = isinstance(read, type)
+                asked = read.model_validate(await body_of(request)) if model else await read(request)
+                return _answer(result=await call(client.name, asked))
             except ValidationError as error:
-                said = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
-                return _failure("; ".join(said), _BAD, "invalid parameter")
+                return _failure(wrong_fields(error), _BAD, "invalid parameter")
             except (RollenvError, Failed) as error:
                 return _failure(str(error), _code(error))
 
@@ -139,9 +209,8 @@ class _Service:
             raise UsageError("the sandboxes here have Linux and no GPU")
         minutes = wanted.auto_clear_time_minutes
         lease = self.sandboxes.lifetime(60 * minutes if minutes else None)
-        limits = dataclasses.replace(
-            self.sandboxes.limits.limits, seconds=self.sandboxes.limits.total
-        )  # for background work
+        usual = self.sandboxes.limits  # work in the background lasts as long as a sandbox
+        limits = dataclasses.replace(usual.limits, seconds=usual.total)
         box = await self.sandboxes.open(owner, lifetime=lease, metadata=labels, limits=limits)
         self._held[box] = Held(lease if minutes else None, labels=labels)
         return {"sandbox_id": box.name} | self._host()
@@ -179,22 +248,14 @@ class _Service:
             await self._end(owner, asked.sandbox_id, "deleted")
 
     async def restart(self, owner: str, asked: Named) -> None:
-        """Refused: nothing is kept of a sandbox that was stopped.
-
-        Raises:
-            UsageError: in any case.
-        """
+        """Refused: nothing is kept of a sandbox that was stopped."""
         if (owner, asked.sandbox_id) in self._ended:
             raise UsageError("nothing is kept of a stopped sandbox; start another one")
         self.sandboxes.get(asked.sandbox_id, owner)
         raise UsageError("the sandbox is running; only a stopped one could be restarted, and of that nothing is kept")
 
     async def refuse(self, owner: str, asked: Request) -> None:
-        """Refuse a request that a server of this kind cannot serve.
-
-        Raises:
-            UsageError: in any case.
-        """
+        """Refuse a request that a server of this kind cannot serve."""
         name = asked.url.path.removeprefix(_PATH)
         raise UsageError(f"{name} is not offered here: there is no store for images and files")
 
@@ -215,11 +276,7 @@ class _Service:
         return told | {"stderr": f"{done.stderr}\n{why}".strip(), "exit_code": -1, "failure_reason": why}
 
     async def create_session(self, owner: str, asked: NewSession) -> dict[str, Any]:
-        """A new shell.
-
-        Args:
-            asked: its name and what it begins with.
-        """
+        """A new shell."""
         if asked.remote_user not in (None, "", "root", "user"):
             raise UsageError(f"a sandbox has one user, and none called {asked.remote_user!r:.40}")
         exports = [f"export {name}={shlex.quote(value)}" for name, value in (asked.env or {}).items()]
@@ -247,11 +304,7 @@ class _Service:
         return {"output": output, "session_type": "bash"}
 
     async def run_in_session(self, owner: str, asked: Action) -> dict[str, Any]:
-        """Run a command in a shell.
-
-        Raises:
-            UsageError: there is no such session.
-        """
+        """Run a command in a shell."""
         seconds = self.sandboxes.seconds(asked.timeout or _SECONDS)
         session = shell_of(self._held_of(owner, asked.sandbox_id)[1], asked.session)
         async with session.turn(seconds), self._use(owner, asked.sandbox_id, seconds) as (sandbox, held):
@@ -280,31 +333,20 @@ class _Service:
         return _written(asked.path)
 
     async def upload(self, owner: str, form: FormData) -> dict[str, Any]:
-        """Write a file.
-
-        Args:
-            form: with the sandbox, the path and the file.
-
-        Raises:
-            UsageError: it lacks one of them.
-        """
+        """Write a file from a form."""
         try:
             file, target, name = form.get("file"), form.get("target_path"), form.get("sandbox_id")
             if not isinstance(file, UploadFile) or not isinstance(target, str) or not isinstance(name, str):
                 raise UsageError("an upload has a file, target_path and sandbox_id")
-            path = _path(target)
-            async with self._use(owner, Named(sandbox_id=name).sandbox_id) as (sandbox, _), self._uploads:
+            path: str = validated(Text, target)
+            async with self._use(owner, validated(Text, name)) as (sandbox, _), self._uploads:
                 await sandbox.files.write(path, await file.read())
         finally:
             await form.close()
         return _written(path)
 
     async def read_file(self, owner: str, asked: Read) -> dict[str, Any]:
-        """Read a text.
-
-        Raises:
-            UsageError: it is not text in this encoding.
-        """
+        """Read a text."""
         encoding = asked.encoding or "utf-8"
         with contextlib.suppress(LookupError, ValueError):
             encoding = codecs.lookup(encoding).name
@@ -374,10 +416,6 @@ async def _form(request: Request) -> FormData:
 
 def _written(path: str) -> dict[str, Any]:
     return {"success": True, "message": "", "file_name": path.rpartition("/")[2]}
-
-
-def _path(path: str) -> str:
-    return Written(sandbox_id="-", path=path, content="").path
 
 
 def _time(seconds: float) -> str:

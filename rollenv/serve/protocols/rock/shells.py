@@ -47,11 +47,7 @@ class Shell:
 
     @contextlib.asynccontextmanager
     async def turn(self, seconds: float) -> AsyncIterator[None]:
-        """Wait until no other command runs in it.
-
-        Raises:
-            UsageError: one still does.
-        """
+        """Wait until no other command runs in it."""
         if self._wanted > _QUEUE:
             raise UsageError(f"{_QUEUE} commands wait for this session already")
         self._wanted += 1

@@ -1,0 +1,98 @@
+"""Rewards that see a whole group: rankings, the best of several, diversity."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+
+from rollenv.core import UsageError
+from rollenv.rollout import validation
+from rollenv.rollout.records.health import RewardUnhealthy
+from rollenv.rollout.types import Group, Trajectory
+from rollenv.rollout.workers.base import describe
+
+Rewards = Sequence[float]
+GroupFunction = Callable[[list[Trajectory]], Rewards | Awaitable[Rewards]]
+
+#: Groups in a row for which the function may raise an exception.
+_PATIENCE = 3
+
+
+class GroupReward:
+    """Adds to the last reward of each member of a group what a function pays for it beside the others.
+
+    Args:
+        function: gets the episodes that were played to their end, by member number, and returns a finite number for
+            each. It may be a coroutine function; another one keeps the rollout waiting.
+        seconds: for an answer of a coroutine function; None for no limit.
+    """
+
+    def __init__(self, function: GroupFunction, seconds: float | None = None):
+        self.function, self.seconds = function, seconds
+        self.name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', function)}"
+        self._failed = 0
+        self._paid: list[float] = []
+
+    async def __call__(self, group: Group) -> None:
+        """Pay the members of a group. If the function raises an exception, they have failed.
+
+        Raises:
+            UsageError: it returned something else than a finite number for each member, or raised one itself.
+            RewardUnhealthy: it raised exceptions for several groups in a row.
+        """
+        members = [t for t in group.complete if t.turns]
+        if not members:
+            return
+        where = f"the group reward {self.name}, for group {group.number} of {group.task.env_id}"
+        try:
+            got = self.function(members)
+            if inspect.isawaitable(got):
+                got = await asyncio.wait_for(got, self.seconds)
+        except UsageError:
+            raise
+        except Exception as error:
+            self._failed += 1
+            for trajectory in members:
+                trajectory.status, trajectory.failure = "failed", "reward"
+                trajectory.error = f"{where}, failed: {describe(error)}"
+            if self._failed >= _PATIENCE:
+                raise RewardUnhealthy(f"{trajectory.error}; so did the {_PATIENCE - 1} before") from error
+            return
+        self._failed = 0
+        got = got.tolist() if hasattr(got, "tolist") else got
+        if not isinstance(got, list | tuple) or len(got) != len(members):
+            what = f"{len(got)} numbers" if isinstance(got, list | tuple) else validation.kind(got)
+            raise UsageError(
+                f"{where}, returned {what}; it has to return a list of {len(members)}, one for each episode"
+            )
+        try:
+            paid = [validation.number(each, f"number {i}") for i, each in enumerate(got)]
+            sums = [validation.number(t.turns[-1].reward + p, "a reward") for t, p in zip(members, paid, strict=True)]
+        except validation.BadValue as error:
+            raise UsageError(f"{where}, cannot be added: {error}") from error
+        for trajectory, reward in zip(members, sums, strict=True):
+            trajectory.turns[-1].reward = reward
+        self._paid += paid
+
+    def metrics(self) -> dict[str, float]:
+        """The mean that was added to an episode since the last call."""
+        paid, self._paid = self._paid, []
+        return {"added/group": sum(paid) / len(paid)} if paid else {}
+
+
+def group_function(name: str) -> GroupFunction:
+    """Load ``module:function``.
+
+    Raises:
+        UsageError: it cannot be loaded, or is no function.
+    """
+    module, colon, attribute = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute) if colon else None
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise UsageError(f"the group reward {name!r} cannot be loaded: {error}") from error
+    if not callable(function):
+        raise UsageError(f"the group reward {name!r} is no module:function")
+    return function  # type: ignore[no-any-return]

@@ -1,0 +1,293 @@
+"""Folders and what is in them (``filesystem.Filesystem``), the contents of files, and whether a sandbox runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import posixpath
+import secrets
+import zlib
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, cast
+
+from pydantic import BaseModel, Field
+from starlette.datastructures import UploadFile
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from rollenv.core import UsageError
+from rollenv.remote.protocol import TooFast
+from rollenv.sandbox import Sandbox
+from rollenv.sandbox.errors import FileRefused, FileThere, NotADirectory, NotFound
+from rollenv.sandbox.filesystem import FileEvent, OnEvent
+from rollenv.sandbox.types import Entry
+from rollenv.serve.protocols.e2b import rpc
+from rollenv.serve.protocols.e2b.base import HOME, PREFIX, E2BService, Feed, Path
+from rollenv.serve.protocols.e2b.rpc import Message
+from rollenv.serve.responses import Json, Streamed, validated
+from rollenv.serve.sandboxes import SandboxSession
+
+#: Entries of a listing, and folders of one sandbox that are watched at the same time.
+_ENTRIES, _WATCHES = 10_000, 16
+#: Bytes of a piece of a file, and files in one request.
+_PIECE, _FILES = 1 << 20, 1000
+_TYPES = {"file": "FILE_TYPE_FILE", "dir": "FILE_TYPE_DIRECTORY", "link": "FILE_TYPE_SYMLINK"}
+_EVENTS = {kind: f"EVENT_TYPE_{kind.upper()}" for kind in ("create", "write", "remove", "rename", "chmod")}
+_USERS = {0: "root", 1000: "user", 65534: "nobody"}
+
+
+class _At(BaseModel):
+    path: Path = HOME
+
+
+class _Move(BaseModel):
+    source: Path = HOME
+    destination: Path = HOME
+
+
+class _List(_At):
+    depth: int = Field(1, ge=0, lt=2**32)
+
+
+class _Watch(_At):
+    recursive: bool = False
+    includeEntry: bool = False
+
+
+class _Watcher(BaseModel):
+    watcherId: str
+
+
+def routes(service: E2BService) -> list[BaseRoute]:
+    """Folders, contents, and a sign of life."""
+    files, contents, name = _Filesystem(service), _Contents(service), "filesystem.Filesystem"
+    service.server.uploads.add(f"{PREFIX}/files")
+    return [
+        rpc.unary(service, f"{name}/Stat", _At, files.stat),
+        rpc.unary(service, f"{name}/MakeDir", _At, files.make_dir),
+        rpc.unary(service, f"{name}/Move", _Move, files.move),
+        rpc.unary(service, f"{name}/ListDir", _List, files.list_dir),
+        rpc.unary(service, f"{name}/Remove", _At, files.remove),
+        rpc.unary(service, f"{name}/CreateWatcher", _Watch, files.create_watcher),
+        rpc.unary(service, f"{name}/GetWatcherEvents", _Watcher, files.get_watcher_events),
+        rpc.unary(service, f"{name}/RemoveWatcher", _Watcher, files.remove_watcher),
+        rpc.server_stream(service, f"{name}/WatchDir", _Watch, files.watch_dir),
+        service.route("GET", "/files", contents.read, inside=True),
+        service.route("POST", "/files", contents.write, inside=True),
+        service.route("GET", "/health", contents.health, inside=True),
+    ]
+
+
+class _Filesystem:
+    def __init__(self, service: E2BService):
+        self.service = service
+
+    async def stat(self, box: SandboxSession, asked: _At) -> Message:
+        return {"entry": _told(await self.service.run(box, lambda sandbox: sandbox.files.info(asked.path)))}
+
+    async def make_dir(self, box: SandboxSession, asked: _At) -> Message:
+        def made(sandbox: Sandbox) -> Entry:
+            if sandbox.files.exists(asked.path):
+                raise FileThere(f"there is {asked.path!r} already")
+            sandbox.files.make_dir(asked.path)
+            return sandbox.files.info(asked.path)
+
+        return {"entry": _told(await self.service.run(box, made))}
+
+    async def move(self, box: SandboxSession, asked: _Move) -> Message:
+        def moved(sandbox: Sandbox) -> Entry:
+            sandbox.files.info(asked.source)
+            sandbox.files.make_dir(posixpath.dirname(asked.destination))
+            sandbox.files.rename(asked.source, asked.destination)
+            return sandbox.files.info(asked.destination)
+
+        return {"entry": _told(await self.service.run(box, moved))}
+
+    async def list_dir(self, box: SandboxSession, asked: _List) -> Message:
+        found: list[Entry] = []
+        await self.service.run(box, lambda sandbox: _walk(sandbox, asked.path, asked.depth, found))
+        return {"entries": [_told(entry) for entry in found]}
+
+    async def remove(self, box: SandboxSession, asked: _At) -> Message:
+        with contextlib.suppress(NotFound):  # what is not there is removed already
+            await self.service.run(box, lambda sandbox: sandbox.files.remove(asked.path))
+        return {}
+
+    async def create_watcher(self, box: SandboxSession, asked: _Watch) -> Message:
+        return {"watcherId": await self._watch(box, asked, None)}
+
+    async def get_watcher_events(self, box: SandboxSession, asked: _Watcher) -> Message:
+        watch = self.service.kept(box).watches.get(asked.watcherId)
+        if watch is None:
+            raise NotFound("there is no such watcher")
+        return {"events": [_event(event) for event in watch.events() if event.type in _EVENTS]}
+
+    async def remove_watcher(self, box: SandboxSession, asked: _Watcher) -> Message:
+        watch = self.service.kept(box).watches.pop(asked.watcherId, None)
+        if watch is None:
+            raise NotFound("there is no such watcher")
+        await asyncio.to_thread(watch.stop)
+        return {}
+
+    async def watch_dir(self, box: SandboxSession, asked: _Watch, request: Request) -> AsyncGenerator[Message, None]:
+        """Events as they come, until the client has gone."""
+        feed = Feed(box.sandbox.sync)
+        name = await self._watch(box, asked, feed.put)
+        try:
+            yield {"start": {}}
+            async for event in rpc.followed(feed, request, rpc.timeout_of(request)):
+                if event is None:
+                    yield {"keepalive": {}}
+                elif event.type in _EVENTS:
+                    yield {"filesystem": _event(event)}
+        finally:
+            feed.close()
+            watch = self.service.kept(box).watches.pop(name, None)
+            if watch is not None:
+                self.service.spawn(asyncio.to_thread(watch.stop))
+
+    async def _watch(self, box: SandboxSession, asked: _Watch, on_event: OnEvent | None) -> str:
+        """Watch a folder; return the name under which that is kept."""
+        if asked.includeEntry:
+            raise UsageError("events do not say more of an entry than its name")
+        watches, name = self.service.kept(box).watches, secrets.token_urlsafe(12)
+
+        def watch(sandbox: Sandbox) -> None:
+            for other in [other for other, watch in list(watches.items()) if not watch.running]:
+                watches.pop(other, None)
+            if len(watches) >= _WATCHES:
+                raise TooFast(f"{_WATCHES} folders of this sandbox are watched already")
+            watches[name] = sandbox.files.watch(asked.path, recursive=asked.recursive, on_event=on_event)
+
+        await self.service.run(box, watch)
+        return name
+
+
+def _walk(sandbox: Sandbox, path: str, depth: int, found: list[Entry]) -> None:
+    """Entries by name, each folder's own before the next entry."""
+    for entry in sandbox.files.list(path):
+        entry = replace(entry, path=posixpath.join(path, entry.name))
+        found.append(entry)
+        if len(found) > _ENTRIES:
+            raise UsageError(f"there are more than {_ENTRIES} entries; ask for less depth")
+        if depth > 1 and entry.type == "dir":
+            with contextlib.suppress(NotFound, NotADirectory, FileRefused):  # it was removed meanwhile, or is closed
+                _walk(sandbox, entry.path, depth - 1, found)
+
+
+def _told(entry: Entry) -> Message:
+    told = {"name": posixpath.basename(entry.path) or "/", "path": entry.path, "type": _TYPES[entry.type]}
+    told = {key: _clean(text) for key, text in told.items()}
+    more: dict[str, Any] = {"size": str(entry.size), "mode": entry.mode, "permissions": entry.permissions}
+    more |= {"owner": _user(entry.owner), "group": _user(entry.group), "modifiedTime": _time(entry.modified)}
+    if entry.target is not None:
+        more["symlinkTarget"] = _clean(entry.target)
+    return told | more
+
+
+def _event(event: FileEvent) -> Message:
+    return {"name": _clean(event.name), "type": _EVENTS[event.type]}
+
+
+def _clean(text: str) -> str:
+    """A name that may have bytes which are no text."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _user(number: int) -> str:
+    return _USERS.get(number, str(number))
+
+
+def _time(seconds: float) -> str:
+    """A time that code may have set to anything."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return "1970-01-01T00:00:00Z"
+
+
+class _Contents:
+    def __init__(self, service: E2BService):
+        self.service = service
+
+    async def health(self, request: Request) -> Response:
+        self.service.box(request)
+        return Response(status_code=204)
+
+    async def read(self, request: Request) -> Response:
+        """A file, in pieces; what cannot be read is said before the first."""
+        box = self.service.box(request)
+        pieces = self._pieces(box, _path(request))
+        answer = Streamed(pieces, "application/octet-stream", self.service.request(box))
+        await answer.begin()
+        return answer
+
+    async def write(self, request: Request) -> Response:
+        """One file in the body, or several in a form."""
+        box = self.service.box(request)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in ("multipart/form-data", "application/octet-stream"):
+            raise UsageError("files come as multipart/form-data or as application/octet-stream")
+        with self.service.request(box):
+            async with self.service.kept(box).uploads:
+                told = await (self._form(box, request) if kind.startswith("m") else self._file(box, request))
+        return Json(told)
+
+    async def _file(self, box: SandboxSession, request: Request) -> list[dict[str, Any]]:
+        path = _path(request)
+        with SpooledTemporaryFile(_PIECE) as file:
+            async for piece in request.stream():
+                await asyncio.to_thread(file.write, piece)
+            return [await self._put(box, path, file, request)]
+
+    async def _form(self, box: SandboxSession, request: Request) -> list[dict[str, Any]]:
+        async with request.form(max_files=_FILES, max_fields=_FILES) as form:
+            files = [value for name, value in form.multi_items() if name == "file" and isinstance(value, UploadFile)]
+            path = request.query_params.get("path")
+            if not files or (path and len(files) > 1):
+                raise UsageError("the form needs files named 'file', and only one of them if there is a path")
+            paths = [validated(Path, path or file.filename) for file in files]
+            return [await self._put(box, to, file.file, request) for to, file in zip(paths, files, strict=True)]
+
+    async def _put(self, box: SandboxSession, path: str, file: IO[bytes], request: Request) -> dict[str, Any]:
+        pieces = _pieces_of(file, request.headers.get("content-encoding", ""))
+        async with box.use() as sandbox:
+            await sandbox.files.write_stream(path, pieces)
+        return {"name": posixpath.basename(path), "type": "file", "path": path}
+
+    async def _pieces(self, box: SandboxSession, path: str) -> AsyncGenerator[bytes, None]:
+        async with box.use() as sandbox:
+            pieces = sandbox.files.read_stream(path)
+            try:
+                async for piece in pieces:
+                    yield piece
+            finally:
+                await pieces.aclose()
+
+
+def _path(request: Request) -> str:
+    if not request.query_params.get("path"):
+        raise UsageError("the request needs a path")
+    path: str = validated(Path, request.query_params["path"])
+    return path
+
+
+def _pieces_of(file: IO[bytes], encoding: str) -> Iterator[bytes]:
+    """A file's contents, unpacked if need be; the sandbox takes no more than it has room for."""
+    file.seek(0)
+    if encoding in ("", "identity"):
+        source = file
+    elif encoding == "gzip":
+        source = cast("IO[bytes]", gzip.GzipFile(fileobj=file, mode="rb"))
+    else:
+        raise UsageError(f"contents come as they are or with gzip, not as {encoding!r:.40}")
+    try:
+        while piece := source.read(_PIECE):
+            yield piece
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"the contents cannot be unpacked: {error}") from error

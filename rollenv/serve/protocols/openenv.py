@@ -1,0 +1,330 @@
+"""OpenEnv: ``GenericEnvClient(base_url="http://HOST:PORT/openenv/ENV_ID")``, and ``MCPToolClient`` of the same address.
+
+An action is ``{"action": TEXT}``. An observation has ``text``, ``terminated``, ``truncated`` and ``info``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import Receive, Send
+
+from rollenv import __version__, cards
+from rollenv.core import RollenvError, UsageError
+from rollenv.remote.protocol import ServerFull, session_name
+from rollenv.serve.auth import Client
+from rollenv.serve.responses import Json, body_of, json_of
+from rollenv.serve.server import Endpoint, EnvServer
+from rollenv.serve.session import Session
+from rollenv.serve.sessions import served
+
+_PATH = "/openenv/{env_id}"
+
+
+class Action(BaseModel):
+    """The body of a ``step`` request."""
+
+    model_config = ConfigDict(extra="forbid")
+    action: str = Field(description="What the agent does, in the form that the first observation explains.")
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class Observation(BaseModel):
+    """The result of ``reset`` and ``step``."""
+
+    text: str
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, Any] = Field(default_factory=dict)
+
+
+class State(BaseModel):
+    """The result of ``state``."""
+
+    episode_id: str | None = None
+    step_count: int = 0
+
+
+#: What an agent may call.
+_TOOLS = [
+    {
+        "name": "reset",
+        "description": "Begin an episode and see its first observation.",
+        "inputSchema": {"type": "object", "properties": {"seed": {"type": "integer", "minimum": 0}}},
+    },
+    {"name": "step", "description": "Play a turn.", "inputSchema": Action.model_json_schema()},
+]
+
+#: ``type`` of the actions of ``MCPToolClient``.
+_TOOL_ACTIONS = ("list_tools", "call_tool")
+
+#: Methods of JSON-RPC, and those that need a session of their own over HTTP.
+_METHODS = ("tools/list", "tools/call")
+_HTTP_METHODS = ("openenv/session/create", "openenv/session/close", *_METHODS)
+
+
+class _Play:
+    """A client's session and what OpenEnv counts in it."""
+
+    def __init__(self, session: Session):
+        self.session, self.state = session, State()
+
+    async def reset(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Begin an episode; "seed", "episode_id" and "options" may be missing."""
+        observation, info, *_ = await self.session.call("reset", [data.get("seed"), data.get("options") or {}])
+        self.state = State(episode_id=data.get("episode_id") or session_name())
+        return _result({"text": observation, "terminated": False, "truncated": False, "info": info})
+
+    async def step(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Play a turn with the fields of an :class:`Action`."""
+        action = Action.model_validate(data).action
+        if self.session.over and self.session.last_step:  # their environments may be stepped after the end
+            observation, _, terminated, truncated, info, *_ = self.session.last_step
+            reward = 0.0
+        else:
+            observation, reward, terminated, truncated, info, *_ = await self.session.call("step", [action])
+            self.state.step_count += 1
+        seen = {"text": observation, "terminated": terminated, "truncated": truncated, "info": info}
+        return _result(seen, reward, terminated or truncated)
+
+    async def call_tool(self, name: Any, given: Any) -> dict[str, Any]:
+        """Return the result of a tool: that of a reset or a step."""
+        if name not in ("reset", "step") or not isinstance(given, dict):
+            raise UsageError(f"there is no tool {name!r:.40}; there are reset and step, which take an object")
+        return await (self.reset(given) if name == "reset" else self.step(given))
+
+    async def act(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of a step of ``MCPToolClient``. A call that fails is told in the observation."""
+        if data["type"] == "list_tools":
+            return _result({"tools": [{**tool, "input_schema": tool["inputSchema"]} for tool in _TOOLS]})
+        name = data.get("tool_name")
+        seen: dict[str, Any] = {"tool_name": f"{name!s:.200}", "result": None, "error": None}
+        try:
+            found = await self.call_tool(name, data.get("arguments") or {})
+        except (RollenvError, ValueError) as error:
+            kind = "execution_error" if isinstance(error, RollenvError) else "invalid_args"
+            if name not in ("reset", "step"):
+                kind = "tool_not_found"
+            return _result(seen | {"error": {"error_type": kind, "message": str(error)}})
+        return found | {"observation": seen | {"result": found["observation"]}}
+
+    async def tools(self, method: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of one of the methods of JSON-RPC."""
+        if method == "tools/list":
+            return {"tools": _TOOLS}
+        found = await self.call_tool(given.get("name"), given.get("arguments") or {})
+        return {"content": [{"type": "text", "text": json_of(found)}], "structuredContent": found, "isError": False}
+
+
+def _result(observation: dict[str, Any], reward: float | None = None, done: bool = False) -> dict[str, Any]:
+    return {"observation": observation, "reward": reward, "done": done, "metadata": {}}
+
+
+async def _rpc(
+    asked: dict[str, Any], methods: tuple[str, ...], result: Callable[[str, dict[str, Any]], Awaitable[Any]]
+) -> dict[str, Any]:
+    """Answer a request of JSON-RPC with the result of a method and its parameters."""
+    number, method, given = asked.get("id"), asked.get("method"), asked.get("params")
+    if asked.get("jsonrpc") != "2.0" or not isinstance(method, str):
+        return _refusal(number, -32600, "not a request of JSON-RPC 2.0")
+    if method not in methods:
+        return _refusal(number, -32601, f"there is no method {method!r:.40}; there are {', '.join(methods)}")
+    try:
+        found = await result(method, given if isinstance(given, dict) else {})
+        return {"jsonrpc": "2.0", "id": number, "result": found}
+    except (RollenvError, ValueError) as error:
+        return _refusal(number, -32602, str(error))
+
+
+def _refusal(number: Any, code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
+
+
+def routes(server: EnvServer) -> list[BaseRoute]:
+    """The WebSocket, and what is asked over HTTP."""
+    service = _Service(server)
+    http: dict[str, tuple[str, Any]] = {
+        "reset": ("POST", service.reset),
+        "step": ("POST", service.step),
+        "state": ("GET", service.state),
+        "health": ("GET", service.health),
+        "metadata": ("GET", service.metadata),
+        "schema": ("GET", service.schema),
+        "mcp": ("POST", service.mcp),
+    }
+    paths: dict[str, Any] = {f"/{name}": {verb.lower(): {"responses": {"200": {}}}} for name, (verb, _) in http.items()}
+
+    async def openapi(request: Request) -> Response:
+        service.allowed(request)
+        about = {"title": served(request.path_params["env_id"]).id, "version": "1.0.0"}
+        return Json({"openapi": "3.1.0", "info": about, "paths": paths})
+
+    found: list[BaseRoute] = [Route(f"{_PATH}/{name}", f, methods=[verb]) for name, (verb, f) in http.items()]
+    socket = WebSocketRoute(f"{_PATH}/ws", Endpoint(server, service.talk, scope="environments"))
+    return [*found, Route(f"{_PATH}/openapi.json", openapi), socket]
+
+
+class _Service:
+    """The handlers of the routes."""
+
+    def __init__(self, server: EnvServer):
+        self.server = server
+
+    async def reset(self, request: Request) -> Response:
+        """The first observation of an environment that lives as long as this request."""
+        return await self._once(request, lambda play, body: play.reset(body))
+
+    async def step(self, request: Request) -> Response:
+        """The first turn of an environment that lives as long as this request."""
+
+        async def call(play: _Play, body: dict[str, Any]) -> dict[str, Any]:
+            await play.reset({})
+            action = body.get("action")
+            return await play.step(action if isinstance(action, dict) else {"action": action})
+
+        return await self._once(request, call)
+
+    async def state(self, request: Request) -> Response:
+        """Of an environment that was just made; a page of another site can ask for it, so none is."""
+        self.allowed(request)
+        served(request.path_params["env_id"])
+        return Json(State().model_dump())
+
+    async def health(self, request: Request) -> Response:
+        self.allowed(request)
+        served(request.path_params["env_id"])
+        return Json({"status": "healthy"})
+
+    async def metadata(self, request: Request) -> Response:
+        self.allowed(request)
+        found = served(request.path_params["env_id"])
+        described = {"name": found.id, "description": cards.summary(found), "version": __version__}
+        return Json(described | {"readme_content": None, "author": None, "documentation_url": None})
+
+    async def schema(self, request: Request) -> Response:
+        self.allowed(request)
+        models: dict[str, type[BaseModel]] = {"action": Action, "observation": Observation, "state": State}
+        return Json({name: model.model_json_schema() for name, model in models.items()})
+
+    async def mcp(self, request: Request) -> Response:
+        """Tools over JSON-RPC."""
+        client = self.allowed(request)
+        try:
+            asked = await body_of(request)
+        except UsageError as error:
+            return Json(_refusal(None, -32700, str(error)))
+
+        async def result(method: str, params: dict[str, Any]) -> Any:
+            if method == "openenv/session/create":
+                return {"session_id": (await self._opened(client, request)).name}
+            if method == "tools/list":
+                return {"tools": _TOOLS}
+            session = self.server.sessions.get(str(params.get("session_id")), client.name)
+            if method == "tools/call":
+                return await _Play(session).tools(method, params)
+            self.server.sessions.close(session)
+            return {}
+
+        return Json(await _rpc(asked, _HTTP_METHODS, result))
+
+    async def talk(self, client: Client, connection: HTTPConnection, receive: Receive, send: Send) -> None:
+        """A session that lasts as long as its WebSocket."""
+        try:
+            session = await self._opened(client, connection)
+        except RollenvError as error:
+            code, counts = "FACTORY_ERROR", {}
+            if isinstance(error, ServerFull):
+                sessions = self.server.sessions
+                code = "CAPACITY_REACHED"
+                counts = {"active_sessions": len(sessions.by_name), "max_sessions": sessions.limits.sessions}
+            await _send(send, _error(code, str(error), **counts))
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        try:
+            await _talk(_Play(session), receive, send, self.server.settings.silence)
+        finally:
+            self.server.sessions.close(session)
+
+    def allowed(self, request: Request) -> Client:
+        """Return the client, which may use environments."""
+        client = self.server.client(request)
+        client.needs("environments")
+        return client
+
+    async def _opened(self, client: Client, connection: HTTPConnection) -> Session:
+        return await self.server.sessions.open(session_name(), client.name, connection.path_params["env_id"])
+
+    async def _once(self, request: Request, call: Callable[[_Play, dict[str, Any]], Awaitable[Any]]) -> Response:
+        """A request without a session: an environment of its own, as in OpenEnv."""
+        client = self.allowed(request)  # first, for a body is read for clients alone
+        body = await body_of(request)
+        async with self.server.sessions.brief(client.name, request.path_params["env_id"]) as session:
+            try:
+                return Json(await call(_Play(session), body))
+            except ValueError as error:
+                return Json({"detail": _errors(error)}, 422)
+
+
+async def _talk(play: _Play, receive: Receive, send: Send, silence: float) -> None:
+    while True:
+        try:
+            async with asyncio.timeout(silence):
+                message = await receive()
+        except TimeoutError:
+            await send({"type": "websocket.close", "code": 1001})
+            return
+        if message["type"] != "websocket.receive":
+            return
+        try:
+            request = json.loads(message.get("text") or (message.get("bytes") or b"").decode())
+            if not isinstance(request, dict):
+                raise ValueError("it is no object")
+        except (ValueError, RecursionError) as error:
+            await _send(send, _error("INVALID_JSON", f"Invalid JSON: {error}"))
+            continue
+        kind, data = request.get("type"), request.get("data") or {}
+        if kind == "close":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        await _send(send, await _answer(play, kind, data))
+
+
+async def _answer(play: _Play, kind: Any, data: Any) -> dict[str, Any]:
+    try:
+        if not isinstance(data, dict):
+            raise UsageError("data is not an object")
+        if kind == "reset":
+            return {"type": "observation", "data": await play.reset(data)}
+        if kind == "step":
+            step = play.act(data) if data.get("type") in _TOOL_ACTIONS else play.step(data)
+            return {"type": "observation", "data": await step}
+        if kind == "mcp":
+            return {"type": "mcp", "data": await _rpc(data, _METHODS, play.tools)}
+        if kind == "state":
+            return {"type": "state", "data": play.state.model_dump()}
+        return _error("UNKNOWN_TYPE", f"Unknown message type: {kind!r:.40}")
+    except RollenvError as error:
+        return _error("EXECUTION_ERROR", str(error))
+    except ValueError as error:
+        return _error("VALIDATION_ERROR", "Invalid message", errors=_errors(error))
+
+
+def _errors(error: ValueError) -> Any:
+    if hasattr(error, "errors"):
+        return error.errors(include_url=False, include_context=False, include_input=False)
+    return [{"msg": str(error)}]
+
+
+def _error(code: str, message: str, **more: Any) -> dict[str, Any]:
+    return {"type": "error", "data": {"message": message, "code": code, **more}}
+
+
+async def _send(send: Send, value: dict[str, Any]) -> None:
+    await send({"type": "websocket.send", "text": json_of(value)})

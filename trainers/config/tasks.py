@@ -1,0 +1,157 @@
+"""Environments, and which of their tasks are trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Annotated, Any, Literal, Protocol, TypeVar
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from rollenv.core import UsageError
+from rollenv.registry import named_wrappers
+from rollenv.trainers.config.section import Positive, Section, union
+
+
+class EnvConfig(Section):
+    """The environment to train on."""
+
+    id: str
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Constructor arguments of the training environments."""
+    wrappers: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Wrappers of environments, in training and evaluation: names (as in rollenv.wrappers) and settings."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of every reset in training."""
+
+    @field_validator("wrappers", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        try:
+            return named_wrappers(value) if isinstance(value, str | list) else value
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+
+
+# -- which tasks -------------------------------------------------------------------------------------------------------
+
+
+class Seeds(Section):
+    """Endless new tasks: every one has a seed of its own."""
+
+    kind: Literal["seeds"] = "seeds"
+
+
+class Rows(Section):
+    """The rows of a data set, each once an epoch, in an order of its own in every epoch."""
+
+    kind: Literal["rows"] = "rows"
+    shuffle: bool = True
+
+
+class Levels(Section):
+    """Levels that follow the success rate (see rollenv.curriculum); evaluation stays as it is."""
+
+    kind: Literal["curriculum"] = "curriculum"
+    levels: list[dict[str, Any]] = Field(default_factory=list)
+    """Constructor arguments of each level; by default those that are bundled for the environment."""
+    window: int = Field(200, ge=1)
+    """Trajectories that a change of level looks back on."""
+    up: float = Field(0.8, gt=0, le=1)
+    down: float = Field(0.2, ge=0, lt=1)
+    review: float = Field(0.1, ge=0, lt=1)
+    """The share of tasks from earlier levels."""
+
+    @field_validator("down")
+    @classmethod
+    def _below_up(cls, down: float, info: ValidationInfo) -> float:
+        if down >= info.data.get("up", 1):
+            raise ValueError("must be below tasks.up, or levels would change all the time")
+        return down
+
+
+class Pool(Section):
+    """Tasks of a pool, those more often whose success is near one half by what was seen of them."""
+
+    kind: Literal["success_aware"] = "success_aware"
+    pool: int = Field(0, ge=0)
+    """The number of seeds; 0 for the rows of the data set."""
+    explore: float = Field(0.1, ge=0, le=1)
+    """The share of tasks that are drawn evenly."""
+    half_life: float = Field(2000.0, gt=0)
+    """Groups after which what was seen of a task counts half."""
+
+
+class Named(Protocol):
+    """A part with metrics of its own."""
+
+    name: str
+    env: EnvConfig
+
+
+P = TypeVar("P", bound=Named)
+
+
+def distinct(parts: list[P], taken: Collection[str] = ()) -> list[P]:
+    """The parts, if the metrics of each have a name of their own.
+
+    Args:
+        parts: named, or with the id of their environment as the name.
+        taken: names that stand before other metrics.
+
+    Raises:
+        ValueError: two have the same name, or a name cannot be.
+    """
+    names = [part.name or part.env.id for part in parts]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two parts are called {name!r}; give each a name")
+        if "/" in name or name in taken:
+            raise ValueError(f"a part cannot be called {name!r}, which stands before metrics; give it another name")
+    return parts
+
+
+class Part(Section):
+    """One environment of a mixture."""
+
+    name: str = ""
+    """In metrics; by default the environment's id. Two parts of a mixture have two names."""
+    ratio: Positive = 1.0
+    env: EnvConfig
+    tasks: AnyTasks = Seeds()
+
+
+class Mixture(Section):
+    """Several environments or domains with ratios, besides ``env``, which is evaluated."""
+
+    kind: Literal["mixture"] = "mixture"
+    parts: list[Part] = Field(min_length=1)
+
+    @field_validator("parts")
+    @classmethod
+    def _names(cls, parts: list[Part]) -> list[Part]:
+        return distinct(parts, {"eval", "time", "cpu", "added", "judge", "advantage", "return"})
+
+
+_Tasks = Seeds | Rows | Levels | Pool | Mixture
+AnyTasks = Annotated[_Tasks, Field(discriminator="kind"), union("tasks", "kind", _Tasks)]
+
+
+def played(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tuple[EnvConfig, float]]:
+    """The environments that are trained on, each with its share of the tasks.
+
+    Args:
+        env: of the run, or of a part of a mixture.
+
+    Returns:
+        In the order of the recipe; the shares add up to ``share``.
+    """
+    if not isinstance(tasks, Mixture):
+        yield env, share
+        return
+    whole = sum(part.ratio for part in tasks.parts)
+    for part in tasks.parts:
+        yield from played(part.env, part.tasks, share * part.ratio / whole)
+
+
+Part.model_rebuild()
+Mixture.model_rebuild()
