@@ -144,7 +144,12 @@ def draw(curves: Mapping[str, list[Rows]], picture: Picture) -> None:
             for run in points:
                 axes.plot(*zip(*run, strict=True), color=colour, alpha=0.3, linewidth=1)
             mean = [[sum(axis) / len(at) for axis in zip(*at, strict=True)] for at in zip(*points, strict=True)]
-            axes.plot(*zip(*mean, strict=True), color=colour, linewidth=2.2, label=f"{name}, {len(runs)} seeds")
+            axes.plot(
+                *zip(*mean, strict=True),
+                color=colour,
+                linewidth=2.2,
+                label=f"{name}, {len(runs)} seed{'s' * (len(runs) > 1)}",
+            )
         axes.axhline(picture.target, color="#888", linewidth=0.8, linestyle=":")
         axes.set(xlabel=against, ylim=(picture.low, 1.0))
         axes.spines[["top", "right"]].set_visible(False)
