@@ -168,7 +168,7 @@ def _fit(agent: LocalAgent, shown: Sequence[Shown], warm_up: WarmUp, rng: random
 
 def _lr_share(steps: int, step: int) -> float:
     """The share of the learning rate in a step: linear warm-up, then linear decay."""
-    return min(1.0, (step + 1) / 30) * (1 - 0.95 * step / steps)
+    return min(1.0, (step + 1) / 30) * (1 - 0.95 * step / max(steps, 1))
 
 
 def _encoder(agent: LocalAgent) -> Callable[[Shown, float, random.Random], list[tuple[Ids, Ids, float]]]:
