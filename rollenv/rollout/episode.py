@@ -200,7 +200,7 @@ class Episode:
     records: tuple[Record, ...] = ()
     """Where successes are noted: the environment id's and the worker's."""
     log: ReplayLog = field(default_factory=ReplayLog)
-    """What the environment has answered."""
+    """The calls that were answered, with which the episode is replayed elsewhere."""
     outcome: str = "failed"
     """How it ended, as :meth:`Record.ended` counts it."""
     failures: Counter[str] = field(default_factory=Counter)

@@ -154,7 +154,7 @@ def _changed(before: Mapping[str, Row], now: Mapping[str, Row]) -> list[Any]:
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any], fold: bool = True) -> bool:
-    """Whether two states have equal rows in the same order.
+    """Return whether two states have equal rows in the same order.
 
     Args:
         fold: whether upper and lower case are the same, except in columns where they are not.
@@ -184,7 +184,7 @@ MOST = 5
 
 
 def has(row: Row, column: str, text: str) -> bool:
-    """Whether a field contains a text, upper and lower case being the same."""
+    """Return whether a field contains a text, in upper or lower case."""
     return text.lower() in (row[column] or "").lower()
 
 

@@ -17,7 +17,7 @@ class Request(NamedTuple):
     name: str
     arguments: Mapping[str, Any]
     on: bool | None = None
-    """What to switch to; None for the other of the two, whatever it is now."""
+    """The setting to switch to; None for the opposite of the present one."""
 
 
 class Topic(NamedTuple):

@@ -56,7 +56,7 @@ class _New(BaseModel):
 
 
 class _Query(BaseModel):
-    """What is asked of the list of sandboxes."""
+    """A query of the list of sandboxes."""
 
     order: Literal["asc", "desc"] = "desc"
     state: str = ""

@@ -121,7 +121,7 @@ class Running:
         self.pid = 0
         self.feeds: list[Feed] = []
         self.last: dict[str, Any] | Exception | None = None
-        """How it ended."""
+        """Its end as told to the client, or the error."""
 
     def start(self, sandbox: Sandbox) -> None:
         """Start it, in a thread."""
