@@ -63,7 +63,7 @@ class Request:
     include_usage: bool = True
     """Whether a stream ends with the usage (in chat completions, ``stream_options.include_usage``)."""
     include_tokens: bool = False
-    """Chat completions with ``return_token_ids`` or ``logprobs``: token ids and log-probabilities go into the answer."""
+    """Chat completions with ``return_token_ids`` or ``logprobs``: the answer has token ids and log-probabilities."""
     previous: str = ""
     """Id of the answer whose chat comes before ``messages`` (``previous_response_id``)."""
 
@@ -100,7 +100,7 @@ class Answer:
         return Message("assistant", self.text, self.calls, reasoning=self.reasoning)
 
 
-#: The answer with an id (without prefix) in the same session; None if there is none.
+#: The answer with an id (without prefix), or with a call of that id, in the same session; None if there is none.
 Stored = Callable[[str], Answer | None]
 
 #: Kinds of errors, with the status that they have in every dialect unless it has one of its own.

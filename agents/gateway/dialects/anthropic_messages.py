@@ -1,0 +1,188 @@
+"""Anthropic's Messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rollenv.agents.gateway.dialects import fields
+from rollenv.agents.gateway.dialects.fields import Decode, event, invalid, token_name
+from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Stored
+
+keepalive = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+#: Where Claude Code keeps arguments that are no JSON, and looks for them to tell the model so.
+_UNPARSED = "__unparsedToolInput"
+_STOP_REASONS = {"stop": "end_turn", "stop_text": "stop_sequence", "length": "max_tokens", "tool_calls": "tool_use"}
+_ERROR_TYPES = {
+    "auth": "authentication_error",
+    "not_found": "not_found_error",
+    "too_large": "request_too_large",
+    "failed": "api_error",
+    "overloaded": "overloaded_error",
+}
+
+
+def read(body: dict[str, Any], stored: Stored) -> Request:
+    """The request in a body, also one whose tokens are only to be counted.
+
+    Args:
+        body: JSON of the client.
+        stored: not needed, this dialect refers to no earlier answer.
+
+    Raises:
+        GatewayError: something in it cannot be read.
+    """
+    body = fields.readable(body)
+    messages: list[Message] = []
+    if system := fields.content(body, "system")[0]:
+        messages.append(Message("system", system))
+    given = fields.objects(body, "messages")
+    if not given:
+        raise invalid("must hold at least a message", "messages")
+    for one, where in given:
+        content = fields.blocks(one, "content", where)
+        match one.get("role"):
+            case "system":
+                messages.append(Message("system", fields.joined(content)[0]))
+            case "assistant":
+                messages.append(_assistant(content))
+            case "user":
+                messages += _user(content)
+            case _:
+                raise invalid("must be user, assistant or system", f"{where}.role")
+    tools = [
+        fields.function(tool, where, "input_schema")
+        for tool, where in fields.objects(body, "tools")
+        if tool.get("type") in (None, "custom")
+    ]
+    return Request(tuple(messages), **fields.common(body, tools, "stop_sequences", "max_tokens"))
+
+
+def _assistant(content: list[tuple[dict[str, Any], str]]) -> Message:
+    said, calls, reasoning = [], [], ""
+    for block, where in content:
+        kind = block.get("type")
+        if kind == "thinking":
+            reasoning += fields.text(block, "thinking", where)
+        elif kind == "tool_use":
+            given = fields.field(block, "input", dict, where) or {}
+            unparsed = given.get(_UNPARSED)
+            raw = unparsed.get("raw") if isinstance(unparsed, dict) else None
+            arguments = raw if isinstance(raw, str) else fields.compact(given)
+            calls.append(Call(fields.required(block, "id", where), fields.required(block, "name", where), arguments))
+        elif kind != "redacted_thinking":
+            said.append((block, where))
+    text, images = fields.joined(said)
+    return Message("assistant", text, tuple(calls), reasoning=reasoning, images=images)
+
+
+def _user(content: list[tuple[dict[str, Any], str]]) -> list[Message]:
+    """The results of tools, each a message, then what the user says."""
+    messages, said = [], []
+    for block, where in content:
+        if block.get("type") == "tool_result":
+            text, images = fields.content(block, "content", where)
+            messages.append(Message("tool", text, call_id=fields.required(block, "tool_use_id", where), images=images))
+        else:
+            said.append((block, where))
+    if said or not messages:
+        text, images = fields.joined(said)
+        messages.append(Message("user", text, images=images))
+    return messages
+
+
+def whole(answer: Answer, request: Request, decode: Decode = token_name) -> dict[str, Any]:
+    """The body of an answer that is not streamed."""
+    content: list[dict[str, Any]] = []
+    if answer.reasoning:  # clients want a signature and send it back unread
+        content.append({"type": "thinking", "thinking": answer.reasoning, "signature": answer.id})
+    if answer.text or not answer.calls:
+        content.append({"type": "text", "text": answer.text})
+    content += [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)} for call in answer.calls
+    ]
+    return {
+        "id": f"msg_{answer.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": request.model,
+        "content": content,
+        "stop_reason": _STOP_REASONS[answer.finish],
+        "stop_sequence": answer.stop_text or None,
+        "usage": {
+            "input_tokens": answer.prompt_tokens - answer.cached_tokens,
+            "cache_read_input_tokens": answer.cached_tokens,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": answer.completion_tokens,
+        },
+    }
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    """Arguments as the object that this dialect wants.
+
+    What is no object goes where Claude Code itself puts it. Sent as it is, the Python SDK would make ``{}`` of the
+    beginning of an object, unsaid, and end the episode with an exception at anything else.
+    """
+    try:
+        return fields.readable(json.loads(arguments or "{}"))
+    except (GatewayError, ValueError, RecursionError):
+        return {_UNPARSED: {"raw": arguments, "len": len(arguments)}}
+
+
+def events(answer: Answer, request: Request, decode: Decode = token_name) -> Iterator[bytes]:
+    """The stream of an answer."""
+    for data in _events(whole(answer, request)):
+        yield event(data, data["type"])
+
+
+def _events(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    begun = {**message, "content": [], "stop_reason": None, "stop_sequence": None}
+    begun["usage"] = {**message["usage"], "output_tokens": 0}
+    yield {"type": "message_start", "message": begun}
+    for index, block in enumerate(message["content"]):
+        match block["type"]:
+            case "thinking":
+                empty: dict[str, Any] = {"thinking": "", "signature": ""}
+                deltas = [
+                    {"type": "thinking_delta", "thinking": block["thinking"]},
+                    {"type": "signature_delta", "signature": block["signature"]},
+                ]
+            case "text":
+                empty, deltas = {"text": ""}, [{"type": "text_delta", "text": block["text"]}]
+            case _:
+                empty = {"input": {}}
+                deltas = [{"type": "input_json_delta", "partial_json": fields.compact(block["input"])}]
+        yield {"type": "content_block_start", "index": index, "content_block": {**block, **empty}}
+        for delta in deltas:
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    stopped = {"stop_reason": message["stop_reason"], "stop_sequence": message["stop_sequence"]}
+    yield {"type": "message_delta", "delta": stopped, "usage": message["usage"]}
+    yield {"type": "message_stop"}
+
+
+def status(problem: GatewayError) -> int:
+    """The HTTP status of an error."""
+    return 529 if problem.kind == "overloaded" else problem.status
+
+
+def error(problem: GatewayError) -> dict[str, Any]:
+    """The body of an error."""
+    message = str(problem)
+    if problem.kind == "overflow":  # Claude Code reads both numbers
+        message = f"prompt is too long: {problem.tokens} tokens > {problem.maximum} maximum"
+    kind = _ERROR_TYPES.get(problem.kind, "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def error_event(problem: GatewayError) -> bytes:
+    """The end of a stream that has begun and cannot go on."""
+    return event(error(problem), "error")
+
+
+def counted(tokens: int) -> dict[str, int]:
+    """The answer of ``/v1/messages/count_tokens``."""
+    return {"input_tokens": tokens}

@@ -1,0 +1,157 @@
+"""OpenAI's chat completions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rollenv.agents.gateway.dialects import fields
+from rollenv.agents.gateway.dialects.fields import Decode, event, invalid, token_name
+from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Stored
+
+keepalive = b": keepalive\n\n"
+
+_FINISH = {"stop": "stop", "stop_text": "stop", "length": "length", "tool_calls": "tool_calls"}
+_CODES = {"overflow": "context_length_exceeded", "auth": "invalid_api_key"}
+
+
+def read(body: dict[str, Any], stored: Stored) -> Request:
+    """The request in a body.
+
+    Args:
+        body: JSON of the client.
+        stored: not needed, this dialect refers to no earlier answer.
+
+    Raises:
+        GatewayError: something in it cannot be read.
+    """
+    body = fields.readable(body)
+    messages = tuple(_message(one, where) for one, where in fields.objects(body, "messages"))
+    if not messages:
+        raise invalid("must hold at least a message", "messages")
+    if isinstance(body.get("n"), bool) or body.get("n") not in (None, 1):
+        raise invalid("must be 1; send a request for each answer", "n")
+    tools = [
+        fields.function(fields.field(tool, "function", dict, where) or {}, f"{where}.function")
+        for tool, where in fields.objects(body, "tools")
+        if tool.get("type", "function") == "function"
+    ]
+    options = fields.field(body, "stream_options", dict) or {}
+    return Request(
+        messages,
+        **fields.common(body, tools, "stop", "max_completion_tokens", "max_tokens"),
+        include_usage=fields.field(options, "include_usage", bool, "stream_options") or False,
+        include_tokens=any([fields.field(body, "return_token_ids", bool), fields.field(body, "logprobs", bool)]),
+    )
+
+
+def _message(of: dict[str, Any], where: str) -> Message:
+    text, images = fields.content(of, "content", where)
+    match of.get("role"):
+        case "system" | "developer":
+            return Message("system", text, images=images)
+        case "user":
+            return Message("user", text, images=images)
+        case "assistant":
+            calls = tuple(_call(one, place) for one, place in fields.objects(of, "tool_calls", where))
+            # vLLM and OpenRouter say "reasoning", all others what DeepSeek said first.
+            reasoning = fields.field(of, "reasoning_content", str, where) or fields.text(of, "reasoning", where)
+            return Message("assistant", text, calls, reasoning=reasoning, images=images)
+        case "tool":
+            return Message("tool", text, call_id=fields.required(of, "tool_call_id", where), images=images)
+    raise invalid("must be system, developer, user, assistant or tool", f"{where}.role")
+
+
+def _call(of: dict[str, Any], where: str) -> Call:
+    named = fields.field(of, "function", dict, where) or {}
+    arguments = named.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = fields.compact({} if arguments is None else arguments)
+    return Call(fields.required(of, "id", where), fields.required(named, "name", f"{where}.function"), arguments)
+
+
+def whole(answer: Answer, request: Request, decode: Decode = token_name) -> dict[str, Any]:
+    """The body of an answer that is not streamed."""
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text or (None if answer.calls else "")}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        message["tool_calls"] = [_written(call, call.arguments) for call in answer.calls]
+    ids, choice = _tokens(answer, request, decode)
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _FINISH[answer.finish], **choice}
+    return {**_head(answer, request, "chat.completion"), "choices": [choice], "usage": _usage(answer), **ids}
+
+
+def events(answer: Answer, request: Request, decode: Decode = token_name) -> Iterator[bytes]:
+    """The stream of an answer."""
+    head = _head(answer, request, "chat.completion.chunk")
+
+    def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> dict[str, Any]:
+        return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish, **more}]}
+
+    ids, choice = _tokens(answer, request, decode)
+    yield event({**chunk({"role": "assistant", "content": ""}, **choice), **ids})
+    if answer.reasoning:
+        yield event(chunk({"reasoning_content": answer.reasoning}))
+    if answer.text:
+        yield event(chunk({"content": answer.text}))
+    for index, call in enumerate(answer.calls):
+        yield event(chunk({"tool_calls": [{"index": index, **_written(call, "")}]}))
+        yield event(chunk({"tool_calls": [{"index": index, "function": {"arguments": call.arguments}}]}))
+    yield event(chunk({}, _FINISH[answer.finish]))
+    if request.include_usage:
+        yield event({**head, "choices": [], "usage": _usage(answer)})
+    yield b"data: [DONE]\n\n"
+
+
+def _head(answer: Answer, request: Request, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": answer.created, "model": request.model}
+
+
+def _written(call: Call, arguments: str) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def _usage(answer: Answer) -> dict[str, Any]:
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
+    }
+
+
+def _tokens(answer: Answer, request: Request, decode: Decode) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tokens under vLLM's names: what goes on the answer, and what on its choice."""
+    if not request.include_tokens:
+        return {}, {}
+    content = []
+    for token, logprob in zip(answer.response_ids, answer.logprobs, strict=True):
+        text = decode(token)
+        content.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
+    return (
+        {"prompt_token_ids": list(answer.prompt_ids)},
+        {"token_ids": list(answer.response_ids), "logprobs": {"content": content, "refusal": None}},
+    )
+
+
+def status(problem: GatewayError) -> int:
+    """The HTTP status of an error."""
+    return problem.status
+
+
+def error(problem: GatewayError) -> dict[str, Any]:
+    """The body of an error."""
+    message = str(problem)
+    if problem.kind == "overflow":  # clients find out by these words that they must compact
+        message = (
+            f"This model's maximum context length is {problem.maximum} tokens. However, your messages resulted in "
+            f"{problem.tokens} tokens. Please reduce the length of the messages."
+        )
+    kind = "invalid_request_error" if problem.status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": problem.param, "code": _CODES.get(problem.kind)}}
+
+
+def error_event(problem: GatewayError) -> bytes:
+    """The end of a stream that has begun and cannot go on."""
+    return event(error(problem))

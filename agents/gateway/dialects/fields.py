@@ -1,0 +1,237 @@
+"""Fields of requests in any dialect: types, ranges, blocks of content; and events of a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from rollenv.agents.gateway.messages import GatewayError
+from rollenv.parsing import well_formed
+
+#: The text of a token id, for log-probabilities.
+Decode = Callable[[int], str]
+T = TypeVar("T")
+
+_DEPTH = 100
+_STOPS = 16
+_KINDS: dict[type, str] = {str: "a string", bool: "true or false", list: "a list", dict: "an object"}
+_TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
+
+
+def invalid(message: str, param: str | None = None) -> GatewayError:
+    """The error for a request that cannot be read."""
+    return GatewayError("invalid", f"{param}: {message}" if param else message, param=param)
+
+
+def readable(body: Any) -> dict[str, Any]:
+    """The same object, or a copy where halves of characters, which no tokenizer takes, are replaced.
+
+    Raises:
+        GatewayError: it is no object, is nested deeper than 100 levels, or holds NaN or Infinity.
+    """
+    if not isinstance(body, dict):
+        raise invalid("the body must be a JSON object")
+    level: list[Any] = [body]
+    for _ in range(_DEPTH):
+        inner = (value for one in level for value in (one.values() if isinstance(one, dict) else one))
+        level = [value for value in inner if isinstance(value, dict | list)]
+    if level:
+        raise invalid(f"the body is nested deeper than {_DEPTH} levels; send a flatter one")
+    try:
+        written = json.dumps(body, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise invalid("the body holds NaN, Infinity or a number that is too long, which JSON does not have") from None
+    try:
+        written.encode()
+    except UnicodeEncodeError:
+        return dict(json.loads(well_formed(written)))
+    return body
+
+
+def field(of: Mapping[str, Any], key: str, kind: type[T], where: str = "") -> T | None:
+    """The value of a key; None where it is absent or null.
+
+    Raises:
+        GatewayError: it is of another type.
+    """
+    value = of.get(key)
+    if value is None or isinstance(value, kind):
+        return value
+    raise invalid(f"must be {_KINDS[kind]}, not {json.dumps(value)[:80]}", f"{where}.{key}" if where else key)
+
+
+def text(of: Mapping[str, Any], key: str, where: str = "") -> str:
+    """A text; empty where it is absent or null."""
+    return field(of, key, str, where) or ""
+
+
+def required(of: Mapping[str, Any], key: str, where: str) -> str:
+    """A text that must be there.
+
+    Raises:
+        GatewayError: it is absent, empty or no string.
+    """
+    if value := text(of, key, where):
+        return value
+    raise invalid("is missing; it must be a string with at least a character", f"{where}.{key}")
+
+
+def objects(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[str, Any], str]]:
+    """The objects of a list, each with its place; none where the list is absent or null.
+
+    Returns:
+        Pairs of an object and its place ("messages[3]"), which errors name.
+
+    Raises:
+        GatewayError: it is no list of objects.
+    """
+    place = f"{where}.{key}" if where else key
+    found = []
+    for index, value in enumerate(field(of, key, list, where) or []):
+        if not isinstance(value, dict):
+            raise invalid(f"must be an object, not {json.dumps(value)[:80]}", f"{place}[{index}]")
+        found.append((value, f"{place}[{index}]"))
+    return found
+
+
+def blocks(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[str, Any], str]]:
+    """The blocks of a content; a string is a block of text, null is none.
+
+    Returns:
+        Pairs of a block and its place.
+    """
+    value = of.get(key)
+    if isinstance(value, str):
+        return [({"type": "text", "text": value}, f"{where}.{key}")]
+    return objects(of, key, where)
+
+
+def joined(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...]]:
+    """What blocks of text and images hold.
+
+    Returns:
+        The joined text, and the URLs of the images.
+
+    Raises:
+        GatewayError: there is a block of another type, or an image without a URL.
+    """
+    texts, images = [], []
+    for block, where in found:
+        kind = field(block, "type", str, where) or "text"
+        if kind in _TEXTS:
+            texts.append(text(block, "text", where))
+        elif kind == "refusal":
+            texts.append(text(block, "refusal", where))
+        elif kind in ("image_url", "input_image", "image"):
+            images.append(_url(block, where))
+        else:
+            raise invalid(f"a block of type {kind!r} cannot be read here; send texts and images", where)
+    return "".join(texts), tuple(images)
+
+
+def content(of: Mapping[str, Any], key: str, where: str = "") -> tuple[str, tuple[str, ...]]:
+    """What a content of text and images holds.
+
+    Returns:
+        The joined text, and the URLs of the images.
+    """
+    return joined(blocks(of, key, where))
+
+
+def _url(block: Mapping[str, Any], where: str) -> str:
+    """The URL of an image: OpenAI's two forms, and Anthropic's ``source``."""
+    image = block.get("source", block.get("image_url"))
+    if isinstance(image, dict):
+        if image.get("type") == "base64":
+            image = f"data:{image.get('media_type')};base64,{image.get('data')}"
+        else:
+            image = image.get("url")
+    if isinstance(image, str) and image.startswith(("http://", "https://", "data:")):
+        return image
+    raise invalid("an image must be given by an http, https or data URL", where)
+
+
+def function(of: Mapping[str, Any], where: str, schema: str = "parameters", namespace: str = "") -> dict[str, Any]:
+    """A function that a client offers, in the form of ``Request.tools``."""
+    described = {
+        "name": required(of, "name", where),
+        "description": text(of, "description", where),
+        "parameters": field(of, schema, dict, where) or {"type": "object", "properties": {}},
+    }
+    return {"type": "function", "function": described, **({"namespace": namespace} if namespace else {})}
+
+
+def common(body: Mapping[str, Any], tools: list[dict[str, Any]], stop: str, *limits: str) -> dict[str, Any]:
+    """Arguments of ``Request`` that all dialects have.
+
+    Args:
+        body: of the request.
+        tools: functions that it offers.
+        stop: the name that the dialect has for stop texts.
+        limits: its names for the most tokens of an answer, the preferred one first.
+
+    Raises:
+        GatewayError: a type or range is wrong.
+    """
+    stops = [body[stop]] if isinstance(body.get(stop), str) else field(body, stop, list) or []
+    if len(stops) > _STOPS or not all(isinstance(one, str) and one for one in stops):
+        raise invalid(f"must be at most {_STOPS} strings, none of them empty", stop)
+    most = next((limit for limit in limits if body.get(limit) is not None), limits[0])
+    max_tokens = _number(body, most, 1, 2**53)
+    if max_tokens is not None and max_tokens != int(max_tokens):
+        raise invalid(f"must be a whole number, not {max_tokens}", most)
+    return {
+        "model": text(body, "model"),
+        "tools": tuple(tools),
+        "tool_choice": _tool_choice(body, tools),
+        "stop": tuple(stops),
+        "max_tokens": None if max_tokens is None else int(max_tokens),
+        "temperature": _number(body, "temperature", 0, 2),
+        "top_p": _number(body, "top_p", 0, 1),
+        "stream": field(body, "stream", bool) or False,
+    }
+
+
+def _number(body: Mapping[str, Any], key: str, least: int, most: int) -> float | None:
+    value = body.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise invalid(f"must be a number from {least} to {most}, not {json.dumps(value)[:80]}", key)
+    return float(value)
+
+
+def _tool_choice(body: Mapping[str, Any], tools: list[dict[str, Any]]) -> str:
+    """One of "auto", "none" and "required", or the name of a function, whichever dialect says it."""
+    value = body.get("tool_choice")
+    given: dict[str, Any] = value if isinstance(value, dict) else {"type": value}
+    kind = given.get("type")
+    if kind in (None, "auto", "none"):
+        return kind or "auto"
+    if kind in ("required", "any") and tools:
+        return "required"
+    if kind in ("function", "tool"):
+        name = required(field(given, "function", dict, "tool_choice") or given, "name", "tool_choice")
+        if any(tool["function"]["name"] == name for tool in tools):
+            return name
+    raise invalid(
+        f"{json.dumps(value)[:80]} cannot be met; ask for auto, none, or a call of functions that `tools` offers",
+        "tool_choice",
+    )
+
+
+def compact(value: Any) -> str:
+    """JSON without spaces, characters as they are."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def event(data: Mapping[str, Any], name: str = "") -> bytes:
+    """An event of a stream. All in ASCII: some clients take U+2028 for the end of a line."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+def token_name(token: int) -> str:
+    """The text of a token where nobody can decode it, as vLLM writes it."""
+    return f"token_id:{token}"

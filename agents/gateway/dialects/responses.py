@@ -1,0 +1,206 @@
+"""OpenAI's Responses. Ids lead to the answer: ``resp_<id>``, ``rs_<id>``, ``msg_<id>``, ``fc_<id of the call>``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from rollenv.agents.gateway.dialects import chat, fields
+from rollenv.agents.gateway.dialects.fields import Decode, event, invalid, token_name
+from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Stored
+
+keepalive = chat.keepalive
+status = chat.status
+error = chat.error
+
+
+def read(body: dict[str, Any], stored: Stored) -> Request:
+    """The request in a body.
+
+    Args:
+        body: JSON of the client.
+        stored: finds answers that ``previous_response_id`` and items of type ``item_reference`` name.
+
+    Raises:
+        GatewayError: something in it cannot be read, or names an answer that is not there.
+    """
+    body = fields.readable(body)
+    for key in ("conversation", "prompt"):
+        if body.get(key) is not None:
+            raise invalid("is not kept here; send the items themselves", key)
+    messages = []
+    if instructions := fields.content(body, "instructions")[0]:
+        messages.append(Message("system", instructions))
+    items = fields.field(body, "input", list) if not isinstance(body.get("input"), str) else None
+    if items is None and body.get("input") is not None:
+        messages.append(Message("user", body["input"]))
+    for item, where in fields.objects({"input": items}, "input"):
+        message = _message(item, where, stored)
+        if messages and messages[-1].role == message.role == "assistant":  # a run of items is one answer
+            last = messages[-1]
+            message = replace(
+                last,
+                text=last.text + message.text,
+                calls=last.calls + message.calls,
+                reasoning=last.reasoning + message.reasoning,
+                images=last.images + message.images,
+            )
+            messages.pop()
+        messages.append(message)
+    previous = fields.text(body, "previous_response_id").removeprefix("resp_")
+    if previous and stored(previous) is None:
+        raise _not_found(previous, "previous_response_id")
+    if not messages and not previous:
+        raise invalid("must hold at least an item", "input")
+    return Request(tuple(messages), **fields.common(body, _tools(body), "stop", "max_output_tokens"), previous=previous)
+
+
+def _message(item: dict[str, Any], where: str, stored: Stored) -> Message:
+    """The message that an item is, or is a part of."""
+    kind = fields.field(item, "type", str, where) or ("message" if "role" in item else "item_reference")
+    match kind:
+        case "message":
+            role = item.get("role")
+            if role not in ("system", "developer", "user", "assistant"):
+                raise invalid("must be system, developer, user or assistant", f"{where}.role")
+            text, images = fields.content(item, "content", where)
+            return Message("system" if role == "developer" else role, text, images=images)
+        case "reasoning":
+            text = fields.content(item, "content", where)[0] or fields.content(item, "summary", where)[0]
+            return Message("assistant", reasoning=text)
+        case "function_call":
+            arguments = fields.text(item, "arguments", where)
+            namespace = fields.text(item, "namespace", where)
+            call = Call(
+                fields.required(item, "call_id", where), fields.required(item, "name", where), arguments, namespace
+            )
+            return Message("assistant", calls=(call,))
+        case "function_call_output":
+            text, images = fields.content(item, "output", where)
+            return Message("tool", text, call_id=fields.required(item, "call_id", where), images=images)
+        case "item_reference":
+            return _referred(fields.required(item, "id", where), where, stored)
+    raise invalid(f"an item of type {kind!r} cannot be read here; leave it out", where)
+
+
+def _referred(reference: str, where: str, stored: Stored) -> Message:
+    """The part of an answer that an item's id names."""
+    prefix, _, id_ = reference.partition("_")
+    answer = stored(id_)
+    if answer is not None:
+        if prefix == "msg":
+            return Message("assistant", answer.text)
+        if prefix == "rs":
+            return Message("assistant", reasoning=answer.reasoning)
+        if prefix == "fc" and (calls := tuple(call for call in answer.calls if call.id == id_)):
+            return Message("assistant", calls=calls)
+    raise _not_found(reference, where)
+
+
+def _not_found(reference: str, where: str) -> GatewayError:
+    return GatewayError(
+        "not_found", f"{where}: this session has no {reference!r}; send the items themselves", param=where
+    )
+
+
+def _tools(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Functions, those in namespaces too; what a server would run is left out."""
+    tools = []
+    for tool, where in fields.objects(body, "tools"):
+        if tool.get("type") == "function":
+            tools.append(fields.function(tool, where))
+        if tool.get("type") == "namespace":
+            name = fields.required(tool, "name", where)
+            inner = fields.objects(tool, "tools", where)
+            tools += [fields.function(one, at, namespace=name) for one, at in inner if one.get("type") == "function"]
+    return tools
+
+
+def whole(answer: Answer, request: Request, decode: Decode = token_name) -> dict[str, Any]:
+    """The body of an answer that is not streamed."""
+    cut = answer.finish == "length"
+    state = "incomplete" if cut else "completed"
+    output: list[dict[str, Any]] = []
+    if answer.reasoning:
+        content = [{"type": "reasoning_text", "text": answer.reasoning}]
+        output.append({"id": f"rs_{answer.id}", "type": "reasoning", "summary": [], "content": content})
+    if answer.text or not answer.calls:
+        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
+        output.append({"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "content": [part]})
+    for call in answer.calls:
+        item = {"id": f"fc_{call.id}", "type": "function_call", "call_id": call.id, "name": call.name}
+        space = {"namespace": call.namespace} if call.namespace else {}
+        output.append({**item, **space, "arguments": call.arguments})
+    return {
+        "id": f"resp_{answer.id}",
+        "object": "response",
+        "created_at": answer.created,
+        "status": state,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "instructions": None,
+        "max_output_tokens": request.max_tokens,
+        "metadata": {},
+        "model": request.model,
+        "output": [{**item, "status": state} for item in output],
+        "parallel_tool_calls": True,
+        "previous_response_id": f"resp_{request.previous}" if request.previous else None,
+        "temperature": request.temperature,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": request.top_p,
+        "usage": {
+            "input_tokens": answer.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": answer.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        },
+    }
+
+
+def events(answer: Answer, request: Request, decode: Decode = token_name) -> Iterator[bytes]:
+    """The stream of an answer."""
+    for number, (name, data) in enumerate(_events(whole(answer, request))):
+        yield event({"type": name, "sequence_number": number, **data}, name)
+
+
+def _events(response: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    begun = {**response, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    yield "response.created", {"response": begun}
+    yield "response.in_progress", {"response": begun}
+    for index, item in enumerate(response["output"]):
+        is_call = item["type"] == "function_call"
+        at: dict[str, Any] = {"output_index": index, "item_id": item["id"]}
+        empty: dict[str, Any] = {"arguments": ""} if is_call else {"content": []}
+        yield "response.output_item.added", {"output_index": index, "item": {**item, "status": "in_progress", **empty}}
+        if is_call:
+            yield "response.function_call_arguments.delta", {**at, "delta": item["arguments"]}
+            done = {**at, "name": item["name"], "arguments": item["arguments"]}
+            yield "response.function_call_arguments.done", done
+        else:
+            (part,) = item["content"]
+            kind, at["content_index"] = part["type"], 0
+            logprobs: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
+            yield "response.content_part.added", {**at, "part": {**part, "text": ""}}
+            yield f"response.{kind}.delta", {**at, "delta": part["text"], **logprobs}
+            yield f"response.{kind}.done", {**at, "text": part["text"], **logprobs}
+            yield "response.content_part.done", {**at, "part": part}
+        yield "response.output_item.done", {"output_index": index, "item": item}
+    yield f"response.{response['status']}", {"response": response}
+
+
+def error_event(problem: GatewayError) -> bytes:
+    """The end of a stream that has begun and cannot go on: the event that SDKs raise, then the one that Codex reads."""
+    body = error(problem)
+    said = body["error"]
+    # Codex gives up at these codes and tries again at any other.
+    code = said["code"] or ("invalid_prompt" if problem.status < 500 else "server_error")
+    failed = {**whole(Answer(""), Request(())), "status": "failed", "output": [], "usage": None}
+    failed["error"] = {"code": code, "message": said["message"]}
+    told = {"code": code, "message": said["message"], "param": said["param"], **body}
+    return event({"type": "error", "sequence_number": 0, **told}, "error") + event(
+        {"type": "response.failed", "sequence_number": 1, "response": failed}, "response.failed"
+    )
