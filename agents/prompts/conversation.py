@@ -104,6 +104,10 @@ class Conversation:
             raise UsageError("the last prompt has no answer yet; call answer() before the next message")
         self._pending.append(self.format.message("user" if not self.format.has_tool_role else role, text))
 
+    def extend(self, messages: Sequence[Message]) -> None:
+        """Append messages of any role, built by the :class:`ChatFormat`; of assistants only before the first answer."""
+        self._pending += messages
+
     def prompt(self) -> Ids:
         """All token ids up to the opening of the next answer; the same until the next message.
 
@@ -127,6 +131,10 @@ class Conversation:
         if not self._prompt or self._answer is not None:
             raise UsageError("an answer needs a prompt before it: call add() and prompt()")
         self._answer = tuple(ids)
+
+    def restore(self, prompt: Ids) -> None:
+        """Take the ids that were read once in place of the last prompt's, which a template with a date renders anew."""
+        self._prompt = prompt
 
     def fork(self) -> Conversation:
         """A chat with the same history that goes on apart."""

@@ -1,0 +1,94 @@
+"""A foreign model behind a gateway: its answers are relayed and kept, without tokens."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rollenv.agents.chat.endpoint import Endpoint
+from rollenv.agents.gateway.messages import Answer, Call, Finish, GatewayError, Message, Request
+from rollenv.agents.gateway.session import Drawn, GatewaySession
+from rollenv.agents.gateway.tree import Place
+from rollenv.core import UsageError
+
+_FINISH: Mapping[str, Finish] = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
+
+
+class Upstream:
+    """An OpenAI-compatible endpoint, asked in its chat dialect whichever one the client speaks.
+
+    Args:
+        model: its name there; clients may ask for any.
+        body: further keys of every request.
+    """
+
+    def __init__(self, endpoint: Endpoint, model: str, body: Mapping[str, Any] | None = None):
+        self.endpoint, self.name, self.body = endpoint, model, dict(body or {})
+
+    async def draw(self, session: GatewaySession, place: Place, request: Request) -> Drawn:
+        """Ask the endpoint.
+
+        Raises:
+            GatewayError: it refuses the request.
+        """
+        began = time.time()
+        try:
+            reply = await self.endpoint.complete(self._body(request))
+        except UsageError as error:
+            raise GatewayError("invalid", f"the endpoint refuses: {error}") from error
+        ids = {call.id: f"call_{secrets.token_hex(16)}" for call in reply.calls}
+        namespaces = {tool["function"]["name"]: tool.get("namespace", "") for tool in request.tools}
+        calls = tuple(Call(ids[c.id], c.name, c.arguments, namespaces.get(c.name, "")) for c in reply.calls)
+        answer = Answer(
+            reply.text,
+            calls,
+            reply.thoughts,
+            "tool_calls" if calls else _FINISH.get(reply.finish, "stop"),
+            prompt_tokens=reply.prompt_tokens,
+            cached_tokens=reply.cached_tokens,
+            completion_tokens=reply.completion_tokens,
+            created=int(began),
+        )
+        return Drawn(answer, {"began": began, "ended": time.time(), "has_tools": bool(request.tools)})
+
+    def count(self, session: GatewaySession, place: Place, request: Request) -> int:
+        """An estimate: four bytes make a token."""
+        return len(json.dumps(self._body(request)).encode()) // 4
+
+    def release(self, session: GatewaySession) -> None:
+        """Nothing to do."""
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        tools = [{key: value for key, value in tool.items() if key != "namespace"} for tool in request.tools]
+        choice: Any = request.tool_choice
+        if choice not in ("auto", "none", "required"):
+            choice = {"type": "function", "function": {"name": choice}}
+        settings = {
+            "tools": tools or None,
+            "tool_choice": choice if tools and choice != "auto" else None,
+            "stop": list(request.stop) or None,
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+        }
+        body = {"model": self.name, "messages": [_written(message) for message in request.messages]}
+        return body | {key: value for key, value in settings.items() if value is not None} | self.body
+
+
+def _written(message: Message) -> dict[str, Any]:
+    """A message in the chat dialect."""
+    data: dict[str, Any] = {"role": message.role, "content": message.text}
+    if message.images:
+        images = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
+        data["content"] = [{"type": "text", "text": message.text}, *images]
+    if message.calls:
+        data["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.calls
+        ]
+    if message.role == "tool":
+        data["tool_call_id"] = message.call_id
+    return data

@@ -1,0 +1,248 @@
+"""The gateway: sessions by their keys, served over HTTP in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import socket
+import threading
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from rollenv.agents.gateway.policy import Policy
+from rollenv.agents.gateway.record import Record
+from rollenv.agents.gateway.server import agent_app
+from rollenv.agents.gateway.session import Caps, GatewaySession, Model, session_id
+from rollenv.core import UsageError
+from rollenv.needs import extra
+
+with extra("serve", "A gateway"):
+    import uvicorn
+
+T = TypeVar("T")
+
+#: Numbers of sessions with an engine that also plays environments itself begin here.
+_FIRST_NUMBER = 1 << 32
+#: Sessions that are over and forgotten, and still answered with 410.
+_REMEMBERED = 100_000
+
+
+class Gateway:
+    """Gives programs that call a model by themselves the policy, and keeps the tokens of their calls.
+
+    A program speaks OpenAI's chat completions or Responses, or Anthropic's Messages, with a base URL and a key of its
+    session. Use it with ``async with`` beside an engine in the same event loop, or with ``with``, which runs both in a
+    thread.
+
+    Args:
+        model: a :class:`~rollenv.agents.local.LocalAgent`, an :class:`~rollenv.agents.engine_agent.EngineAgent`, or a
+            :class:`~rollenv.agents.gateway.session.Model`.
+        host: interface to listen on.
+        port: 0 for any free one.
+        url: of this gateway as programs reach it; by default of ``host`` and ``port``.
+        record: file that keeps all calls; sessions in it that are not over go on.
+        caps: of each session.
+        seed: of all draws.
+
+    Raises:
+        UsageError: the port cannot be had, or the record is something else.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        url: str = "",
+        record: str | Path | None = None,
+        caps: Caps | None = None,
+        seed: int = 0,
+    ):
+        self.model: Model = model if hasattr(model, "draw") else Policy(model)
+        self.host, self.port, self._url, self.caps, self.seed = host, port, url.rstrip("/"), caps or Caps(), seed
+        self.sessions: dict[str, GatewaySession] = {}
+        """By their ids."""
+        self.refused_keys = 0
+        """Calls with a key of no session."""
+        self.past_counts, self.past_matches, self.past_tokens = Counter[str](), Counter[str](), 0
+        """Of sessions that were forgotten."""
+        self._ended: dict[str, None] = {}
+        self._numbers = itertools.count(_FIRST_NUMBER)
+        self._record = Record(record) if record else None
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        for event in self._record.events() if self._record else ():
+            self._restore(event)
+
+    @property
+    def url(self) -> str:
+        """As programs reach it."""
+        return self._url or f"http://{self.host}:{self.port}"
+
+    def open(
+        self, task: str = "", *, seed: int | None = None, key: str = "", caps: Caps | None = None
+    ) -> GatewaySession:
+        """Open a session for one episode.
+
+        Args:
+            seed: of its draws; by default from the gateway's and the number of sessions.
+            key: a key of at least 128 bits; drawn by default.
+
+        Raises:
+            UsageError: the key is short, or taken.
+        """
+        if key and (len(key) < 32 or not key.isascii() or not key.replace("-", "").replace("_", "").isalnum()):
+            raise UsageError("a session's key has at least 32 letters and digits")
+        number = next(self._numbers)
+        seed = self.seed * 1_000_003 + number if seed is None else seed
+        session = GatewaySession(
+            self.model,
+            task=task,
+            seed=seed,
+            number=number,
+            key=key,
+            url=self.url,
+            caps=caps or self.caps,
+            record=self._record,
+        )
+        if session.id in self.sessions or session.id in self._ended:
+            raise UsageError("there is a session with this key already")
+        self.sessions[session.id] = session
+        if self._record is not None:
+            self._record.append({"event": "open", "session": session.id, "task": task, "seed": seed})
+        return session
+
+    def find(self, key: str) -> GatewaySession | None:
+        """The session with a key; None if there is none."""
+        return self.sessions.get(session_id(key))
+
+    def was_open(self, key: str) -> bool:
+        """Return whether a session with this key is over and forgotten."""
+        return session_id(key) in self._ended
+
+    def forget(self, session: GatewaySession) -> None:
+        """Seal a session and drop it from memory."""
+        if not session.over:
+            session.finish()
+        if self.sessions.pop(session.id, None) is not None:
+            self.past_counts.update(session.counts)
+            self.past_matches.update(session.tree.matches)
+            self.past_tokens += session.drawn_tokens
+            self._ended[session.id] = None
+            if len(self._ended) > _REMEMBERED:
+                self._ended.pop(next(iter(self._ended)))
+
+    def _restore(self, event: dict[str, Any]) -> None:
+        if event["event"] == "open":
+            number = next(self._numbers)
+            session = GatewaySession(
+                self.model,
+                task=event["task"],
+                seed=event["seed"],
+                number=number,
+                url=self.url,
+                caps=self.caps,
+                record=self._record,
+            )
+            session.id = event["session"]
+            session.key = ""  # only the client knows it
+            self.sessions[session.id] = session
+        elif event["session"] in self.sessions:
+            self.sessions[event["session"]].restore(event)
+
+    # -- serving -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen, and answer in the running event loop until :meth:`stop`."""
+        try:
+            sock = socket.create_server((self.host, self.port), backlog=1024)
+        except OSError as error:
+            raise UsageError(f"the gateway cannot listen on {self.host}:{self.port}: {error.strerror}") from error
+        self.port = sock.getsockname()[1]
+        for session in self.sessions.values():
+            session.url = self.url
+        config = uvicorn.Config(
+            agent_app(self), lifespan="off", log_config=None, access_log=False, timeout_keep_alive=60
+        )
+        config.timeout_graceful_shutdown = 1
+        self._server = _Uvicorn(config)
+        self._serving = asyncio.ensure_future(self._server.serve(sockets=[sock]))
+        while not self._server.started:
+            if self._serving.done():
+                self._serving.result()
+            await asyncio.sleep(0.002)
+
+    async def stop(self) -> None:
+        """Answer nothing any more."""
+        for session in list(self.sessions.values()):
+            session.cancel()
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
+            self._server = self._serving = None
+
+    def close(self) -> None:
+        """Close the record."""
+        if self._record is not None:
+            self._record.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop()
+        self.close()
+
+    def __enter__(self) -> Self:
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="gateway", daemon=True)
+        self._thread.start()
+        started.wait()
+        try:
+            self.run(self.start())
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._loop is not None
+        assert self._thread is not None
+        self.run(self.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the gateway's thread, such as one that updates the engine's weights."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _run(self, started: threading.Event) -> None:
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        self._loop.call_soon(started.set)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to the program."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing response" not in record.getMessage())

@@ -1,0 +1,244 @@
+"""From a request to tokens and back: the policy that is trained, behind a gateway."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rollenv.agents.engines.base import Engine, Response, Sampling
+from rollenv.agents.gateway.messages import Answer, Call, Finish, GatewayError, Message, Request
+from rollenv.agents.gateway.session import Drawn, GatewaySession
+from rollenv.agents.gateway.tree import Ids, Node, Place
+from rollenv.agents.prompts.chat_format import ChatFormat
+from rollenv.agents.prompts.conversation import Conversation
+from rollenv.agents.prompts.session import ResponseText
+from rollenv.core import UsageError
+from rollenv.parsing import THOUGHT_MARKS, after_thoughts
+from rollenv.tools.calls import call_instructions, find_calls, write_calls
+
+#: Chats of a session that are kept ready to go on; others are built again from the tree.
+_KEPT = 8
+_CALL_NAME = re.compile(r'"(?:name|tool_name|function_name)"\s*:\s*"([^"\\]{1,200})"')
+_CALL_ARGUMENTS = re.compile(r'"(?:arguments|parameters|args|input)"\s*:\s*(.*)', re.DOTALL)
+_MARKS = re.compile("|".join(map(re.escape, (*THOUGHT_MARKS, *THOUGHT_MARKS.values()))))
+
+
+class Policy:
+    """A model with token ids in and out.
+
+    ``tool_choice="required"`` is not enforced: an answer without a call is passed on, and the agent says so.
+
+    Args:
+        agent: a :class:`~rollenv.agents.local.LocalAgent` or
+            :class:`~rollenv.agents.engine_agent.EngineAgent`: its engine, tokenizer and sampling are used.
+        sampling: in place of the agent's.
+        client_sampling: draw at the temperature and ``top_p`` that the client asks for. Never where the answers are
+            trained on: a client that asks for temperature 0 makes all members of a group alike.
+        template_args: for the chat template, such as ``enable_thinking=False``.
+
+    Raises:
+        UsageError: the agent has no tokens, or its tokenizer has no chat template.
+    """
+
+    def __init__(
+        self,
+        agent: Any,
+        sampling: Sampling | None = None,
+        *,
+        client_sampling: bool = False,
+        template_args: Mapping[str, Any] | None = None,
+    ):
+        if not hasattr(agent, "engine") or not hasattr(agent, "sampling"):
+            raise UsageError(f"a gateway needs an agent with a model of its own, not {type(agent).__name__}")
+        tokenizer = agent.tokenizer if hasattr(agent, "tokenizer") else agent.codec.tokenizer
+        self.name = "policy"
+        self.engine: Engine = agent.engine
+        self.sampling: Sampling = sampling or agent.sampling
+        self.client_sampling = client_sampling
+        self.format = ChatFormat.asked(tokenizer, dict(template_args or {}))
+        self.text = ResponseText(tokenizer)
+        self._kept: dict[int, OrderedDict[int, Conversation]] = {}
+        """By session and node: chats that are ready to go on behind the node's answer."""
+
+    async def draw(self, session: GatewaySession, place: Place, request: Request) -> Drawn:
+        """Draw the answer to a request; see :class:`~rollenv.agents.gateway.session.Model`."""
+        began, tree = time.time(), session.tree
+        chat = self._chat(session, place, request)
+        splits = chat.splits
+        prompt = chat.prompt()
+        start = 0
+        if place.extends and chat.splits == splits:  # else the template has rewritten the history
+            assert place.parent is not None
+            start = len(tree.prompt_ids(place.parent)) + len(place.parent.response_ids)
+        sampling = self._sampling(request, len(prompt))
+        rng = random.Random(session.rng.getrandbits(64))
+        response = await self.engine.generate(prompt, sampling, rng, session=session.number)
+        answer = dataclasses.replace(
+            self.read(response, prompt, request),
+            prompt_tokens=len(prompt),
+            cached_tokens=start,
+            completion_tokens=len(response.ids),
+            created=int(began),
+        )
+        if request.include_tokens:
+            ids, logprobs = tuple(response.ids), tuple(response.logprobs)
+            answer = dataclasses.replace(answer, prompt_ids=prompt, response_ids=ids, logprobs=logprobs)
+        chat.answer(response.ids)
+        tokens = {
+            "continues": start > 0,
+            "tail": prompt[start:],
+            "response_ids": tuple(response.ids),
+            "logprobs": tuple(response.logprobs),
+            "versions": tuple(response.versions) or (self.engine.version,) * len(response.ids),
+            "began": began,
+            "ended": time.time(),
+            "has_tools": bool(request.tools),
+        }
+        return Drawn(answer, tokens, lambda node: self._keep(session, node, chat))
+
+    def count(self, session: GatewaySession, place: Place, request: Request) -> int:
+        """The number of tokens of a request's prompt."""
+        return len(self._chat(session, place, request).prompt())
+
+    def release(self, session: GatewaySession) -> None:
+        """The session is over."""
+        self._kept.pop(id(session), None)
+        self.engine.release(session.number)
+
+    def _keep(self, session: GatewaySession, node: Node, chat: Conversation) -> None:
+        kept = self._kept.setdefault(id(session), OrderedDict())
+        kept[node.number] = chat
+        while len(kept) > _KEPT:
+            kept.popitem(last=False)
+
+    def _sampling(self, request: Request, prompt: int) -> Sampling:
+        room = self.engine.max_context - prompt
+        if room < 1:
+            raise GatewayError(
+                "overflow",
+                f"the prompt has {prompt} tokens and the model's context is {self.engine.max_context}",
+                tokens=prompt,
+                maximum=self.engine.max_context,
+            )
+        sampling = self.sampling
+        most = min(room, sampling.max_new_tokens, request.max_tokens or room)
+        changes: dict[str, Any] = {"max_new_tokens": most, "stop": tuple({*sampling.stop, *request.stop})}
+        if self.client_sampling:
+            asked = {"temperature": request.temperature, "top_p": request.top_p}
+            changes |= {name: value for name, value in asked.items() if value is not None}
+        return dataclasses.replace(sampling, **changes)
+
+    # -- prompts -------------------------------------------------------------------------------------------------------
+
+    def _chat(self, session: GatewaySession, place: Place, request: Request) -> Conversation:
+        """The chat that ends with a request's messages."""
+        if not place.extends:
+            return self._begin(place.chat, request.tools)
+        assert place.parent is not None
+        chat = self._behind(session, place.parent)
+        chat.extend([self._message(message) for message in place.context])
+        return chat
+
+    def _begin(
+        self, messages: Sequence[tuple[Message, Node | None]], tools: Sequence[Mapping[str, Any]]
+    ) -> Conversation:
+        """A chat whose whole history is rendered by the template."""
+        first = 0
+        while first < len(messages) - 1 and messages[first][0].role == "system":
+            first += 1
+        system = [message.text for message, _ in messages[:first]]
+        schemas = [{key: value for key, value in tool.items() if key != "namespace"} for tool in tools]
+        try:
+            chat = Conversation(self.format, "\n\n".join(system) or None, schemas or None)
+        except UsageError:  # the template has no place for tools
+            chat = Conversation(self.format, "\n\n".join([*system, call_instructions(schemas, "hermes")]))
+        chat.extend([self._message(message, node) for message, node in messages[first:]])
+        return chat
+
+    def _behind(self, session: GatewaySession, node: Node) -> Conversation:
+        """A chat that ends with a node's answer: kept since then, or built again from the tree."""
+        kept, tree = self._kept.get(id(session)), session.tree
+        chat = kept.get(node.number) if kept else None
+        if chat is None:
+            path = tree.path(node)
+            start = max(i for i, each in enumerate(path) if not each.continues)
+            chat = self._begin(tree.chat(path[start]), tree.tools[node.tools])
+            for each in path[start:]:
+                if each is not path[start]:
+                    chat.extend([self._message(message) for message in each.context])
+                chat.prompt()
+                chat.restore(tree.prompt_ids(each))
+                chat.answer(each.response_ids)
+            self._keep(session, node, chat)
+        return chat.fork()
+
+    def _message(self, message: Message, node: Node | None = None) -> dict[str, Any]:
+        """A message for the template. An answer that was given here is shown as it was drawn."""
+        if node is not None:
+            return self.format.answer_message(node.response_ids)
+        if message.images:
+            raise GatewayError("invalid", "the model reads no images; send text", param="messages")
+        text = message.text
+        if message.calls:
+            text = "\n".join(filter(None, (text, *map(_call_text, message.calls))))
+        role = "user" if message.role == "tool" and not self.format.has_tool_role else message.role
+        return self.format.message(role, text)
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def read(self, response: Response, prompt: Ids, request: Request) -> Answer:
+        """What a response says, without its counts.
+
+        Calls are read in the forms of all model families. Arguments that are no JSON are passed on as they were
+        written: the model has to learn what that costs.
+        """
+        said = self.text.decode(tuple(response.ids))
+        finish: Finish = "length" if response.finish == "length" else "stop"
+        stop_text = next((stop for stop in request.stop if stop in said), "")
+        if stop_text:
+            said, finish = said[: min(said.find(stop) for stop in request.stop if stop in said)], "stop_text"
+        text, _ = after_thoughts(said, self.text.opens_thought(prompt))
+        thought = said if not text else said[: said.rfind(text)]
+        reasoning = _MARKS.sub("", thought).strip() if text != said else ""
+        calls: list[Call] = []
+        if request.tools and request.tool_choice != "none":
+            text, calls = _calls(text, request.tools)
+        if calls and finish == "stop":
+            finish = "tool_calls"
+        return Answer(text, tuple(calls), reasoning, finish, stop_text)
+
+
+def _calls(text: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[Call]]:
+    """Split a text into what is said and the calls in it."""
+    found, around = find_calls(text, "hermes", tools)
+    namespaces = {tool["function"]["name"]: tool.get("namespace", "") for tool in tools}
+    calls, begin = [], 0
+    for call in found:
+        name, arguments = call.name, json.dumps(call.arguments, ensure_ascii=False)
+        if call.problem:
+            written = text[begin : call.end]
+            named, given = _CALL_NAME.search(written), _CALL_ARGUMENTS.search(written)
+            if not (name or named):
+                return text, []  # nothing that a client could be told of as a call
+            name = name or named[1]  # type: ignore[index]
+            arguments = given[1].strip() if given else written.strip()
+        begin = call.end
+        calls.append(Call(f"call_{secrets.token_hex(16)}", name, arguments, namespaces.get(name, "")))
+    return (around if calls else text), calls
+
+
+def _call_text(call: Call) -> str:
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        return f'<tool_call>{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}</tool_call>'
+    return write_calls([(call.name, arguments)])

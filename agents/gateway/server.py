@@ -1,0 +1,308 @@
+"""The HTTP side of a gateway: one way in for agents, and another for whoever rewards them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rollenv.agents.gateway.dialects import DIALECTS, Dialect, counted, models
+from rollenv.agents.gateway.messages import GatewayError, Request
+from rollenv.agents.gateway.session import GatewaySession
+from rollenv.agents.gateway.tree import Node
+from rollenv.core import UsageError
+from rollenv.needs import extra
+
+with extra("serve", "A gateway"):
+    from starlette.applications import Starlette
+    from starlette.requests import ClientDisconnect
+    from starlette.requests import Request as Http
+    from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+    from starlette.routing import Route
+
+if TYPE_CHECKING:
+    from rollenv.agents.gateway.gateway import Gateway
+
+#: Seconds without a byte after which an answer begins before it is there, and between the signs of life from then on.
+#: Two frameworks give up after 30 seconds of silence.
+PATIENCE, PULSE = 15.0, 10.0
+#: Bytes of a body from which on it is parsed in a thread.
+_LARGE = 1 << 20
+#: The status of an answer that nobody reads.
+_GONE = 499
+
+
+def agent_app(gateway: Gateway) -> Starlette:
+    """The app that agents reach: calls of a session, and nothing else. The key is in the path or in a header."""
+    routes = []
+    for prefix in ("/s/{key}/v1", "/s/{key}", "/v1", ""):
+        for path, dialect in DIALECTS.items():
+            routes.append(Route(f"{prefix}/{path}", _answers(gateway, dialect), methods=["POST"]))
+        routes.append(Route(f"{prefix}/messages/count_tokens", _counts(gateway), methods=["POST"]))
+        routes.append(Route(f"{prefix}/models", _models(gateway), methods=["GET"]))
+    routes.append(Route("/livez", lambda _: PlainTextResponse("ok")))
+    return Starlette(routes=routes)
+
+
+def _session(gateway: Gateway, http: Http) -> GatewaySession:
+    """The session whose key a call shows."""
+    authorization = http.headers.get("authorization", "")
+    bearer = authorization[7:].strip() if authorization[:7].lower() == "bearer " else ""
+    keys = [http.path_params["key"]] if "key" in http.path_params else [http.headers.get("x-api-key", ""), bearer]
+    for key in filter(None, keys):
+        session = gateway.find(key)
+        if session is not None and not session.over:
+            return session
+        if session is not None or gateway.was_open(key):
+            raise GatewayError("ended", "the episode of this session is over; the agent has to stop")
+    gateway.refused_keys += 1
+    raise GatewayError("auth", "this gateway knows no such session: use the base URL and the key of an open one")
+
+
+async def _body(http: Http, most: int) -> bytes:
+    """The body of a request.
+
+    Raises:
+        GatewayError: it is too large.
+    """
+    length = http.headers.get("content-length", "0")
+    size, parts = 0, []
+    if length.isdecimal() and int(length) <= most:
+        async for part in http.stream():
+            size += len(part)
+            if size > most:
+                break
+            parts.append(part)
+        else:
+            return b"".join(parts)
+    raise GatewayError("too_large", f"the request has more than {most} bytes, which is this session's cap")
+
+
+async def _read(http: Http, session: GatewaySession, dialect: Dialect) -> tuple[Request, bytes]:
+    body = await _body(http, session.caps.body)
+    try:
+        data = await asyncio.to_thread(json.loads, body) if len(body) > _LARGE else json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise GatewayError("invalid", f"the body is not JSON: {error or 'it is nested too deeply'}") from error
+    if not isinstance(data, dict):
+        raise GatewayError("invalid", "the body has to be a JSON object")
+    return dialect.read(data, session.stored), body
+
+
+def _answers(gateway: Gateway, dialect: Dialect) -> Callable[[Http], Any]:
+    """The endpoint of a dialect."""
+
+    async def endpoint(http: Http) -> Response:
+        session = None
+        try:
+            session = _session(gateway, http)
+            request, body = await _read(http, session, dialect)
+            request = session.with_previous(request)
+            idempotency = http.headers.get("idempotency-key", "")
+            key = idempotency or hashlib.sha256(http.url.path.encode() + body).hexdigest()
+            retry = bool(idempotency) or http.headers.get("x-stainless-retry-count", "0") != "0"
+            return await _answered(http, session, dialect, request, key, retry)
+        except GatewayError as error:
+            if session is not None and error.kind in ("invalid", "too_large"):
+                session.counts[f"refused_{error.kind}"] += 1
+            status = dialect.status(error)
+            again = {"Retry-After": "1"} if status == 429 or status >= 500 else {}
+            return JSONResponse(dialect.error(error), status, headers=again)
+        except ClientDisconnect:
+            return Response(status_code=_GONE)
+
+    return endpoint
+
+
+async def _answered(
+    http: Http, session: GatewaySession, dialect: Dialect, request: Request, key: str, retry: bool
+) -> Response:
+    """The answer to a call, whole or as a stream. Nothing of it is sent before all of it is recorded.
+
+    A client that goes away meanwhile gives up its call.
+    """
+    call = asyncio.ensure_future(session.call(request, key, retry=retry))
+    gone = asyncio.ensure_future(_disconnected(http))
+    try:
+        await asyncio.wait((call, gone), timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        call.cancel()
+        raise
+    finally:
+        was_gone = gone.done()
+        gone.cancel()
+    media = "text/event-stream" if request.stream else "application/json"
+    if was_gone:
+        call.cancel()
+        await asyncio.wait((call,))
+        return Response(status_code=_GONE)
+    if not call.done():
+        return StreamingResponse(_slowly(call, session, dialect, request), media_type=media)
+    node = call.result()
+    session.sent(node)
+    return Response(b"".join(_pieces(dialect, node, request)), media_type=media)
+
+
+async def _slowly(
+    call: asyncio.Task[Node], session: GatewaySession, dialect: Dialect, request: Request
+) -> AsyncIterator[bytes]:
+    """An answer after signs of life; white space is one in JSON. The status is 200 by now, whatever comes."""
+    try:
+        while not call.done():
+            yield dialect.keepalive if request.stream else b" "
+            await asyncio.wait((call,), timeout=PULSE)
+        node = call.result()
+        session.sent(node)
+        for piece in _pieces(dialect, node, request):
+            yield piece
+    except GatewayError as error:
+        yield dialect.error_event(error) if request.stream else json.dumps(dialect.error(error)).encode()
+    finally:
+        call.cancel()
+
+
+def _pieces(dialect: Dialect, node: Node, request: Request) -> Iterable[bytes]:
+    if request.stream:
+        return dialect.events(node.answer, request)
+    return [json.dumps(dialect.whole(node.answer, request)).encode()]
+
+
+async def _disconnected(http: Http) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _counts(gateway: Gateway) -> Callable[[Http], Any]:
+    """The number of tokens of a prompt in the Messages dialect."""
+    dialect = DIALECTS["messages"]
+
+    async def endpoint(http: Http) -> Response:
+        try:
+            session = _session(gateway, http)
+            request, _ = await _read(http, session, dialect)
+            session.counts["counted"] += 1
+            return JSONResponse(counted(session.count(request)))
+        except GatewayError as error:
+            return JSONResponse(dialect.error(error), dialect.status(error))
+
+    return endpoint
+
+
+def _models(gateway: Gateway) -> Callable[[Http], Any]:
+    async def endpoint(http: Http) -> Response:
+        return JSONResponse(models([gateway.model.name]))
+
+    return endpoint
+
+
+# -- the other side ----------------------------------------------------------------------------------------------------
+
+
+def admin_app(gateway: Gateway, key: str) -> Starlette:
+    """The app that opens sessions, rewards and ends them. Agents must not reach it.
+
+    Args:
+        key: shown in every call as a bearer token.
+    """
+
+    def guarded(work: Callable[[Http], Any]) -> Callable[[Http], Any]:
+        async def endpoint(http: Http) -> Response:
+            if not hmac.compare_digest(http.headers.get("authorization", "").encode(), f"Bearer {key}".encode()):
+                return JSONResponse({"error": "this needs the administrator's key as a bearer token"}, 401)
+            try:
+                if "id" in http.path_params and http.path_params["id"] not in gateway.sessions:
+                    return JSONResponse({"error": f"there is no session {http.path_params['id']!r}"}, 404)
+                result = await work(http)
+                return result if isinstance(result, Response) else JSONResponse(result)
+            except (UsageError, ValueError, TypeError) as error:
+                return JSONResponse({"error": str(error)}, 400)
+
+        return endpoint
+
+    def session_of(http: Http) -> GatewaySession:
+        return gateway.sessions[http.path_params["id"]]
+
+    async def open_session(http: Http) -> Any:
+        data = await _object(http, {"task": str, "seed": int, "key": str})
+        session = gateway.open(data.get("task", ""), seed=data.get("seed"), key=data.get("key", ""))
+        urls = {"base_url": session.base_url, "anthropic_url": session.anthropic_url}
+        return {"id": session.id, "key": session.key, **urls}
+
+    async def list_sessions(http: Http) -> Any:
+        names = ("id", "task", "over", "reward")
+        return [{name: getattr(session, name) for name in names} for session in gateway.sessions.values()]
+
+    async def show(http: Http) -> Any:
+        return session_of(http).to_dict()
+
+    async def samples(http: Http) -> Any:
+        return [asdict(sample) for sample in session_of(http).samples()]
+
+    async def reward(http: Http) -> Any:
+        data = await _object(http, {"value": float, "call": str})
+        if "value" not in data:
+            raise UsageError("a reward has a 'value', and 'call': the id of an answer or a call, or 'last'")
+        session_of(http).set_reward(data["value"], data.get("call", "last"))
+        return {}
+
+    async def finish(http: Http) -> Any:
+        data = await _object(http, {"reward": float})
+        session_of(http).finish(data.get("reward"))
+        return session_of(http).to_dict()
+
+    async def forget(http: Http) -> Any:
+        gateway.forget(session_of(http))
+        return {}
+
+    async def metrics(http: Http) -> Any:
+        return PlainTextResponse(metrics_text(gateway))
+
+    one = "/sessions/{id}"
+    routes: list[tuple[str, str, Callable[[Http], Any]]] = [
+        ("POST", "/sessions", open_session),
+        ("GET", "/sessions", list_sessions),
+        ("GET", one, show),
+        ("DELETE", one, forget),
+        ("GET", f"{one}/samples", samples),
+        ("POST", f"{one}/reward", reward),
+        ("POST", f"{one}/finish", finish),
+        ("GET", "/metrics", metrics),
+    ]
+    return Starlette(routes=[Route(path, guarded(work), methods=[method]) for method, path, work in routes])
+
+
+async def _object(http: Http, known: dict[str, type]) -> dict[str, Any]:
+    """The body as a JSON object with known keys; an empty body has none."""
+    data = json.loads(await http.body() or b"{}")
+    if not isinstance(data, dict):
+        raise UsageError("the body has to be a JSON object")
+    for name, value in data.items():
+        if name not in known:
+            raise UsageError(f"unknown key {name!r}; there are {', '.join(known)}")
+        allowed = (int, float) if known[name] is float else known[name]
+        if isinstance(value, bool) or not isinstance(value, allowed):
+            raise UsageError(f"{name!r} has the wrong type: {value!r:.80}")
+    return data
+
+
+def metrics_text(gateway: Gateway) -> str:
+    """The gateway's counters in Prometheus's text format."""
+    counts, matches, tokens = Counter(gateway.past_counts), Counter(gateway.past_matches), gateway.past_tokens
+    for session in gateway.sessions.values():
+        counts.update(session.counts)
+        matches.update(session.tree.matches)
+        tokens += session.drawn_tokens
+    lines = ["# TYPE rollenv_gateway_sessions_open gauge"]
+    lines.append(f"rollenv_gateway_sessions_open {sum(not s.over for s in gateway.sessions.values())}")
+    lines.append("# TYPE rollenv_gateway_drawn_tokens_total counter")
+    lines.append(f"rollenv_gateway_drawn_tokens_total {tokens}")
+    counts["refused_auth"] += gateway.refused_keys
+    for name, label, values in (("events", "event", counts), ("matches", "kind", matches)):
+        lines.append(f"# TYPE rollenv_gateway_{name}_total counter")
+        lines += [f'rollenv_gateway_{name}_total{{{label}="{key}"}} {n}' for key, n in sorted(values.items())]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,391 @@
+"""A session of a gateway: the calls of one episode, kept in order and within limits."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import itertools
+import random
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from rollenv.agents.base import Action, AgentFailed, ContextFull
+from rollenv.agents.engines.base import EngineFailed
+from rollenv.agents.gateway.messages import Answer, GatewayError, Request
+from rollenv.agents.gateway.record import Record
+from rollenv.agents.gateway.tree import TRAINED, Ids, Kind, Node, Place, Tree, in_lines, kinds
+from rollenv.core import RollenvError, UsageError
+
+
+@dataclass(frozen=True)
+class Caps:
+    """What one session may use. What is beyond them is refused and counted; its neighbours do not notice."""
+
+    calls: int = 1000
+    tokens: int = 1_000_000
+    """Drawn ones, of all calls together."""
+    parallel: int = 16
+    """Calls that are answered at the same time; others wait."""
+    body: int = 16 << 20
+    """Bytes of one request."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if type(value) is not int or value < 1:
+                raise UsageError(f"a session's cap {name!r} is a whole number from 1, not {value!r}")
+
+
+@dataclass(slots=True)
+class Drawn:
+    """An answer, and the tokens of its call as :class:`~rollenv.agents.gateway.tree.Node` has them."""
+
+    answer: Answer
+    tokens: dict[str, Any]
+    kept: Callable[[Node], None] = lambda node: None
+    """Called with the node that holds the answer."""
+
+
+class Model(Protocol):
+    """Gives answers: the policy, or a foreign endpoint."""
+
+    name: str
+
+    async def draw(self, session: GatewaySession, place: Place, request: Request) -> Drawn:
+        """Draw the answer to a request.
+
+        Raises:
+            GatewayError: there is none.
+        """
+        ...
+
+    def count(self, session: GatewaySession, place: Place, request: Request) -> int:
+        """The number of tokens of a request's prompt."""
+        ...
+
+    def release(self, session: GatewaySession) -> None:
+        """The session is over."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Consecutive calls whose prompts go on from each other, for a training loop of one's own."""
+
+    ids: Ids
+    mask: tuple[bool, ...]
+    """True for drawn tokens that are trained here. A token of two branches is trained in the first."""
+    logprobs: tuple[float, ...]
+    """Of drawn tokens; 0 elsewhere."""
+    versions: tuple[int, ...]
+    """Of the weights that drew them; -1 elsewhere."""
+
+
+class _Pending:
+    """A call that is being answered, and how many clients wait for it."""
+
+    def __init__(self, task: asyncio.Task[Node]):
+        self.task, self.waiting = task, 0
+
+
+class GatewaySession:
+    """One episode of a program that calls the model by itself.
+
+    Args:
+        task: for the record and the report.
+        seed: of every draw.
+        number: of the session with the engine.
+        key: what the program shows in its calls; drawn at random (256 bits) by default.
+        url: of the gateway, as the program reaches it.
+        record: keeps the session's events.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        task: str = "",
+        seed: int = 0,
+        number: int = -1,
+        key: str = "",
+        url: str = "",
+        caps: Caps | None = None,
+        record: Record | None = None,
+    ):
+        self.model, self.task, self.number, self.url, self.caps = model, task, number, url.rstrip("/"), caps or Caps()
+        self.key = key or f"rk-{secrets.token_hex(32)}"
+        self.id = session_id(self.key)
+        self.rng = random.Random(seed)
+        self.tree = Tree()
+        self.reward: float | None = None
+        self.over = False
+        self.failure: RollenvError | None = None
+        """What the engine died of."""
+        self.counts: Counter[str] = Counter()
+        """Calls, those refused by their reason, sent again, coalesced with another, and cancelled."""
+        self.drawn_tokens = 0
+        self._slots = asyncio.Semaphore(self.caps.parallel)
+        self._pending: dict[str, _Pending] = {}
+        self._known: dict[str, Node] = {}
+        """The latest answer to each request, by its key."""
+        self._record = record
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def base_url(self) -> str:
+        """Base URL for clients of OpenAI's dialects. It holds the key, so any API key will do."""
+        return f"{self.url}/s/{self.key}/v1"
+
+    @property
+    def anthropic_url(self) -> str:
+        """Base URL for clients that append ``/v1/messages``."""
+        return f"{self.url}/s/{self.key}"
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    async def call(self, request: Request, key: str = "", *, retry: bool = False) -> Node:
+        """Answer a request. The answer is in the tree, and kept, before this returns.
+
+        A call is a retry if the client says so, or if the same request was answered and nobody got the answer
+        (:meth:`sent`). It joins the call that it repeats, or gets that one's answer. Cancelling the last call that
+        waits for an answer stops its draw.
+
+        Args:
+            key: of the request: an idempotency key, or a hash of the body.
+            retry: the client says that it asks again.
+
+        Raises:
+            GatewayError: the session is over, a cap is reached, the prompt is too long, or the engine failed.
+        """
+        if self.over:
+            self.counts["refused_ended"] += 1
+            raise GatewayError("ended", "the episode of this session is over; the agent has to stop")
+        known, pending = self._known.get(key), self._pending.get(key)
+        if key and retry and pending is not None:
+            self.counts["coalesced"] += 1
+            return await self._wait(key, pending)
+        if key and known is not None and (retry or not known.delivered):
+            self.counts["sent_again"] += 1
+            return known
+        self._check_caps()
+        self.counts["calls"] += 1
+        self._loop = asyncio.get_running_loop()
+        pending = _Pending(asyncio.ensure_future(self._answer(request, key)))
+        self._pending[key if key and key not in self._pending else secrets.token_hex(16)] = pending
+        return await self._wait(key, pending)
+
+    def _check_caps(self) -> None:
+        for name, used, most in (
+            ("calls", self.counts["calls"], self.caps.calls),
+            ("tokens", self.drawn_tokens, self.caps.tokens),
+        ):
+            if used >= most:
+                self.counts[f"refused_{name}"] += 1
+                raise GatewayError("limit", f"this session has used all of its {most} {name}; the agent has to stop")
+
+    async def _wait(self, key: str, pending: _Pending) -> Node:
+        pending.waiting += 1
+        try:
+            return await asyncio.shield(pending.task)
+        except asyncio.CancelledError:
+            if pending.task.cancelled():  # the session ended
+                raise GatewayError("ended", "the episode of this session is over; the agent has to stop") from None
+            raise
+        finally:
+            pending.waiting -= 1
+            if not pending.waiting:
+                self._pending = {k: other for k, other in self._pending.items() if other is not pending}
+                if not pending.task.done():
+                    pending.task.cancel()
+                    self.counts["cancelled"] += 1
+
+    async def _answer(self, request: Request, key: str) -> Node:
+        async with self._slots:
+            place = self.tree.place(request)
+            try:
+                drawn = await self.model.draw(self, place, request)
+            except ContextFull as error:
+                raise GatewayError("overflow", str(error)) from error
+            except GatewayError as error:
+                self.counts[f"refused_{error.kind}"] += 1
+                raise
+            except (EngineFailed, AgentFailed) as error:
+                self.failure = error
+                self.counts["failed"] += 1
+                raise GatewayError("failed", f"the model failed: {error}") from error
+            new_tools = place.tools not in self.tree.tools
+            node = self.tree.add(place, request.tools, drawn.answer, **drawn.tokens)
+            self.drawn_tokens += len(node.response_ids)
+            drawn.kept(node)
+            if key:
+                self._known[key] = node
+            if self._record is not None:
+                tools = {"tools": [dict(tool) for tool in request.tools]} if new_tools else {}
+                self._note({"event": "call", "key": key, "node": node.to_dict(), **tools})
+                await self._record.sync()
+            return node
+
+    def sent(self, node: Node) -> None:
+        """Note that a client has got an answer."""
+        if not node.delivered:
+            node.delivered = True
+            self._note({"event": "sent", "node": node.number})
+
+    def count(self, request: Request) -> int:
+        """The number of tokens of a request's prompt."""
+        return self.model.count(self, self.tree.place(request), request)
+
+    def with_previous(self, request: Request) -> Request:
+        """A request with the chat of the answer that it names as its previous one, unless it sends the chat itself.
+
+        Raises:
+            GatewayError: there is no such answer.
+        """
+        if not request.previous or any(message.role == "assistant" for message in request.messages):
+            return request
+        node = self.tree.by_answer(request.previous)
+        if node is None:
+            raise GatewayError("invalid", "there is no such previous response", param="previous_response_id")
+        before = [*(message for message, _ in self.tree.chat(node)), node.answer.message]
+        if request.messages and request.messages[0].role == "system":  # instructions are not carried over
+            before = list(itertools.dropwhile(lambda message: message.role == "system", before))
+            system = list(itertools.takewhile(lambda message: message.role == "system", request.messages))
+            messages = (*system, *before, *request.messages[len(system) :])
+        else:
+            messages = (*before, *request.messages)
+        return dataclasses.replace(request, messages=messages)
+
+    def stored(self, answer_id: str) -> Answer | None:
+        """The answer with an id."""
+        node = self.tree.by_answer(answer_id)
+        return None if node is None else node.answer
+
+    # -- rewards, and the end ------------------------------------------------------------------------------------------
+
+    def set_reward(self, value: float, call: str = "last") -> None:
+        """Say what one call was worth, besides the reward of the episode.
+
+        Args:
+            call: id of an answer or of a function call in it; or "last".
+
+        Raises:
+            UsageError: there is no such call, or the value is no number.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+            raise UsageError(f"a reward is a finite number, not {value!r}")
+        bare = call.split("_", 1)[-1] if call.startswith(("resp_", "msg_")) else call.removeprefix("chatcmpl-")
+        for node in reversed(self.tree.nodes):
+            if call == "last" or bare == node.answer.id or call in {each.id for each in node.answer.calls}:
+                node.reward = (node.reward or 0.0) + value
+                self._note({"event": "reward", "node": node.number, "value": value})
+                return
+        raise UsageError(f"the session has no call {call!r}")
+
+    def finish(self, reward: float | None = None) -> None:
+        """Seal the session: what still runs is cancelled, and every later call is refused with 410.
+
+        Args:
+            reward: of the episode.
+        """
+        if not self.over:
+            self.over = True
+            if self._loop is not None and not self._loop.is_closed():  # it may be another thread's
+                self._loop.call_soon_threadsafe(self.cancel)
+            self.model.release(self)
+        self.reward = reward if reward is not None else self.reward
+        self._note({"event": "finish", "reward": self.reward})
+
+    def cancel(self) -> None:
+        """Stop all draws."""
+        for pending in list(self._pending.values()):
+            pending.task.cancel()
+
+    def _note(self, event: Mapping[str, Any]) -> None:
+        if self._record is not None:
+            self._record.append({"session": self.id, **event})
+
+    # -- what is trained -----------------------------------------------------------------------------------------------
+
+    def trained(self, which: Iterable[Kind] = TRAINED) -> list[Node]:
+        """The nodes of these kinds, line by line.
+
+        Raises:
+            UsageError: the answers have no tokens; they are a foreign endpoint's.
+        """
+        wanted, each = set(which), kinds(self.tree)
+        nodes = [node for node in in_lines(self.tree) if each[node.number] in wanted]
+        if any(not node.tail and not node.response_ids for node in nodes):
+            raise UsageError("answers of a foreign endpoint have no tokens: they can be evaluated, not trained")
+        return nodes
+
+    def actions(self, which: Iterable[Kind] = TRAINED) -> list[Action]:
+        """The trained calls as actions, whose turns make samples (:mod:`rollenv.rollout.records.samples`)."""
+        actions = []
+        for node in self.trained(which):
+            mixed = len(set(node.versions)) > 1
+            finish = "length" if node.answer.finish == "length" else "stop"
+            version = node.versions[0] if node.versions else 0
+            text = node.answer.text
+            text = "\n".join(filter(None, (text, *(f"{call.name}({call.arguments})" for call in node.answer.calls))))
+            prompt, versions = self.tree.prompt_ids(node), node.versions if mixed else ()
+            actions.append(Action(text, prompt, node.response_ids, node.logprobs, version, versions, finish))
+        return actions
+
+    def samples(self, which: Iterable[Kind] = TRAINED) -> list[Sample]:
+        """Training samples: one for every line of calls, as long as prompts go on from each other."""
+        runs: list[tuple[list[int], list[bool], list[float], list[int]]] = []
+        before: Node | None = None
+        for node in self.trained(which):
+            if not (node.continues and before is not None and node.parent == before.number):
+                runs.append(([], [], [], []))
+            ids, mask, logprobs, versions = runs[-1]
+            read = self.tree.prompt_ids(node)[len(ids) :]
+            ids += [*read, *node.response_ids]
+            mask += [False] * len(read) + [True] * len(node.response_ids)
+            logprobs += [0.0] * len(read) + list(node.logprobs)
+            versions += [-1] * len(read) + list(node.versions)
+            before = node
+        return [Sample(tuple(i), tuple(m), tuple(p), tuple(v)) for i, m, p, v in runs]
+
+    # -- what is kept --------------------------------------------------------------------------------------------------
+
+    def restore(self, event: Mapping[str, Any]) -> None:
+        """Take an event that was written before."""
+        kind = event["event"]
+        if kind == "call":
+            node = Node.from_dict(event["node"])
+            self.tree.append(node, event.get("tools"))
+            self.counts["calls"] += 1
+            self.drawn_tokens += len(node.response_ids)
+            if event["key"]:
+                self._known[event["key"]] = node
+        elif kind == "sent":
+            self.tree.nodes[event["node"]].delivered = True
+        elif kind == "reward":
+            node = self.tree.nodes[event["node"]]
+            node.reward = (node.reward or 0.0) + event["value"]
+        elif kind == "finish":
+            self.over, self.reward = True, event["reward"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, without the key."""
+        each = kinds(self.tree)
+        nodes = [{**node.to_dict(), "kind": each[node.number]} for node in self.tree.nodes]
+        return {
+            "session": self.id,
+            "task": self.task,
+            "reward": self.reward,
+            "over": self.over,
+            "counts": dict(self.counts),
+            "matches": dict(self.tree.matches),
+            "drawn_tokens": self.drawn_tokens,
+            "nodes": nodes,
+        }
+
+
+def session_id(key: str) -> str:
+    """The public name of a session, from which its key cannot be found."""
+    return hashlib.sha256(key.encode()).hexdigest()[:16]

@@ -1,0 +1,367 @@
+"""The calls of a session as a tree of nodes, each one answer with the tokens that were drawn for it.
+
+A client sends its whole chat with every call. Messages are compared in a normal form, never as tokens; what is found
+again stands for the tokens that were read and drawn then (facts and rules: docs/guides/harness.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from rollenv.agents.gateway.messages import Answer, Call, Message, Request, canonical
+
+Ids = tuple[int, ...]
+
+#: Ways in which an assistant's message was found again, best first. "exact"; "reasoning_lost": only the reasoning is
+#: absent or trimmed; "trimmed": so is the text; "by_id": it has the id of a call, whatever else was changed.
+MATCHES = ("exact", "reasoning_lost", "trimmed", "by_id")
+#: An assistant's message that is none of the answers given here: foreign, or rewritten by the client.
+UNKNOWN = "unknown"
+
+#: "main": the agent's own line. "subagent": another line with tools. "compaction": a summary of a line, with which it
+#: goes on. "aside": a title, a probe. "superseded": asked again, and the later answer was taken. "cancelled": nobody
+#: waited for it any more.
+Kind = Literal["main", "subagent", "compaction", "aside", "superseded", "cancelled"]
+KINDS: tuple[Kind, ...] = ("main", "subagent", "compaction", "aside", "superseded", "cancelled")
+#: The kinds that are trained unless a recipe says otherwise.
+TRAINED: tuple[Kind, ...] = ("main", "subagent", "compaction")
+#: Characters from which on a text is found again inside another message.
+_LONG = 24
+
+
+@dataclass(slots=True)
+class Node:
+    """A call and its answer."""
+
+    number: int
+    parent: int | None
+    """The node whose answer is the last known one in the chat; None if there is none."""
+    context: tuple[Message, ...]
+    """The messages behind the parent's answer."""
+    state: bytes
+    """Hash of the chat before the answer."""
+    tools: bytes
+    """Hash of the tools."""
+    answer: Answer
+    continues: bool = False
+    """The prompt begins with the parent's prompt and response, token by token; ``tail`` is the rest of it."""
+    tail: Ids = ()
+    response_ids: Ids = ()
+    logprobs: tuple[float, ...] = ()
+    versions: tuple[int, ...] = ()
+    """Of the weights that drew each token."""
+    began: float = 0.0
+    ended: float = 0.0
+    reward: float | None = None
+    """What the call itself was worth, where somebody said so."""
+    delivered: bool = False
+    """A client has got the answer."""
+    has_tools: bool = False
+    matches: dict[str, int] = field(default_factory=dict)
+    """How many assistant's messages of the chat were found in which way."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**asdict(self), "state": self.state.hex(), "tools": self.tools.hex()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Node:
+        """The node of :meth:`to_dict`, also after a way through JSON."""
+        answer = {**data["answer"], "calls": tuple(Call(**call) for call in data["answer"]["calls"])}
+        lists = {name: tuple(data[name]) for name in ("tail", "response_ids", "logprobs", "versions")}
+        hashes = {name: bytes.fromhex(data[name]) for name in ("state", "tools")}
+        context = tuple(
+            Message(**{**m, "calls": tuple(Call(**call) for call in m["calls"]), "images": tuple(m["images"])})
+            for m in data["context"]
+        )
+        for name in ("prompt_ids", "response_ids", "logprobs"):
+            answer[name] = tuple(answer[name])
+        return cls(**{**data, **lists, **hashes, "context": context, "answer": Answer(**answer)})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request belongs in a tree."""
+
+    parent: Node | None
+    context: tuple[Message, ...]
+    """The messages behind the parent's answer."""
+    chat: tuple[tuple[Message, Node | None], ...]
+    """All messages, each with the node whose answer it is."""
+    state: bytes
+    tools: bytes
+    extends: bool
+    """Nothing but new messages of users, tools and the system stand behind the parent's answer, under the same tools:
+    the parent's tokens can go on."""
+    matches: dict[str, int]
+
+
+class Tree:
+    """The nodes of one session, in the order of their answers."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.matches: Counter[str] = Counter()
+        self.tools: dict[bytes, tuple[Mapping[str, Any], ...]] = {}
+        """Schemas by their hash."""
+        self._answers: dict[bytes, list[Node]] = {}
+
+    def place(self, request: Request) -> Place:
+        """Find the deepest answer that a request's chat goes on from."""
+        tools = digest([dict(tool) for tool in request.tools])
+        state, parent, start = b"", None, 0
+        chat: list[tuple[Message, Node | None]] = []
+        matches: Counter[str] = Counter()
+        for message in ordered(request.messages):
+            found = None
+            if message.role == "assistant":
+                found, how = match(message, self._answers.get(state, ()), tools)
+                matches[how] += 1
+            chat.append((message, found))
+            if found is None:
+                state = digest(normal(message), state)
+            else:
+                state, parent, start = _behind(found), found, len(chat)
+        context = tuple(message for message, _ in chat[start:])
+        foreign = any(message.role == "assistant" for message in context)
+        extends = parent is not None and bool(context) and not foreign and parent.tools == tools
+        return Place(parent, context, tuple(chat), state, tools, extends, dict(matches))
+
+    def add(self, place: Place, tools: Sequence[Mapping[str, Any]], answer: Answer, **tokens: Any) -> Node:
+        """Append the answer to a request.
+
+        Args:
+            tools: of the request.
+            tokens: the other fields of :class:`Node`.
+        """
+        parent = place.parent.number if place.parent else None
+        node = Node(
+            len(self.nodes), parent, place.context, place.state, place.tools, answer, matches=place.matches, **tokens
+        )
+        self.append(node, tools)
+        return node
+
+    def append(self, node: Node, tools: Sequence[Mapping[str, Any]] | None) -> None:
+        """Append a node, as it was stored.
+
+        Args:
+            tools: of its request; None where an earlier node had the same.
+        """
+        if tools is not None:
+            self.tools.setdefault(node.tools, tuple(tools))
+        self.nodes.append(node)
+        self.matches.update(node.matches)
+        self._answers.setdefault(node.state, []).append(node)
+
+    def path(self, node: Node) -> list[Node]:
+        """The nodes from a root to this one."""
+        path = [node]
+        while path[-1].parent is not None:
+            path.append(self.nodes[path[-1].parent])
+        return path[::-1]
+
+    def chat(self, node: Node) -> list[tuple[Message, Node | None]]:
+        """All messages before a node's answer, each with the node whose answer it is."""
+        chat: list[tuple[Message, Node | None]] = []
+        for each in self.path(node):
+            chat += [(message, None) for message in each.context]
+            if each is not node:
+                chat.append((each.answer.message, each))
+        return chat
+
+    def prompt_ids(self, node: Node) -> Ids:
+        """All tokens that were read for an answer."""
+        run = [node.tail]
+        while node.continues:
+            assert node.parent is not None
+            node = self.nodes[node.parent]
+            run += [node.response_ids, node.tail]
+        return tuple(i for part in reversed(run) for i in part)
+
+    def by_answer(self, answer_id: str) -> Node | None:
+        """The node with the answer of this id."""
+        return next((node for node in self.nodes if node.answer.id == answer_id), None)
+
+
+def match(message: Message, candidates: Sequence[Node], tools: bytes = b"") -> tuple[Node | None, str]:
+    """Find an assistant's message among answers to the same chat.
+
+    The id of a call decides, also where it stands in the text (smolagents): ids are made here and drawn at random. Of
+    equal answers that no id tells apart, it is the latest, one under the same tools before others.
+
+    Returns:
+        The node, and the way it was found; None and "unknown".
+    """
+    ids = {call.id for call in message.calls} - {""}
+    best: tuple[tuple[bool, int, bool, int], Node, str] | None = None
+    for node in candidates:
+        named = any(call.id in ids or call.id in message.text for call in node.answer.calls)
+        how = _likeness(message, node.answer.message) or ("by_id" if named else "")
+        if how:
+            rank = (not named, MATCHES.index(how), node.tools != tools, -node.number)
+            if best is None or rank < best[0]:
+                best = rank, node, how
+    return (None, UNKNOWN) if best is None else best[1:]
+
+
+def _likeness(message: Message, said: Message) -> str:
+    """Return the way in which a message is what was said, apart from the ids of calls; empty if it is not."""
+    if _calls(message) != _calls(said) or message.text.strip() != said.text.strip():
+        return ""
+    if message.reasoning.strip() not in ("", said.reasoning.strip()):
+        return ""
+    if message.text != said.text:
+        return "trimmed"
+    return "exact" if message.reasoning == said.reasoning else "reasoning_lost"
+
+
+def _calls(message: Message) -> list[list[str]]:
+    return [[call.name, call.namespace, canonical(call.arguments)] for call in message.calls]
+
+
+def ordered(messages: Iterable[Message]) -> list[Message]:
+    """Sort the results of calls into the calls' order; a client may send them as they came in.
+
+    A result's ``call_id`` becomes the number of its call in the assistant's message before, where it is one of those.
+    """
+    order: dict[str, int] = {}
+    result: list[Message] = []
+    run: list[Message] = []
+    for message in messages:
+        if message.role == "tool":
+            run.append(message)
+            continue
+        result += _sorted(run, order)
+        run = []
+        if message.role == "assistant":
+            order = {call.id: i for i, call in enumerate(message.calls)}
+        result.append(message)
+    return result + _sorted(run, order)
+
+
+def _sorted(run: list[Message], order: dict[str, int]) -> list[Message]:
+    run = sorted(run, key=lambda message: order.get(message.call_id, len(order)))
+    return [replace(m, call_id=f"#{order[m.call_id]}") if m.call_id in order else m for m in run]
+
+
+def normal(message: Message) -> list[Any]:
+    """The normal form of a message, by which chats are compared. It has no reasoning and no ids of calls."""
+    return [message.role, message.text, _calls(message), message.call_id, list(message.images)]
+
+
+def digest(value: Any, before: bytes = b"") -> bytes:
+    """Hash plain data, after the hash of what comes before it."""
+    data = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.blake2b(before + data, digest_size=16).digest()
+
+
+def _behind(node: Node) -> bytes:
+    """The state of a chat that ends with a node's answer: the answer itself, not its text, as siblings may be equal."""
+    return digest(["answer", node.number], node.state)
+
+
+# -- from nodes to what is trained -------------------------------------------------------------------------------------
+
+
+def kinds(tree: Tree) -> list[Kind]:
+    """The kind of each node.
+
+    Lines begin at nodes without a parent. A line that shows a long text which an earlier call without tools gave is
+    the same line after a compaction, and that call is its summary. A line that begins with the same messages as an
+    earlier one is that one with an edited history. Of the others, the first with tools is the main one (without any
+    tools in the session, the longest); later ones with tools are sub-agents, those without are asides.
+    """
+    nodes = tree.nodes
+    root = [0] * len(nodes)
+    for node in nodes:
+        root[node.number] = node.number if node.parent is None else root[node.parent]
+    roots = [node for node in nodes if node.parent is None]
+    any_tools = any(node.has_tools for node in nodes)
+    summaries: set[int] = set()
+    line: dict[int, int] = {}
+    """Of each root, the root of the line that it belongs to."""
+    for later in roots:
+        line[later.number] = later.number
+        if summary := _summary_in(later, nodes):
+            summaries.add(summary.number)
+            line[later.number] = _line_of(summary, nodes, root, line)
+        elif same := next((r for r in roots if r.number < later.number and _begins_alike(r, later)), None):
+            line[later.number] = line[same.number]
+    sizes = Counter(line[root[node.number]] for node in nodes if not any_tools or node.has_tools)
+    heads = [r.number for r in roots if line[r.number] == r.number and sizes[r.number]]
+    main = next(iter(heads), None) if any_tools else max(heads, key=lambda r: (sizes[r], -r), default=None)
+    children = Counter(node.parent for node in nodes)
+    result: list[Kind] = []
+    for node in nodes:
+        head = line[root[node.number]]
+        if not node.delivered and not children[node.number]:
+            result.append("cancelled")
+        elif node.number in summaries or _leaves_tools(node, nodes):
+            result.append("compaction")
+        elif not children[node.number] and _superseded(node, nodes):
+            result.append("superseded")
+        elif head == main:
+            result.append("main")
+        else:
+            result.append("subagent" if sizes[head] and any_tools else "aside")
+    return result
+
+
+def _summary_in(root: Node, nodes: Sequence[Node]) -> Node | None:
+    """The latest earlier answer without calls whose long text stands in a root's messages."""
+    texts = [message.text for message in root.context]
+    for node in reversed(nodes[: root.number]):
+        text = node.answer.text.strip()
+        if len(text) >= _LONG and not node.answer.calls and any(text in shown for shown in texts):
+            return node
+    return None
+
+
+def _line_of(summary: Node, nodes: Sequence[Node], root: list[int], line: dict[int, int]) -> int:
+    """The line that a summary is of: its own, or, where it is a line of one call, the last one before it."""
+    own = line[root[summary.number]]
+    if summary.parent is not None:
+        return own
+    before = [line[root[node.number]] for node in nodes[: summary.number] if node.has_tools]
+    return before[-1] if before else own
+
+
+def _begins_alike(a: Node, b: Node) -> bool:
+    """Return whether two roots begin with the same messages, up to the first of a user."""
+    firsts = []
+    for node in (a, b):
+        users = [i for i, message in enumerate(node.context) if message.role == "user"]
+        firsts.append([normal(message) for message in node.context[: users[0] + 1]] if users else None)
+    return firsts[0] is not None and firsts[0] == firsts[1] and a.tools == b.tools
+
+
+def _leaves_tools(node: Node, nodes: Sequence[Node]) -> bool:
+    """Return whether a call goes on from one with tools and has none: it asks for a summary."""
+    return node.parent is not None and not node.has_tools and nodes[node.parent].has_tools
+
+
+def _superseded(leaf: Node, nodes: Sequence[Node]) -> bool:
+    """Return whether the same was asked again once the answer was there, and the later answer was taken."""
+    return any(
+        other.state == leaf.state and other.tools == leaf.tools and other.delivered and other.began >= leaf.ended
+        for other in nodes[leaf.number + 1 :]
+    )
+
+
+def in_lines(tree: Tree) -> list[Node]:
+    """All nodes, line by line: each node as soon as the one whose tokens it goes on from has come."""
+    following: dict[int | None, list[Node]] = {}
+    for node in tree.nodes:
+        following.setdefault(node.parent if node.continues else None, []).append(node)
+    order: list[Node] = []
+    stack = following.get(None, [])[::-1]
+    while stack:
+        node = stack.pop()
+        order.append(node)
+        stack += following.get(node.number, [])[::-1]
+    return order

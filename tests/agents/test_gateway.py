@@ -1,0 +1,400 @@
+"""Programs that call the model by themselves: the tokens of their calls are those that were drawn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+
+import httpx
+import pytest
+import torch
+from chat_templates import SHAPES, tokenizer_for
+
+import rollenv
+from rollenv.agents.engine_agent import EngineAgent
+from rollenv.agents.engines.base import Response, Sampling
+from rollenv.agents.gateway.gateway import Gateway
+from rollenv.agents.gateway.messages import GatewayError, Message, Request
+from rollenv.agents.gateway.session import Caps
+from rollenv.agents.local import LocalAgent
+from rollenv.agents.prompts import ChatPrompt
+from rollenv.agents.tiny.model import build_model
+from rollenv.agents.tiny.settings import TinySize
+
+BY_NAME = {shape.name: shape for shape in SHAPES}
+BASH = {
+    "type": "function",
+    "function": {
+        "name": "bash",
+        "description": "Run it.",
+        "parameters": {"type": "object", "properties": {"command": {}}},
+    },
+}
+CALL = '<tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>'
+
+
+class ScriptEngine:
+    """Says texts one after another, or what ``says`` makes of a prompt."""
+
+    def __init__(self, tokenizer, says, max_context=10_000):
+        self.tokenizer, self.says, self.max_context, self.version = tokenizer, says, max_context, 0
+        self.prompts, self.held = [], None
+        self.running = 0
+
+    async def generate(self, prompt, sampling, rng, *, session=-1):
+        number = len(self.prompts)
+        self.prompts.append(prompt)
+        self.running += 1
+        try:
+            if self.held is not None:
+                await self.held.wait()
+        finally:
+            self.running -= 1
+        text = self.says(number) if callable(self.says) else self.says[number]
+        ids = self.tokenizer.encode(text, add_special_tokens=False)[: sampling.max_new_tokens - 1]
+        ids.append(self.tokenizer.eos_token_id)
+        return Response(ids, [-rng.random() for _ in ids], [self.version] * len(ids), "stop")
+
+    def release(self, session):
+        pass
+
+
+def scripted(says, shape="chatml", **settings):
+    tokenizer = tokenizer_for(BY_NAME[shape])
+    return EngineAgent(ScriptEngine(tokenizer, says, **settings), tokenizer, sampling=Sampling(max_new_tokens=200))
+
+
+def body(messages, **more):
+    return {"model": "m", "messages": messages, "tools": [BASH], **more}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_prompts_go_on_from_the_tokens_before(shape):
+    """The prompt of each call begins with the last one and its answer, in every template that keeps its history."""
+    tokenizer = tokenizer_for(shape)
+    thought = "</think>" if shape.name == "deepseek" else ""  # its template opens one
+    engine = ScriptEngine(tokenizer, lambda i: f"{thought}answer {i} {CALL}")
+    agent = EngineAgent(engine, tokenizer, sampling=Sampling(max_new_tokens=200))
+
+    async def play():
+        gateway = Gateway(agent)
+        session = gateway.open("a task")
+        messages = [Message("system", "Be good."), Message("user", "Say hi.")]
+        for number in range(4):
+            node = await session.call(Request(tuple(messages), tools=(BASH,)))
+            session.sent(node)
+            said = node.answer.message
+            assert [call.name for call in said.calls] == ["bash"]
+            assert json.loads(said.calls[0].arguments) == {"command": "ls"}
+            messages += [said, Message("tool", f"file{number}", call_id=said.calls[0].id)]
+        return session
+
+    session = asyncio.run(play())
+    whole = [session.tree.prompt_ids(node) for node in session.tree.nodes]
+    assert whole == engine.prompts
+    assert session.tree.matches == {"exact": 6}
+    for before, node in zip(session.tree.nodes, session.tree.nodes[1:], strict=False):
+        history = session.tree.prompt_ids(before) + before.response_ids
+        assert node.continues == (session.tree.prompt_ids(node)[: len(history)] == history)
+        assert node.continues or shape.rewrites or not shape.tool_role
+    (first, *others) = session.samples()
+    assert not others or shape.rewrites or not shape.tool_role
+    assert sum(map(sum, (sample.mask for sample in [first, *others]))) == session.drawn_tokens
+
+
+def test_a_chat_that_left_the_memory_is_built_again():
+    agent = scripted(lambda i: f"answer {i}")
+
+    async def play(kept):
+        gateway = Gateway(agent)
+        session = gateway.open()
+        messages = [Message("system", "Be good."), Message("user", "Say hi.")]
+        for number in range(5):
+            node = await session.call(Request(tuple(messages)))
+            messages += [node.answer.message, Message("user", f"more {number}")]
+            if not kept:
+                gateway.model._kept.clear()
+        return [session.tree.prompt_ids(node) for node in session.tree.nodes], session.samples()[0].mask
+
+    first = asyncio.run(play(True))
+    agent.engine.prompts.clear()
+    assert asyncio.run(play(False)) == first
+
+
+@pytest.fixture(scope="module")
+def local():
+    torch.manual_seed(0)
+    tokenizer = tokenizer_for(BY_NAME["qwen2.5"])
+    model = build_model(TinySize(hidden=32, layers=2, heads=2, context=4096), tokenizer, 0)
+    return LocalAgent(model, tokenizer, ChatPrompt(), Sampling(max_new_tokens=12))
+
+
+async def one_of_each(client, session, number, rng):
+    """Call in one of the dialects, streamed or not; what an SDK would send back."""
+    stream, url, key = rng.random() < 0.5, session.base_url, {"Authorization": f"Bearer {session.key}"}
+    dialect = number % 3
+    turns = [("user", f"Hello {number}")]
+    for turn in range(4):
+        if dialect == 0:
+            sent = body([{"role": role, "content": text} for role, text in turns], stream=stream)
+            path = "chat/completions"
+        elif dialect == 1:
+            path = "responses"
+            sent = {"model": "m", "input": [{"role": role, "content": text} for role, text in turns], "stream": stream}
+        else:
+            path = "messages"
+            sent = {"model": "m", "max_tokens": 100, "stream": stream}
+            sent["messages"] = [{"role": role, "content": text} for role, text in turns]
+        answered = await client.post(f"{url}/{path}", json=sent, headers=key)
+        assert answered.status_code == 200, answered.text
+        turns += [("assistant", session.tree.nodes[-1].answer.text), ("user", f"and {turn}")]
+        stream = not stream
+
+
+def test_tokens_recorded_are_those_drawn_in_three_dialects(local):
+    """1,000 calls in 250 sessions (make integration has the same with more at a time)."""
+    drawn = []
+    generate = local.engine.generate
+
+    async def spy(prompt, sampling, rng, *, session=-1):
+        response = await generate(prompt, sampling, rng, session=session)
+        drawn.append((prompt, tuple(response.ids), tuple(response.logprobs)))
+        return response
+
+    local.engine.generate = spy
+
+    async def play():
+        async with Gateway(local) as gateway, httpx.AsyncClient(timeout=120) as client:
+            sessions = [gateway.open(f"task {n}", seed=n) for n in range(24)]
+            await asyncio.gather(
+                *(one_of_each(client, session, n, random.Random(n)) for n, session in enumerate(sessions))
+            )
+            return sessions
+
+    try:
+        sessions = asyncio.run(play())
+    finally:
+        del local.engine.generate
+    recorded = [
+        (session.tree.prompt_ids(node), node.response_ids, node.logprobs)
+        for session in sessions
+        for node in session.tree.nodes
+    ]
+    assert sorted(recorded) == sorted(drawn)
+    assert len(recorded) == 96
+    for session in sessions[::5]:
+        for sample in session.samples():
+            logits = local.model(torch.tensor([sample.ids])).logits[0].log_softmax(-1)
+            for at in range(1, len(sample.ids)):
+                if sample.mask[at]:
+                    assert math.isclose(logits[at - 1, sample.ids[at]].item(), sample.logprobs[at], abs_tol=1e-4)
+
+
+def call_over_http(work, agent=None, **settings):
+    async def play():
+        opened = Gateway(agent or scripted(lambda i: f"answer {i}"), **settings)
+        async with opened as gateway, httpx.AsyncClient(timeout=30) as client:
+            return await work(gateway, client)
+
+    return asyncio.run(play())
+
+
+HELLO = body([{"role": "user", "content": "hi"}])
+
+
+def test_a_key_in_a_header_or_the_path_finds_its_session():
+    async def work(gateway, client):
+        session = gateway.open()
+        url = gateway.url
+        keys = [{"Authorization": f"Bearer {session.key}"}, {"x-api-key": session.key}]
+        wrong = {"Authorization": "Bearer rk-guessed"}
+        return [
+            (await client.post(f"{base}/chat/completions", json=HELLO, headers=headers)).status_code
+            for base in (f"{url}/v1", url)
+            for headers in (*keys, wrong, {})
+        ] + [(await client.post(f"{session.base_url}/chat/completions", json=HELLO, headers=wrong)).status_code]
+
+    assert call_over_http(work) == [200, 200, 401, 401, 200, 200, 401, 401, 200]
+
+
+def test_after_the_end_everything_is_refused_with_410():
+    async def work(gateway, client):
+        session, other = gateway.open(), gateway.open()
+        session.finish(1.0)
+        gateway.forget(other)
+        answers = [
+            await client.post(f"{s.base_url}/{path}", json=HELLO)
+            for s in (session, other)
+            for path in ("messages", "responses")
+        ]
+        return [answer.status_code for answer in answers], session.reward
+
+    assert call_over_http(work) == ([410] * 4, 1.0)
+
+
+def test_the_end_cancels_what_runs():
+    agent = scripted(["never"])
+
+    async def work(gateway, client):
+        agent.engine.held = asyncio.Event()
+        session = gateway.open()
+        call = asyncio.ensure_future(client.post(f"{session.base_url}/chat/completions", json=HELLO))
+        while not agent.engine.running:
+            await asyncio.sleep(0.001)
+        session.finish()
+        return (await call).status_code, agent.engine.running, len(session.tree.nodes)
+
+    assert call_over_http(work, agent) == (410, 0, 0)
+
+
+def test_a_client_that_goes_away_frees_its_slot():
+    agent = scripted(["never"])
+
+    async def work(gateway, client):
+        agent.engine.held = asyncio.Event()
+        session = gateway.open()
+        call = asyncio.ensure_future(client.post(f"{session.base_url}/chat/completions", json=HELLO))
+        while not agent.engine.running:
+            await asyncio.sleep(0.001)
+        call.cancel()
+        while agent.engine.running:
+            await asyncio.sleep(0.001)
+        return session.counts["cancelled"], session.tree.nodes
+
+    assert call_over_http(work, agent) == (1, [])
+
+
+def test_a_marked_retry_joins_the_call_that_runs_and_equal_bodies_stay_two():
+    agent = scripted(lambda i: f"answer {i}")
+
+    async def work(gateway, client):
+        agent.engine.held = asyncio.Event()
+        session = gateway.open()
+
+        def post(**headers):
+            return asyncio.ensure_future(
+                client.post(f"{session.base_url}/chat/completions", json=HELLO, headers=headers)
+            )
+
+        calls = [post()]
+        while not agent.engine.running:
+            await asyncio.sleep(0.001)
+        calls.append(post(**{"x-stainless-retry-count": "1"}))
+        while not session.counts["coalesced"]:
+            await asyncio.sleep(0.001)
+        calls.append(post())
+        while agent.engine.running < 2:
+            await asyncio.sleep(0.001)
+        agent.engine.held.set()
+        texts = [(await call).json()["choices"][0]["message"]["content"] for call in calls]
+        return texts, len(session.tree.nodes)
+
+    (texts, nodes) = call_over_http(work, agent)
+    assert texts[0] == texts[1] != texts[2]
+    assert nodes == 2
+
+
+def test_an_answer_that_nobody_got_is_given_to_the_same_request_again():
+    async def work(gateway, client):
+        session = gateway.open()
+        request = Request((Message("user", "hi"),))
+        lost = await session.call(request, "the body's hash")
+        again = await session.call(request, "the body's hash")
+        session.sent(again)
+        anew = await session.call(request, "the body's hash")
+        return lost is again, anew is again, session.counts["sent_again"]
+
+    assert call_over_http(work) == (True, False, 1)
+
+
+def test_caps_are_of_each_session():
+    async def work(gateway, client):
+        full, other = gateway.open(), gateway.open()
+        statuses = [
+            (await client.post(f"{session.base_url}/chat/completions", json=HELLO)).status_code
+            for session in (full, full, full, other)
+        ]
+        large = await client.post(f"{other.base_url}/messages", content=b"x" * 2000)
+        return statuses, full.counts["refused_calls"], large.status_code
+
+    assert call_over_http(work, caps=Caps(calls=2, body=1000)) == ([200, 200, 400, 200], 1, 413)
+
+
+def test_a_prompt_without_room_is_refused_in_each_dialects_words():
+    async def work(gateway, client):
+        session = gateway.open()
+        chat = await client.post(f"{session.base_url}/chat/completions", json=HELLO)
+        messages = await client.post(f"{session.base_url}/messages", json={**HELLO, "max_tokens": 5, "tools": []})
+        return chat.status_code, chat.json()["error"]["code"], messages.status_code, messages.json()["error"]["message"]
+
+    chat, code, status, words = call_over_http(work, scripted(["a"], max_context=5))
+    assert (chat, code, status) == (400, "context_length_exceeded", 400)
+    assert words.startswith("prompt is too long: ")
+    assert words.endswith(" maximum")
+
+
+def test_a_record_survives_the_gateway(tmp_path):
+    file = tmp_path / "calls.jsonl"
+    chat = [{"role": "user", "content": "hi"}]
+
+    async def first(gateway, client):
+        session = gateway.open("a task")
+        answer = await client.post(f"{session.base_url}/chat/completions", json=body(chat))
+        session.set_reward(0.5)
+        return session, answer.json()["choices"][0]["message"]
+
+    session, said = call_over_http(first, record=file)
+    with open(file, "ab") as cut:
+        cut.write(b'{"event": "call", "sess')
+    chat += [said, {"role": "user", "content": "more"}]
+
+    async def second(gateway, client):
+        answer = await client.post(f"{gateway.url}/s/{session.key}/v1/chat/completions", json=body(chat))
+        assert answer.status_code == 200
+        return gateway.find(session.key)
+
+    again = call_over_http(second, scripted(["x", "y"]), record=file)
+    assert again.tree.nodes[0] == session.tree.nodes[0]
+    assert (again.tree.nodes[1].parent, again.tree.nodes[1].continues, again.tree.nodes[0].reward) == (0, True, 0.5)
+
+
+def test_arguments_that_are_no_json_are_passed_on_as_written():
+    agent = scripted(['<tool_call>{"name": "bash", "arguments": {"command": "echo un'])
+
+    async def play():
+        session = Gateway(agent).open()
+        return await session.call(Request((Message("user", "hi"),), tools=(BASH,)))
+
+    answer = asyncio.run(play()).answer
+    assert [(call.name, call.arguments) for call in answer.calls] == [("bash", '{"command": "echo un')]
+
+
+def test_a_stop_text_cuts_what_the_client_sees_and_not_the_tokens():
+    agent = scripted(["one STOP two"])
+
+    async def play():
+        session = Gateway(agent).open()
+        return await session.call(Request((Message("user", "hi"),), stop=("STOP",)))
+
+    node = asyncio.run(play())
+    assert (node.answer.text, node.answer.finish, node.answer.stop_text) == ("one ", "stop_text", "STOP")
+    assert agent.engine.tokenizer.decode(node.response_ids[:-1]) == "one STOP two"
+
+
+def test_a_program_without_an_event_loop_uses_a_gateway_in_a_thread(local):
+    with Gateway(local) as gateway:
+        session = gateway.open("a task")
+        for text in ("hi", "hello"):
+            answer = httpx.post(f"{session.base_url}/chat/completions", json=body([{"role": "user", "content": text}]))
+            assert answer.status_code == 200
+        session.finish(reward=1.0)
+        assert len(session.samples()) == 2
+
+
+@pytest.mark.parametrize("call", ["nothing", True])
+def test_a_reward_of_no_call_is_refused(call):
+    session = Gateway(scripted(["a"])).open()
+    with pytest.raises((rollenv.UsageError, GatewayError)):
+        session.set_reward(True if call is True else 1.0, "last" if call is True else call)

@@ -1,0 +1,221 @@
+"""Chats of clients are found again in the tree of a session, whatever clients change in them, and never a wrong one."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from rollenv.agents.gateway.messages import Answer, Call, Message, Request
+from rollenv.agents.gateway.tree import Node, Tree, digest, in_lines, kinds
+
+BASH = {"type": "function", "function": {"name": "bash", "description": "", "parameters": {"type": "object"}}}
+SAID = Answer(
+    "\n I look now. \n",
+    tuple(Call(f"call_{i:032x}", "bash", '{ "command" :  "echo caf\\u00e9 1" }') for i in (1, 2)),
+    " Let me think.\n\nThen act. ",
+)
+FIRST = (Message("system", "Be good."), Message("user", "Say hi."))
+
+
+def compact(call):
+    return replace(call, arguments=json.dumps(json.loads(call.arguments), separators=(",", ":"), ensure_ascii=False))
+
+
+def spaced(call):
+    return replace(call, arguments=json.dumps(json.loads(call.arguments)))
+
+
+def results(*order, calls=SAID.calls):
+    return tuple(Message("tool", f"result {i}", call_id=calls[i].id) for i in order)
+
+
+VERBATIM = SAID.message
+#: What fifteen clients send back of what was said, by the facts of each.
+ECHOES = {
+    "codex": (VERBATIM, (0, 1), "exact"),
+    "claude-code": (replace(VERBATIM, calls=tuple(map(compact, SAID.calls))), (1, 0), "exact"),
+    "opencode": (replace(VERBATIM, calls=tuple(map(compact, SAID.calls))), (0, 1), "exact"),
+    "cline": (replace(VERBATIM, calls=tuple(map(compact, SAID.calls))), (0, 1), "exact"),
+    "pi": (replace(VERBATIM, calls=tuple(map(compact, SAID.calls))), (0, 1), "exact"),
+    "qwen-code": (
+        replace(VERBATIM, calls=tuple(map(compact, SAID.calls)), reasoning=VERBATIM.reasoning.strip()),
+        (0, 1),
+        "reasoning_lost",
+    ),
+    "mini-swe-agent": (replace(VERBATIM, reasoning=""), (0, 1), "reasoning_lost"),
+    "openai-agents chat": (replace(VERBATIM, reasoning=""), (0, 1), "reasoning_lost"),
+    "openai-agents responses": (VERBATIM, (0, 1), "exact"),
+    "langchain": (replace(VERBATIM, calls=tuple(map(spaced, SAID.calls)), reasoning=""), (0, 1), "reasoning_lost"),
+    "pydantic-ai chat": (replace(VERBATIM, calls=tuple(map(compact, SAID.calls))), (0, 1), "exact"),
+    "pydantic-ai messages": (replace(VERBATIM, calls=tuple(map(compact, SAID.calls))), (0, 1), "exact"),
+    "inspect": (VERBATIM, (0, 1), "exact"),
+    "aider": (VERBATIM, (), "exact"),
+    "claude-code, bad JSON": (
+        replace(VERBATIM, calls=tuple(replace(c, arguments='{"__unparsedToolInput":1}') for c in SAID.calls)),
+        (0, 1),
+        "by_id",
+    ),
+    "opencode, bad JSON": (
+        replace(VERBATIM, calls=tuple(replace(c, name="invalid") for c in SAID.calls)),
+        (0, 1),
+        "by_id",
+    ),
+    "smolagents": (Message("assistant", f"Calling tools:\n[{{'id': '{SAID.calls[0].id}', ...}}]"), (), "by_id"),
+    "text trimmed": (replace(VERBATIM, text="I look now."), (0, 1), "trimmed"),
+}
+
+
+def add(tree, messages, answer, tools=(BASH,), **tokens):
+    request = Request(tuple(messages), tools=tuple(tools))
+    place = tree.place(request)
+    tokens = {"delivered": True, "has_tools": bool(tools), "tail": (1,), "response_ids": (2,)} | tokens
+    return tree.add(place, request.tools, answer, continues=place.extends, **tokens)
+
+
+@pytest.mark.parametrize("client", ECHOES)
+def test_what_a_client_sends_back_is_found_again(client):
+    echo, order, how = ECHOES[client]
+    tree = Tree()
+    first = add(tree, FIRST, SAID)
+    chat = (*FIRST, echo, *results(*order), *(() if order else (Message("user", "on"),)))
+    second = add(tree, chat, Answer("Done."))
+    assert (second.parent, second.continues, dict(tree.matches)) == (first.number, True, {how: 1})
+    third = tree.place(Request((*chat, Message("assistant", "Done."), Message("user", "More")), tools=(BASH,)))
+    assert third.parent is second
+    assert kinds(tree) == ["main", "main"]
+
+
+def test_results_stand_in_the_order_of_their_calls():
+    tree = Tree()
+    add(tree, FIRST, SAID)
+    place = tree.place(Request((*FIRST, VERBATIM, *results(1, 0)), tools=(BASH,)))
+    assert [message.text for message in place.context] == ["result 0", "result 1"]
+
+
+@pytest.mark.parametrize(
+    "chat",
+    [
+        (*FIRST, replace(VERBATIM, text="I look then.", calls=()), Message("user", "on")),
+        (*FIRST, replace(VERBATIM, reasoning="Other thoughts.", calls=()), Message("user", "on")),
+        (FIRST[0], Message("user", "Say ho."), VERBATIM, *results(0, 1)),
+        (FIRST[0], FIRST[1], Message("user", "and more"), VERBATIM, *results(0, 1)),
+        (FIRST[1], VERBATIM, *results(0, 1)),
+        (*FIRST, Message("user", "The call failed.")),
+    ],
+)
+def test_an_edited_history_is_a_new_prompt(chat):
+    tree = Tree()
+    add(tree, FIRST, SAID)
+    place = tree.place(Request(tuple(chat), tools=(BASH,)))
+    assert (place.parent, place.extends) == (None, False)
+
+
+def test_other_tools_are_another_prompt_of_the_same_line():
+    tree = Tree()
+    first = add(tree, FIRST, SAID)
+    chat = (*FIRST, VERBATIM, *results(0, 1), Message("user", "Summarise."))
+    place = tree.place(Request(chat))
+    assert place.parent is first
+    assert not place.extends
+
+
+def test_a_foreign_answer_is_context():
+    tree = Tree()
+    first = add(tree, FIRST, Answer("Mine."))
+    chat = (
+        *FIRST,
+        Message("assistant", "Mine."),
+        Message("user", "a"),
+        Message("assistant", "Not mine."),
+        Message("user", "b"),
+    )
+    second = add(tree, chat, Answer("Yes."))
+    assert (second.parent, second.continues) == (first.number, False)
+    third = tree.place(Request((*chat, Message("assistant", "Yes."), Message("user", "c")), tools=(BASH,)))
+    assert third.parent is second
+    assert third.extends
+
+
+def test_random_trees_have_no_false_merges():
+    """Clients fork, ask the same twice, get equal answers, drop reasoning and reorder results."""
+    for seed in range(500):
+        rng = random.Random(seed)
+        tree, chats = Tree(), [(FIRST, None)]
+        for number in range(rng.randrange(2, 14)):
+            chat, parent = chats[rng.randrange(len(chats))]
+            calls = tuple(
+                Call(f"call_{rng.getrandbits(128):032x}", "bash", rng.choice(['{"a": 1}', '{"a":1 }', "{bad"]))
+                for _ in range(rng.randrange(3))
+            )
+            answer = Answer(
+                rng.choice(["", "yes", "no"]) if calls else f"{rng.choice('xy')} {number}",
+                calls,
+                rng.choice(["", "hm"]),
+            )
+            node = add(tree, chat, answer)
+            assert node.parent == parent, seed
+            echo = (
+                replace(answer.message, calls=tuple(map(spaced, calls)))
+                if not any(c.arguments == "{bad" for c in calls)
+                else answer.message
+            )
+            if rng.random() < 0.5:
+                echo = replace(echo, reasoning="")
+            order = list(range(len(calls)))
+            rng.shuffle(order)
+            behind = results(*order, calls=calls) if calls else (Message("user", rng.choice(["on", "next"])),)
+            chats.append(((*chat, echo, *behind), node.number))
+        assert "unknown" not in tree.matches
+        again = Tree()
+        for node in tree.nodes:
+            again.append(Node.from_dict(json.loads(json.dumps(node.to_dict()))), [BASH])
+        assert again.nodes == tree.nodes
+        assert sorted(node.number for node in in_lines(tree)) == list(range(len(tree.nodes)))
+
+
+def test_lines_have_their_kinds():
+    tree = Tree()
+    title = add(tree, (Message("system", "Write a title."), Message("user", "Say hi.")), Answer("Hi"), tools=())
+    main = add(tree, FIRST, SAID, began=0.0, ended=1.0)
+    child = add(tree, (Message("system", "You are a helper."), Message("user", "Count.")), Answer("3"))
+    lost = add(tree, (*FIRST, VERBATIM, *results(0, 1)), Answer("cut off"), delivered=False)
+    retried = add(tree, (*FIRST, VERBATIM, *results(0, 1)), Answer("bad"), began=2.0, ended=3.0)
+    taken = add(tree, (*FIRST, VERBATIM, *results(0, 1)), Answer("good"), began=4.0, ended=5.0)
+    goes_on = (*FIRST, VERBATIM, *results(0, 1), Message("assistant", "good"), Message("user", "Summarise all of it."))
+    summary = "The user wants a greeting, and two calls were made."
+    compaction = add(tree, goes_on, Answer(summary), tools=())
+    after = add(tree, (FIRST[0], Message("user", f"So far: {summary}")), Answer("Going on."))
+    nodes = [title, main, child, lost, retried, taken, compaction, after]
+    assert [kinds(tree)[node.number] for node in nodes] == [
+        "aside", "main", "subagent", "cancelled", "superseded", "main", "compaction", "main",
+    ]  # fmt: skip
+
+
+def test_a_summary_in_a_call_of_its_own_joins_two_lines():
+    """opencode and pi ask for the summary under another system prompt."""
+    tree = Tree()
+    add(tree, FIRST, SAID)
+    summary = "A long summary of all that has happened up to now."
+    add(tree, (Message("system", "Summarise."), Message("user", "The whole chat.")), Answer(summary), tools=())
+    add(
+        tree,
+        (*FIRST[:1], Message("user", "What did we do?"), Message("assistant", summary), Message("user", "Go on.")),
+        Answer("ok"),
+    )
+    assert kinds(tree) == ["main", "compaction", "main"]
+
+
+def test_without_tools_the_longest_line_is_the_main_one():
+    tree = Tree()
+    add(tree, (Message("user", "title?"),), Answer("t"), tools=())
+    first = add(tree, FIRST, Answer("ls"), tools=())
+    add(tree, (*FIRST, first.answer.message, Message("user", "files")), Answer("done"), tools=())
+    assert kinds(tree) == ["aside", "main", "main"]
+
+
+def test_equal_data_have_equal_hashes():
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    assert digest([1], b"x") != digest([1], b"y")
