@@ -37,6 +37,12 @@ class Action:
     """What a chat had before it for the first time in this turn; empty where ``prompt_ids`` tell."""
     usage: Mapping[str, float] = field(default_factory=dict)
     """The endpoint's counts for the answer: ``prompt_tokens``, ``completion_tokens``, ``cost``."""
+    reward: float = 0.0
+    """What the answer was worth by itself, besides what the environment gives for it."""
+    calls: tuple[Action, ...] = ()
+    """Where a program played by itself: its answers of the model, each a turn of its own in place of this one."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """How a program played, as plain data for people."""
 
 
 class AgentFailed(RollenvError):

@@ -22,11 +22,15 @@ class Upstream:
 
     Args:
         model: its name there; clients may ask for any.
+        max_context: of the model; harnesses are told.
         body: further keys of every request.
     """
 
-    def __init__(self, endpoint: Endpoint, model: str, body: Mapping[str, Any] | None = None):
+    def __init__(
+        self, endpoint: Endpoint, model: str, *, max_context: int = 131_072, body: Mapping[str, Any] | None = None
+    ):
         self.endpoint, self.name, self.body = endpoint, model, dict(body or {})
+        self.max_context = max_context
 
     async def draw(self, session: GatewaySession, place: Place, request: Request) -> Drawn:
         """Ask the endpoint.

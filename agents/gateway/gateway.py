@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from rollenv.agents.engines.base import Sampling
 from rollenv.agents.gateway.policy import Policy
 from rollenv.agents.gateway.record import Record
 from rollenv.agents.gateway.server import agent_app
@@ -74,6 +75,7 @@ class Gateway:
         self._ended: dict[str, None] = {}
         self._numbers = itertools.count(_FIRST_NUMBER)
         self._record = Record(record) if record else None
+        self._listening: socket.socket | None = None
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
@@ -87,13 +89,20 @@ class Gateway:
         return self._url or f"http://{self.host}:{self.port}"
 
     def open(
-        self, task: str = "", *, seed: int | None = None, key: str = "", caps: Caps | None = None
+        self,
+        task: str = "",
+        *,
+        seed: int | None = None,
+        key: str = "",
+        caps: Caps | None = None,
+        sampling: Sampling | None = None,
     ) -> GatewaySession:
         """Open a session for one episode.
 
         Args:
             seed: of its draws; by default from the gateway's and the number of sessions.
             key: a key of at least 128 bits; drawn by default.
+            sampling: in place of the model's own.
 
         Raises:
             UsageError: the key is short, or taken.
@@ -110,6 +119,7 @@ class Gateway:
             key=key,
             url=self.url,
             caps=caps or self.caps,
+            sampling=sampling,
             record=self._record,
         )
         if session.id in self.sessions or session.id in self._ended:
@@ -160,20 +170,26 @@ class Gateway:
     # -- serving -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen, and answer in the running event loop until :meth:`stop`."""
-        try:
-            sock = socket.create_server((self.host, self.port), backlog=1024)
-        except OSError as error:
-            raise UsageError(f"the gateway cannot listen on {self.host}:{self.port}: {error.strerror}") from error
-        self.port = sock.getsockname()[1]
-        for session in self.sessions.values():
-            session.url = self.url
-        config = uvicorn.Config(
-            agent_app(self), lifespan="off", log_config=None, access_log=False, timeout_keep_alive=60
-        )
-        config.timeout_graceful_shutdown = 1
-        self._server = _Uvicorn(config)
-        self._serving = asyncio.ensure_future(self._server.serve(sockets=[sock]))
+        """Listen, and answer in the running event loop until :meth:`stop`. Again in another loop, it goes on there.
+
+        Raises:
+            UsageError: the port cannot be had.
+        """
+        loop = asyncio.get_running_loop()
+        if self._serving is not None and self._loop is loop and not self._serving.done():
+            return
+        if self._listening is None:
+            try:
+                self._listening = socket.create_server((self.host, self.port), backlog=1024)
+            except OSError as error:
+                raise UsageError(f"the gateway cannot listen on {self.host}:{self.port}: {error.strerror}") from error
+            self.port = self._listening.getsockname()[1]
+            for session in self.sessions.values():
+                session.url = self.url
+        config = uvicorn.Config(agent_app(self), lifespan="off", log_config=None, access_log=False)
+        config.timeout_keep_alive, config.timeout_graceful_shutdown = 60, 1
+        self._loop, self._server = loop, _Uvicorn(config)
+        self._serving = loop.create_task(self._server.serve(sockets=[self._listening.dup()]))
         while not self._server.started:
             if self._serving.done():
                 self._serving.result()
@@ -189,7 +205,10 @@ class Gateway:
             self._server = self._serving = None
 
     def close(self) -> None:
-        """Close the record."""
+        """Free the port, and close the record."""
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
         if self._record is not None:
             self._record.close()
 

@@ -58,14 +58,19 @@ class Policy:
         if not hasattr(agent, "engine") or not hasattr(agent, "sampling"):
             raise UsageError(f"a gateway needs an agent with a model of its own, not {type(agent).__name__}")
         tokenizer = agent.tokenizer if hasattr(agent, "tokenizer") else agent.codec.tokenizer
-        self.name = "policy"
+        self.name, self.agent = "policy", agent
         self.engine: Engine = agent.engine
-        self.sampling: Sampling = sampling or agent.sampling
+        self.sampling = sampling
         self.client_sampling = client_sampling
         self.format = ChatFormat.asked(tokenizer, dict(template_args or {}))
         self.text = ResponseText(tokenizer)
         self._kept: dict[int, OrderedDict[int, Conversation]] = {}
         """By session and node: chats that are ready to go on behind the node's answer."""
+
+    @property
+    def max_context(self) -> int:
+        """Of the engine."""
+        return self.engine.max_context
 
     async def draw(self, session: GatewaySession, place: Place, request: Request) -> Drawn:
         """Draw the answer to a request; see :class:`~rollenv.agents.gateway.session.Model`."""
@@ -77,7 +82,7 @@ class Policy:
         if place.extends and chat.splits == splits:  # else the template has rewritten the history
             assert place.parent is not None
             start = len(tree.prompt_ids(place.parent)) + len(place.parent.response_ids)
-        sampling = self._sampling(request, len(prompt))
+        sampling = self._sampling(session, request, len(prompt))
         rng = random.Random(session.rng.getrandbits(64))
         response = await self.engine.generate(prompt, sampling, rng, session=session.number)
         answer = dataclasses.replace(
@@ -118,7 +123,7 @@ class Policy:
         while len(kept) > _KEPT:
             kept.popitem(last=False)
 
-    def _sampling(self, request: Request, prompt: int) -> Sampling:
+    def _sampling(self, session: GatewaySession, request: Request, prompt: int) -> Sampling:
         room = self.engine.max_context - prompt
         if room < 1:
             raise GatewayError(
@@ -127,7 +132,7 @@ class Policy:
                 tokens=prompt,
                 maximum=self.engine.max_context,
             )
-        sampling = self.sampling
+        sampling: Sampling = session.sampling or self.sampling or self.agent.sampling
         most = min(room, sampling.max_new_tokens, request.max_tokens or room)
         changes: dict[str, Any] = {"max_new_tokens": most, "stop": tuple({*sampling.stop, *request.stop})}
         if self.client_sampling:

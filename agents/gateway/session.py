@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from rollenv.agents.base import Action, AgentFailed, ContextFull
-from rollenv.agents.engines.base import EngineFailed
+from rollenv.agents.engines.base import EngineFailed, Sampling
 from rollenv.agents.gateway.messages import Answer, GatewayError, Request
 from rollenv.agents.gateway.record import Record
 from rollenv.agents.gateway.tree import TRAINED, Ids, Kind, Node, Place, Tree, in_lines, kinds
@@ -53,6 +53,11 @@ class Model(Protocol):
     """Gives answers: the policy, or a foreign endpoint."""
 
     name: str
+
+    @property
+    def max_context(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        ...
 
     async def draw(self, session: GatewaySession, place: Place, request: Request) -> Drawn:
         """Draw the answer to a request.
@@ -100,6 +105,7 @@ class GatewaySession:
         number: of the session with the engine.
         key: what the program shows in its calls; drawn at random (256 bits) by default.
         url: of the gateway, as the program reaches it.
+        sampling: in place of the model's own.
         record: keeps the session's events.
     """
 
@@ -113,9 +119,11 @@ class GatewaySession:
         key: str = "",
         url: str = "",
         caps: Caps | None = None,
+        sampling: Sampling | None = None,
         record: Record | None = None,
     ):
         self.model, self.task, self.number, self.url, self.caps = model, task, number, url.rstrip("/"), caps or Caps()
+        self.sampling = sampling
         self.key = key or f"rk-{secrets.token_hex(32)}"
         self.id = session_id(self.key)
         self.rng = random.Random(seed)
@@ -317,6 +325,7 @@ class GatewaySession:
         """
         wanted, each = set(which), kinds(self.tree)
         nodes = [node for node in in_lines(self.tree) if each[node.number] in wanted]
+        nodes.sort(key=lambda node: each[node.number] in ("main", "compaction"))  # the episode ends with its main line
         if any(not node.tail and not node.response_ids for node in nodes):
             raise UsageError("answers of a foreign endpoint have no tokens: they can be evaluated, not trained")
         return nodes
@@ -331,7 +340,8 @@ class GatewaySession:
             text = node.answer.text
             text = "\n".join(filter(None, (text, *(f"{call.name}({call.arguments})" for call in node.answer.calls))))
             prompt, versions = self.tree.prompt_ids(node), node.versions if mixed else ()
-            actions.append(Action(text, prompt, node.response_ids, node.logprobs, version, versions, finish))
+            tokens = prompt, node.response_ids, node.logprobs, version, versions
+            actions.append(Action(text, *tokens, finish, reward=node.reward or 0.0))
         return actions
 
     def samples(self, which: Iterable[Kind] = TRAINED) -> list[Sample]:

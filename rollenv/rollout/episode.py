@@ -9,7 +9,7 @@ import math
 import reprlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session
@@ -296,7 +296,8 @@ class Episode:
                     result.truncated = True
                     break
                 before, result = result, await self._call_env("step", action.text)
-                trajectory.turns.append(turn_of(before, action, result))
+                trajectory.turns += turns_of(before, action, result)
+                trajectory.record = dict(action.record) or trajectory.record
                 action = None
         finally:
             self._end_session(session)
@@ -433,7 +434,10 @@ class Episode:
             await asyncio.sleep(record.backoff)
         self.enter("waiting")
         how = {"alone": True} if self.alone else {}
-        self.env = await self.workers.open(self.trajectory.task, views=self.views, avoid=self._avoids, **how)
+        task = self.trajectory.task
+        if hasattr(self.agent, "prepare"):
+            task = replace(task, kwargs=await self.agent.prepare(task.env_id, task.kwargs))
+        self.env = await self.workers.open(task, views=self.views, avoid=self._avoids, **how)
         self.trajectory.worker = self.env.worker
         self.records = self.health.env(self.env_id), self.health.worker(self.env.worker)
         first: EnvResult = await self._ask("reset", ())
@@ -545,12 +549,31 @@ class Episode:
 
 
 def _check_version(answer: Action, oldest: int, newest: int) -> None:
+    if answer.calls:
+        for call in answer.calls:
+            _check_version(call, oldest, newest)
+        return
     versions = answer.versions or (answer.policy_version,)
     if min(versions) < oldest or max(versions) > newest:
         raise BadValue(
             f"an action says that versions {min(versions)} to {max(versions)} of the weights drew it, but the "
             f"agent's version was {oldest} to {newest}; set policy_version"
         )
+
+
+def turns_of(before: EnvResult, action: Action, after: EnvResult) -> list[Turn]:
+    """Build the turns of an action: one, or one for each answer of a program that played by itself.
+
+    Args:
+        before: what the environment returned last.
+        action: the agent's answer to it.
+        after: what the environment returned to it; its reward goes to the last turn.
+    """
+    if not action.calls:
+        return [turn_of(before, action, after)]
+    between = EnvResult("", 0.0)
+    *first, last = action.calls
+    return [*(turn_of(between, call, between) for call in first), turn_of(before, last, after)]
 
 
 def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:
@@ -565,7 +588,7 @@ def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:
         action.prompt_ids,
         action.response_ids,
         action.logprobs,
-        after.reward,
+        after.reward + action.reward,
         action.text,
         before.observation,
         before.state_key,

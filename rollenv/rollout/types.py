@@ -109,6 +109,8 @@ class Trajectory:
     seconds: float = field(default=0.0, compare=False)
     agent_seconds: float = field(default=0.0, compare=False)
     """The part of ``seconds`` that the agent took; the rest is the environment's."""
+    record: dict[str, Any] = field(default_factory=dict, compare=False)
+    """How a program played by itself: the tree of its calls, and how it ended (see :mod:`rollenv.agents.harness`)."""
     metrics: dict[str, float] = field(default_factory=dict, compare=False)
     """Numbers by name: the environment's own (``info["metrics"]`` of the last step) and what the agent's endpoint
     counted (``prompt_tokens``, ``completion_tokens``, ``cost``)."""

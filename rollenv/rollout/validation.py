@@ -234,6 +234,9 @@ def _action(value: Action) -> Action:
         text(value.raw, "an action's raw response"),
         _messages(value.messages),
         _metrics(value.usage, "an action's usage"),
+        number(value.reward, "an action's reward"),
+        tuple(action(call) for call in _sequence(value.calls, "an action's calls")),
+        _plain(value.record, "an action's record"),
     )
     for name, n in (("logprobs", len(checked.logprobs)), ("versions", len(checked.versions))):
         if n not in (0, len(response_ids)):
@@ -246,10 +249,15 @@ def _messages(values: Any) -> tuple[dict[str, Any], ...]:
     found = _sequence(values, "messages")
     if not all(isinstance(message, dict) for message in found):
         raise BadValue("an action's messages are dicts with a role and a content")
+    return tuple(_plain(found, "an action's messages")) if found else ()
+
+
+def _plain(value: Any, what: str) -> Any:
+    """A copy of plain data for JSON."""
     try:
-        return tuple(json.loads(json.dumps(found))) if found else ()
+        return json.loads(json.dumps(value)) if value else value
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadValue(f"an action's messages are not JSON data: {error}") from error
+        raise BadValue(f"{what}: not JSON data: {error}") from error
 
 
 def _integers(values: Any, what: str) -> tuple[int, ...]:
