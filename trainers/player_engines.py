@@ -16,7 +16,7 @@ from rollenv.agents.engines.router import Router
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt
 from rollenv.rollout.episode import Limits
-from rollenv.trainers.config.player import MAX_LORA_RANK, AnyPlayer, VllmPlayer
+from rollenv.trainers.config.player import MAX_LORA_RANK, AnyPlayer, HarnessConfig, VllmPlayer
 from rollenv.trainers.config.run import RolloutConfig
 from rollenv.trainers.policies.base import Policy
 
@@ -104,6 +104,27 @@ def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank:
     player = EngineAgent(engine, base_agent.tokenizer, step_prompt, base_agent.sampling, **template)
     player.version = base_agent.version
     return player
+
+
+def with_harness(settings: HarnessConfig, player: Player) -> Player:
+    """Return the player, or the harness that plays with its model.
+
+    Raises:
+        UsageError: there is no such harness.
+    """
+    if not settings.name:
+        return player
+    from rollenv.agents.gateway.session import Caps
+    from rollenv.agents.harness.agent import TrainedHarnessAgent
+
+    return TrainedHarnessAgent(
+        player,
+        settings.name,
+        seconds=settings.seconds,
+        max_turns=settings.max_turns,
+        caps=Caps(calls=settings.calls),
+        kinds=settings.train,
+    )
 
 
 def _server_engine(settings: VllmPlayer, base_agent: LocalAgent, folder: Path, rank: int) -> Any:

@@ -31,7 +31,7 @@ from rollenv.trainers.config.tasks import EnvConfig
 from rollenv.trainers.cpu_threads import CpuThreads
 from rollenv.trainers.group_runners import start_group_runners
 from rollenv.trainers.learner import Learner
-from rollenv.trainers.player_engines import Player, close, limits_of, make_player
+from rollenv.trainers.player_engines import Player, close, limits_of, make_player, with_harness
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.rewards.configured import domain_rewards
 from rollenv.trainers.run_dir import RunDir, read_rows
@@ -109,9 +109,10 @@ class Trainer:
     def _manager(self, stack: contextlib.ExitStack) -> RolloutManager:
         """The manager of a player in this process."""
         rollout = self.config.rollout
-        self.state.player = player = make_player(
+        player = make_player(
             self.config.player, self.state.base_agent, self.run.path / "player", self.config.played_rank
         )
+        self.state.player = player = with_harness(self.config.harness, player)
         stack.callback(close, player)
         manager = RolloutManager(
             player,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollenv.agents.chat.endpoint import Endpoint
-from rollenv.agents.gateway.messages import Answer, Call, Finish, GatewayError, Message, Request
+from rollenv.agents.gateway.messages import Answer, Call, Finish, GatewayError, Request, as_openai
 from rollenv.agents.gateway.session import Drawn, GatewaySession
 from rollenv.agents.gateway.tree import Place
 from rollenv.core import UsageError
@@ -78,21 +78,5 @@ class Upstream:
             "temperature": request.temperature,
             "top_p": request.top_p,
         }
-        body = {"model": self.name, "messages": [_written(message) for message in request.messages]}
+        body = {"model": self.name, "messages": [as_openai(message) for message in request.messages]}
         return body | {key: value for key, value in settings.items() if value is not None} | self.body
-
-
-def _written(message: Message) -> dict[str, Any]:
-    """A message in the chat dialect."""
-    data: dict[str, Any] = {"role": message.role, "content": message.text}
-    if message.images:
-        images = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
-        data["content"] = [{"type": "text", "text": message.text}, *images]
-    if message.calls:
-        data["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.calls
-        ]
-    if message.role == "tool":
-        data["tool_call_id"] = message.call_id
-    return data

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import logging
-import socket
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from rollenv.agents.engines.base import Sampling
+from rollenv.agents.gateway.http import HttpServer
 from rollenv.agents.gateway.policy import Policy
 from rollenv.agents.gateway.record import Record
 from rollenv.agents.gateway.server import agent_app
 from rollenv.agents.gateway.session import Caps, GatewaySession, Model, session_id
 from rollenv.core import UsageError
-from rollenv.needs import extra
-
-with extra("serve", "A gateway"):
-    import uvicorn
 
 T = TypeVar("T")
 
@@ -64,8 +58,10 @@ class Gateway:
         caps: Caps | None = None,
         seed: int = 0,
     ):
+        self.on_finish: Callable[[GatewaySession], None] = lambda session: None
+        """Called with each session that is finished."""
         self.model: Model = model if hasattr(model, "draw") else Policy(model)
-        self.host, self.port, self._url, self.caps, self.seed = host, port, url.rstrip("/"), caps or Caps(), seed
+        self._url, self.caps, self.seed = url.rstrip("/"), caps or Caps(), seed
         self.sessions: dict[str, GatewaySession] = {}
         """By their ids."""
         self.refused_keys = 0
@@ -75,9 +71,7 @@ class Gateway:
         self._ended: dict[str, None] = {}
         self._numbers = itertools.count(_FIRST_NUMBER)
         self._record = Record(record) if record else None
-        self._listening: socket.socket | None = None
-        self._server: uvicorn.Server | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._http = HttpServer(agent_app(self), host, port)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         for event in self._record.events() if self._record else ():
@@ -86,7 +80,12 @@ class Gateway:
     @property
     def url(self) -> str:
         """As programs reach it."""
-        return self._url or f"http://{self.host}:{self.port}"
+        return self._url or f"http://{self.address}"
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT that it listens at."""
+        return f"{self._http.host}:{self._http.port}"
 
     def open(
         self,
@@ -121,6 +120,7 @@ class Gateway:
             caps=caps or self.caps,
             sampling=sampling,
             record=self._record,
+            on_finish=self.on_finish,
         )
         if session.id in self.sessions or session.id in self._ended:
             raise UsageError("there is a session with this key already")
@@ -170,45 +170,24 @@ class Gateway:
     # -- serving -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen, and answer in the running event loop until :meth:`stop`. Again in another loop, it goes on there.
+        """Listen, and answer in the running event loop until :meth:`stop`.
 
         Raises:
             UsageError: the port cannot be had.
         """
-        loop = asyncio.get_running_loop()
-        if self._serving is not None and self._loop is loop and not self._serving.done():
-            return
-        if self._listening is None:
-            try:
-                self._listening = socket.create_server((self.host, self.port), backlog=1024)
-            except OSError as error:
-                raise UsageError(f"the gateway cannot listen on {self.host}:{self.port}: {error.strerror}") from error
-            self.port = self._listening.getsockname()[1]
-            for session in self.sessions.values():
-                session.url = self.url
-        config = uvicorn.Config(agent_app(self), lifespan="off", log_config=None, access_log=False)
-        config.timeout_keep_alive, config.timeout_graceful_shutdown = 60, 1
-        self._loop, self._server = loop, _Uvicorn(config)
-        self._serving = loop.create_task(self._server.serve(sockets=[self._listening.dup()]))
-        while not self._server.started:
-            if self._serving.done():
-                self._serving.result()
-            await asyncio.sleep(0.002)
+        await self._http.start()
+        for session in self.sessions.values():
+            session.url = self.url
 
     async def stop(self) -> None:
         """Answer nothing any more."""
         for session in list(self.sessions.values()):
             session.cancel()
-        if self._server is not None and self._serving is not None:
-            self._server.should_exit = True
-            await self._serving
-            self._server = self._serving = None
+        await self._http.stop()
 
     def close(self) -> None:
         """Free the port, and close the record."""
-        if self._listening is not None:
-            self._listening.close()
-            self._listening = None
+        self._http.close()
         if self._record is not None:
             self._record.close()
 
@@ -254,14 +233,3 @@ class Gateway:
         finally:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
-
-
-class _Uvicorn(uvicorn.Server):
-    """Leaves signals to the program."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing response" not in record.getMessage())

@@ -140,3 +140,19 @@ def canonical(arguments: str) -> str:
         return json.dumps(json.loads(arguments), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     except (ValueError, RecursionError):
         return arguments
+
+
+def as_openai(message: Message) -> dict[str, Any]:
+    """A message in the form of OpenAI's chat completions, without reasoning."""
+    data: dict[str, Any] = {"role": message.role, "content": message.text}
+    if message.images:
+        images = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
+        data["content"] = [{"type": "text", "text": message.text}, *images]
+    if message.calls:
+        data["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.calls
+        ]
+    if message.role == "tool":
+        data["tool_call_id"] = message.call_id
+    return data

@@ -41,7 +41,7 @@ class Policy:
         sampling: in place of the agent's.
         client_sampling: draw at the temperature and ``top_p`` that the client asks for. Never where the answers are
             trained on: a client that asks for temperature 0 makes all members of a group alike.
-        template_args: for the chat template, such as ``enable_thinking=False``.
+        template_args: for the chat template, such as ``enable_thinking=False``; by default those of the agent's prompt.
 
     Raises:
         UsageError: the agent has no tokens, or its tokenizer has no chat template.
@@ -62,7 +62,9 @@ class Policy:
         self.engine: Engine = agent.engine
         self.sampling = sampling
         self.client_sampling = client_sampling
-        self.format = ChatFormat.asked(tokenizer, dict(template_args or {}))
+        if template_args is None:
+            template_args = getattr(getattr(agent, "prompt", None), "template_args", {})
+        self.format = ChatFormat.asked(tokenizer, template_args)
         self.text = ResponseText(tokenizer)
         self._kept: dict[int, OrderedDict[int, Conversation]] = {}
         """By session and node: chats that are ready to go on behind the node's answer."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from rollenv.agents.base import Action, AgentFailed, ContextFull
 from rollenv.agents.engines.base import EngineFailed, Sampling
-from rollenv.agents.gateway.messages import Answer, GatewayError, Request
+from rollenv.agents.gateway.messages import Answer, GatewayError, Request, as_openai
 from rollenv.agents.gateway.record import Record
 from rollenv.agents.gateway.tree import TRAINED, Ids, Kind, Node, Place, Tree, in_lines, kinds
 from rollenv.core import RollenvError, UsageError
@@ -107,6 +107,7 @@ class GatewaySession:
         url: of the gateway, as the program reaches it.
         sampling: in place of the model's own.
         record: keeps the session's events.
+        on_finish: called when the session is finished.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class GatewaySession:
         caps: Caps | None = None,
         sampling: Sampling | None = None,
         record: Record | None = None,
+        on_finish: Callable[[GatewaySession], None] = lambda session: None,
     ):
         self.model, self.task, self.number, self.url, self.caps = model, task, number, url.rstrip("/"), caps or Caps()
         self.sampling = sampling
@@ -139,7 +141,7 @@ class GatewaySession:
         self._pending: dict[str, _Pending] = {}
         self._known: dict[str, Node] = {}
         """The latest answer to each request, by its key."""
-        self._record = record
+        self._record, self._on_finish = record, on_finish
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -305,6 +307,7 @@ class GatewaySession:
             self.model.release(self)
         self.reward = reward if reward is not None else self.reward
         self._note({"event": "finish", "reward": self.reward})
+        self._on_finish(self)
 
     def cancel(self) -> None:
         """Stop all draws."""
@@ -359,6 +362,20 @@ class GatewaySession:
             versions += [-1] * len(read) + list(node.versions)
             before = node
         return [Sample(tuple(i), tuple(m), tuple(p), tuple(v)) for i, m, p, v in runs]
+
+    def chats(self, which: Iterable[Kind] = TRAINED) -> list[dict[str, Any]]:
+        """The longest chats of these kinds, for supervised training: ``messages`` and ``tools`` in OpenAI's form."""
+        wanted, each = set(which), kinds(self.tree)
+        parents = {node.parent for node in self.tree.nodes if each[node.number] in wanted}
+        leaves = [n for n in self.tree.nodes if each[n.number] in wanted and n.number not in parents]
+        chats = []
+        for leaf in leaves:
+            messages = [*(message for message, _ in self.tree.chat(leaf)), leaf.answer.message]
+            chat: dict[str, Any] = {"messages": [as_openai(message) for message in messages]}
+            if tools := self.tree.tools[leaf.tools]:
+                chat["tools"] = [dict(tool) for tool in tools]
+            chats.append(chat)
+        return chats
 
     # -- what is kept --------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from rollenv.agents.engines.base import OwnsEngine, Sampling
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.agents.gateway.session import Caps, GatewaySession
 from rollenv.agents.gateway.tree import KINDS, TRAINED, Kind
-from rollenv.agents.harness.records import Harness, harness_named
+from rollenv.agents.harness.records import Harness, find_harness
 from rollenv.agents.harness.run import PORT, attached, program
 from rollenv.core import UsageError
 from rollenv.env_spec import load_entry_point, takes
@@ -52,7 +51,7 @@ class HarnessAgent:
         caps: Caps | None = None,
         kinds: Sequence[Kind] = TRAINED,
     ):
-        self.harness = harness_named(harness) if isinstance(harness, str) else harness
+        self.harness = find_harness(harness) if isinstance(harness, str) else harness
         if unknown := set(kinds) - set(KINDS):
             raise UsageError(f"there are no calls of the kind {min(unknown)!r}; choose from {', '.join(KINDS)}")
         self.seconds, self.max_turns, self.kinds = seconds, max_turns, tuple(kinds)
@@ -69,8 +68,7 @@ class HarnessAgent:
         if not takes(load_entry_point(spec(env_id).entry_point, env_id), "attached"):
             raise UsageError(f"a harness plays environments with a machine, such as shell:*; {env_id} has none")
         await self.gateway.start()
-        address = f"{self.gateway.host}:{self.gateway.port}"
-        return {**kwargs, "calls": "native", "attached": attached(self.harness, address)}
+        return {**kwargs, "calls": "native", "attached": attached(self.harness, self.gateway.address)}
 
     def start(self, env: EnvHandle, seed: int) -> HarnessSession:
         session = self.gateway.open(env.env_id, seed=seed, sampling=self.sampling)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from rollenv.agents.gateway.tree import Kind
 from rollenv.trainers.config.section import ActorOptions, Positive, Section, union
 
 #: The most that vLLM takes as the rank of an adapter.
@@ -55,6 +56,23 @@ class VllmPlayer(Section):
         if self.actor_options and not self.actors:
             raise ValueError("actor_options are for actors: say how many with actors=N")
         return self
+
+
+class HarnessConfig(Section):
+    """Somebody else's agent that plays, with the trained model behind a gateway. The environment has a machine."""
+
+    name: str = ""
+    """pi, mini-swe-agent, codex, claude-code and others (docs/guides/harness.md), or command:WORDS; "" for none: the
+    model plays by the prompts of this recipe."""
+    seconds: Positive = 600.0
+    """Deadline of an episode; what is there then is graded."""
+    max_turns: int = Field(30, ge=1)
+    """Of the harness, where it has such a limit."""
+    calls: int = Field(200, ge=1)
+    """The most calls of the model in an episode; later ones are refused."""
+    train: list[Kind] = ["main", "subagent", "compaction"]
+    """The kinds of calls that are trained. There are main, subagent, compaction, aside (titles and probes),
+    superseded and cancelled."""
 
 
 _Player = LocalPlayer | VllmPlayer

@@ -24,7 +24,7 @@ from rollenv.trainers.config.losses import (
     NoKl,
     PpoClip,
 )
-from rollenv.trainers.config.player import MAX_LORA_RANK, AnyPlayer, LocalPlayer, VllmPlayer
+from rollenv.trainers.config.player import MAX_LORA_RANK, AnyPlayer, HarnessConfig, LocalPlayer, VllmPlayer
 from rollenv.trainers.config.rewards import RewardsConfig
 from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, Union, Weight, union, union_of
 from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, Seeds, distinct, played
@@ -370,6 +370,7 @@ class TrainConfig(Section):
     rollout: RolloutConfig = RolloutConfig()
     batches: AnyBatches = Collect()
     player: AnyPlayer = LocalPlayer()
+    harness: HarnessConfig = HarnessConfig()
     rewards: RewardsConfig = RewardsConfig()
     algorithm: AnyAlgorithm = Grpo()
     loss: AnyLoss = PpoClip()
@@ -396,6 +397,10 @@ class TrainConfig(Section):
             yield "rewards.drop_repetition is more tokens than rollout.max_new_tokens"
         if isinstance(self.kl, KlReward) and self.kl.target > 0 and 0.2 * trajectories >= self.kl.horizon:
             yield "kl.horizon is too short for so many trajectories a batch: the coefficient could fall to 0; raise it"
+        if self.harness.name and model.path == "tiny":
+            yield "model.path has to be a model with a chat template for a harness; the tiny one has none"
+        if self.harness.name and (many or isinstance(player, VllmPlayer) and player.actors):
+            yield "harness.name needs an engine of this process, or servers: leave out rollout.shards and player.actors"
         critic = isinstance(self.algorithm, Ppo) or isinstance(self.kl, KlReward)
         if isinstance(self.distill, Distill) and self.distill.alone and critic:
             yield (
@@ -439,6 +444,7 @@ class TrainConfig(Section):
                 found.update(dict.fromkeys((f"{section}.{key}" for key in keys), when) if keys else {section: when})
 
         rollout, placement, tiny = self.rollout, self.placement, self.model.path == "tiny"
+        need(self.harness.name, "harness.name", "harness", "seconds", "max_turns", "calls", "train")
         credit = getattr(self.algorithm, "credit", "")
         mixture = "tasks.kind other than mixture, whose parts have their own"
         need(tiny, "model.path='tiny'", "model", "size", "warm_up")
@@ -488,14 +494,14 @@ class TrainConfig(Section):
         rollout = self.rollout
         alone = rollout.extra_groups or rollout.extra_members or rollout.max_concurrent or self.rewards.domains
         here = rollout.workers == "inline" and self.plays_here and self.batches.kind != "stream"
-        return here and not alone
+        return here and not alone and not self.harness.name
 
     @property
     def samples(self) -> Literal["turn", "trajectory"]:
         """The training sample, with "auto" resolved."""
         if self.rollout.samples != "auto":
             return self.rollout.samples
-        return "trajectory" if self.prompt.kind == "conversation" else "turn"
+        return "trajectory" if self.prompt.kind == "conversation" or self.harness.name else "turn"
 
     @property
     def plays_here(self) -> bool:

@@ -1,0 +1,78 @@
+"""An app that is served in a running event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.needs import extra
+
+with extra("serve", "A gateway"):
+    import uvicorn
+
+logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing response" not in record.getMessage())
+
+
+class HttpServer:
+    """Serves an app until it is stopped.
+
+    Args:
+        port: 0 for any free one; :attr:`port` has it then.
+    """
+
+    def __init__(self, app: Any, host: str, port: int):
+        self.app, self.host, self.port = app, host, port
+        self._listening: socket.socket | None = None
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        """Answer in the running event loop; in another one than before, go on there at the same port.
+
+        Raises:
+            UsageError: the port cannot be had.
+        """
+        loop = asyncio.get_running_loop()
+        if self._serving is not None and self._loop is loop and not self._serving.done():
+            return
+        if self._listening is None:
+            try:
+                self._listening = socket.create_server((self.host, self.port), backlog=1024)
+            except OSError as error:
+                raise UsageError(f"cannot listen on {self.host}:{self.port}: {error.strerror}") from error
+            self.port = self._listening.getsockname()[1]
+        config = uvicorn.Config(self.app, lifespan="off", log_config=None, access_log=False)
+        config.timeout_keep_alive, config.timeout_graceful_shutdown = 60, 1
+        self._loop, self._server = loop, _Uvicorn(config)
+        self._serving = loop.create_task(self._server.serve(sockets=[self._listening.dup()]))
+        while not self._server.started:
+            if self._serving.done():
+                self._serving.result()
+            await asyncio.sleep(0.002)
+
+    async def stop(self) -> None:
+        """End all connections."""
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
+            self._server = self._serving = None
+
+    def close(self) -> None:
+        """Free the port."""
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to the program."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

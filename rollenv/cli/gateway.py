@@ -1,0 +1,111 @@
+"""``rollenv gateway``"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from rollenv.cli.common import AgentOptions, console, make_agent
+from rollenv.core import UsageError
+
+if TYPE_CHECKING:
+    from rollenv.agents.gateway.gateway import Gateway
+    from rollenv.agents.gateway.session import GatewaySession
+
+
+def command(
+    model: str = typer.Option("", metavar="NAME", help="local:FOLDER, vllm:FOLDER, or a name at --upstream."),
+    upstream: str = typer.Option("", metavar="URL", help="OpenAI-compatible endpoint whose answers are recorded."),
+    host: str = typer.Option("127.0.0.1", help="Address that agents reach; everybody there with a key can call."),
+    port: int = typer.Option(8900, min=0, max=65535, help="Port for agents; 0 for any free one."),
+    admin_port: int = typer.Option(
+        8901, min=0, max=65535, help="Port on 127.0.0.1 for opening and rewarding sessions."
+    ),
+    record: Path = typer.Option(None, help="File that keeps all calls; sessions in it that are not over go on."),
+    chats: Path = typer.Option(
+        None, help="File to which finished sessions are added as chats, for supervised training."
+    ),
+    temperature: float = typer.Option(None, min=0, help="Of all draws; without it, what a client asks for."),
+    max_tokens: int = typer.Option(1024, min=1, help="Most tokens of one answer."),
+    seed: int = typer.Option(0, help="Of all draws."),
+    calls: int = typer.Option(1000, min=1, help="Most calls of a session."),
+    tokens: int = typer.Option(1_000_000, min=1, help="Most drawn tokens of a session."),
+) -> None:
+    """Serve a model to agents that call it by themselves, and keep the tokens of their calls.
+
+    Agents speak chat completions, Responses or Messages. One session is open from the start; its settings are printed.
+    Others are opened, rewarded and ended at the administrator's port: POST /sessions, /sessions/ID/reward,
+    /sessions/ID/finish, GET /sessions/ID, /sessions/ID/samples, /metrics.
+    """
+    from rollenv.agents.gateway.gateway import Gateway
+    from rollenv.agents.gateway.session import Caps
+
+    if not model:
+        raise UsageError("--model says whose answers are given: local:FOLDER, vllm:FOLDER, or a name at --upstream")
+    gateway = Gateway(
+        _model(model, upstream, temperature, max_tokens),
+        host=host,
+        port=port,
+        record=record,
+        caps=Caps(calls=calls, tokens=tokens),
+        seed=seed,
+    )
+    if chats is not None:
+        gateway.on_finish = _writer(chats)
+    if upstream:
+        console.print("answers come from a foreign endpoint: they have no tokens, and are recorded only")
+    asyncio.run(_serve(gateway, admin_port))
+
+
+def _model(model: str, upstream: str, temperature: float | None, max_tokens: int) -> Any:
+    """The model that a name stands for."""
+    from rollenv.agents.chat.endpoint import Endpoint
+    from rollenv.agents.gateway.endpoint import Upstream
+    from rollenv.agents.gateway.policy import Policy
+
+    if upstream:
+        body = {} if temperature is None else {"temperature": temperature}
+        return Upstream(Endpoint(upstream, os.environ.get("OPENAI_API_KEY") or None), model, body=body)
+    if model.partition(":")[0] not in ("local", "vllm"):
+        raise UsageError(f"--model {model} needs --upstream URL, or is local:FOLDER or vllm:FOLDER")
+    agent = make_agent(model, AgentOptions(temperature=temperature, max_tokens=max_tokens))
+    return Policy(agent, client_sampling=temperature is None)
+
+
+def _writer(file: Path) -> Any:
+    def write(session: GatewaySession) -> None:
+        with open(file, "a", encoding="utf-8") as out:
+            for chat in session.chats():
+                out.write(json.dumps({**chat, "reward": session.reward, "task": session.task}) + "\n")
+
+    return write
+
+
+async def _serve(gateway: Gateway, admin_port: int) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    from rollenv.agents.gateway.http import HttpServer
+    from rollenv.agents.gateway.server import admin_app
+
+    over = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, over.set)
+    key = secrets.token_hex(32)
+    admin = HttpServer(admin_app(gateway, key), "127.0.0.1", admin_port)
+    await admin.start()
+    async with gateway:
+        session = gateway.open("the first session")
+        console.print(f"agents: {gateway.url}", soft_wrap=True)
+        console.print(f"administrator: http://127.0.0.1:{admin.port}, Authorization: Bearer {key}", soft_wrap=True)
+        console.print(f"session {session.id}:", soft_wrap=True)
+        console.print(f"  OPENAI_BASE_URL={session.base_url} OPENAI_API_KEY={session.key}", soft_wrap=True)
+        console.print(f"  ANTHROPIC_BASE_URL={session.anthropic_url} ANTHROPIC_API_KEY={session.key}", soft_wrap=True)
+        await over.wait()
+    await admin.stop()
+    admin.close()
