@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from rollenv.agents.gateway.tree import KINDS, TRAINED, Kind
 from rollenv.agents.harness.records import Harness, find_harness
 from rollenv.agents.harness.run import PORT, attached, program
 from rollenv.core import UsageError
-from rollenv.env_spec import load_entry_point, takes
+from rollenv.envs.terminal.base import TerminalEnv
 from rollenv.registry import spec
 
 #: Seconds between two looks at a harness that runs: at first, and at most.
@@ -56,8 +57,8 @@ class HarnessAgent:
             raise UsageError(f"there are no calls of the kind {min(unknown)!r}; choose from {', '.join(KINDS)}")
         self.seconds, self.max_turns, self.kinds = seconds, max_turns, tuple(kinds)
         self.gateway = Gateway(model, caps=caps or Caps(calls=max(2 * max_turns, 50)))
-        self.sampling: Sampling | None = getattr(model, "sampling", None)
-        self._ports: dict[asyncio.AbstractEventLoop, int] = {}
+        self._machines: dict[str, bool] = {}
+        """Whether environments have a machine, by id."""
 
     async def prepare(self, env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of an environment for this agent: its machine shows the harness, and leads to the gateway.
@@ -65,13 +66,16 @@ class HarnessAgent:
         Raises:
             UsageError: the environment has no machine.
         """
-        if not takes(load_entry_point(spec(env_id).entry_point, env_id), "attached"):
+        if env_id not in self._machines:
+            with contextlib.closing(spec(env_id).make(**kwargs)) as env:
+                self._machines[env_id] = isinstance(env.unwrapped, TerminalEnv)
+        if not self._machines[env_id]:
             raise UsageError(f"a harness plays environments with a machine, such as shell:*; {env_id} has none")
         await self.gateway.start()
         return {**kwargs, "calls": "native", "attached": attached(self.harness, self.gateway.address)}
 
     def start(self, env: EnvHandle, seed: int) -> HarnessSession:
-        session = self.gateway.open(env.env_id, seed=seed, sampling=self.sampling)
+        session = self.gateway.open(env.env_id, seed=seed, sampling=getattr(self, "sampling", None))
         return HarnessSession(self, env, session)
 
 
@@ -81,6 +85,7 @@ class TrainedHarnessAgent(OwnsEngine, HarnessAgent):
     def __init__(self, agent: Any, harness: Harness | str, **settings: Any):
         super().__init__(agent, harness, **settings)
         self.agent, self.engine, self.tokenizer = agent, agent.engine, getattr(agent, "tokenizer", None)
+        self.sampling: Sampling = agent.sampling
 
     def close(self) -> None:
         """End the engine, where it has to be ended."""

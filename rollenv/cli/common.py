@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import logging
@@ -87,7 +88,8 @@ AGENT_HELP = (
     "random, oracle, nop (does nothing), noisy:SHARE (an oracle, that share of its actions replaced), constant:TEXT, "
     "react (matches words, for tasks with tools), replay:FILE (stored answers), local:FOLDER (a model, a "
     "run, a GGUF file, or smollm2-135m), "
-    "vllm:FOLDER, or chat:MODEL at --base-url (the key is taken from OPENAI_API_KEY)."
+    "vllm:FOLDER, chat:MODEL at --base-url (the key is taken from OPENAI_API_KEY), or harness:NAME (pi, codex, ...) "
+    "with the model of --model."
 )
 
 
@@ -112,6 +114,7 @@ class AgentOptions:
 
     temperature: float | None = _option(min=0, help="Sampling temperature of a model; 0 is greedy.")
     max_tokens: int | None = _option(min=1, help="Most tokens of one answer.")
+    model: str = _option(default="", help="Model of a harness: local:FOLDER, vllm:FOLDER, or chat:MODEL at --base-url.")
     base_url: str = _option(default="", help="Endpoint of a chat agent, such as http://127.0.0.1:8000/v1.")
     system: str | None = _option(help="System prompt of a chat agent.")
     concurrency: int | None = _option(
@@ -125,10 +128,12 @@ class AgentOptions:
     def check(self, name: str) -> None:
         """Raise UsageError if the agent takes no option that was given."""
         kind = name.partition(":")[0]
-        takes = {"chat": set(vars(self)), "local": {"temperature", "max_tokens"}, "vllm": {"temperature", "max_tokens"}}
+        drawing = {"temperature", "max_tokens"}
+        everything = set(vars(self))
+        takes = {"chat": everything - {"model"}, "harness": everything, "local": drawing, "vllm": drawing}
         for option, value in vars(self).items():
             if value not in (None, "") and option not in takes.get(kind, {"temperature", "base_url"}):
-                who = "a chat agent" if option not in takes["local"] else "a model"
+                who = "a harness" if option == "model" else "a chat agent" if option not in drawing else "a model"
                 raise UsageError(f"--{option.replace('_', '-')} is for {who}, not for {name}")
 
 
@@ -190,6 +195,9 @@ def make_agent(name: str, options: AgentOptions | None = None, *, native: bool =
         agent = ConstantAgent(argument)
     elif name == "react":
         agent = ScriptedAgent()
+    elif kind == "harness" and argument:
+        options.check(name)
+        return _harness_agent(argument, options)
     elif kind == "replay" and argument:
         agent = ReplayAgent.load(Path(argument))
     elif kind in ("chat", "local", "vllm") and argument:
@@ -230,6 +238,21 @@ def _chat_agent(name: str, options: AgentOptions, native: bool) -> Agent:
         prices=_prices(options.prices),
         budget=Budget(options.budget, options.token_budget),
     )
+
+
+def _harness_agent(name: str, options: AgentOptions) -> Agent:
+    from rollenv.agents.gateway.endpoint import Upstream
+    from rollenv.agents.gateway.policy import Policy
+    from rollenv.agents.harness.agent import HarnessAgent
+
+    kind, _, model = options.model.partition(":")
+    if kind not in ("local", "vllm", "chat") or not model:
+        raise UsageError(f"harness:{name} needs --model local:FOLDER, vllm:FOLDER, or chat:MODEL with --base-url")
+    agent: Any = make_agent(options.model, dataclasses.replace(options, model=""))
+    if kind != "chat":
+        return HarnessAgent(Policy(agent, client_sampling=options.temperature is None), name)
+    keys = ("temperature", "max_tokens")
+    return HarnessAgent(Upstream(agent.endpoint, model, body={k: v for k, v in agent.body.items() if k in keys}), name)
 
 
 def _prices(text: str) -> Prices | None:

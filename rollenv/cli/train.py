@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -44,6 +45,9 @@ def command(
         autocompletion=completion.recipes,
     ),
     overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, as in algorithm.name=gigpo."),
+    harness: str = typer.Option(
+        "", "--harness", help="Somebody else's agent that plays: pi, mini-swe-agent, codex, ... (harness.name=)."
+    ),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in run_dir, or the recipe's latest."),
     accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     dry_run: bool = typer.Option(
@@ -59,6 +63,8 @@ def command(
     _need_train_extra()
     from rollenv.trainers.config import load_config
 
+    if harness:
+        overrides = [*(overrides or ()), f"harness.name={json.dumps(harness)}"]
     config = load_config(recipe, overrides or ())
     if write_recipe:
         _write_recipe(config, write_recipe)
