@@ -124,7 +124,8 @@ class HarborEnv(TerminalEnv):
         if self.offline is None:
             self.offline = Offline()
         image = self._image = self._built(task)
-        machine = Machine.create(image, limits=self._limits(task), env=task.env, network=self._hosts(task))
+        limits, hosts = self._limits(task), self._hosts(task)
+        machine = Machine.create(image, limits=limits, env=task.env, network=hosts, **self.attached.settings)
         try:
             self._prepare(machine)
         except BaseException:

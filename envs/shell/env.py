@@ -78,7 +78,7 @@ class ShellEnv(TerminalEnv):
 
     def start(self, options: dict[str, Any]) -> Started:
         self._task = task = self.draw()
-        machine = Machine.create(self.image)
+        machine = Machine.create(self.image, **self.attached.settings)
         try:
             MachinePlace(machine, _HOME).prepare(task.files, task.setup)
         except BaseException:

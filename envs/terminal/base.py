@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollenv.core import Env, EpisodeOver, NoSuchAbility, ResetResult, StepResult, UsageError
+from rollenv.envs.terminal.program import Attached, Program
 from rollenv.envs.terminal.shell import Ran, Shell
 from rollenv.parsing import cut_middle
 from rollenv.sandbox import Machine, SandboxDied, SandboxError
@@ -91,9 +92,11 @@ class TerminalEnv(Env):
         output_chars: characters of output that are shown; the middle of longer ones is left out.
         command_seconds: until a command is stopped, unless it asks for less.
         max_seconds: of all commands together; None for no limit.
+        attached: what the machine has besides what the task says. Only a program can give it, no client.
     """
 
     _plan: list[str] | None
+    _program: Program | None
     _shell: Shell
 
     def __init__(
@@ -104,7 +107,10 @@ class TerminalEnv(Env):
         output_chars: int = 10_000,
         command_seconds: float = 120.0,
         max_seconds: float | None = None,
+        attached: Attached | None = None,
     ):
+        if not isinstance(attached, Attached | None):
+            raise UsageError(f"attached is an Attached, got {attached!r:.80}")
         if calls not in (*CALL_FORMS, PLAIN):
             raise UsageError(f"calls={calls!r} is unknown; choose from {', '.join((*CALL_FORMS, PLAIN))}")
         for name, value in {"max_turns": max_turns, "output_chars": output_chars}.items():
@@ -115,6 +121,7 @@ class TerminalEnv(Env):
                 raise UsageError(f"{name} is above 0, got {seconds!r}")
         self.max_turns, self.calls, self.output_chars = max_turns, calls, output_chars
         self.command_seconds, self.max_seconds = command_seconds, max_seconds
+        self.attached = attached or Attached()
         self._started: Started | None = None
         self._begin_again()
 
@@ -202,11 +209,45 @@ class TerminalEnv(Env):
         """Run a command of the solution; return what it printed."""
         return self._run(command, self.command_seconds)
 
+    # -- a program that plays by itself --------------------------------------------------------------------------------
+
+    def start_program(self, spec: dict[str, Any]) -> None:
+        """Start a program that plays the task, see :class:`~rollenv.envs.terminal.program.Program`.
+
+        Its deadline is at most what :attr:`max_seconds` leaves.
+
+        Raises:
+            UsageError: one runs already, or the spec is incomplete.
+        """
+        if self._program is not None:
+            raise UsageError(f"{self}: a program is running; call end_program() first")
+        if self.max_seconds is not None:
+            spec = {**spec, "seconds": max(0.1, min(float(spec["seconds"]), self.max_seconds - self.spent))}
+        self._program = Program(self.machine, spec, self.cwd, self.user)
+
+    def poll_program(self, wait: float = 5.0) -> dict[str, Any]:
+        """Wait for the program, see :meth:`~rollenv.envs.terminal.program.Program.poll`."""
+        return self._playing.poll(wait)
+
+    def end_program(self) -> dict[str, Any]:
+        """End the program and count its time, see :meth:`~rollenv.envs.terminal.program.Program.end`."""
+        program, self._program = self._playing, None
+        ended = program.end()
+        self.spent += ended["seconds"]
+        return ended
+
+    @property
+    def _playing(self) -> Program:
+        if self._program is None:
+            raise UsageError(f"{self}: no program is running; call start_program() first")
+        return self._program
+
     def _begin_again(self) -> None:
         self.turn = self._solved = 0
         self.spent = 0.0
         self.shown = ""
         self._plan = None
+        self._program = None
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         self.close()

@@ -1,0 +1,87 @@
+"""Runs a harness inside a machine, where it reaches the endpoint of its model and nothing else."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rollenv.agents.harness.install import architecture, install
+from rollenv.agents.harness.records import Harness, filled
+from rollenv.envs.terminal.program import RUNTIMES, Attached, Program
+from rollenv.sandbox import Machine
+
+#: The port of the machine's loopback that leads to the gateway.
+PORT = 8900
+#: The folder for a harness's own files, in the machine.
+HOME = "/run/harness"
+_PROGRAMS = f"{RUNTIMES}/programs"
+
+
+def attached(harness: Harness, gateway: str) -> Attached:
+    """Return what a machine needs for a harness, which is installed for this.
+
+    Args:
+        gateway: the address of the endpoint, ``HOST:PORT``; in the machine it is at ``127.0.0.1:PORT``.
+
+    Raises:
+        MissingExtra: it cannot be installed.
+    """
+    shown = {_PROGRAMS: str(Path(__file__).with_name("programs"))}
+    if harness.npm or harness.pip:
+        shown[f"{RUNTIMES}/{harness.folder}"] = str(install(harness))
+    return Attached(shown, {PORT: gateway})
+
+
+def program(
+    harness: Harness,
+    *,
+    base_url: str,
+    key: str,
+    model: str,
+    instruction: str,
+    seconds: float,
+    max_turns: int = 100,
+    context: int = 131_072,
+) -> dict[str, Any]:
+    """Return a harness with a task as plain data, for :meth:`~rollenv.envs.terminal.base.TerminalEnv.start_program`.
+
+    Args:
+        base_url: of the endpoint as the machine sees it, such as ``http://127.0.0.1:8900/s/1``; ``/v1`` lies below it.
+        key: of the endpoint.
+        model: as calls name it.
+        instruction: the task.
+        seconds: its deadline.
+        max_turns: of the harness, where it has a limit of its own.
+        context: tokens of the model's window.
+
+    Raises:
+        UsageError: the harness's words name an unknown variable.
+    """
+    values = {
+        "base_url": base_url.rstrip("/"),
+        "key": key,
+        "model": model,
+        "instruction": instruction,
+        "max_turns": max_turns,
+        "context": context,
+        "home": HOME,
+        "runtime": f"{RUNTIMES}/{harness.folder}",
+        "programs": _PROGRAMS,
+        **architecture(),
+    }
+    templates = {name: getattr(harness, name) for name in ("env", "files", "stdin", "transcript")}
+    command = filled(shlex.split(harness.command), values)
+    return {**filled(templates, values), "command": command, "home": HOME, "seconds": seconds}
+
+
+def run(machine: Machine, spec: dict[str, Any], *, cwd: str = "/app", user: str = "root") -> dict[str, Any]:
+    """Run what :func:`program` returned to its end or deadline, in a machine with what :func:`attached` says.
+
+    Returns:
+        See :meth:`Program.end`.
+    """
+    running = Program(machine, spec, cwd, user)
+    while running.poll(wait=5.0)["running"]:
+        pass
+    return running.end()

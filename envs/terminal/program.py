@@ -1,0 +1,129 @@
+"""A program that plays a task by itself on the machine, such as somebody else's agent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import posixpath
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollenv.core import UsageError
+from rollenv.sandbox import Machine, SandboxDied, SandboxError, SandboxTimeout
+
+#: Folders of runtimes appear below it. What runs from there is the program's; what else it started is the task's.
+RUNTIMES = "/opt/harness"
+#: Characters of the output and of the transcript that are returned: the last ones.
+_OUTPUT, _TRANSCRIPT = 20_000, 2_000_000
+#: Seconds that the program has longer than its deadline, should nobody ask for it any more.
+_LONGER = 300.0
+_PREPARE = 'rm -rf "$1" && mkdir -p "$1" && cat > "$1/stdin" && chmod 700 "$1"'
+_START = 'exec "$@" < "$HARNESS_HOME/stdin" > "$HARNESS_HOME/output" 2>&1'
+#: Kills what runs from the runtimes, daemons too; the pattern does not fit this text itself.
+_END = f"""
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+    none=1
+    for each in /proc/[0-9]*; do
+        if grep -qs '[/]{RUNTIMES[1:]}/' "$each/maps" "$each/cmdline"; then none=; kill -9 "${{each#/proc/}}"; fi
+    done 2> /dev/null
+    test "$none" && exit 0
+    sleep 0.05
+done
+exit 1
+"""
+
+
+@dataclass(frozen=True)
+class Attached:
+    """What a task's machine has besides what the task says.
+
+    Attributes:
+        shown: folders of the host that it can read: where they appear, to where they are.
+        tunnels: ports of its loopback, to addresses (``HOST:PORT``) that the environment's process can reach.
+    """
+
+    shown: Mapping[str, str] = field(default_factory=dict)
+    tunnels: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Arguments for :meth:`Machine.create`."""
+        return {"shown": self.shown, "tunnels": self.tunnels}
+
+
+class Program:
+    """A program that runs in a machine.
+
+    Args:
+        spec: plain data: ``command`` (words), ``seconds`` (its deadline), ``home`` (a folder for its own files, which
+            is made, and removed at the end), and optionally ``env``, ``files`` (paths, and texts or data for JSON),
+            ``stdin`` and ``transcript`` (a pattern of the shell for files).
+        cwd: where it starts.
+        user: who runs it.
+
+    Raises:
+        UsageError: the spec is incomplete.
+        SandboxError: the machine could not take it.
+    """
+
+    def __init__(self, machine: Machine, spec: Mapping[str, Any], cwd: str, user: str):
+        if lacking := {"command", "seconds", "home"} - spec.keys():
+            raise UsageError(f"the spec of a program has no {', '.join(sorted(lacking))}")
+        self.machine, self.user, self.home = machine, user, str(spec["home"])
+        self.transcript = str(spec.get("transcript", ""))
+        self._as_root(_PREPARE, self.home, stdin=str(spec.get("stdin", "")))
+        for path, content in dict(spec.get("files", {})).items():
+            text = content if isinstance(content, str) else json.dumps(content, indent=1)
+            machine.files.write(posixpath.join(self.home, path), text)
+        self._as_root('chown -R "$2" "$1"', self.home, user or "0")
+        self._begun = time.monotonic()
+        self._until = self._begun + float(spec["seconds"])
+        self._handle = machine.commands.start(
+            ["/bin/sh", "-c", _START, "sh", *map(str, spec["command"])],
+            cwd=cwd,
+            env={"HARNESS_HOME": self.home, **{name: str(value) for name, value in dict(spec.get("env", {})).items()}},
+            timeout=float(spec["seconds"]) + _LONGER,
+            user=user,
+        )
+
+    def _as_root(self, script: str, *words: str, stdin: str = "") -> None:
+        done = self.machine.run(["/bin/sh", "-c", script, "sh", *words], stdin=stdin, user="0", cwd="/")
+        if done.exit_code:
+            raise SandboxError(f"the program's folder {self.home} could not be made: {done.stderr.strip()[-300:]}")
+
+    def poll(self, wait: float = 0.0) -> dict[str, Any]:
+        """Wait up to ``wait`` seconds for its end: ``running``, and ``seconds`` since it started."""
+        with contextlib.suppress(SandboxError):
+            self._handle.wait(max(0.0, min(wait, self._until - time.monotonic())))
+        now = time.monotonic()
+        return {"running": self._handle.running and now < self._until, "seconds": now - self._begun}
+
+    def end(self) -> dict[str, Any]:
+        """End it, and what still runs from its runtime. Servers that it started for the task go on.
+
+        Returns:
+            ``exit_code`` (None if it was ended here), ``output`` (the end of what it printed), ``seconds`` and
+            ``transcript`` (empty where there is none).
+        """
+        running, seconds = self._handle.running, time.monotonic() - self._begun
+        with contextlib.suppress(SandboxTimeout):
+            self.machine.run(["/bin/sh", "-c", _END], user=self.user, cwd="/")
+            self._handle.wait(5.0)
+        self._handle.kill()
+        try:
+            code: int | None = None if running else self._handle.wait().exit_code
+        except SandboxDied:
+            raise
+        except SandboxError as error:  # no such program
+            return {"exit_code": 127, "output": str(error), "seconds": seconds, "transcript": ""}
+        output = self._tail(f"{self.home}/output", _OUTPUT)
+        transcript = self._tail(self.transcript, _TRANSCRIPT) if self.transcript else ""
+        self._as_root('rm -rf "$1"', self.home)
+        return {"exit_code": code, "output": output, "seconds": seconds, "transcript": transcript}
+
+    def _tail(self, pattern: str, characters: int) -> str:
+        """As the program's user: a link that it left there leads nowhere else."""
+        script = f"cat {pattern} 2> /dev/null | tail -c {characters}"
+        return self.machine.run(["/bin/sh", "-c", script], user=self.user, cwd="/").stdout
