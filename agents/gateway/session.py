@@ -397,10 +397,22 @@ class GatewaySession:
         elif kind == "finish":
             self.over, self.reward = True, event["reward"]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, without the key."""
-        each = kinds(self.tree)
-        nodes = [{**node.to_dict(), "kind": each[node.number]} for node in self.tree.nodes]
+    def to_dict(self, *, tokens: bool = True) -> dict[str, Any]:
+        """Plain data for JSON, without the key.
+
+        Args:
+            tokens: whether nodes have their tokens, or only ``prompt_tokens`` and ``completion_tokens``.
+        """
+        each, trained = kinds(self.tree), [node.number for node in self.trained()] if self.drawn_tokens else []
+        nodes = []
+        for node in self.tree.nodes:
+            data = {**node.to_dict(), "kind": each[node.number]}
+            if node.number in trained:
+                data["turn"] = trained.index(node.number)
+            if not tokens:
+                for name in ("tail", "response_ids", "logprobs", "versions", "state"):
+                    del data[name]
+            nodes.append(data)
         return {
             "session": self.id,
             "task": self.task,

@@ -141,7 +141,8 @@ class HarnessSession(Session):
 
     def _record(self) -> dict[str, Any]:
         """The play for people: its calls as a tree, and how the harness ended."""
-        return {"harness": self.agent.harness.name, **self.ended, **self.calls.to_dict()}
+        ended = {name: self.ended[name] for name in ("exit_code", "output", "seconds")}
+        return {"harness": self.agent.harness.name, **ended, **self.calls.to_dict(tokens=False)}
 
     def close(self) -> None:
         self.agent.gateway.forget(self.calls)

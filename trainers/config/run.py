@@ -399,7 +399,7 @@ class TrainConfig(Section):
             yield "kl.horizon is too short for so many trajectories a batch: the coefficient could fall to 0; raise it"
         if self.harness.name and model.path == "tiny":
             yield "model.path has to be a model with a chat template for a harness; the tiny one has none"
-        if self.harness.name and (many or getattr(player, "actors", 0)):
+        if self.harness.name and (many or (isinstance(player, VllmPlayer) and player.actors)):
             yield "harness.name needs an engine of this process, or servers: leave out rollout.shards and player.actors"
         critic = isinstance(self.algorithm, Ppo) or isinstance(self.kl, KlReward)
         if isinstance(self.distill, Distill) and self.distill.alone and critic:
