@@ -120,6 +120,7 @@ def with_harness(settings: HarnessConfig, player: Player) -> Player:
     return TrainedHarnessAgent(
         player,
         settings.name,
+        args=settings.args,
         seconds=settings.seconds,
         max_turns=settings.max_turns,
         caps=Caps(calls=settings.calls),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ class HarnessAgent:
         model: an agent with an engine, which can be trained, or a
             :class:`~rollenv.agents.gateway.session.Model`.
         harness: a record, or its name.
+        args: more words for its command line, such as ``["--tools", "bash"]``.
         seconds: deadline of one play; what is there then is graded.
         max_turns: of the harness, where it has such a limit.
         caps: of the gateway's session.
@@ -47,12 +49,14 @@ class HarnessAgent:
         model: Any,
         harness: Harness | str,
         *,
+        args: Sequence[str] = (),
         seconds: float = 600.0,
         max_turns: int = 100,
         caps: Caps | None = None,
         kinds: Sequence[Kind] = TRAINED,
     ):
-        self.harness = find_harness(harness) if isinstance(harness, str) else harness
+        found = find_harness(harness) if isinstance(harness, str) else harness
+        self.harness = dataclasses.replace(found, command=f"{found.command} {shlex.join(args)}".strip())
         if unknown := set(kinds) - set(KINDS):
             raise UsageError(f"there are no calls of the kind {min(unknown)!r}; choose from {', '.join(KINDS)}")
         self.seconds, self.max_turns, self.kinds = seconds, max_turns, tuple(kinds)

@@ -64,6 +64,8 @@ class HarnessConfig(Section):
     name: str = ""
     """pi, mini-swe-agent, codex, claude-code and others (docs/guides/harness.md), or command:WORDS; "" for none: the
     model plays by the prompts of this recipe."""
+    args: list[str] = Field(default_factory=list)
+    """More words for its command line, such as ["--tools", "bash"]."""
     seconds: Positive = 600.0
     """Deadline of an episode; what is there then is graded."""
     max_turns: int = Field(30, ge=1)

@@ -444,7 +444,7 @@ class TrainConfig(Section):
                 found.update(dict.fromkeys((f"{section}.{key}" for key in keys), when) if keys else {section: when})
 
         rollout, placement, tiny = self.rollout, self.placement, self.model.path == "tiny"
-        need(self.harness.name, "harness.name", "harness", "seconds", "max_turns", "calls", "train")
+        need(self.harness.name, "harness.name", "harness", "args", "seconds", "max_turns", "calls", "train")
         credit = getattr(self.algorithm, "credit", "")
         mixture = "tasks.kind other than mixture, whose parts have their own"
         need(tiny, "model.path='tiny'", "model", "size", "warm_up")
