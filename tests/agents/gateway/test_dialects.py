@@ -563,8 +563,8 @@ WORDS = re.findall(
 )
 KEYS = re.findall(
     r"\w+",
-    """type role content text id call_id name arguments function tool_calls tool_call_id output image_url source url data
-    summary thinking input tool_use_id messages tools tool_choice stop n system instructions max_tokens temperature
+    """type role content text id call_id name arguments function tool_calls tool_call_id output image_url source url
+    data summary thinking input tool_use_id messages tools tool_choice stop n system instructions max_tokens temperature
     previous_response_id stream_options stop_sequences""",
 )
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(WORDS)
