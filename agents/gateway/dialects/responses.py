@@ -32,10 +32,9 @@ def read(body: dict[str, Any], stored: Stored) -> Request:
     messages = []
     if instructions := fields.content(body, "instructions")[0]:
         messages.append(Message("system", instructions))
-    items = fields.field(body, "input", list) if not isinstance(body.get("input"), str) else None
-    if items is None and body.get("input") is not None:
-        messages.append(Message("user", body["input"]))
-    for item, where in fields.objects({"input": items}, "input"):
+    if isinstance(body.get("input"), str):
+        body = {**body, "input": [{"role": "user", "content": body["input"]}]}
+    for item, where in fields.objects(body, "input"):
         message = _message(item, where, stored)
         if messages and messages[-1].role == message.role == "assistant":  # a run of items is one answer
             last = messages[-1]
