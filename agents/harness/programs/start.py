@@ -15,7 +15,7 @@ if not os.path.isdir(packages):
     sys.exit(f"the machine has Python {sys.version.split()[0]}, and {folder} was installed for {has}")
 others, sys.path = sys.path, []
 site.addsitedir(packages)
-sys.path += others
+sys.path += [*others, os.path.dirname(__file__)]
 sys.argv = [name, *words]
 if name.endswith(".py"):
     runpy.run_path(name, run_name="__main__")
