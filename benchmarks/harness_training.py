@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from common import ROOT, header, save, table
-from training_runs import evaluations
+from training_runs import evaluations, interval, seconds
 
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.engines.scoring import score
@@ -67,8 +67,12 @@ class Expert:
         pass
 
 
-def recorded(harness: str) -> tuple[tuple[Message, ...], Sequence[dict[str, Any]], str]:
-    """The messages of a harness before its first call, its tools, and what it shows for a command without output."""
+def recorded(harness: str) -> tuple[tuple[Message, ...], Sequence[dict[str, Any]], str, str]:
+    """Record one play.
+
+    Returns:
+        The messages before the first call, the tools, the task, and what is shown for a command without output.
+    """
     agent = HarnessAgent(Expert(), harness, args=_ARGS[harness])
     sessions: list[GatewaySession] = []
     agent.gateway.on_finish = sessions.append
@@ -76,7 +80,7 @@ def recorded(harness: str) -> tuple[tuple[Message, ...], Sequence[dict[str, Any]
         (played,) = manager.play([Trajectory(Task(_ENV, 0, {"split": "train"}))])
     assert played.complete, played.error
     first, second = sessions[0].tree.nodes[:2]
-    return first.context, sessions[0].tree.tools[first.tools], second.context[0].text
+    return first.context, sessions[0].tree.tools[first.tools], played.turns[0].observation, second.context[0].text
 
 
 def demonstrations(count: int, seed: int) -> list[tuple[str, str, str]]:
@@ -92,7 +96,7 @@ def demonstrations(count: int, seed: int) -> list[tuple[str, str, str]]:
 
 def warm_up(harness: str, folder: Path, seed: int, steps: int) -> None:
     """Build the tiny model and have it imitate the noisy expert in the harness's chats."""
-    before, tools, quiet = recorded(harness)
+    before, tools, task, quiet = recorded(harness)
     shown = demonstrations(4000, seed)
     rng = random.Random(seed)
     texts = [f"{asked}\n{write_calls([('bash', {'command': command})])}" for asked, command, _ in shown]
@@ -101,10 +105,9 @@ def warm_up(harness: str, folder: Path, seed: int, steps: int) -> None:
     agent = LocalAgent(build_model(_SIZE, tokenizer, seed), tokenizer, ChatPrompt(), Sampling(max_new_tokens=64))
     policy = Policy(agent)
     end = (tokenizer.eos_token_id,)
-    original = before[-1].text
 
     def rows(asked: str, command: str) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        messages = [*before[:-1], Message("user", original.replace(_INSTRUCTION, asked))]
+        messages = [*before[:-1], Message("user", before[-1].text.replace(task, asked))]
         chat = policy._begin([(message, None) for message in messages], tools)
         said = (*tokenizer.encode(write_calls([("bash", {"command": command})])), *end)
         first = chat.prompt()
@@ -112,7 +115,6 @@ def warm_up(harness: str, folder: Path, seed: int, steps: int) -> None:
         chat.add("tool", quiet)
         return [(first, said), (chat.prompt(), (*tokenizer.encode("Done."), *end))]
 
-    _INSTRUCTION = original
     print(f"a prompt has {len(rows(*shown[0][:2])[0][0])} tokens", flush=True)
     matrices = [w for name, w in agent.model.named_parameters() if w.ndim == 2 and "embed" not in name]
     others = [w for name, w in agent.model.named_parameters() if w.ndim != 2 or "embed" in name]
@@ -134,7 +136,9 @@ def warm_up(harness: str, folder: Path, seed: int, steps: int) -> None:
             optimizer.param_groups[0]["lr"] = lr * share
             optimizer.step()
         if step % 20 == 19:
-            print(f"imitation {step + 1}/{steps} loss {loss.item():.3f} {time.perf_counter() - began:.0f} s", flush=True)
+            print(
+                f"imitation {step + 1}/{steps} loss {loss.item():.3f} {time.perf_counter() - began:.0f} s", flush=True
+            )
     agent.model.eval()
     agent.save(folder)
 
@@ -163,20 +167,9 @@ def main() -> None:
             subprocess.run(words, check=True)
         rows = read_rows(RunDir(run).metrics_file)
         first, last = evaluations(rows)[0], evaluations(rows)[-1]
-        body.append(
-            (given.harness, seed, *(_shown(row) for row in (first, last)), f"{warmed:.0f}", f"{_seconds(rows):.0f}")
-        )
+        body.append((given.harness, seed, *map(interval, (first, last)), f"{warmed:.0f}", f"{seconds(rows):.0f}"))
     head = ("harness", "seed", "before RL (95 %)", "after RL (95 %)", "seconds of warm-up", "seconds of RL, with tests")
     save("harness_training", header() + "\n" + (__doc__ or "") + "\n" + table(head, body))
-
-
-def _shown(row: dict[str, Any]) -> str:
-    return f"{row['eval/success']:.3f} ({row['eval/low']:.3f} to {row['eval/high']:.3f})"
-
-
-def _seconds(rows: list[dict[str, Any]]) -> float:
-    names = ("time/collect", "time/update", "time/publish", "time/eval")
-    return sum(row.get(name, 0.0) for row in rows for name in names)
 
 
 if __name__ == "__main__":

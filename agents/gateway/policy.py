@@ -140,6 +140,7 @@ class Policy:
         if self.client_sampling:
             asked = {"temperature": request.temperature, "top_p": request.top_p}
             changes |= {name: value for name, value in asked.items() if value is not None}
+            changes["top_p"] = changes.get("top_p") or sampling.top_p  # 0 takes the likeliest, as few servers do
         return dataclasses.replace(sampling, **changes)
 
     # -- prompts -------------------------------------------------------------------------------------------------------

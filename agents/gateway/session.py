@@ -268,10 +268,12 @@ class GatewaySession:
             messages = (*before, *request.messages)
         return dataclasses.replace(request, messages=messages)
 
-    def stored(self, answer_id: str) -> Answer | None:
-        """The answer with an id."""
-        node = self.tree.by_answer(answer_id)
-        return None if node is None else node.answer
+    def stored(self, name: str) -> Answer | None:
+        """The answer with an id, or with a call of that id."""
+        for node in reversed(self.tree.nodes):
+            if name == node.answer.id or any(call.id == name for call in node.answer.calls):
+                return node.answer
+        return None
 
     # -- rewards, and the end ------------------------------------------------------------------------------------------
 
