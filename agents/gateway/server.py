@@ -45,6 +45,7 @@ def agent_app(gateway: Gateway) -> Starlette:
             routes.append(Route(f"{prefix}/{path}", _answers(gateway, dialect), methods=["POST"]))
         routes.append(Route(f"{prefix}/messages/count_tokens", _counts(gateway), methods=["POST"]))
         routes.append(Route(f"{prefix}/models", _models(gateway), methods=["GET"]))
+    routes.append(Route("/s/{key}/mcp", _tools(gateway), methods=["POST"]))
     routes.append(Route("/livez", lambda _: PlainTextResponse("ok")))
     return Starlette(routes=routes)
 
@@ -189,6 +190,25 @@ def _counts(gateway: Gateway) -> Callable[[Http], Any]:
             return JSONResponse(counted(session.count(request)))
         except GatewayError as error:
             return JSONResponse(dialect.error(error), dialect.status(error))
+
+    return endpoint
+
+
+def _tools(gateway: Gateway) -> Callable[[Http], Any]:
+    """The environment's tools for a session that has any, in MCP."""
+
+    async def endpoint(http: Http) -> Response:
+        try:
+            session = _session(gateway, http)
+            if session.tools is None:
+                raise GatewayError("not_found", "this session has no tools")
+            message = json.loads(await _body(http, session.caps.body))
+        except GatewayError as error:
+            return JSONResponse({"error": str(error)}, error.status)
+        except (ValueError, RecursionError):
+            return JSONResponse({"error": "the body is not JSON"}, 400)
+        answer = await session.tools.answer(message)
+        return Response(status_code=202) if answer is None else JSONResponse(answer)
 
     return endpoint
 

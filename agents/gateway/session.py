@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from rollenv.agents.base import Action, AgentFailed, ContextFull
 from rollenv.agents.engines.base import EngineFailed, Sampling
+from rollenv.agents.gateway.mcp import Tools
 from rollenv.agents.gateway.messages import Answer, GatewayError, Request, as_openai
 from rollenv.agents.gateway.record import Record
 from rollenv.agents.gateway.tree import TRAINED, Ids, Kind, Node, Place, Tree, in_lines, kinds
@@ -130,6 +131,8 @@ class GatewaySession:
         self.id = session_id(self.key)
         self.rng = random.Random(seed)
         self.tree = Tree()
+        self.tools: Tools | None = None
+        """What the program may do in an environment, besides calling the model."""
         self.reward: float | None = None
         self.over = False
         self.failure: RollenvError | None = None
@@ -335,19 +338,20 @@ class GatewaySession:
             raise UsageError("answers of a foreign endpoint have no tokens: they can be evaluated, not trained")
         return nodes
 
-    def actions(self, which: Iterable[Kind] = TRAINED) -> list[Action]:
-        """The trained calls as actions, whose turns make samples (:mod:`rollenv.rollout.records.samples`)."""
-        actions = []
-        for node in self.trained(which):
-            mixed = len(set(node.versions)) > 1
-            finish = "length" if node.answer.finish == "length" else "stop"
-            version = node.versions[0] if node.versions else 0
-            text = node.answer.text
-            text = "\n".join(filter(None, (text, *(f"{call.name}({call.arguments})" for call in node.answer.calls))))
-            prompt, versions = self.tree.prompt_ids(node), node.versions if mixed else ()
-            tokens = prompt, node.response_ids, node.logprobs, version, versions
-            actions.append(Action(text, *tokens, finish, reward=node.reward or 0.0))
-        return actions
+    def action(self, node: Node) -> Action:
+        """A call as an action, whose turn makes a sample (:mod:`rollenv.rollout.records.samples`)."""
+        answer, versions = node.answer, node.versions
+        text = "\n".join(filter(None, (answer.text, *(f"{call.name}({call.arguments})" for call in answer.calls))))
+        return Action(
+            text,
+            self.tree.prompt_ids(node),
+            node.response_ids,
+            node.logprobs,
+            versions[0] if versions else 0,
+            versions if len(set(versions)) > 1 else (),
+            "length" if answer.finish == "length" else "stop",
+            reward=node.reward or 0.0,
+        )
 
     def samples(self, which: Iterable[Kind] = TRAINED) -> list[Sample]:
         """Training samples: one for every line of calls, as long as prompts go on from each other."""

@@ -9,26 +9,31 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollenv.agents.base import Action, AgentFailed, EnvHandle, Session
+from rollenv.agents.base import Action, AgentFailed, ContextFull, EnvHandle, Session
 from rollenv.agents.engines.base import OwnsEngine, Sampling
 from rollenv.agents.gateway.gateway import Gateway
+from rollenv.agents.gateway.mcp import Tools
 from rollenv.agents.gateway.session import Caps, GatewaySession
 from rollenv.agents.gateway.tree import KINDS, TRAINED, Kind
 from rollenv.agents.harness.records import Harness, find_harness
-from rollenv.agents.harness.run import PORT, attached, program
+from rollenv.agents.harness.run import PORT, attached, program, run
+from rollenv.agents.offered_tools import offered
+from rollenv.agents.prompts.session import shown
 from rollenv.core import UsageError
 from rollenv.envs.terminal.base import TerminalEnv
 from rollenv.registry import spec
+from rollenv.sandbox import Machine, SandboxError
 
 #: Seconds between two looks at a harness that runs: at first, and at most.
 _SOON, _LATER = 0.02, 0.25
 
 
 class HarnessAgent:
-    """Plays with somebody else's agent, which runs in the episode's machine and reaches a gateway to the model only.
+    """Plays with somebody else's agent, which reaches a gateway to the model and nothing else.
 
-    One action is the whole play: its ``calls`` are what the harness asked the model. When the harness ends, the task is
-    submitted. Environments are those with a machine (``shell:*``, ``harbor:*``, ``tb:*``).
+    Where the environment is a machine (``shell:*``, ``harbor:*``, ``tb:*``) the harness runs in it: one action is the
+    whole play, and the task is submitted when it ends. Any other environment is offered as MCP tools to a harness that
+    knows MCP, which runs in a machine of its own. An action's ``calls`` are what the harness asked the model for it.
 
     Args:
         model: an agent with an engine, which can be trained, or a
@@ -62,25 +67,48 @@ class HarnessAgent:
         self.seconds, self.max_turns, self.kinds = seconds, max_turns, tuple(kinds)
         self.gateway = Gateway(model, caps=caps or Caps(calls=max(2 * max_turns, 50)))
         self._machines: dict[str, bool] = {}
-        """Whether environments have a machine, by id."""
+        """Whether environments are machines, by id."""
 
     async def prepare(self, env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of an environment for this agent: its machine shows the harness, and leads to the gateway.
 
         Raises:
-            UsageError: the environment has no machine.
+            UsageError: the environment is no machine, and the harness knows no MCP.
         """
         if env_id not in self._machines:
             with contextlib.closing(spec(env_id).make(**kwargs)) as env:
                 self._machines[env_id] = isinstance(env.unwrapped, TerminalEnv)
-        if not self._machines[env_id]:
-            raise UsageError(f"a harness plays environments with a machine, such as shell:*; {env_id} has none")
         await self.gateway.start()
-        return {**kwargs, "calls": "native", "attached": attached(self.harness, self.gateway.address)}
+        if self._machines[env_id]:
+            return {**kwargs, "calls": "native", "attached": attached(self.harness, self.gateway.address)}
+        if not self.harness.mcp:
+            raise UsageError(
+                f"{env_id} is no machine, so it is offered as MCP tools, which {self.harness.name} does not take; "
+                "choose codex, claude-code or opencode, or an environment such as shell:*"
+            )
+        return dict(kwargs)
 
-    def start(self, env: EnvHandle, seed: int) -> HarnessSession:
-        session = self.gateway.open(env.env_id, seed=seed, sampling=getattr(self, "sampling", None))
-        return HarnessSession(self, env, session)
+    def start(self, env: EnvHandle, seed: int) -> Session:
+        calls = self.gateway.open(env.env_id, seed=seed, sampling=getattr(self, "sampling", None))
+        return InMachine(self, env, calls) if self._machines[env.env_id] else OverTools(self, env, calls)
+
+    def program(self, calls: GatewaySession, instruction: str, *, tools: bool = False) -> dict[str, Any]:
+        """The harness with a task, as :meth:`~rollenv.envs.terminal.base.TerminalEnv.start_program` takes it.
+
+        Args:
+            tools: whether it gets the session's MCP tools.
+        """
+        return program(
+            self.harness,
+            base_url=f"http://127.0.0.1:{PORT}/s/{calls.key}",
+            key=calls.key,
+            model=self.gateway.model.name,
+            instruction=instruction,
+            seconds=self.seconds,
+            max_turns=self.max_turns,
+            context=self.gateway.model.max_context,
+            tools=tools,
+        )
 
 
 class TrainedHarnessAgent(OwnsEngine, HarnessAgent):
@@ -97,56 +125,114 @@ class TrainedHarnessAgent(OwnsEngine, HarnessAgent):
             self.agent.close()
 
 
-@dataclasses.dataclass(slots=True)
-class HarnessSession(Session):
+class _Play(Session):
     """One play of a harness."""
 
-    agent: HarnessAgent
-    env: EnvHandle
-    calls: GatewaySession
-    ended: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """What the harness left: ``exit_code``, ``output``, ``seconds``, ``transcript``."""
+    def __init__(self, agent: HarnessAgent, env: EnvHandle, calls: GatewaySession):
+        self.agent, self.env, self.calls = agent, env, calls
+        self.ended: dict[str, Any] = {}
+        """How the harness ended: ``exit_code``, ``output``, ``seconds``."""
+        self._taken: set[int] = set()
+        """Calls that were part of an action, by number."""
+
+    def action(self, text: str) -> Action:
+        """An action with the calls since the last one.
+
+        Raises:
+            AgentFailed: the model failed, or was never asked.
+        """
+        calls, name = self.calls, self.agent.harness.name
+        if calls.failure is not None:
+            raise AgentFailed(f"{name}: {calls.failure}") from calls.failure
+        if not calls.tree.nodes:
+            raise AgentFailed(f"{name} made no call of the model: {self.ended.get('output', '').strip()[-500:]}")
+        new: list[Action] = []
+        if isinstance(self.agent, TrainedHarnessAgent):
+            nodes = calls.trained(self.agent.kinds)
+            new = [calls.action(node) for node in nodes if node.number not in self._taken]
+            self._taken |= {node.number for node in nodes}
+            if not new:  # several actions of one answer: the others draw nothing
+                last = calls.action(nodes[-1] if nodes else calls.tree.nodes[-1])
+                read = last.prompt_ids + last.response_ids
+                new = [Action(text, read, policy_version=last.policy_version)]
+        record = {"harness": name, **self.ended, **calls.to_dict(tokens=False)}
+        return Action(text, calls=tuple(new), record=record)
+
+    def close(self) -> None:
+        self.agent.gateway.forget(self.calls)
+
+
+class InMachine(_Play):
+    """A play in the environment's own machine."""
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
-        """Run the harness to its end, or its deadline.
+        """Run the harness to its end, or its deadline, and submit.
 
         Raises:
             AgentFailed: the model failed, or the harness never asked it.
         """
         if "submit" not in info:
             raise AgentFailed(f"{self.env.env_id} has no submit action for a harness to end with")
-        agent = self.agent
-        what = program(
-            agent.harness,
-            base_url=f"http://127.0.0.1:{PORT}/s/{self.calls.key}",
-            key=self.calls.key,
-            model=agent.gateway.model.name,
-            instruction=observation,
-            seconds=agent.seconds,
-            max_turns=agent.max_turns,
-            context=agent.gateway.model.max_context,
-        )
-        await self.env.call("start_program", what)
+        await self.env.call("start_program", self.agent.program(self.calls, observation))
         pause = _SOON
         while (await self.env.call("poll_program", 0.0))["running"] and self.calls.failure is None:
             await asyncio.sleep(pause)
             pause = min(_LATER, pause * 1.5)
-        self.ended = await self.env.call("end_program")
+        ended = await self.env.call("end_program")
+        self.ended = {name: ended[name] for name in ("exit_code", "output", "seconds")}
         self.calls.finish()
-        if self.calls.failure is not None:
-            raise AgentFailed(f"{agent.harness.name}: {self.calls.failure}") from self.calls.failure
-        if not self.calls.tree.nodes:
-            output = self.ended["output"].strip()[-500:]
-            raise AgentFailed(f"{agent.harness.name} ended with {self.ended['exit_code']} before any call: {output}")
-        return Action(str(info["submit"]), calls=tuple(self._actions()), record=self._record())
+        return self.action(str(info["submit"]))
 
-    def _actions(self) -> list[Action]:
-        return self.calls.actions(self.agent.kinds) if isinstance(self.agent, TrainedHarnessAgent) else []
 
-    def _record(self) -> dict[str, Any]:
-        """The play for people: its calls as a tree, and how the harness ended."""
-        ended = {name: self.ended[name] for name in ("exit_code", "output", "seconds")}
-        return {"harness": self.agent.harness.name, **ended, **self.calls.to_dict(tokens=False)}
+class OverTools(_Play):
+    """A play in a machine of its own, where the harness has the environment's actions as tools."""
+
+    _running: asyncio.Task[dict[str, Any]] | None = None
+    _machine: Machine | None = None
+
+    async def act(self, observation: str, info: dict[str, Any]) -> Action:
+        """Answer the harness's last action, and wait for its next.
+
+        Raises:
+            AgentFailed: the model failed, or the harness never asked it.
+            ContextFull: the harness has ended before the episode.
+        """
+        if self.calls.tools is None:
+            self.calls.tools = Tools(offered(info), observation)
+            task = f"{observation}\n\n{shown_tools(self.calls.tools)}"
+            self._running = asyncio.create_task(asyncio.to_thread(self._run, task))
+        else:
+            self.calls.tools.show(shown(observation, info))
+        assert self._running is not None
+        asked = asyncio.ensure_future(self.calls.tools.next_action())
+        try:
+            await asyncio.wait((asked, self._running), return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                return self.action(asked.result())
+        finally:
+            asked.cancel()
+        self.ended = self._running.result()
+        if self.calls.failure is not None or not self.calls.tree.nodes:
+            self.action("")
+        raise ContextFull(f"{self.agent.harness.name} has ended before the episode")
+
+    def _run(self, task: str) -> dict[str, Any]:
+        """In a thread: start the machine, and run the harness to its end."""
+        attach = attached(self.agent.harness, self.agent.gateway.address)
+        with Machine.create(**attach.settings) as self._machine:
+            ended = run(self._machine, self.agent.program(self.calls, task, tools=True), cwd="/root")
+        return {name: ended[name] for name in ("exit_code", "output", "seconds")}
 
     def close(self) -> None:
-        self.agent.gateway.forget(self.calls)
+        super().close()
+        if self._running is not None and not self._running.done():
+            self._running.cancel()
+        if self._machine is not None:
+            with contextlib.suppress(SandboxError):
+                self._machine.kill()
+
+
+def shown_tools(tools: Tools) -> str:
+    """The part of a task that says how to play."""
+    names = ", ".join(function["name"] for function in tools.functions)
+    return f"Play with the tools of the MCP server `environment` ({names}), one call after the other, until it is over."

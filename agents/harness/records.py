@@ -21,6 +21,7 @@ VARIABLES = frozenset(
         "key",
         "machine",
         "max_turns",
+        "mcp_url",
         "model",
         "programs",
         "runtime",
@@ -51,6 +52,8 @@ class Harness:
         stdin: what it reads.
         transcript: where its own record lies, a pattern for the shell.
         prompt_tokens: of its first call without the task, about. A smaller window cannot hold it.
+        mcp: more words where it has a server of tools at ``{mcp_url}``; empty where it cannot.
+        mcp_env: more variables then.
         installed_as: the name of its runtime, where that is not its own.
     """
 
@@ -66,6 +69,8 @@ class Harness:
     stdin: str = ""
     transcript: str = ""
     prompt_tokens: int = 0
+    mcp: str = ""
+    mcp_env: Mapping[str, str] = field(default_factory=dict)
     installed_as: str = ""
 
     @property
@@ -116,6 +121,10 @@ def _framework(name: str, version: str, dialect: Dialect, prompt_tokens: int, *p
     )
 
 
+_CLAUDE_MCP = '{"mcpServers": {"environment": {"type": "http", "url": "{mcp_url}"}}}'
+_OPENCODE_MCP = '{"mcp": {"environment": {"type": "remote", "url": "{mcp_url}", "enabled": true}}}'
+
+
 def _claude_code(name: str, prompt_tokens: int, words: str = "", **env: str) -> Harness:
     return Harness(
         name,
@@ -138,6 +147,7 @@ def _claude_code(name: str, prompt_tokens: int, words: str = "", **env: str) -> 
         },
         stdin="{instruction}",
         transcript="{home}/projects/*/*.jsonl",
+        mcp=f"--mcp-config '{_CLAUDE_MCP}'",
         prompt_tokens=prompt_tokens,
         installed_as="claude-code",
     )
@@ -197,6 +207,7 @@ _ALL = (
         "-c model_providers.gateway.env_key=GATEWAY_KEY -c model_providers.gateway.wire_api=responses "
         "-c model_context_window={context} -c web_search=disabled -",
         npm=("@openai/codex@0.169.0-linux-{arch}",),
+        mcp="-c mcp_servers.environment.url={mcp_url}",
         env={"CODEX_HOME": "{home}", "GATEWAY_KEY": "{key}"},
         stdin="{instruction}",
         transcript="{home}/sessions/*/*/*/*.jsonl",
@@ -215,6 +226,8 @@ _ALL = (
         "chat",
         "{runtime}/node_modules/opencode-linux-{arch}/bin/opencode run --title task -m gateway/{model}",
         npm=("opencode-linux-{arch}@1.18.33",),
+        mcp="--log-level WARN",
+        mcp_env={"OPENCODE_CONFIG_CONTENT": _OPENCODE_MCP},
         env={
             "OPENCODE_CONFIG": "{home}/opencode.json",
             "OPENCODE_DISABLE_AUTOUPDATE": "1",

@@ -43,6 +43,7 @@ def program(
     seconds: float,
     max_turns: int = 100,
     context: int = 131_072,
+    tools: bool = False,
 ) -> dict[str, Any]:
     """Return a harness with a task as plain data, for :meth:`~rollenv.envs.terminal.base.TerminalEnv.start_program`.
 
@@ -54,6 +55,7 @@ def program(
         seconds: its deadline.
         max_turns: of the harness, where it has a limit of its own.
         context: tokens of the model's window.
+        tools: whether it gets the session's MCP tools.
 
     Raises:
         UsageError: the harness's words name an unknown variable.
@@ -66,12 +68,16 @@ def program(
         "max_turns": max_turns,
         "context": context,
         "home": HOME,
+        "mcp_url": f"{base_url.rstrip('/')}/mcp",
         "runtime": f"{RUNTIMES}/{harness.folder}",
         "programs": _PROGRAMS,
         **architecture(),
     }
     templates = {name: getattr(harness, name) for name in ("env", "files", "stdin", "transcript")}
-    command = filled(shlex.split(harness.command), values)
+    words = harness.command
+    if tools:
+        words, templates["env"] = f"{words} {harness.mcp}", {**harness.env, **harness.mcp_env}
+    command = filled(shlex.split(words), values)
     return {**filled(templates, values), "command": command, "home": HOME, "seconds": seconds}
 
 

@@ -1,0 +1,93 @@
+"""An environment's actions as MCP tools of a session, over streamable HTTP with plain JSON answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rollenv import __version__
+from rollenv.tools.calls import write_calls
+
+STEP: dict[str, Any] = {
+    "name": "step",
+    "description": "Take an action in the environment. The answer is what you see next.",
+    "parameters": {"type": "object", "properties": {"action": {"type": "string"}}, "required": ["action"]},
+}
+_VERSION = "2025-06-18"
+
+
+class Tools:
+    """What a program may do in an environment: one call after the other, each an action of the episode.
+
+    Args:
+        offered: the environment's own functions, in OpenAI's form; without any there is ``step(action)``.
+        instructions: for clients that read them.
+    """
+
+    def __init__(self, offered: Sequence[Mapping[str, Any]] = (), instructions: str = ""):
+        self.functions = [tool["function"] for tool in offered] or [STEP]
+        self.instructions = instructions
+        self._turn = asyncio.Lock()
+        self._asked: asyncio.Queue[tuple[str, asyncio.Future[str]]] = asyncio.Queue()
+        self._answer: asyncio.Future[str] | None = None
+
+    async def next_action(self) -> str:
+        """Wait for the program's next action."""
+        action, self._answer = await self._asked.get()
+        return action
+
+    def show(self, observation: str) -> None:
+        """Answer the last action."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(observation)
+        self._answer = None
+
+    async def answer(self, message: Any) -> dict[str, Any] | None:
+        """Answer a JSON-RPC message; None for notifications."""
+        if not isinstance(message, dict) or "id" not in message:
+            return None
+        try:
+            result = await self._result(str(message.get("method")), message.get("params") or {})
+            return {"jsonrpc": "2.0", "id": message["id"], "result": result}
+        except _Refused as error:
+            return {"jsonrpc": "2.0", "id": message["id"], "error": {"code": error.code, "message": str(error)}}
+
+    async def _result(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        if method == "initialize":
+            return {
+                "protocolVersion": params.get("protocolVersion", _VERSION),
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "rollenv", "version": __version__},
+                "instructions": self.instructions,
+            }
+        if method == "ping":
+            return {}
+        if method == "tools/list":
+            keys = {"name": "name", "description": "description", "parameters": "inputSchema"}
+            return {"tools": [{keys[k]: v for k, v in one.items() if k in keys} for one in self.functions]}
+        if method != "tools/call":
+            raise _Refused(-32601, f"there is no method {method!r}")
+        name, arguments = params.get("name"), params.get("arguments") or {}
+        if name not in {one["name"] for one in self.functions} or not isinstance(arguments, dict):
+            raise _Refused(-32602, f"there is no tool {name!r}, or its arguments are no object")
+        if self.functions == [STEP]:
+            action = arguments.get("action")
+            if not isinstance(action, str):
+                return _content("step takes an action, which is a text", failed=True)
+        else:
+            action = write_calls([(name, arguments)])
+        async with self._turn:
+            answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            await self._asked.put((action, answer))
+            return _content(await answer)
+
+
+class _Refused(Exception):
+    def __init__(self, code: int, message: str):
+        super().__init__(message)
+        self.code = code
+
+
+def _content(text: str, *, failed: bool = False) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}], "isError": failed}
