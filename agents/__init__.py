@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rollenv.agents.chat.endpoint import Endpoint
     from rollenv.agents.engine_agent import EngineAgent
     from rollenv.agents.engines.base import Sampling
+    from rollenv.agents.gateway.gateway import Gateway
+    from rollenv.agents.harness.agent import HarnessAgent, TrainedHarnessAgent
     from rollenv.agents.local import LocalAgent
     from rollenv.agents.scripted import ReplayAgent, ScriptedAgent
     from rollenv.agents.vllm import VLLMAgent
@@ -40,6 +42,9 @@ _MODULES = {
     "Endpoint": "rollenv.agents.chat.endpoint",
     "EngineAgent": "rollenv.agents.engine_agent",
     "Sampling": "rollenv.agents.engines.base",
+    "Gateway": "rollenv.agents.gateway.gateway",
+    "HarnessAgent": "rollenv.agents.harness.agent",
+    "TrainedHarnessAgent": "rollenv.agents.harness.agent",
     "LocalAgent": "rollenv.agents.local",
     "ReplayAgent": "rollenv.agents.scripted",
     "ScriptedAgent": "rollenv.agents.scripted",
@@ -55,6 +60,8 @@ __all__ = [
     "ContextFull",
     "Endpoint",
     "EngineAgent",
+    "Gateway",
+    "HarnessAgent",
     "LocalAgent",
     "NopAgent",
     "OracleAgent",
@@ -63,6 +70,7 @@ __all__ = [
     "Sampling",
     "ScriptedAgent",
     "Session",
+    "TrainedHarnessAgent",
     "Updatable",
     "VLLMAgent",
 ]
