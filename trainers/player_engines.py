@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -126,6 +127,11 @@ def with_harness(settings: HarnessConfig, player: Player) -> Player:
         caps=Caps(calls=settings.calls),
         kinds=settings.train,
     )
+
+
+def concurrent_harnesses(settings: HarnessConfig) -> int | None:
+    """The number of episodes at the same time where each is a program of its own; None for no limit."""
+    return 2 * (os.cpu_count() or 1) if settings.name else None
 
 
 def _server_engine(settings: VllmPlayer, base_agent: LocalAgent, folder: Path, rank: int) -> Any:

@@ -31,7 +31,7 @@ from rollenv.trainers.config.tasks import EnvConfig
 from rollenv.trainers.cpu_threads import CpuThreads
 from rollenv.trainers.group_runners import start_group_runners
 from rollenv.trainers.learner import Learner
-from rollenv.trainers.player_engines import Player, close, limits_of, make_player, with_harness
+from rollenv.trainers.player_engines import Player, close, concurrent_harnesses, limits_of, make_player, with_harness
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.rewards.configured import domain_rewards
 from rollenv.trainers.run_dir import RunDir, read_rows
@@ -118,7 +118,7 @@ class Trainer:
             player,
             stack.enter_context(make_workers(rollout.workers)),
             limits=limits_of(rollout),
-            max_concurrent=rollout.max_concurrent or None,
+            max_concurrent=rollout.max_concurrent or concurrent_harnesses(self.config.harness),
             reward=self.rewards,
             run_dir=self.run.path,
             thread=self.config.batches.kind == "stream",

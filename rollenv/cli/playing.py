@@ -279,7 +279,8 @@ def playing(
             player,
             pool,
             limits=Limits() if step_deadline is None else Limits(step=step_deadline),
-            max_concurrent=options.concurrency or CONCURRENT,
+            max_concurrent=options.concurrency
+            or (2 * (os.cpu_count() or 1) if hasattr(player, "harness") else CONCURRENT),
             keep_views=out is not None,
             run_dir=out,
         ) as manager,

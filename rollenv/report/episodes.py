@@ -174,6 +174,7 @@ class _Writer:
                 "w": _text(episode.get("worker")),
                 "n": number(episode.get("replays")),
                 "a": number(episode.get("agent_seconds")),
+                "h": _tree(episode.get("record")),
             }
         )
 
@@ -260,6 +261,28 @@ class _Writer:
                     self.palette[cell] = _LETTERS[len(self.palette)]
             rows.append("".join(self.palette[cell] for cell in row))
         return "\n".join(rows)
+
+
+def _tree(record: Any) -> dict[str, Any] | None:
+    """The calls of a program that played by itself: each with its parent, kind, turn, context and answer."""
+    if not isinstance(record, dict) or not _items(record.get("nodes")):
+        return None
+    calls = []
+    for node in record["nodes"]:
+        answer = node["answer"]
+        calls.append(
+            {
+                "p": -1 if node["parent"] is None else node["parent"],
+                "k": node["kind"],
+                "t": node.get("turn", -1),
+                "n": [answer["prompt_tokens"], answer["completion_tokens"]],
+                "c": [[message["role"], clip(message["text"])] for message in node["context"]],
+                "x": clip(answer["text"]),
+                "f": [[call["name"], clip(call["arguments"])] for call in answer["calls"]],
+            }
+        )
+    about = {"harness": record.get("harness"), "exit": record.get("exit_code"), "matches": record.get("matches")}
+    return {"calls": calls, "about": plain(about), "output": _text(record.get("output"))}
 
 
 def shared_start(a: str, b: str) -> int:

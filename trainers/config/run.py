@@ -188,7 +188,7 @@ class RolloutConfig(Section):
     step_deadline: float = Field(120.0, gt=0, allow_inf_nan=True)
     """Seconds for a step of an environment."""
     max_concurrent: int = Field(0, ge=0)
-    """Episodes played at the same time; 0 for all."""
+    """Episodes played at the same time; 0 for all, or, with a harness, for two on each core."""
 
     @property
     def shard_cpus(self) -> float:

@@ -1,6 +1,6 @@
 // One episode: its board turn by turn, what the environment and the agent said, prompts, tokens and messages.
 
-const TABS = {reply: "Reply", prompt: "Prompt", tokens: "Tokens", talk: "Conversation"};
+const TABS = {reply: "Reply", prompt: "Prompt", tokens: "Tokens", talk: "Conversation", calls: "Calls"};
 const SPEEDS = [0.5, 1, 2, 5];
 
 function player() {
@@ -33,6 +33,8 @@ function player() {
       const episode = await loadEpisode(row);
       if (now.row !== row) return;
       Object.assign(now, {episode, frame: 0});
+      if (episode.h) now.tab = "calls";
+      else if (now.tab === "calls") now.tab = "reply";
       if (hasCalls(episode)) Object.assign(now, {tab: "talk", frame: turns().length});
       draw();
     } catch (error) {
@@ -92,10 +94,10 @@ function player() {
 
   function tabs(turn) {
     const body = el("div", {class: "box", role: "tabpanel"});
-    const bar = el("div", {class: "tabs", role: "tablist"}, ...Object.entries(TABS).map(([key, name]) =>
+    const bar = el("div", {class: "tabs", role: "tablist"}, ...Object.entries(TABS).filter(([key]) => key !== "calls" || now.episode.h).map(([key, name]) =>
       el("button", {type: "button", role: "tab", "data-tab": key, "aria-selected": String(now.tab === key),
                     onclick: () => { now.tab = key; draw(); }}, name)));
-    body.append(...{reply, prompt, tokens, talk}[now.tab](turn, turns(), now));
+    body.append(...{reply, prompt, tokens, talk, calls}[now.tab](turn, turns(), now, go));
     return el("div", {}, bar, body);
   }
 
@@ -164,6 +166,30 @@ function tokens(turn, turns, now) {
     el("tbody", {}, ...rare.map(n => el("tr", {}, el("td", {}, visible(name(ids[n])).replace(/\n/g, "⏎")), el("td", {}, Math.exp(logprobs[n]).toPrecision(3)), el("td", {}, logprobs[n].toFixed(3))))));
   const sum = logprobs.filter(Number.isFinite).reduce((a, b) => a + b, 0);
   return [box, line, el("p", {class: "small dim"}, `${plural(ids.length, "token")}, probability of the whole reply ${Math.exp(sum).toPrecision(3)}`), rare.length ? table : el("span")];
+}
+
+// The calls of a program that played by itself, as a tree: a call that goes on from another stands below it, and the
+// second of one call's followers is indented. A trained call leads to its turn.
+function calls(turn, turns, now, go) {
+  const {calls, about, output} = now.episode.h, depth = [], followers = {};
+  const lines = calls.map((call, n) => {
+    const before = followers[call.p] = (followers[call.p] || 0) + 1;
+    depth[n] = call.p < 0 ? 0 : depth[call.p] + (before > 1 ? 1 : 0);
+    const trained = call.t >= 0, gave = call.f.map(([name, args]) => callMessage(name, parsed(args)));
+    const open = el("button", {type: "button", disabled: !trained, title: trained ? "Show its tokens" : "This call is not trained",
+                               onclick: () => { now.tab = "tokens"; go(call.t); }}, `${n + 1} ${call.k}`);
+    const facts = el("span", {class: "small dim"}, [call.p < 0 ? "new line" : `after ${call.p + 1}`, `${plural(call.n[0], "token")} read, ${call.n[1]} drawn`,
+                                                     trained ? `trained as turn ${call.t + 1}` : "not trained"].join(", "));
+    const read = call.c.map(([role, text]) => folded(role, text, text, role === "tool" ? "tool" : ""));
+    const shown = call.c.length > 3 ? [el("details", {}, el("summary", {}, plural(call.c.length, "message")), ...read)] : read;
+    return el("div", {style: {marginLeft: `${20 * depth[n]}px`, marginTop: "10px"}}, el("div", {class: "row"}, open, facts),
+              ...shown, call.x ? message("model", call.x, "assistant") : null, ...gave);
+  });
+  const told = Object.entries(about.matches || {}).map(([kind, n]) => `${n} ${kind}`).join(", ");
+  const head = el("p", {class: "small dim"}, visible(`${about.harness || "A program"} made ${plural(calls.length, "call")}` +
+    (about.exit === null || about.exit === undefined ? "" : ` and ended with ${about.exit}`) + (told ? `; messages found again: ${told}` : "") + "."));
+  const end = output ? el("details", {}, el("summary", {}, "What it printed"), pre(output)) : null;
+  return [head, ...lines, end].filter(Boolean);
 }
 
 function talk(turn, turns, now) {
