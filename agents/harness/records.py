@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -279,8 +280,12 @@ def find_harness(name: str) -> Harness:
     Raises:
         UsageError: there is none of that name.
     """
-    kind, colon, words = name.partition(":")
-    if kind == "command" and colon and words.strip():
+    kind, _, words = name.partition(":")
+    if kind == "command" and words.strip():
+        try:
+            shlex.split(words)
+        except ValueError as error:
+            raise UsageError(f"{name}: these are no words of a shell: {error}") from None
         env = {**_OPENAI, "ANTHROPIC_BASE_URL": "{base_url}", "ANTHROPIC_API_KEY": "{key}", "HARNESS_MODEL": "{model}"}
         told = "" if "{instruction}" in words else "{instruction}"
         return Harness("command", "", "chat", words, env=env, stdin=told)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollenv.core import UsageError
+from rollenv.envs.terminal.shell import sendable
 from rollenv.sandbox import Machine, SandboxDied, SandboxError, SandboxTimeout
 
 #: Folders of runtimes appear below it. What runs from there is the program's; what else it started is the task's.
@@ -73,7 +74,7 @@ class Program:
             raise UsageError(f"the spec of a program has no {', '.join(sorted(lacking))}")
         self.machine, self.user, self.home = machine, user, str(spec["home"])
         self.transcript = str(spec.get("transcript", ""))
-        self._as_root(_PREPARE, self.home, stdin=str(spec.get("stdin", "")))
+        self._as_root(_PREPARE, self.home, stdin=sendable(str(spec.get("stdin", ""))))
         for path, content in dict(spec.get("files", {})).items():
             text = content if isinstance(content, str) else json.dumps(content, indent=1)
             machine.files.write(posixpath.join(self.home, path), text)
@@ -81,9 +82,12 @@ class Program:
         self._begun = time.monotonic()
         self._until = self._begun + float(spec["seconds"])
         self._handle = machine.commands.start(
-            ["/bin/sh", "-c", _START, "sh", *map(str, spec["command"])],
+            ["/bin/sh", "-c", _START, "sh", *(sendable(str(word)) for word in spec["command"])],
             cwd=cwd,
-            env={"HARNESS_HOME": self.home, **{name: str(value) for name, value in dict(spec.get("env", {})).items()}},
+            env={
+                **{name: sendable(str(value)) for name, value in dict(spec.get("env", {})).items()},
+                "HARNESS_HOME": self.home,
+            },
             timeout=float(spec["seconds"]) + _LONGER,
             user=user,
         )
