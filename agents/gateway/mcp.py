@@ -76,7 +76,7 @@ class Tools:
             if not isinstance(action, str):
                 return _content("step takes an action, which is a text", failed=True)
         else:
-            action = write_calls([(name, arguments)])
+            action = write_calls([(str(name), arguments)])
         async with self._turn:
             answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
             await self._asked.put((action, answer))

@@ -1,0 +1,107 @@
+"""A program that plays by itself is an agent: its calls are the episode's turns, and the task's reward is theirs."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from test_gateway import scripted
+
+import rollenv
+from rollenv.agents.gateway.session import Caps
+from rollenv.agents.harness.agent import HarnessAgent, TrainedHarnessAgent
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.records.samples import drift, trajectory_samples
+from rollenv.rollout.types import Task, Trajectory
+from rollenv.rollout.workers.factory import make_workers
+from rollenv.sandbox.machine import why_not
+from rollenv.tools.calls import write_calls
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no machines: {why_not()}")
+
+#: Asks the model, runs the command of its call, shows it the result, and ends.
+PROGRAM = """
+import json, os, subprocess, sys, urllib.request
+TOOL = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}
+messages = [{"role": "user", "content": sys.stdin.read()}]
+for turn in range(2):
+    asked = {"model": "m", "messages": messages, "tools": [TOOL]}
+    head = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(asked).encode(), head)) as answer:
+        said = json.load(answer)["choices"][0]["message"]
+    messages.append(said)
+    for call in said.get("tool_calls") or ():
+        done = subprocess.run(json.loads(call["function"]["arguments"])["command"], shell=True, capture_output=True, text=True)
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": done.stdout})
+"""
+HARNESS = "command:python3 -c " + shlex.quote(PROGRAM)
+ENV, SEED = "shell:Logs-v0-easy", 5
+
+
+@pytest.fixture(scope="module")
+def command():
+    """What solves the task."""
+    env = rollenv.make(ENV)
+    env.reset(SEED)
+    oracle = env.unwrapped.task.oracle
+    env.close()
+    return " && ".join(oracle)
+
+
+def play(agent, workers="inline", env=ENV):
+    with make_workers(workers) as places, RolloutManager(agent, places) as manager:
+        (played,) = manager.play([Trajectory(Task(env, SEED))])
+    agent.gateway.close()
+    return played
+
+
+@pytest.mark.parametrize("workers", ["inline", "1"])
+def test_a_program_plays_in_its_machine_to_the_reward_of_the_task(workers, command):
+    agent = scripted([write_calls([("bash", {"command": command})]), "Done."])
+    agent.sampling = rollenv.agents.Sampling(max_new_tokens=400)
+    played = play(TrainedHarnessAgent(agent, HARNESS), workers)
+    assert (played.status, played.success, played.reward) == ("terminated", True, 1.0), played.error
+    assert [turn.prompt_ids for turn in played.turns] == agent.engine.prompts
+    assert [turn.reward for turn in played.turns] == [0.0, 1.0]
+    (sample,) = trajectory_samples(played)
+    assert drift(played, [sample]) == 0
+    nodes = played.record["nodes"]
+    assert [(node["kind"], node["turn"], node["parent"]) for node in nodes] == [("main", 0, None), ("main", 1, 0)]
+    assert played.record["exit_code"] == 0
+
+
+def test_a_program_that_never_asks_has_failed():
+    played = play(TrainedHarnessAgent(scripted([]), "command:echo I would rather not"))
+    assert played.status == "failed"
+    assert "I would rather not" in played.error
+
+
+def test_an_engine_that_fails_ends_the_episode():
+    agent = scripted([])  # has nothing to say: it raises
+    agent.engine.generate = broken
+    played = play(TrainedHarnessAgent(agent, HARNESS))
+    assert played.status == "failed"
+    assert "the device is gone" in played.error
+
+
+async def broken(*_, **__):
+    raise rollenv.agents.engines.base.EngineFailed("the device is gone")
+
+
+def test_a_deadline_grades_what_is_there(command):
+    agent = scripted([write_calls([("bash", {"command": f"{command}; sleep 600"})])])
+    agent.sampling = rollenv.agents.Sampling(max_new_tokens=400)
+    played = play(TrainedHarnessAgent(agent, HARNESS, seconds=8.0, caps=Caps(calls=2)), "1")
+    assert (played.status, played.reward) == ("terminated", 1.0), played.error
+    assert played.record["exit_code"] is None
+
+
+def test_an_environment_without_a_machine_needs_a_harness_with_tools():
+    with pytest.raises(rollenv.UsageError, match="is no machine"):
+        play(TrainedHarnessAgent(scripted([]), HARNESS), env="game:Sokoban-v0-easy")
+
+
+def test_unknown_kinds_of_calls_are_refused():
+    with pytest.raises(rollenv.UsageError, match="no calls of the kind 'titles'"):
+        HarnessAgent(scripted([]), HARNESS, kinds=["titles"])
