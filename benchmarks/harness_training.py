@@ -39,14 +39,14 @@ from rollenv.tools.calls import write_calls
 from rollenv.trainers.run_dir import RunDir, read_rows
 
 _ENV, _WHERE = "shell:Logs-v0-easy", "You are in the folder /app. All paths are relative to it."
-#: Short prompts, for a model with a window of 1,024 tokens.
+#: Short prompts, for a tiny model.
 _ARGS = {
     "pi": ["--system-prompt", "You work on a computer.", "--tools", "bash", "--no-context-files", "--no-skills"],
     "mini-swe-agent": [],
 }
 #: The share of demonstrations whose command is that of another task.
 _NOISE = 0.6
-_SIZE = TinySize(hidden=96, layers=3, heads=4, intermediate=256, context=1024, vocabulary=900)
+_SIZE = TinySize(hidden=96, layers=3, heads=4, intermediate=256, context=32_768, vocabulary=900)
 
 
 class Expert:

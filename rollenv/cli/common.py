@@ -7,6 +7,7 @@ import functools
 import inspect
 import logging
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -88,8 +89,8 @@ AGENT_HELP = (
     "random, oracle, nop (does nothing), noisy:SHARE (an oracle, that share of its actions replaced), constant:TEXT, "
     "react (matches words, for tasks with tools), replay:FILE (stored answers), local:FOLDER (a model, a "
     "run, a GGUF file, or smollm2-135m), "
-    "vllm:FOLDER, chat:MODEL at --base-url (the key is taken from OPENAI_API_KEY), or harness:NAME (pi, codex, ...) "
-    "with the model of --model."
+    "vllm:FOLDER, chat:MODEL at --base-url (the key is taken from OPENAI_API_KEY), or 'harness:NAME ARGS' "
+    "(pi, codex, ...) with the model of --model."
 )
 
 
@@ -245,14 +246,18 @@ def _harness_agent(name: str, options: AgentOptions) -> Agent:
     from rollenv.agents.gateway.policy import Policy
     from rollenv.agents.harness.agent import HarnessAgent
 
+    args: list[str] = []
+    if not name.startswith("command:"):
+        name, *args = shlex.split(name)
     kind, _, model = options.model.partition(":")
     if kind not in ("local", "vllm", "chat") or not model:
         raise UsageError(f"harness:{name} needs --model local:FOLDER, vllm:FOLDER, or chat:MODEL with --base-url")
     agent: Any = make_agent(options.model, dataclasses.replace(options, model=""))
     if kind != "chat":
-        return HarnessAgent(Policy(agent, client_sampling=options.temperature is None), name)
+        return HarnessAgent(Policy(agent, client_sampling=options.temperature is None), name, args=args)
     keys = ("temperature", "max_tokens")
-    return HarnessAgent(Upstream(agent.endpoint, model, body={k: v for k, v in agent.body.items() if k in keys}), name)
+    body = {key: value for key, value in agent.body.items() if key in keys}
+    return HarnessAgent(Upstream(agent.endpoint, model, body=body), name, args=args)
 
 
 def _prices(text: str) -> Prices | None:

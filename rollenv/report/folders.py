@@ -117,7 +117,7 @@ def stamp(path: Path) -> tuple[tuple[int, int], ...]:
 
 def tokenizer_of(run: Run) -> Any:
     """The tokenizer that a run's model was saved with; None where there is none, or nothing to read it with."""
-    kind, _, folder = run.agent.partition(":")
+    kind, _, folder = str(run.settings.get("policy") or run.agent).partition(":")
     roots = [run.path]
     if run.kind == "evaluation":
         roots = [Path(folder), run.path / folder] if kind in ("local", "vllm") and folder else []

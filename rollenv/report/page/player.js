@@ -33,9 +33,9 @@ function player() {
       const episode = await loadEpisode(row);
       if (now.row !== row) return;
       Object.assign(now, {episode, frame: 0});
+      if (now.tab === "calls") now.tab = "reply";
       if (episode.h) now.tab = "calls";
-      else if (now.tab === "calls") now.tab = "reply";
-      if (hasCalls(episode)) Object.assign(now, {tab: "talk", frame: turns().length});
+      else if (hasCalls(episode)) Object.assign(now, {tab: "talk", frame: turns().length});
       draw();
     } catch (error) {
       now.episode = null;
