@@ -96,11 +96,18 @@ def command(
         "seed": seed,
         "temperature": options.temperature,
     }
-    optional = {"policy": options.model, "wrappers": around, "max_tokens": options.max_tokens, "system": options.system, "prompt": prompt}
+    optional = {
+        "policy": options.model,
+        "wrappers": around,
+        "max_tokens": options.max_tokens,
+        "system": options.system,
+        "prompt": prompt,
+    }
     about |= {name: value for name, value in optional.items() if value}
     folder = None
     if out is not None:
-        prints = {"rows": row_fingerprints(env, kwargs, tasks), "model": model_fingerprint(_model_of(options.model or agent))}
+        model = model_fingerprint(_model_of(options.model or agent))
+        prints = {"rows": row_fingerprints(env, kwargs, tasks), "model": model}
         folder = EvalFolder.begin(out, about | {k: v for k, v in prints.items() if v}, resume, accept)
     if resume and folder is None:
         raise UsageError("--resume needs --out: the folder of the evaluation to go on with")

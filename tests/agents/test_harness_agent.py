@@ -32,7 +32,8 @@ for turn in range(2):
         said = json.load(answer)["choices"][0]["message"]
     messages.append(said)
     for call in said.get("tool_calls") or ():
-        done = subprocess.run(json.loads(call["function"]["arguments"])["command"], shell=True, capture_output=True, text=True)
+        command = json.loads(call["function"]["arguments"])["command"]
+        done = subprocess.run(command, shell=True, capture_output=True, text=True)
         messages.append({"role": "tool", "tool_call_id": call["id"], "content": done.stdout})
 """
 HARNESS = "command:python3 -c " + shlex.quote(PROGRAM)

@@ -68,6 +68,7 @@ NO_DIFFERENCE = {
 ELSEWHERE = {
     "rewards.domains": "test_rlvr.py and test_rewards.py",
     "placement": "test_ranks.py and test_ranks_ray.py",
+    "harness": "test_harness_training.py",
 }
 
 CHAT = ["prompt.kind=conversation", "model.path={MODEL}"]
