@@ -81,7 +81,8 @@ class HarnessAgent:
                 self._machines[env_id] = isinstance(env.unwrapped, TerminalEnv)
         await self.gateway.start()
         if self._machines[env_id]:
-            return {**kwargs, "calls": "native", "attached": attached(self.harness, self.gateway.address)}
+            extras = await asyncio.to_thread(attached, self.harness, self.gateway.address)  # it may install it
+            return {**kwargs, "calls": "native", "attached": extras}
         if not self.harness.mcp:
             raise UsageError(
                 f"{env_id} is no machine, so it is offered as MCP tools, which {self.harness.name} does not take; "
