@@ -83,7 +83,7 @@ class HarnessAgent:
         if self._machines[env_id]:
             extras = await asyncio.to_thread(attached, self.harness, self.gateway.address)  # it may install it
             return {**kwargs, "calls": "native", "attached": extras}
-        if not self.harness.mcp:
+        if not self.harness.mcp and "{mcp_url}" not in self.harness.command:
             raise UsageError(
                 f"{env_id} is no machine, so it is offered as MCP tools, which {self.harness.name} does not take; "
                 "choose codex, claude-code or opencode, or an environment such as shell:*"

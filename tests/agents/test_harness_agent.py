@@ -106,3 +106,62 @@ def test_an_environment_without_a_machine_needs_a_harness_with_tools():
 def test_unknown_kinds_of_calls_are_refused():
     with pytest.raises(rollenv.UsageError, match="no calls of the kind 'titles'"):
         HarnessAgent(scripted([]), HARNESS, kinds=["titles"])
+
+
+#: Hands the tools of its MCP server to the model, and the model's calls to the server, until the server says no more.
+PLAYER = """
+import json, os, sys, urllib.error, urllib.request
+def post(url, data):
+    head = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(data).encode(), head)) as answer:
+        return json.load(answer) if answer.status == 200 else None
+def rpc(method, **params):
+    return post(sys.argv[1], {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})["result"]
+assert rpc("initialize", protocolVersion="2025-06-18")["capabilities"] == {"tools": {}}
+post(sys.argv[1], {"jsonrpc": "2.0", "method": "notifications/initialized"})
+told = rpc("tools/list")["tools"]
+tools = [{"type": "function", "function": {"name": t["name"], "parameters": t["inputSchema"]}} for t in told]
+messages = [{"role": "user", "content": sys.stdin.read()}]
+while True:
+    asked = {"model": "m", "messages": messages, "tools": tools}
+    said = post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", asked)["choices"][0]["message"]
+    messages.append(said)
+    for call in said.get("tool_calls") or sys.exit():
+        done = rpc("tools/call", name=call["function"]["name"], arguments=json.loads(call["function"]["arguments"]))
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": done["content"][0]["text"]})
+"""
+OVER_TOOLS = "command:python3 -c " + shlex.quote(PLAYER) + " {mcp_url}"
+ROOM = "game:Sokoban-v0-tiny"
+
+
+@pytest.fixture(scope="module")
+def moves():
+    """What wins the room."""
+    env = rollenv.make(ROOM)
+    env.reset(SEED)
+    actions, over = [], False
+    while not over:
+        actions.append(env.oracle_action())
+        over = env.step(actions[-1])[2]
+    env.close()
+    return actions
+
+
+def test_an_environment_without_a_machine_is_played_over_mcp(moves):
+    agent = scripted([write_calls([("step", {"action": action})]) for action in moves])
+    agent.sampling = rollenv.agents.Sampling(max_new_tokens=400)
+    played = play(TrainedHarnessAgent(agent, OVER_TOOLS), env=ROOM)
+    assert (played.status, played.success) == ("terminated", True), played.error
+    assert [turn.prompt_ids for turn in played.turns] == agent.engine.prompts
+    assert len(trajectory_samples(played)) == 1
+
+
+def test_calls_of_one_answer_are_several_turns_and_the_end_of_the_program_is_a_limit(moves):
+    both = write_calls([("step", {"action": action}) for action in moves[:2]])
+    agent = scripted([both, "I give up."])
+    agent.sampling = rollenv.agents.Sampling(max_new_tokens=400)
+    played = play(TrainedHarnessAgent(agent, OVER_TOOLS), env=ROOM)
+    assert played.status == "truncated", played.error
+    assert [len(turn.response_ids) > 0 for turn in played.turns] == [True, False]
+    (sample,) = trajectory_samples(played)
+    assert sample.mask.sum() == len(played.turns[0].response_ids)
