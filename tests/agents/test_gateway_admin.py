@@ -1,0 +1,113 @@
+"""Who runs a gateway opens, rewards and ends sessions at a port of its own; a foreign model's chats are recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+from test_gateway import HELLO, body, scripted
+
+from rollenv.agents.gateway.gateway import Gateway
+from rollenv.agents.gateway.http import HttpServer
+from rollenv.agents.gateway.server import admin_app
+
+
+def administered(work):
+    async def run():
+        async with Gateway(scripted(lambda i: f"answer {i}")) as gateway:
+            admin = HttpServer(admin_app(gateway, "the key"), "127.0.0.1", 0)
+            await admin.start()
+            url, head = f"http://127.0.0.1:{admin.port}", {"Authorization": "Bearer the key"}
+            async with httpx.AsyncClient(base_url=url, headers=head, timeout=30) as client:
+                result = await work(client)
+            await admin.stop()
+            admin.close()
+            return result
+
+    return asyncio.run(run())
+
+
+def test_an_episode_is_opened_played_rewarded_and_ended():
+    async def work(client):
+        opened = (await client.post("/sessions", json={"task": "an addition", "seed": 3})).json()
+        answer = (await client.post(f"{opened['base_url']}/chat/completions", json=HELLO)).json()
+        one = f"/sessions/{opened['id']}"
+        for call in ("last", answer["id"]):
+            assert (await client.post(f"{one}/reward", json={"value": 0.25, "call": call})).json() == {}
+        (sample,) = (await client.get(f"{one}/samples")).json()
+        ended = (await client.post(f"{one}/finish", json={"reward": 1})).json()
+        late = await client.post(f"{opened['base_url']}/chat/completions", json=HELLO)
+        metrics = (await client.get("/metrics")).text
+        await client.delete(one)
+        gone = await client.get(one)
+        return sample, ended, late.status_code, metrics, gone.status_code
+
+    sample, ended, late, metrics, gone = administered(work)
+    assert sum(sample["mask"]) == ended["drawn_tokens"] > 0
+    assert (ended["reward"], ended["nodes"][0]["reward"], ended["nodes"][0]["kind"]) == (1, 0.5, "main")
+    assert (late, gone) == (410, 404)
+    assert f"rollenv_gateway_drawn_tokens_total {ended['drawn_tokens']}" in metrics
+    assert 'rollenv_gateway_events_total{event="calls"} 1' in metrics
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "status"),
+    [
+        ("/sessions", {"tsk": "x"}, 400),
+        ("/sessions", {"seed": True}, 400),
+        ("/sessions", {"key": "short"}, 400),
+        ("/sessions", [], 400),
+        ("/sessions/none/finish", {}, 404),
+    ],
+)
+def test_wrong_requests_are_refused(path, data, status):
+    async def work(client):
+        answer = await client.post(path, json=data)
+        return answer.status_code, answer.json()["error"]
+
+    assert administered(work)[0] == status
+
+
+def test_nobody_administers_without_the_key():
+    async def work(client):
+        return [
+            (await client.post("/sessions", json={}, headers={"Authorization": value})).status_code
+            for value in ("none", "Bearer", "Bearer the kex", "the key", b"Bearer th\xe9 key")
+        ]
+
+    assert administered(work) == [401] * 5
+
+
+@pytest.mark.integration
+def test_chats_with_a_foreign_model_are_written_for_supervised_training(guessing_endpoint, tmp_path):
+    """The command, a harness's calls in two dialects, and a file of chats."""
+    words = ["gateway", "--model", "guesser", "--upstream", guessing_endpoint.url, "--port", "0", "--admin-port", "0"]
+    words += ["--chats", str(tmp_path / "chats.jsonl"), "--record", str(tmp_path / "calls.jsonl")]
+    code = "from rollenv.cli.main import main; main()"
+    with subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, text=True) as process:
+        told = "".join(process.stdout.readline() for _ in range(6))
+        base, key = re.search(r"OPENAI_BASE_URL=(\S+) OPENAI_API_KEY=(\S+)", told).groups()
+        admin, secret = re.search(r"administrator: (\S+), Authorization: Bearer (\S+)", told).groups()
+        head = {"Authorization": f"Bearer {key}"}
+        chat = [{"role": "user", "content": "Guess a number between 1 and 20."}]
+        said = httpx.post(f"{base}/chat/completions", json=body(chat), headers=head).json()["choices"][0]["message"]
+        chat += [said, {"role": "user", "content": "higher"}]
+        asked = {"model": "m", "max_tokens": 9, "messages": [{k: m[k] for k in ("role", "content")} for m in chat]}
+        assert httpx.post(f"{base}/messages", json=asked, headers=head).status_code == 200
+        session = re.search(r"session (\S+):", told)[1]
+        httpx.post(
+            f"{admin}/sessions/{session}/finish", json={"reward": 1}, headers={"Authorization": f"Bearer {secret}"}
+        )
+        os.kill(process.pid, signal.SIGTERM)
+    assert process.returncode == 0
+    chats = [json.loads(line) for line in (tmp_path / "chats.jsonl").read_text().splitlines()]
+    roles = [[message["role"] for message in chat["messages"]] for chat in chats]
+    assert ["user", "assistant", "user", "assistant"] in roles
+    assert {chat["reward"] for chat in chats} == {1}
