@@ -208,7 +208,8 @@ class Learner:
         """Return the (R,) weights of tokens; their sum is 1 unless trajectories have weights."""
         kind = self.config.loss.aggregate
         length = self.config.rollout.max_new_tokens if kind == "fixed" else None
-        weights = losses.token_weights(kind, data.sequence, data.prompt, length=length)
+        units = data.trajectory if kind == "episode" else data.sequence
+        weights = losses.token_weights("sequence" if kind == "episode" else kind, units, data.prompt, length=length)
         return credit.with_trajectory_weights(data, self.config.rewards, weights)
 
     def _logprobs(

@@ -20,8 +20,9 @@ def _above_one(limit: float) -> float:
 class Loss(Section):
     """Base of the losses."""
 
-    aggregate: Literal["token", "sequence", "prompt", "fixed"] = "token"
-    """The unit of equal weight: every token, sample, or task; or every token, divided by ``rollout.max_new_tokens``."""
+    aggregate: Literal["token", "sequence", "episode", "prompt", "fixed"] = "token"
+    """The unit of equal weight: every token, sample, episode (however many samples it has), or task; or every token,
+    divided by ``rollout.max_new_tokens``. With a harness, "episode" is the default in place of "token"."""
     entropy: Weight = 0.0
     """Coefficient of the entropy bonus."""
     entropy_samples: Literal["informative", "all"] = "informative"
@@ -51,7 +52,7 @@ class Gspo(Loss):
     """One ratio a sequence (GSPO)."""
 
     name: Literal["gspo"] = "gspo"
-    aggregate: Literal["token", "sequence", "prompt", "fixed"] = "sequence"
+    aggregate: Literal["token", "sequence", "episode", "prompt", "fixed"] = "sequence"
     clip_low: Positive = 3e-4
     clip_high: Positive = 4e-4
     tokens: bool = False
@@ -111,7 +112,7 @@ class Gmpo(Loss):
     """The geometric mean of clipped ratios (GMPO)."""
 
     name: Literal["gmpo"] = "gmpo"
-    aggregate: Literal["token", "sequence", "prompt", "fixed"] = "sequence"
+    aggregate: Literal["token", "sequence", "episode", "prompt", "fixed"] = "sequence"
     low: Positive = 0.4
     """The log-ratio of a token is cut below at minus this."""
     high: Positive = 0.4

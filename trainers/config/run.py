@@ -382,6 +382,13 @@ class TrainConfig(Section):
     trackers: TrackersConfig = TrackersConfig()
 
     @model_validator(mode="after")
+    def _weigh_episodes(self) -> Self:
+        """Episodes of a harness weigh the same, unless the loss says otherwise: one has 40 samples, another one."""
+        if self.harness.name and self.loss.aggregate == "token" and "aggregate" not in self.loss.model_fields_set:
+            self.loss = self.loss.model_copy(update={"aggregate": "episode"})
+        return self
+
+    @model_validator(mode="after")
     def _work_together(self) -> Self:
         """Refuse what cannot work: each key to change, and why."""
         if wrong := [*self._problems()]:
