@@ -168,14 +168,18 @@ def main() -> None:
     given = parser.parse_args()
     rows = []
     served = Served("--sessions", "4096", workers=len(os.sched_getaffinity(0)))
+    inline = Served("--sessions", "4096", "--inline", "test:*", workers=1)
     try:
         with openenv() as theirs:
+            within = f"ws://127.0.0.1:{inline.port}/openenv/test:Echo-v0/ws"
             ours = f"ws://127.0.0.1:{served.port}/openenv/test:Echo-v0/ws"
             for sessions in given.sessions:
                 kinds: dict[str, tuple[Make, str]] = {
                     "OpenEnv's server": (sockets, theirs),
                     "rollenv, OpenEnv's protocol": (sockets, ours),
                     "rollenv, native": (native, served.address),
+                    "rollenv --inline, OpenEnv's protocol": (sockets, within),
+                    "rollenv --inline, native": (native, inline.address),
                 }
                 found = {
                     name: asyncio.run(measured(make, where, sessions, given.seconds))
@@ -189,6 +193,7 @@ def main() -> None:
                     print(*row, flush=True)
     finally:
         served.stop()
+        inline.stop()
     fresh = Served("--sessions", "4096", workers=1)  # which has no memory from before to use again
     try:
         size = asyncio.run(idle(fresh, 1000))

@@ -36,6 +36,9 @@ def command(
     host: str = typer.Option("127.0.0.1", help="Address to listen on; other machines need tokens."),
     port: int = typer.Option(8800, min=0, max=65535, help="Port; 0 for any free one."),
     workers: int = typer.Option(0, min=0, help="Worker processes; 0 for one each core."),
+    inline: list[str] = typer.Option(
+        [], metavar="PATTERN", help="Ids that play in the server's own process, as in 'game:*': fast ones only."
+    ),
     sessions: int = typer.Option(1024, min=1, help="Sessions at the same time."),
     per_client: int = typer.Option(0, min=0, help="Sessions of one token at the same time; 0 for no limit."),
     rate: float = typer.Option(0.0, min=0, help="Requests of one token a second; 0 for no limit."),
@@ -62,8 +65,8 @@ def command(
     any_arguments: bool = typer.Option(False, help="Take arguments of environments that name files and programs."),
 ) -> None:
     """Serve environments and sandboxes to any client, from worker processes on this machine."""
-    from rollenv.rollout.workers.processes import ProcessWorkers
     from rollenv.serve import auth, run
+    from rollenv.serve.inline import ServedWorkers
     from rollenv.serve.logs import write_to_stderr
     from rollenv.serve.quotas import Quota
     from rollenv.serve.sandboxes import SandboxLimits
@@ -101,7 +104,7 @@ def command(
     write_to_stderr(log)
     run.return_memory()
     sock = run.listen(host, port, min(run.UNREAD, silence))
-    pool = ProcessWorkers(workers or None, envs_per_process=sessions)
+    pool = ServedWorkers(workers or None, envs_per_process=sessions, inline=inline)
     scheme = "https" if certificate else "http"
 
     def ready() -> None:
