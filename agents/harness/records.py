@@ -104,7 +104,7 @@ _OPENAI = {"OPENAI_BASE_URL": "{base_url}/v1", "OPENAI_API_KEY": "{key}"}
 
 
 def _framework(
-    name: str, version: str, dialect: Dialect, prompt_tokens: int, *packages: str, **settings: str
+    name: str, version: str, dialect: Dialect, prompt_tokens: int, *packages: str, **settings: Any
 ) -> Harness:
     """A framework, by rollenv's program of its name."""
     return Harness(
