@@ -2,6 +2,6 @@
 
 from rollenv.agents.harness.install import install
 from rollenv.agents.harness.records import HARNESSES, Harness, find_harness
-from rollenv.agents.harness.run import PORT, attached, program, run
+from rollenv.agents.harness.run import PORT, attached, play, program
 
-__all__ = ["HARNESSES", "PORT", "Harness", "attached", "find_harness", "install", "program", "run"]
+__all__ = ["HARNESSES", "PORT", "Harness", "attached", "find_harness", "install", "play", "program"]

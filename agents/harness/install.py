@@ -52,6 +52,8 @@ def install(harness: Harness) -> Path:
         return folder
     console = Console(stderr=True)
     with _locked(folder), console.status(f"installing {harness.name} {harness.version} into {folder.parent}"):
+        for cut in folder.parent.glob(f"{name}-partial-*"):  # whoever made it was killed: it had this lock
+            shutil.rmtree(cut, ignore_errors=True)
         return cached("harness", name, lambda partial: _fill(harness, partial))
 
 
@@ -78,7 +80,8 @@ def _fill(harness: Harness, folder: Path) -> None:
             raise MissingExtra(f"{harness.name} is installed with npm, which is not here: install Node.js 20 or later")
         packages = filled(harness.npm, architecture())
         words = ["install", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-        _run(harness, [npm, *words, f"--before={_BEFORE}", *packages])
+        patience = ["--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000"]
+        _run(harness, [npm, *words, *patience, f"--before={_BEFORE}", *packages])
     if harness.pip:
         python, version = _python_of_machines()
         if tuple(map(int, version.split("."))) < tuple(map(int, harness.python.split("."))):

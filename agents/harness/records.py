@@ -108,7 +108,9 @@ _NODE_PACKAGE = "node-linux-{arch}@22.23.3"
 _OPENAI = {"OPENAI_BASE_URL": "{base_url}/v1", "OPENAI_API_KEY": "{key}"}
 
 
-def _framework(name: str, version: str, dialect: Dialect, prompt_tokens: int, *packages: str) -> Harness:
+def _framework(
+    name: str, version: str, dialect: Dialect, prompt_tokens: int, *packages: str, **settings: Any
+) -> Harness:
     """A framework, by rollenv's program of its name."""
     return Harness(
         name,
@@ -116,9 +118,16 @@ def _framework(name: str, version: str, dialect: Dialect, prompt_tokens: int, *p
         dialect,
         f"{_PYTHON} {{programs}}/{name.replace('-', '_')}.py",
         pip=packages,
-        env={**_OPENAI, "HARNESS_MODEL": "{model}", "HARNESS_MAX_TURNS": "{max_turns}"},
+        env={
+            **_OPENAI,
+            "HARNESS_CONTEXT": "{context}",
+            "HARNESS_MAX_TURNS": "{max_turns}",
+            "HARNESS_MODEL": "{model}",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        },
         stdin="{instruction}",
         prompt_tokens=prompt_tokens,
+        **settings,
     )
 
 
@@ -260,6 +269,9 @@ _ALL = (
         stdin="{instruction}",
         transcript="{home}/projects/*/chats/*.jsonl",
         prompt_tokens=19_000,
+    ),
+    _framework(
+        "terminus-2", "0.26.0", "chat", 800, "harbor==0.26.0", python="3.12", transcript="{home}/trajectory*.json"
     ),
     _framework("openai-agents", "0.24.0", "responses", 150, "openai-agents==0.24.0"),
     _framework("pydantic-ai", "2.68.0", "chat", 150, "pydantic-ai-slim[openai]==2.68.0"),

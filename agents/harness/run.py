@@ -81,7 +81,7 @@ def program(
     return {**filled(templates, values), "command": command, "home": HOME, "seconds": seconds}
 
 
-def run(machine: Machine, spec: dict[str, Any], *, cwd: str = "/app", user: str = "root") -> dict[str, Any]:
+def play(machine: Machine, spec: dict[str, Any], *, cwd: str = "/app", user: str = "root") -> dict[str, Any]:
     """Run what :func:`program` returned to its end or deadline, in a machine with what :func:`attached` says.
 
     Returns:

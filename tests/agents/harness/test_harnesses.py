@@ -6,7 +6,7 @@ import os
 import pytest
 from stub_endpoint import Endpoint
 
-from rollenv.agents.harness import HARNESSES, PORT, attached, find_harness, program, run
+from rollenv.agents.harness import HARNESSES, PORT, attached, find_harness, play, program
 from rollenv.core import MissingExtra
 from rollenv.sandbox import Machine
 from rollenv.sandbox.machine import why_not
@@ -39,7 +39,7 @@ def test_a_harness_plays_in_its_machine_and_leaves_only_what_the_task_wants(name
         max_turns=10,
     )
     with Machine.create(**extras.settings) as machine:
-        ended = run(machine, spec)
+        ended = play(machine, spec)
         assert ended["exit_code"] == 0, ended["output"]
         assert machine.files.read("/app/made.txt") == "made-by-42\n"
         assert {*endpoint.keys} == {"own-key"}
