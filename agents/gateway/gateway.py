@@ -120,13 +120,13 @@ class Gateway:
             caps=caps or self.caps,
             sampling=sampling,
             record=self._record,
-            on_finish=self.on_finish,
+            on_finish=self._finished,
         )
         if session.id in self.sessions or session.id in self._ended:
             raise UsageError("there is a session with this key already")
-        self.sessions[session.id] = session
         if self._record is not None:
             self._record.append({"event": "open", "session": session.id, "task": task, "seed": seed})
+        self.sessions[session.id] = session
         return session
 
     def find(self, key: str) -> GatewaySession | None:
@@ -145,9 +145,17 @@ class Gateway:
             self.past_counts.update(session.counts)
             self.past_matches.update(session.tree.matches)
             self.past_tokens += session.drawn_tokens
-            self._ended[session.id] = None
-            if len(self._ended) > _REMEMBERED:
-                self._ended.pop(next(iter(self._ended)))
+            self._remember(session.id)
+            if self._record is not None:
+                self._record.append({"event": "forget", "session": session.id})
+
+    def _remember(self, ended: str) -> None:
+        self._ended[ended] = None
+        if len(self._ended) > _REMEMBERED:
+            self._ended.pop(next(iter(self._ended)))
+
+    def _finished(self, session: GatewaySession) -> None:
+        self.on_finish(session)
 
     def _restore(self, event: dict[str, Any]) -> None:
         if event["event"] == "open":
@@ -160,10 +168,14 @@ class Gateway:
                 url=self.url,
                 caps=self.caps,
                 record=self._record,
+                on_finish=self._finished,
             )
             session.id = event["session"]
             session.key = ""  # only the client knows it
             self.sessions[session.id] = session
+        elif event["event"] == "forget":
+            self.sessions.pop(event["session"], None)
+            self._remember(event["session"])
         elif event["session"] in self.sessions:
             self.sessions[event["session"]].restore(event)
 

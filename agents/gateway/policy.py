@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from rollenv.agents.engines.base import Engine, Response, Sampling
 from rollenv.agents.gateway.messages import Answer, Call, Finish, GatewayError, Message, Request
@@ -23,8 +24,8 @@ from rollenv.core import UsageError
 from rollenv.parsing import THOUGHT_MARKS, after_thoughts
 from rollenv.tools.calls import call_instructions, find_calls, write_calls
 
-#: Chats of a session that are kept ready to go on; others are built again from the tree.
-_KEPT = 8
+#: Lines of a session that are kept ready to go on; others are built again from the tree.
+_KEPT = 32
 _CALL_NAME = re.compile(r'"(?:name|tool_name|function_name)"\s*:\s*"([^"\\]{1,200})"')
 _CALL_ARGUMENTS = re.compile(r'"(?:arguments|parameters|args|input)"\s*:\s*(.*)', re.DOTALL)
 _MARKS = re.compile("|".join(map(re.escape, (*THOUGHT_MARKS, *THOUGHT_MARKS.values()))))
@@ -66,7 +67,7 @@ class Policy:
             template_args = getattr(getattr(agent, "prompt", None), "template_args", {})
         self.format = ChatFormat.asked(tokenizer, template_args)
         self.text = ResponseText(tokenizer)
-        self._kept: dict[int, OrderedDict[int, Conversation]] = {}
+        self._kept: WeakKeyDictionary[GatewaySession, OrderedDict[int, Conversation]] = WeakKeyDictionary()
         """By session and node: chats that are ready to go on behind the node's answer."""
 
     @property
@@ -94,9 +95,6 @@ class Policy:
             completion_tokens=len(response.ids),
             created=int(began),
         )
-        if request.include_tokens:
-            ids, logprobs = tuple(response.ids), tuple(response.logprobs)
-            answer = dataclasses.replace(answer, prompt_ids=prompt, response_ids=ids, logprobs=logprobs)
         chat.answer(response.ids)
         tokens = {
             "continues": start > 0,
@@ -116,12 +114,14 @@ class Policy:
 
     def release(self, session: GatewaySession) -> None:
         """The session is over."""
-        self._kept.pop(id(session), None)
+        self._kept.pop(session, None)
         self.engine.release(session.number)
 
     def _keep(self, session: GatewaySession, node: Node, chat: Conversation) -> None:
-        kept = self._kept.setdefault(id(session), OrderedDict())
+        kept = self._kept.setdefault(session, OrderedDict())
         kept[node.number] = chat
+        if node.continues and node.parent is not None:
+            kept.pop(node.parent, None)
         while len(kept) > _KEPT:
             kept.popitem(last=False)
 
@@ -172,7 +172,7 @@ class Policy:
 
     def _behind(self, session: GatewaySession, node: Node) -> Conversation:
         """A chat that ends with a node's answer: kept since then, or built again from the tree."""
-        kept, tree = self._kept.get(id(session)), session.tree
+        kept, tree = self._kept.get(session), session.tree
         chat = kept.get(node.number) if kept else None
         if chat is None:
             path = tree.path(node)
@@ -209,9 +209,9 @@ class Policy:
         """
         said = self.text.decode(tuple(response.ids))
         finish: Finish = "length" if response.finish == "length" else "stop"
-        stop_text = next((stop for stop in request.stop if stop in said), "")
+        stop_text = min((stop for stop in request.stop if stop in said), key=said.find, default="")
         if stop_text:
-            said, finish = said[: min(said.find(stop) for stop in request.stop if stop in said)], "stop_text"
+            said, finish = said[: said.find(stop_text)], "stop_text"
         text, _ = after_thoughts(said, self.text.opens_thought(prompt))
         thought = said if not text else said[: said.rfind(text)]
         reasoning = _MARKS.sub("", thought).strip() if text != said else ""
@@ -245,7 +245,7 @@ def _calls(text: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[Cal
 def _call_text(call: Call) -> str:
     try:
         arguments = json.loads(call.arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
         return f'<tool_call>{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}</tool_call>'

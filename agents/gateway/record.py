@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rollenv.agents.gateway.messages import GatewayError
 from rollenv.core import UsageError
 
 
@@ -24,9 +27,10 @@ class Record:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
+        self._lock = threading.Lock()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.path, "a+b")  # noqa: SIM115  # closed by close()
+            self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115  # closed by close()
             os.chmod(self.path, 0o600)
         except OSError as error:
             raise UsageError(f"the gateway cannot write its record to {path}: {error.strerror}") from error
@@ -53,13 +57,24 @@ class Record:
         self._file.seek(0, os.SEEK_END)
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Append an event, which survives this process from now on."""
-        self._file.write(json.dumps(event, separators=(",", ":")).encode() + b"\n")
-        self._file.flush()
+        """Append an event, which survives this process from now on.
+
+        Raises:
+            GatewayError: it cannot be written. The file ends as before.
+        """
+        line = json.dumps(event, separators=(",", ":")).encode() + b"\n"
+        with self._lock:
+            before = os.fstat(self._file.fileno()).st_size
+            try:
+                if self._file.write(line) != len(line):  # the disk is full
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError as error:
+                self._file.truncate(before)
+                raise GatewayError("overloaded", f"cannot write to {self.path}: {error.strerror}") from error
 
     async def sync(self) -> None:
         """Wait until all that was appended survives the machine too."""
-        await asyncio.to_thread(os.fsync, self._file.fileno())
+        await asyncio.to_thread(getattr(os, "fdatasync", os.fsync), self._file.fileno())
 
     def close(self) -> None:
         """Close the file."""

@@ -8,14 +8,14 @@ import hmac
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.gateway.dialects import DIALECTS, Dialect, counted, models
 from rollenv.agents.gateway.messages import GatewayError, Request
 from rollenv.agents.gateway.session import GatewaySession
 from rollenv.agents.gateway.tree import Node
-from rollenv.core import UsageError
+from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
 
 with extra("serve", "A gateway"):
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 #: Seconds without a byte after which an answer begins before it is there, and between the signs of life from then on.
 #: Two frameworks give up after 30 seconds of silence.
 PATIENCE, PULSE = 15.0, 10.0
-#: Bytes of a body from which on it is parsed in a thread.
-_LARGE = 1 << 20
+#: Bytes of a body for each token of the model's context. What is larger does not fit, and would keep others waiting.
+_BYTES = 64
 #: The status of an answer that nobody reads.
 _GONE = 499
 
@@ -42,8 +42,9 @@ def agent_app(gateway: Gateway) -> Starlette:
     routes = []
     for prefix in ("/s/{key}/v1", "/s/{key}", "/v1", ""):
         for path, dialect in DIALECTS.items():
-            routes.append(Route(f"{prefix}/{path}", _answers(gateway, dialect), methods=["POST"]))
-        routes.append(Route(f"{prefix}/messages/count_tokens", _counts(gateway), methods=["POST"]))
+            routes.append(Route(f"{prefix}/{path}", _endpoint(gateway, dialect, _answer), methods=["POST"]))
+        counts = _endpoint(gateway, DIALECTS["messages"], _count)
+        routes.append(Route(f"{prefix}/messages/count_tokens", counts, methods=["POST"]))
         routes.append(Route(f"{prefix}/models", _models(gateway), methods=["GET"]))
     routes.append(Route("/s/{key}/mcp", _tools(gateway), methods=["POST"]))
     routes.append(Route("/livez", lambda _: PlainTextResponse("ok")))
@@ -65,52 +66,57 @@ def _session(gateway: Gateway, http: Http) -> GatewaySession:
     raise GatewayError("auth", "this gateway knows no such session: use the base URL and the key of an open one")
 
 
-async def _body(http: Http, most: int) -> bytes:
+async def _body(http: Http, session: GatewaySession) -> bytes:
     """The body of a request.
 
     Raises:
-        GatewayError: it is too large.
+        GatewayError: it is too large, or too many others are being read.
     """
+    if session.reading >= session.caps.waiting:
+        raise session.crowded()
+    context, cap = session.model.max_context, session.caps.body
+    most = min(cap, _BYTES * context)
     length = http.headers.get("content-length", "0")
-    size, parts = 0, []
-    if length.isdecimal() and int(length) <= most:
-        async for part in http.stream():
-            size += len(part)
-            if size > most:
-                break
-            parts.append(part)
-        else:
-            return b"".join(parts)
-    raise GatewayError("too_large", f"the request has more than {most} bytes, which is this session's cap")
+    size, parts = int(length) if length.isdecimal() else 0, []
+    session.reading += 1
+    try:
+        if size <= most:
+            size = 0
+            async for part in http.stream():
+                size += len(part)
+                if size > most:
+                    break
+                parts.append(part)
+            else:
+                return b"".join(parts)
+    finally:
+        session.reading -= 1
+    session.counts["refused_too_large"] += 1
+    if size > cap:
+        raise GatewayError("too_large", f"the request has more than {cap} bytes, which is this session's cap")
+    many = f"{size} bytes do not fit into the model's context of {context} tokens"
+    raise GatewayError("overflow", many, tokens=max(size // 4, context), maximum=context)
 
 
 async def _read(http: Http, session: GatewaySession, dialect: Dialect) -> tuple[Request, bytes]:
-    body = await _body(http, session.caps.body)
-    try:
-        data = await asyncio.to_thread(json.loads, body) if len(body) > _LARGE else json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise GatewayError("invalid", f"the body is not JSON: {error or 'it is nested too deeply'}") from error
-    if not isinstance(data, dict):
-        raise GatewayError("invalid", "the body has to be a JSON object")
-    return dialect.read(data, session.stored), body
+    body = await _body(http, session)
+    with session.refusals():
+        try:
+            data = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise GatewayError("invalid", f"the body is not JSON: {error or 'it is nested too deeply'}") from error
+        return session.with_previous(dialect.read(data, session.stored)), body
 
 
-def _answers(gateway: Gateway, dialect: Dialect) -> Callable[[Http], Any]:
-    """The endpoint of a dialect."""
+def _endpoint(
+    gateway: Gateway, dialect: Dialect, work: Callable[[Http, GatewaySession, Dialect], Any]
+) -> Callable[[Http], Any]:
+    """An endpoint whose errors are in the words of a dialect."""
 
     async def endpoint(http: Http) -> Response:
-        session = None
         try:
-            session = _session(gateway, http)
-            request, body = await _read(http, session, dialect)
-            request = session.with_previous(request)
-            idempotency = http.headers.get("idempotency-key", "")
-            key = idempotency or hashlib.sha256(http.url.path.encode() + body).hexdigest()
-            retry = bool(idempotency) or http.headers.get("x-stainless-retry-count", "0") != "0"
-            return await _answered(http, session, dialect, request, key, retry)
+            return await work(http, _session(gateway, http), dialect)
         except GatewayError as error:
-            if session is not None and error.kind in ("invalid", "too_large"):
-                session.counts[f"refused_{error.kind}"] += 1
             status = dialect.status(error)
             again = {"Retry-After": "1"} if status == 429 or status >= 500 else {}
             return JSONResponse(dialect.error(error), status, headers=again)
@@ -120,13 +126,21 @@ def _answers(gateway: Gateway, dialect: Dialect) -> Callable[[Http], Any]:
     return endpoint
 
 
-async def _answered(
-    http: Http, session: GatewaySession, dialect: Dialect, request: Request, key: str, retry: bool
-) -> Response:
+async def _count(http: Http, session: GatewaySession, dialect: Dialect) -> Response:
+    """The number of tokens of a prompt."""
+    request, _ = await _read(http, session, dialect)
+    return JSONResponse(counted(session.count(request)))
+
+
+async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Response:
     """The answer to a call, whole or as a stream. Nothing of it is sent before all of it is recorded.
 
     A client that goes away meanwhile gives up its call.
     """
+    request, body = await _read(http, session, dialect)
+    idempotency = http.headers.get("idempotency-key", "")
+    key = idempotency or hashlib.sha256(http.url.path.encode() + body).hexdigest()
+    retry = bool(idempotency) or http.headers.get("x-stainless-retry-count", "0") != "0"
     call = asyncio.ensure_future(session.call(request, key, retry=retry))
     gone = asyncio.ensure_future(_disconnected(http))
     try:
@@ -146,7 +160,7 @@ async def _answered(
         return StreamingResponse(_slowly(call, session, dialect, request), media_type=media)
     node = call.result()
     session.sent(node)
-    return Response(b"".join(_pieces(dialect, node, request)), media_type=media)
+    return Response(b"".join(_pieces(dialect, session, node, request)), media_type=media)
 
 
 async def _slowly(
@@ -159,7 +173,7 @@ async def _slowly(
             await asyncio.wait((call,), timeout=PULSE)
         node = call.result()
         session.sent(node)
-        for piece in _pieces(dialect, node, request):
+        for piece in _pieces(dialect, session, node, request):
             yield piece
     except GatewayError as error:
         yield dialect.error_event(error) if request.stream else json.dumps(dialect.error(error)).encode()
@@ -167,31 +181,19 @@ async def _slowly(
         call.cancel()
 
 
-def _pieces(dialect: Dialect, node: Node, request: Request) -> Iterable[bytes]:
+def _pieces(dialect: Dialect, session: GatewaySession, node: Node, request: Request) -> Iterable[bytes]:
+    answer = node.answer
+    if request.include_tokens:
+        ids = {"prompt_ids": session.tree.prompt_ids(node), "response_ids": node.response_ids}
+        answer = replace(answer, **ids, logprobs=node.logprobs)
     if request.stream:
-        return dialect.events(node.answer, request)
-    return [json.dumps(dialect.whole(node.answer, request)).encode()]
+        return dialect.events(answer, request)
+    return [json.dumps(dialect.whole(answer, request)).encode()]
 
 
 async def _disconnected(http: Http) -> None:
     while (await http.receive())["type"] != "http.disconnect":
         pass
-
-
-def _counts(gateway: Gateway) -> Callable[[Http], Any]:
-    """The number of tokens of a prompt in the Messages dialect."""
-    dialect = DIALECTS["messages"]
-
-    async def endpoint(http: Http) -> Response:
-        try:
-            session = _session(gateway, http)
-            request, _ = await _read(http, session, dialect)
-            session.counts["counted"] += 1
-            return JSONResponse(counted(session.count(request)))
-        except GatewayError as error:
-            return JSONResponse(dialect.error(error), dialect.status(error))
-
-    return endpoint
 
 
 def _tools(gateway: Gateway) -> Callable[[Http], Any]:
@@ -239,7 +241,7 @@ def admin_app(gateway: Gateway, key: str) -> Starlette:
                     return JSONResponse({"error": f"there is no session {http.path_params['id']!r}"}, 404)
                 result = await work(http)
                 return result if isinstance(result, Response) else JSONResponse(result)
-            except (UsageError, ValueError, TypeError) as error:
+            except (RollenvError, ValueError) as error:
                 return JSONResponse({"error": str(error)}, 400)
 
         return endpoint
@@ -255,7 +257,7 @@ def admin_app(gateway: Gateway, key: str) -> Starlette:
 
     async def list_sessions(http: Http) -> Any:
         names = ("id", "task", "over", "reward")
-        return [{name: getattr(session, name) for name in names} for session in gateway.sessions.values()]
+        return [{name: getattr(session, name) for name in names} for session in list(gateway.sessions.values())]
 
     async def show(http: Http) -> Any:
         return session_of(http).to_dict()
@@ -313,12 +315,13 @@ async def _object(http: Http, known: dict[str, type]) -> dict[str, Any]:
 def metrics_text(gateway: Gateway) -> str:
     """The gateway's counters in Prometheus's text format."""
     counts, matches, tokens = Counter(gateway.past_counts), Counter(gateway.past_matches), gateway.past_tokens
-    for session in gateway.sessions.values():
+    sessions = list(gateway.sessions.values())  # another thread may open one
+    for session in sessions:
         counts.update(session.counts)
         matches.update(session.tree.matches)
         tokens += session.drawn_tokens
     lines = ["# TYPE rollenv_gateway_sessions_open gauge"]
-    lines.append(f"rollenv_gateway_sessions_open {sum(not s.over for s in gateway.sessions.values())}")
+    lines.append(f"rollenv_gateway_sessions_open {sum(not s.over for s in sessions)}")
     lines.append("# TYPE rollenv_gateway_drawn_tokens_total counter")
     lines.append(f"rollenv_gateway_drawn_tokens_total {tokens}")
     counts["refused_auth"] += gateway.refused_keys

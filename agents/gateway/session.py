@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import hashlib
 import itertools
+import logging
+import math
 import random
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -21,6 +24,8 @@ from rollenv.agents.gateway.record import Record
 from rollenv.agents.gateway.tree import TRAINED, Ids, Kind, Node, Place, Tree, in_lines, kinds
 from rollenv.core import RollenvError, UsageError
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Caps:
@@ -31,8 +36,12 @@ class Caps:
     """Drawn ones, of all calls together."""
     parallel: int = 16
     """Calls that are answered at the same time; others wait."""
+    waiting: int = 64
+    """Calls that wait, and bodies that are read, at the same time; further ones have to come again."""
     body: int = 16 << 20
     """Bytes of one request."""
+    kept: int = 64 << 20
+    """Bytes of messages and tokens that the session remembers, about."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -139,7 +148,7 @@ class GatewaySession:
         """What the engine died of."""
         self.counts: Counter[str] = Counter()
         """Calls, those refused by their reason, sent again, coalesced with another, and cancelled."""
-        self.drawn_tokens = 0
+        self.drawn_tokens = self.kept_bytes = self.reading = 0
         self._slots = asyncio.Semaphore(self.caps.parallel)
         self._pending: dict[str, _Pending] = {}
         self._known: dict[str, Node] = {}
@@ -175,7 +184,7 @@ class GatewaySession:
         """
         if self.over:
             self.counts["refused_ended"] += 1
-            raise GatewayError("ended", "the episode of this session is over; the agent has to stop")
+            raise self._ended()
         known, pending = self._known.get(key), self._pending.get(key)
         if key and retry and pending is not None:
             self.counts["coalesced"] += 1
@@ -183,30 +192,40 @@ class GatewaySession:
         if key and known is not None and (retry or not known.delivered):
             self.counts["sent_again"] += 1
             return known
-        self._check_caps()
+        self._check_caps("calls")
+        if len(self._pending) >= self.caps.parallel + self.caps.waiting:
+            raise self.crowded()
         self.counts["calls"] += 1
         self._loop = asyncio.get_running_loop()
         pending = _Pending(asyncio.ensure_future(self._answer(request, key)))
         self._pending[key if key and key not in self._pending else secrets.token_hex(16)] = pending
         return await self._wait(key, pending)
 
-    def _check_caps(self) -> None:
+    def _check_caps(self, what: str) -> None:
         for name, used, most in (
-            ("calls", self.counts["calls"], self.caps.calls),
+            (what, self.counts[what], self.caps.calls),
             ("tokens", self.drawn_tokens, self.caps.tokens),
+            ("bytes", self.kept_bytes, self.caps.kept),
         ):
             if used >= most:
                 self.counts[f"refused_{name}"] += 1
                 raise GatewayError("limit", f"this session has used all of its {most} {name}; the agent has to stop")
+
+    def crowded(self) -> GatewayError:
+        """Count a call that finds too many others before it, and say so."""
+        self.counts["refused_crowded"] += 1
+        return GatewayError("overloaded", f"more than {self.caps.waiting} calls of this session wait; come again")
 
     async def _wait(self, key: str, pending: _Pending) -> Node:
         pending.waiting += 1
         try:
             return await asyncio.shield(pending.task)
         except asyncio.CancelledError:
-            if pending.task.cancelled():  # the session ended
-                raise GatewayError("ended", "the episode of this session is over; the agent has to stop") from None
-            raise
+            if not pending.task.cancelled():
+                raise
+            if self.over:
+                raise self._ended() from None
+            raise GatewayError("overloaded", "the gateway stops; come again") from None
         finally:
             pending.waiting -= 1
             if not pending.waiting:
@@ -215,41 +234,70 @@ class GatewaySession:
                     pending.task.cancel()
                     self.counts["cancelled"] += 1
 
+    def _ended(self) -> GatewayError:
+        return GatewayError("ended", "the episode of this session is over; the agent has to stop")
+
     async def _answer(self, request: Request, key: str) -> Node:
         async with self._slots:
-            place = self.tree.place(request)
-            try:
+            with self.refusals():
+                place = self.tree.place(request)
                 drawn = await self.model.draw(self, place, request)
-            except ContextFull as error:
-                raise GatewayError("overflow", str(error)) from error
-            except GatewayError as error:
-                self.counts[f"refused_{error.kind}"] += 1
-                raise
-            except (EngineFailed, AgentFailed) as error:
-                self.failure = error
-                self.counts["failed"] += 1
-                raise GatewayError("failed", f"the model failed: {error}") from error
-            new_tools = place.tools not in self.tree.tools
-            node = self.tree.add(place, request.tools, drawn.answer, **drawn.tokens)
-            self.drawn_tokens += len(node.response_ids)
+                if self.over:  # another thread has sealed the tree
+                    raise self._ended()
+                node = self.tree.node(place, drawn.answer, **drawn.tokens)
+                new_tools = place.tools not in self.tree.tools
+                self._note({"event": "call", "key": key, "node": node.to_dict()}, request.tools if new_tools else None)
+            self._append(node, key, request.tools)
             drawn.kept(node)
-            if key:
-                self._known[key] = node
             if self._record is not None:
-                tools = {"tools": [dict(tool) for tool in request.tools]} if new_tools else {}
-                self._note({"event": "call", "key": key, "node": node.to_dict(), **tools})
                 await self._record.sync()
             return node
+
+    @contextlib.contextmanager
+    def refusals(self) -> Iterator[None]:
+        """Make the errors of a model those of a call, and count them."""
+        try:
+            yield
+        except GatewayError as error:
+            self.counts[f"refused_{error.kind}"] += 1
+            raise
+        except ContextFull as error:
+            self.counts["refused_overflow"] += 1
+            raise GatewayError("overflow", str(error)) from error
+        except UsageError as error:  # the chat template refuses the order of messages
+            self.counts["refused_invalid"] += 1
+            raise GatewayError("invalid", str(error)) from error
+        except Exception as error:
+            self.counts["failed"] += 1
+            if isinstance(error, EngineFailed | AgentFailed):
+                self.failure = error
+            else:
+                logger.exception("a call failed")
+            raise GatewayError("failed", f"the model failed: {error}") from error
+
+    def _append(self, node: Node, key: str, tools: Sequence[Mapping[str, Any]] | None) -> None:
+        self.tree.append(node, tools)
+        self.drawn_tokens += len(node.response_ids)
+        self.kept_bytes += sum(len(message.text) for message in node.context) + 40 * len(node.tail + node.response_ids)
+        if key:
+            self._known[key] = node
 
     def sent(self, node: Node) -> None:
         """Note that a client has got an answer."""
         if not node.delivered:
-            node.delivered = True
             self._note({"event": "sent", "node": node.number})
+            node.delivered = True
 
     def count(self, request: Request) -> int:
-        """The number of tokens of a request's prompt."""
-        return self.model.count(self, self.tree.place(request), request)
+        """The number of tokens of a request's prompt.
+
+        Raises:
+            GatewayError: the prompt cannot be, or this was asked too often.
+        """
+        self._check_caps("counts")
+        self.counts["counts"] += 1
+        with self.refusals():
+            return self.model.count(self, self.tree.place(request), request)
 
     def with_previous(self, request: Request) -> Request:
         """A request with the chat of the answer that it names as its previous one, unless it sends the chat itself.
@@ -259,7 +307,7 @@ class GatewaySession:
         """
         if not request.previous or any(message.role == "assistant" for message in request.messages):
             return request
-        node = self.tree.by_answer(request.previous)
+        node = self.tree.named(request.previous)
         if node is None:
             raise GatewayError("invalid", "there is no such previous response", param="previous_response_id")
         before = [*(message for message, _ in self.tree.chat(node)), node.answer.message]
@@ -273,10 +321,8 @@ class GatewaySession:
 
     def stored(self, name: str) -> Answer | None:
         """The answer with an id, or with a call of that id."""
-        for node in reversed(self.tree.nodes):
-            if name == node.answer.id or any(call.id == name for call in node.answer.calls):
-                return node.answer
-        return None
+        node = self.tree.named(name)
+        return node.answer if node else None
 
     # -- rewards, and the end ------------------------------------------------------------------------------------------
 
@@ -289,39 +335,49 @@ class GatewaySession:
         Raises:
             UsageError: there is no such call, or the value is no number.
         """
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
-            raise UsageError(f"a reward is a finite number, not {value!r}")
+        value = _finite(value)
         bare = call.split("_", 1)[-1] if call.startswith(("resp_", "msg_")) else call.removeprefix("chatcmpl-")
-        for node in reversed(self.tree.nodes):
-            if call == "last" or bare == node.answer.id or call in {each.id for each in node.answer.calls}:
-                node.reward = (node.reward or 0.0) + value
-                self._note({"event": "reward", "node": node.number, "value": value})
-                return
-        raise UsageError(f"the session has no call {call!r}")
+        if call == "last":
+            node = self.tree.nodes[-1] if self.tree.nodes else None
+        else:
+            node = self.tree.named(bare) or self.tree.named(call)
+        if node is None:
+            raise UsageError(f"the session has no call {call!r}")
+        self._note({"event": "reward", "node": node.number, "value": value})
+        node.reward = (node.reward or 0.0) + value
 
     def finish(self, reward: float | None = None) -> None:
         """Seal the session: what still runs is cancelled, and every later call is refused with 410.
 
         Args:
-            reward: of the episode.
+            reward: of the episode. It may be set once more.
+
+        Raises:
+            UsageError: the reward is no number.
         """
-        if not self.over:
-            self.over = True
-            if self._loop is not None and not self._loop.is_closed():  # it may be another thread's
-                self._loop.call_soon_threadsafe(self.cancel)
-            self.model.release(self)
-        self.reward = reward if reward is not None else self.reward
+        self.reward = _finite(reward) if reward is not None else self.reward
+        first, self.over = not self.over, True
+        if first and self._loop is not None and not self._loop.is_closed():  # it may be another thread's
+            self._loop.call_soon_threadsafe(self._end)
+        elif first:
+            self._end()
         self._note({"event": "finish", "reward": self.reward})
-        self._on_finish(self)
+        if first:
+            self._on_finish(self)
+
+    def _end(self) -> None:
+        self.cancel()
+        self.model.release(self)
 
     def cancel(self) -> None:
         """Stop all draws."""
         for pending in list(self._pending.values()):
             pending.task.cancel()
 
-    def _note(self, event: Mapping[str, Any]) -> None:
+    def _note(self, event: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] | None = None) -> None:
         if self._record is not None:
-            self._record.append({"session": self.id, **event})
+            added = {} if tools is None else {"tools": [dict(tool) for tool in tools]}
+            self._record.append({"session": self.id, **event, **added})
 
     # -- what is trained -----------------------------------------------------------------------------------------------
 
@@ -389,12 +445,9 @@ class GatewaySession:
         """Take an event that was written before."""
         kind = event["event"]
         if kind == "call":
-            node = Node.from_dict(event["node"])
-            self.tree.append(node, event.get("tools"))
+            self._append(Node.from_dict(event["node"]), event["key"], event.get("tools"))
             self.counts["calls"] += 1
-            self.drawn_tokens += len(node.response_ids)
-            if event["key"]:
-                self._known[event["key"]] = node
+            self.rng.getrandbits(64)  # as the call did
         elif kind == "sent":
             self.tree.nodes[event["node"]].delivered = True
         elif kind == "reward":
@@ -433,4 +486,18 @@ class GatewaySession:
 
 def session_id(key: str) -> str:
     """The public name of a session, from which its key cannot be found."""
-    return hashlib.sha256(key.encode()).hexdigest()[:16]
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
+
+
+def _finite(value: Any) -> float:
+    """A reward.
+
+    Raises:
+        UsageError: it is no finite number.
+    """
+    try:
+        if not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    except (TypeError, OverflowError):
+        pass
+    raise UsageError(f"a reward is a finite number, not {value!r:.80}")

@@ -110,6 +110,7 @@ class Tree:
         self.tools: dict[bytes, tuple[Mapping[str, Any], ...]] = {}
         """Schemas by their hash."""
         self._answers: dict[bytes, list[Node]] = {}
+        self._named: dict[str, Node] = {}
 
     def place(self, request: Request) -> Place:
         """Find the deepest answer that a request's chat goes on from."""
@@ -132,19 +133,15 @@ class Tree:
         extends = parent is not None and bool(context) and not foreign and parent.tools == tools
         return Place(parent, context, tuple(chat), state, tools, extends, dict(matches))
 
-    def add(self, place: Place, tools: Sequence[Mapping[str, Any]], answer: Answer, **tokens: Any) -> Node:
-        """Append the answer to a request.
+    def node(self, place: Place, answer: Answer, **tokens: Any) -> Node:
+        """The answer to a request as the next node.
 
         Args:
-            tools: of the request.
             tokens: the other fields of :class:`Node`.
         """
         parent = place.parent.number if place.parent else None
-        node = Node(
-            len(self.nodes), parent, place.context, place.state, place.tools, answer, matches=place.matches, **tokens
-        )
-        self.append(node, tools)
-        return node
+        more = {"matches": place.matches, **tokens}
+        return Node(len(self.nodes), parent, place.context, place.state, place.tools, answer, **more)
 
     def append(self, node: Node, tools: Sequence[Mapping[str, Any]] | None) -> None:
         """Append a node, as it was stored.
@@ -157,6 +154,7 @@ class Tree:
         self.nodes.append(node)
         self.matches.update(node.matches)
         self._answers.setdefault(node.state, []).append(node)
+        self._named |= dict.fromkeys((node.answer.id, *(call.id for call in node.answer.calls)), node)
 
     def path(self, node: Node) -> list[Node]:
         """The nodes from a root to this one."""
@@ -183,9 +181,9 @@ class Tree:
             run += [node.response_ids, node.tail]
         return tuple(i for part in reversed(run) for i in part)
 
-    def by_answer(self, answer_id: str) -> Node | None:
-        """The node with the answer of this id."""
-        return next((node for node in self.nodes if node.answer.id == answer_id), None)
+    def named(self, name: str) -> Node | None:
+        """The node with the answer, or the call, of this id."""
+        return self._named.get(name)
 
 
 def match(message: Message, candidates: Sequence[Node], tools: bytes = b"") -> tuple[Node | None, str]:

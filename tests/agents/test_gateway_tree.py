@@ -72,7 +72,9 @@ def add(tree, messages, answer, tools=(BASH,), **tokens):
     request = Request(tuple(messages), tools=tuple(tools))
     place = tree.place(request)
     tokens = {"delivered": True, "has_tools": bool(tools), "tail": (1,), "response_ids": (2,)} | tokens
-    return tree.add(place, request.tools, answer, continues=place.extends, **tokens)
+    node = tree.node(place, answer, continues=place.extends, **tokens)
+    tree.append(node, request.tools)
+    return node
 
 
 @pytest.mark.parametrize("client", ECHOES)
