@@ -63,7 +63,7 @@ class Request:
     include_usage: bool = True
     """Whether a stream ends with the usage (in chat completions, ``stream_options.include_usage``)."""
     include_tokens: bool = False
-    """Chat completions with ``return_token_ids`` or ``logprobs``: token ids and log-probabilities go into the answer."""
+    """Chat completions with ``return_token_ids`` or ``logprobs``: ids and log-probabilities go into the answer."""
     previous: str = ""
     """Id of the answer whose chat comes before ``messages`` (``previous_response_id``)."""
 

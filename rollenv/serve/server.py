@@ -18,6 +18,7 @@ from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
 from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed, ServerFull, TooFast
+from rollenv.rollout.group_reward import GroupReward, group_function
 from rollenv.rollout.workers.pool import WorkerPool
 from rollenv.serve import handover
 from rollenv.serve.auth import Client, Tokens
@@ -63,6 +64,8 @@ class Settings:
     """A file or the URL of a server where sessions go on when this one stops."""
     silence: float = 900.0
     """Seconds without a message after which a connection is closed."""
+    group_reward: str = ""
+    """``module:function`` that scores groups for the protocol ``ors``."""
     traces: bool = False
     """Send traces to a collector of OpenTelemetry."""
     sessions: SessionLimits = field(default_factory=SessionLimits)
@@ -102,6 +105,9 @@ class EnvServer:
         limiter = RateLimiter(settings.sessions.each, self.tokens.quotas)
         self.sessions = SessionManager(workers, settings.sessions, limiter)
         self.sandboxes = SandboxManager(settings.sandboxes, limiter)
+        self.group_reward: GroupReward | None = None
+        if settings.group_reward:
+            self.group_reward = GroupReward(group_function(settings.group_reward), settings.sessions.step)
         self.uploads: set[str] = set()
         """Paths whose bodies are files for sandboxes."""
         self.metrics = Metrics(self.sessions, self.sandboxes)
