@@ -112,7 +112,7 @@ def unfit(path):
         return []
     if path == "/mcp":
         return ["admin"]
-    if path.startswith(("/e2b", "/apis/envs/sandbox", "/fusion")) or path.split("/")[1] in programs:
+    if path.startswith(("/e2b", "/files", "/apis/envs/sandbox", "/fusion")) or path.split("/")[1] in programs:
         return ["admin", "environments"]
     return ["admin", "sandboxes"]
 
