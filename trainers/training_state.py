@@ -221,6 +221,8 @@ def _assemble(
         targets = adapters.targets if isinstance(adapters.targets, str) else tuple(adapters.targets)
         lora = Lora(adapters.rank, adapters.alpha, targets, config.seed)
     policy = _policy(config, player, ranks, share=share, lora=lora)
+    if config.loss.router and not policy.scorer.experts_per_token:
+        raise UsageError("loss.router does nothing: the model has no routers; leave it out, or train one of experts")
     state = TrainingState(
         source_of(config, wrappers) if player else cast(TaskSource, None),
         cast(LocalAgent, player),

@@ -117,6 +117,7 @@ def test_a_recipe_trains_with_an_sglang_server(tmp_path):
         "eval.every=9",
         "eval.episodes=4",
         "threads=1",
+        "kl.name=loss",
     ]
     with SGLangStub(context=256) as stub:
         config = load_config(

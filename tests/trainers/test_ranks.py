@@ -242,7 +242,7 @@ def trained(ranks: Ranks, path: Path, *overrides: str, die=(-1, "update", -1)):
     run, started = RunDir.resume(path)
     config = run.extend(started, given) if ranks.first else given
     dying, place, number = die
-    calls, (owner, name) = itertools.count(1), {"update": (Learner, "_walk"), "save": (dcp, "save")}[place]
+    calls, (owner, name) = itertools.count(1), {"update": (Learner, "_optimizer_step"), "save": (dcp, "save")}[place]
     real = getattr(owner, name)
 
     def fatal(*args, **kwargs):

@@ -33,6 +33,8 @@ class Loss(Section):
     """Coefficient of the cross-entropy on the responses of successful trajectories."""
     observations: Weight = 0.0
     """Coefficient of the cross-entropy on what the environment says between responses (ECHO)."""
+    router: Weight = 0.0
+    """Coefficient of the balance of routers, for a mixture of experts (0.001 is usual); 1 is even."""
 
 
 class PpoClip(Loss):
