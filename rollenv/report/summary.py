@@ -133,8 +133,8 @@ CURVES: tuple[Chart, ...] = (
     ),
     (
         "Routers",
-        "For a mixture of experts: the balance of its routers and the load of the fullest expert. Both are 1 where every "
-        "expert gets as many tokens.",
+        "For a mixture of experts: the balance of its routers and the load of the fullest expert. Both are 1 where all "
+        "experts get as many tokens.",
         (("router/balance", "balance"), ("router/largest_load", "largest load")),
     ),
     (

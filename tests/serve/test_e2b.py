@@ -394,7 +394,11 @@ def test_ports_need_the_sandboxs_own_key_where_there_are_tokens(serve, tmp_path)
     at, key = {"Host": f"8000-{box.told['sandboxID']}.localhost"}, box.told["trafficAccessToken"]
     for headers, status in (
         ({}, 401),
-        ({"X-API-Key": token}, 401),
+        ({"X-API-Key": token}, 400),
+        ({"Authorization": f"Bearer {token}", "E2B-Traffic-Access-Token": key}, 400),
+        ({"Authorization": "Basic of-its-own", "E2B-Traffic-Access-Token": key}, 502),
+        ({"X-Access-Token": "of its own", "E2B-Traffic-Access-Token": key}, 502),
+        ({"E2B-Traffic-Access-Token": ""}, 401),
         ({"E2B-Traffic-Access-Token": "x"}, 401),
         ({"E2B-Traffic-Access-Token": key}, 502),
     ):

@@ -132,8 +132,11 @@ class E2BService:
         told |= {"envdVersion": VERSION, "domain": domain}
         return told | {"envdAccessToken": key, "trafficAccessToken": key}
 
-    def box(self, request: HTTPConnection, name: str = "") -> SandboxSession:
+    def box(self, request: HTTPConnection, name: str = "", key: str | None = None) -> SandboxSession:
         """The sandbox that a request is for: the one of that name, of its header, or that signed its URL.
+
+        Args:
+            key: of that one; by default the header's.
 
         Raises:
             NotAllowed: the client may not use it.
@@ -141,7 +144,7 @@ class E2BService:
         """
         headers = request.headers
         name = name or headers.get("e2b-sandbox-id", "")
-        key = headers.get("x-access-token") or headers.get("e2b-traffic-access-token")
+        key = key or headers.get("x-access-token") or headers.get("e2b-traffic-access-token")
         if not name and "signature" in request.query_params and request.url.path in FILES:
             name, key = self._signed(request)
         if key and self.server.tokens:

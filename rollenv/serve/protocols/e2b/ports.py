@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import httpx
 from starlette.requests import HTTPConnection, Request
@@ -26,17 +27,17 @@ from rollenv.serve.server import SANDBOX_HOST, denied
 _PORTS = 16
 #: Seconds until a server in a sandbox begins its answer, and between two pieces of it.
 _SECONDS = 300.0
-#: Headers of one connection, the key that is not the sandbox's business, and of a WebSocket what its client writes.
-_OURS = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "e2b-traffic-access-token"}
-_HEAD = re.compile("sec-websocket-(?!protocol)|host$")
 _KEY = "e2b-traffic-access-token"
+#: Headers of one connection, and the key, which is not the sandbox's business; those that a WebSocket's client writes.
+_OURS = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", _KEY}
+_WRITTEN = re.compile("sec-websocket-|host$")
 
 
 class Ports(BaseRoute):
     """The hosts of ports.
 
-    With tokens a request needs the sandbox's key in the header ``E2B-Traffic-Access-Token``; a client's own token is
-    not taken, because what is sent here reaches code that nobody trusts.
+    With tokens a request needs the sandbox's key in the header ``E2B-Traffic-Access-Token``. One that carries a token
+    of the server is refused, because what is sent here reaches code that nobody trusts.
     """
 
     def __init__(self, service: E2BService):
@@ -60,14 +61,14 @@ class Ports(BaseRoute):
         try:
             box = self._box(connection, port, scope["port"][2].lower())
             forward = await asyncio.to_thread(box.sandbox.sync.ports.forward, port)
-            query = scope["query_string"].decode()
-            address = f"{forward.address}{scope['raw_path'].decode()}{'?' if query else ''}{query}"
+            query = scope["query_string"].decode("latin-1")
+            address = f"{forward.address}{scope['raw_path'].decode('latin-1')}{'?' if query else ''}{query}"
             if scope["type"] == "websocket":
                 with self._service.request(box):
                     await self._talk(scope, receive, send, address)
                 return
             answer = await self._answer(Request(scope, receive), box, address)
-        except (httpx.HTTPError, WebSocketException, OSError):
+        except (httpx.HTTPError, httpx.InvalidURL, WebSocketException, OSError):
             answer = Json({"code": 502, "message": f"The sandbox runs, but nothing answers at port {port}"}, 502)
         except RollenvError as error:
             answer = Json({"code": status_of(error), "message": str(error)}, status_of(error))
@@ -77,9 +78,16 @@ class Ports(BaseRoute):
             await denied(send, answer.status_code, bytes(answer.body).decode())
 
     def _box(self, connection: HTTPConnection, port: int, name: str) -> SandboxSession:
-        if self._service.server.tokens and _KEY not in connection.headers:
-            raise NotAllowed(f"the port needs the sandbox's key: {_KEY} = sandbox.traffic_access_token")
-        box = self._service.box(connection, name)
+        headers, tokens = connection.headers, self._service.server.tokens
+        key = headers.get(_KEY, "")
+        if tokens:
+            for sent in (headers.get("authorization", ""), f"Bearer {headers.get('x-api-key', '')}"):
+                with contextlib.suppress(NotAllowed):
+                    tokens.client(sent)
+                    raise UsageError("a token of the server must not reach the code in a sandbox; leave it out")
+            if not key:
+                raise NotAllowed(f"the port needs the sandbox's key: {_KEY} = sandbox.traffic_access_token")
+        box = self._service.box(connection, name, key)
         kept = self._service.kept(box)
         if len(kept.ports | {port}) > _PORTS:
             raise UsageError(f"{_PORTS} ports of this sandbox are open already, and there are no more")
@@ -100,8 +108,10 @@ class Ports(BaseRoute):
 
     async def _talk(self, scope: Scope, receive: Receive, send: Send, address: str) -> None:
         headers = [(key.decode(), value.decode("latin-1")) for key, value in scope["headers"]]
-        headers = [pair for pair in headers if pair[0] not in _OURS and not _HEAD.match(pair[0])]
-        async with connect(f"ws://{address}", additional_headers=headers, proxy=None, max_size=1 << 20) as inside:
+        headers = [pair for pair in headers if pair[0] not in _OURS and not _WRITTEN.match(pair[0])]
+        how: dict[str, Any] = {"proxy": None, "user_agent_header": None, "max_size": 1 << 20}
+        how["subprotocols"] = scope.get("subprotocols") or None
+        async with connect(f"ws://{address}", additional_headers=headers, **how) as inside:
             await send({"type": "websocket.accept", "subprotocol": inside.subprotocol})
             both = [asyncio.ensure_future(_in(receive, inside)), asyncio.ensure_future(_out(inside, send))]
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
