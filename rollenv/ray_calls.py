@@ -9,7 +9,7 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 from rollenv.core import UsageError
@@ -26,6 +26,28 @@ _FOR_A_CORE, _MOST_HERE = 4, 16
 _REACHED_WITHIN = 10.0
 
 
+def agree_on_devices(environ: MutableMapping[str, str]) -> None:
+    """Make the variables that hide GPUs from ROCm say the same to Ray, torch and vLLM.
+
+    ``ROCR_VISIBLE_DEVICES`` hides GPUs from the driver, which numbers those that are left from 0;
+    ``HIP_VISIBLE_DEVICES`` (for torch also ``CUDA_VISIBLE_DEVICES``) chooses among these numbers. Ray gives each of its
+    processes a ``HIP_VISIBLE_DEVICES``, and refuses to start where only the first is set: then all that are left are
+    named.
+
+    Raises:
+        UsageError: the two that mean the same differ.
+    """
+    hip, cuda = environ.get("HIP_VISIBLE_DEVICES"), environ.get("CUDA_VISIBLE_DEVICES")
+    if hip is not None and cuda is not None and hip != cuda:
+        raise UsageError(
+            f"HIP_VISIBLE_DEVICES={hip} and CUDA_VISIBLE_DEVICES={cuda} name different GPUs, and ROCm reads both: "
+            "unset CUDA_VISIBLE_DEVICES"
+        )
+    if (left := environ.get("ROCR_VISIBLE_DEVICES")) is not None and hip is None:
+        count = len([name for name in left.split(",") if name.strip()])
+        environ["HIP_VISIBLE_DEVICES"] = cuda if cuda is not None else ",".join(map(str, range(count)))
+
+
 @contextlib.contextmanager
 def connected(address: str = "", *, cpus: float = 0) -> Iterator[None]:
     """Be connected to a cluster. A connection that there is already stays as it is.
@@ -36,7 +58,8 @@ def connected(address: str = "", *, cpus: float = 0) -> Iterator[None]:
         cpus: that are needed. A cluster that is started here has so many, also where there are fewer cores.
 
     Raises:
-        UsageError: there is no such cluster, or so many processes are too many for this machine.
+        UsageError: there is no such cluster, so many processes are too many for this machine, or variables about its
+            GPUs contradict each other.
     """
     if ray.is_initialized():
         yield
@@ -49,6 +72,7 @@ def connected(address: str = "", *, cpus: float = 0) -> Iterator[None]:
             f"{cpus:g} CPUs are too many for this machine, which takes {most}: start fewer ranks, shards or actors, or "
             "name a cluster with placement.address or RAY_ADDRESS"
         )
+    agree_on_devices(os.environ)
     _check_reachable(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints what happens to its nodes

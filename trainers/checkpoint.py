@@ -30,6 +30,10 @@ class Stateful(sharded_state.Tensors, Protocol):
         """The state, as plain data and tensors."""
         ...
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        ...
+
 
 class CheckpointError(RollenvError):
     """A checkpoint cannot be written, or is damaged."""

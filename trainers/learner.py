@@ -40,6 +40,7 @@ from rollenv.trainers.experience import (
     with_successful_sibling,
 )
 from rollenv.trainers.objective import Objective
+from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.base import HIDDEN, Reader
 from rollenv.trainers.policies.packed import Packed, pack
 from rollenv.trainers.run_dir import RunDir
@@ -187,10 +188,11 @@ class Learner:
 
     def _teacher_logprobs(self, data: Experience) -> Floats:
         """Return (R,) log-probabilities under the teacher; NaN for tokens without one."""
-        if self.state.teacher:
-            return self._logprobs(data, self.state.teacher)
+        teacher = self.state.teacher
+        if teacher and self.config.distill.name == "teacher":
+            return self._logprobs(data, teacher)
         shown, taught = with_successful_sibling(data, self.state.context)
-        return self._logprobs(shown, self.state.policy, samples=taught)
+        return self._logprobs(shown, teacher or self.state.policy, samples=taught)
 
     def _kl_penalty(self, data: Experience, metrics: dict[str, float]) -> Floats | None:
         """Return the (R,) penalties of tokens for their divergence from the reference, if rewards include it."""
@@ -364,6 +366,8 @@ class Learner:
         if not math.isfinite(norm):
             self._skip_step(totals, sum(sums.get("loss", 0.0) for *_, sums in of_ranks), norm)
             return
+        if isinstance(state.teacher, Averaged):
+            state.teacher.follow(state.policy)
         totals.norms.append(norm)
         totals.entropies += found.entropies
         for tokens, _, _, sums in of_ranks:

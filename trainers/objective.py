@@ -14,6 +14,7 @@ from rollenv.trainers.config.losses import KlLoss, NoDistill
 from rollenv.trainers.losses import Correction, LossInput, TokenLoss
 from rollenv.trainers.policies.base import Output, Outputs
 from rollenv.trainers.policies.packed import Packed
+from rollenv.trainers.policies.routing import NAMES
 
 #: From a section's settings to its loss.
 POLICY_LOSSES: dict[str, Callable[..., TokenLoss]] = {
@@ -109,6 +110,11 @@ class Objective:
             bonus = losses.entropy_bonus(x, entropy)
             values, metrics = values + bonus.values, metrics | bonus.metrics
         total = (columns["weights"] * values).sum()
+        if out.router is not None:
+            metrics |= {
+                name: number.expand(len(values)) for name, number in zip(NAMES, out.router.detach(), strict=True)
+            }
+            total = total + config.loss.router * columns["weights"].sum() * out.router[0]
         if out.observations is not None:
             total = total + losses.echo(out.observations, config.loss.observations).values.sum() / max(observed, 1)
         return total, metrics

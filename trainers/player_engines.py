@@ -17,7 +17,14 @@ from rollenv.agents.engines.router import Router
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt
 from rollenv.rollout.episode import Limits
-from rollenv.trainers.config.player import MAX_LORA_RANK, AnyPlayer, HarnessConfig, VllmPlayer
+from rollenv.trainers.config.player import (
+    MAX_LORA_RANK,
+    AnyPlayer,
+    HarnessConfig,
+    LocalPlayer,
+    SglangPlayer,
+    VllmPlayer,
+)
 from rollenv.trainers.config.run import RolloutConfig
 from rollenv.trainers.policies.base import Policy
 
@@ -75,7 +82,7 @@ def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank:
         MissingExtra: the engine is not installed.
         UsageError: it cannot run the model, or no server answers.
     """
-    if not isinstance(settings, VllmPlayer):
+    if isinstance(settings, LocalPlayer):
         return base_agent
     prompt = base_agent.prompt
     if isinstance(prompt, ChatPrompt):
@@ -84,23 +91,12 @@ def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank:
         template["examples"] = prompt.examples
     else:
         step_prompt, chat, template = prompt, prompt.chat, {}
-    options = {"chat": chat, **settings.options}
-    if settings.sleep:
-        options = {"enable_sleep_mode": True} | options
-    if rank:
-        options |= {"enable_lora": True, "max_lora_rank": next(n for n in _RANKS if n >= rank)}
     engine: Any
-    if settings.url:
+    if isinstance(settings, SglangPlayer) or settings.url:
         engine = _server_engine(settings, base_agent, folder, rank)
-    elif settings.actors:
-        from rollenv.agents.engines.vllm_actors import VLLMActors
-
-        engine = VLLMActors(settings.actors, folder.absolute(), options, settings.actor_options)
     else:
-        from rollenv.agents.vllm import load_engine
-
-        engine = load_engine(folder, **options)[0]
-    if settings.sleep:
+        engine = _own_vllm(settings, folder, rank, {"chat": chat})
+    if isinstance(settings, VllmPlayer) and settings.sleep:
         engine.check_sleep()
     player = EngineAgent(engine, base_agent.tokenizer, step_prompt, base_agent.sampling, **template)
     player.version = base_agent.version
@@ -134,15 +130,33 @@ def concurrent_harnesses(settings: HarnessConfig) -> int | None:
     return 2 * (os.cpu_count() or 1) if settings.name else None
 
 
-def _server_engine(settings: VllmPlayer, base_agent: LocalAgent, folder: Path, rank: int) -> Any:
-    """Return the engine of one vLLM server, or a router over several."""
+def _own_vllm(settings: VllmPlayer, folder: Path, rank: int, options: dict[str, Any]) -> Any:
+    """Return the engine of a vLLM in this process, or in actors."""
+    options |= settings.options
+    if settings.sleep:
+        options = {"enable_sleep_mode": True} | options
+    if rank:
+        options |= {"enable_lora": True, "max_lora_rank": next(n for n in _RANKS if n >= rank)}
+    if settings.actors:
+        from rollenv.agents.engines.vllm_actors import VLLMActors
+
+        return VLLMActors(settings.actors, folder.absolute(), options, settings.actor_options)
+    from rollenv.agents.vllm import load_engine
+
+    return load_engine(folder, **options)[0]
+
+
+def _server_engine(settings: VllmPlayer | SglangPlayer, base_agent: LocalAgent, folder: Path, rank: int) -> Any:
+    """Return the engine of one server, or a router over several."""
+    from rollenv.agents.engines.sglang_server import SGLangEngine
     from rollenv.agents.engines.vllm_server import ServerEngine
 
     def decode(ids: Sequence[int]) -> str:
         return str(base_agent.tokenizer.decode(ids))
 
+    engine_class = SGLangEngine if settings.kind == "sglang" else ServerEngine
     engines = [
-        ServerEngine(
+        engine_class(
             url.strip(),
             base_agent.engine.stop,
             model=folder,

@@ -21,11 +21,12 @@ from rollenv.trainers import checkpoint, sharded_state
 from rollenv.trainers.batches import read_task
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.algorithms import CriticConfig, Ppo
-from rollenv.trainers.config.losses import KlReward, Teacher
+from rollenv.trainers.config.losses import KlReward, Sibling, Teacher
 from rollenv.trainers.config.tasks import played
 from rollenv.trainers.credit import Shaper
 from rollenv.trainers.losses import AdaptiveKL
 from rollenv.trainers.player_engines import Player, WeightSync
+from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.critic import Critic, Valuer
 from rollenv.trainers.policies.local import LocalPolicy, Scorer, compute_as_player
 from rollenv.trainers.policies.lora import Lora, Unadapted, merged
@@ -55,7 +56,7 @@ class TrainingState:
     shaper: Shaper
     critic: Critic | None = None
     reference: LocalPolicy | Unadapted | None = None
-    teacher: LocalPolicy | None = None
+    teacher: LocalPolicy | Averaged | None = None
     kl: AdaptiveKL | None = None
     iteration: int = 0
     again: Sequence[Task] = ()
@@ -75,7 +76,8 @@ class TrainingState:
     @property
     def states(self) -> dict[str, checkpoint.Stateful]:
         """The state with weights of their own to save."""
-        return {"policy": self.policy, **({"critic": self.critic} if self.critic else {})}
+        mean = {"teacher": self.teacher} if isinstance(self.teacher, Averaged) else {}
+        return {"policy": self.policy, **({"critic": self.critic} if self.critic else {}), **mean}
 
     def save(self, run: RunDir, keep: int, batches: Mapping[str, Any]) -> None:
         """Write a checkpoint.
@@ -115,9 +117,8 @@ class TrainingState:
         elif "policy" not in states:
             raise ValueError("its optimizer state was written by an older version")
         else:
-            self.policy.load_state_dict(states["policy"])
-            if self.critic:
-                self.critic.load_state_dict(states["critic"])
+            for name, part in self.states.items():
+                part.load_state_dict(states[name])
         if self.ranks.first:
             self.source.load_state_dict(about["source"])
             self.again = [read_task(plain) for plain in about.get("pending", ())]
@@ -220,6 +221,8 @@ def _assemble(
         targets = adapters.targets if isinstance(adapters.targets, str) else tuple(adapters.targets)
         lora = Lora(adapters.rank, adapters.alpha, targets, config.seed)
     policy = _policy(config, player, ranks, share=share, lora=lora)
+    if config.loss.router and not policy.scorer.experts_per_token:
+        raise UsageError("loss.router does nothing: the model has no routers; leave it out, or train one of experts")
     state = TrainingState(
         source_of(config, wrappers) if player else cast(TaskSource, None),
         cast(LocalAgent, player),
@@ -240,6 +243,8 @@ def _assemble(
             state.reference = _policy(config, untrained, ranks)
     if isinstance(config.distill, Teacher):
         state.teacher = _policy(config, teacher, ranks)
+    elif isinstance(config.distill, Sibling) and config.distill.decay:
+        state.teacher = Averaged(_policy(config, player, ranks, lora=lora), config.distill.decay)
     if isinstance(config.kl, KlReward):
         state.kl = AdaptiveKL(config.kl.coef, config.kl.target or None, config.kl.horizon)
     return state

@@ -14,6 +14,7 @@ from rollenv.agents.base import Action, EnvHandle, Session
 from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Totals
 from rollenv.agents.chat.replies import Reply, ToolCall
 from rollenv.agents.offered_tools import offered
+from rollenv.agents.pictures import content, pictures, refuse_pictures
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import shown
 from rollenv.agents.prompts.step import as_chat
@@ -31,6 +32,7 @@ class ChatAgent:
     The text of an answer is the action, without the thoughts before it; a thought that does not end holds no action.
     Tool calls that the endpoint reports apart from the text are appended to it as ``<tool_call>{"name": ...,
     "arguments": ...}</tool_call>``, which :class:`~rollenv.wrappers.tool_env.ToolEnvWrapper` answers in order.
+    Pictures (``info["images"]``) are sent as ``image_url`` parts, each where the text has ``<image>``.
 
     Use it with ``async with``, or call :meth:`aclose`; it also closes when its event loop shuts down.
 
@@ -156,11 +158,15 @@ class ChatSession(Session):
     _calls: list[ToolCall] = field(default_factory=list)
     _tools: list[dict[str, Any]] = field(default_factory=list)
     """The environment's tools, if the agent passes them on."""
+    _pictures: list[dict[str, Any]] = field(default_factory=list)
+    """The last ones, for prompts that repeat the first observation."""
     _told: int = 0
     """The number of messages that earlier turns kept."""
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         agent = self.agent
+        if agent.token_ids:
+            refuse_pictures(info, "training on token ids")
         body = {**agent.body, "messages": [*agent.first, *self._ask(observation, info)]}
         if agent.tools_of_env:
             self._tools = offered(info) or self._tools
@@ -196,18 +202,22 @@ class ChatSession(Session):
 
     def _ask(self, observation: str, info: dict[str, Any]) -> list[dict[str, Any]]:
         """The messages up to this turn."""
+        images = pictures(info)
+        self._pictures = images or self._pictures
         if self.agent.prompt is None:
             if info.get("use_tool") and self._calls:
                 for call, text in zip(self._calls, self._responses(observation, info), strict=True):
                     self.messages.append({"role": "tool", "tool_call_id": call.id, "content": well_formed(text)})
+                if images:  # answers of tools have none
+                    self.messages.append({"role": "user", "content": images})
             else:
-                self.messages.append({"role": "user", "content": well_formed(shown(observation, info))})
+                self.messages.append({"role": "user", "content": content(shown(observation, info), images)})
             return self.messages
         if self._instructions is None:
             self._instructions = observation
         text = self.agent.prompt.render(self._instructions, self._turns, observation, info)
-        turns = [*as_chat(self.agent.prompt.examples), ("user", text)]
-        return [{"role": role, "content": well_formed(said)} for role, said in turns]
+        examples = [{"role": role, "content": well_formed(said)} for role, said in as_chat(self.agent.prompt.examples)]
+        return [*examples, {"role": "user", "content": content(text, self._pictures)}]
 
     def _responses(self, observation: str, info: dict[str, Any]) -> list[str]:
         """A text for every call: each its own where the environment gives them apart."""

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import httpx
 
@@ -96,6 +96,11 @@ class ServerEngine:
         UsageError: no server answers, or it was started in another way.
     """
 
+    kind, start = "vLLM", START
+    drawing, going_on, about_weights = "/inference/v1/generate", "/resume", "/weight_info"
+    """Paths that draw, that end a pause, and that tell the version of the weights."""
+    _versioning: ClassVar[dict[str, Any]] = {}
+
     def __init__(
         self,
         url: str,
@@ -120,11 +125,9 @@ class ServerEngine:
         self.version, self._told, self._failure = 0, -1, ""
         self._suspended, self._asleep = False, 0
         self.stats = TokenCounts()
-        about = self._first_look()
-        self.max_context: int = about["model_config"]["max_model_len"]
-        self._can_sleep = bool(about["model_config"].get("enable_sleep_mode"))
-        self._rank: int = (about.get("lora_config") or {}).get("max_lora_rank", 0)
-        self.transfer = self._transfer(about)
+        self._can_sleep, self._rank = False, 0
+        self.transfer: Transfer | None = None
+        self.max_context = self._first_look()
 
     # -- what sessions call ------------------------------------------------------------------------------------------
 
@@ -165,7 +168,7 @@ class ServerEngine:
         with contextlib.suppress(httpx.HTTPError), self._blocking(self.patience) as client:
             if self._adapter:
                 client.post(f"{self.url}/v1/unload_lora_adapter", json={"lora_name": self._adapter})
-            client.post(f"{self.url}/resume")
+            client.post(self.url + self.going_on, json={})
         (self.folder / "model.safetensors").unlink(missing_ok=True)
         shutil.rmtree(self._temporary or self.folder / self._name, ignore_errors=True)
         self._adapter = ""
@@ -185,7 +188,9 @@ class ServerEngine:
             UsageError: no weights were given, or the server cannot load them.
         """
         if weights is None:
-            raise UsageError("vLLM keeps its own model: pass the trained model's named weights to update_weights()")
+            raise UsageError(
+                f"{self.kind} keeps its own model: pass the trained model's named weights to update_weights()"
+            )
         adapter = weights if isinstance(weights, Adapter) and self._rank else None
         if adapter:
             check_base(self._asleep)
@@ -200,7 +205,7 @@ class ServerEngine:
             await self._adapt(adapter)
         else:
             await self._reload(weights)
-        await self._post("/reset_prefix_cache?reset_running_requests=true")
+        await self._forget()
         self.version, self._failure = self.version + 1, ""
         if going:
             await self.resume()
@@ -218,7 +223,7 @@ class ServerEngine:
             await self._post("/wake_up")
             self._asleep = 0
         await self._tell_version()
-        await self._post("/resume")
+        await self._post(self.going_on, {})
         self._suspended = False
 
     async def sleep(self, level: int = 1) -> None:
@@ -255,8 +260,16 @@ class ServerEngine:
         else:
             self.folder.mkdir(parents=True, exist_ok=True)
             await asyncio.to_thread(save_weights, weights, self.folder / "model.safetensors")
-            await self._post("/collective_rpc", _reload_from(self.folder))
+            await self._read_folder()
         await self._play_as("")
+
+    async def _forget(self) -> None:
+        """Have keys and values of other weights computed again."""
+        await self._post("/reset_prefix_cache?reset_running_requests=true")
+
+    async def _read_folder(self) -> None:
+        """Have the server read the weights of the folder."""
+        await self._post("/collective_rpc", _reload_from(self.folder))
 
     async def _adapt(self, adapter: Adapter) -> None:
         if self.model is not None and await self._label() != str(self._told):  # it may have been started again
@@ -302,7 +315,7 @@ class ServerEngine:
         except _NO_ANSWER as error:
             self._failure = f"{type(error).__name__}: {error}".rstrip(": ")
         why = self._failure or "it ended a response before its end"
-        raise EngineFailed(f"the vLLM server at {self.url} failed: {why}", request.response)
+        raise EngineFailed(f"the {self.kind} server at {self.url} failed: {why}", request.response)
 
     def _take(self, request: _Request, choice: dict[str, Any], sent: int) -> bool:
         """Add what was drawn; whether the response is complete."""
@@ -343,55 +356,75 @@ class ServerEngine:
         return {"token_ids": tokens, "stream": True, "sampling_params": parameters, **model}
 
     async def _choices(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """The pieces of an answer."""
-        async with self._client().stream("POST", f"{self.url}/inference/v1/generate", json=body) as answer:
+        """What was drawn, piece by piece, in vLLM's form."""
+        async for piece in self._pieces(body):
+            yield piece["choices"][0]
+
+    async def _pieces(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        async with self._client().stream("POST", self.url + self.drawing, json=body) as answer:
             if answer.status_code != 200:
-                raise self._refusal("/inference/v1/generate", answer.status_code, (await answer.aread()).decode())
+                raise self._refusal(self.drawing, answer.status_code, (await answer.aread()).decode())
             async for line in answer.aiter_lines():
                 data = line.removeprefix("data: ")
                 if data == line or data == "[DONE]":
                     continue
                 piece = json.loads(data)
                 if "error" in piece:
-                    raise self._refusal("/inference/v1/generate", piece["error"].get("code", 500), data)
-                yield piece["choices"][0]
+                    raise self._refusal(self.drawing, piece["error"].get("code", 500), data)
+                yield piece
 
     # -- the server ----------------------------------------------------------------------------------------------------
 
-    def _first_look(self) -> dict[str, Any]:
-        """The server's configuration; loads the model's folder into it."""
+    def _first_look(self) -> int:
+        """The most tokens of a prompt and its response; loads the model's folder into the server."""
         try:
             with self._blocking(_SLOW) as client:
-                answer = client.get(f"{self.url}/server_info?config_format=json")
-                if answer.status_code != 200:
-                    raise UsageError(f"the server at {self.url} cannot be trained with: start it as {START!r}")
-                about: dict[str, Any] = answer.json()["vllm_config"]
-                if about["model_config"].get("logprobs_mode") != "processed_logprobs":
-                    raise UsageError(
-                        f"the vLLM server at {self.url} gives log-probabilities of another distribution than it draws "
-                        "from: start it with --logprobs-mode processed_logprobs"
-                    )
-                if about["device_config"]["device"] == "cpu" and about["scheduler_config"]["enable_chunked_prefill"]:
-                    raise UsageError(
-                        f"the vLLM server at {self.url} would fail over prompts that it computes in chunks, which vLLM "
-                        "cannot do on CPUs for requests with seeds: start it with --no-enable-chunked-prefill"
-                    )
-                if about["model_config"].get("enable_sleep_mode"):
-                    client.post(f"{self.url}/wake_up")  # whoever let it sleep, or paused it, may have died
-                if self.model is not None:
-                    loaded = client.post(f"{self.url}/collective_rpc", json=_reload_from(self.model))
-                    if loaded.status_code != 200:
-                        raise UsageError(
-                            f"the vLLM server at {self.url} cannot load {self.model}: {_told(loaded.text)}. It needs a "
-                            "model of the same shape, and the folder on a file system that it sees"
-                        )
-                    client.post(f"{self.url}/reset_prefix_cache?reset_running_requests=true")
-                client.post(f"{self.url}/resume")
-                return about
+                most = self._look(client)
+                client.post(self.url + self.going_on, json={})  # whoever paused it may have died
+                return most
         except _NO_ANSWER as error:
             raise UsageError(
-                f"no vLLM server answers at {self.url} ({type(error).__name__}: {error}): start it as {START!r}"
+                f"no {self.kind} server answers at {self.url} ({type(error).__name__}: {error}): start it as "
+                f"{self.start!r}"
             ) from error
+
+    def _look(self, client: httpx.Client) -> int:
+        answer = client.get(f"{self.url}/server_info?config_format=json")
+        if answer.status_code != 200:
+            raise UsageError(f"the server at {self.url} cannot be trained with: start it as {START!r}")
+        about: dict[str, Any] = answer.json()["vllm_config"]
+        if about["model_config"].get("logprobs_mode") != "processed_logprobs":
+            raise UsageError(
+                f"the vLLM server at {self.url} gives log-probabilities of another distribution than it draws "
+                "from: start it with --logprobs-mode processed_logprobs"
+            )
+        if about["device_config"]["device"] == "cpu" and about["scheduler_config"]["enable_chunked_prefill"]:
+            raise UsageError(
+                f"the vLLM server at {self.url} would fail over prompts that it computes in chunks, which vLLM "
+                "cannot do on CPUs for requests with seeds: start it with --no-enable-chunked-prefill"
+            )
+        self._can_sleep = bool(about["model_config"].get("enable_sleep_mode"))
+        self._rank = (about.get("lora_config") or {}).get("max_lora_rank", 0)
+        if self._can_sleep:
+            client.post(f"{self.url}/wake_up")  # whoever let it sleep may have died
+        if self.model is not None:
+            self._load(client, "/collective_rpc", _reload_from(self.model))
+            client.post(f"{self.url}/reset_prefix_cache?reset_running_requests=true")
+        self.transfer = self._transfer(about)
+        return int(about["model_config"]["max_model_len"])
+
+    def _load(self, client: httpx.Client, path: str, body: dict[str, Any]) -> None:
+        """Load the model's folder.
+
+        Raises:
+            UsageError: the server cannot.
+        """
+        loaded = client.post(self.url + path, json=body)
+        if loaded.status_code != 200:
+            raise UsageError(
+                f"the {self.kind} server at {self.url} cannot load {self.model}: {_told(loaded.text)}. It needs a "
+                "model of the same shape, and the folder on a file system that it sees"
+            )
 
     def _blocking(self, patience: float) -> httpx.Client:
         return httpx.Client(headers=self._headers, timeout=httpx.Timeout(patience, connect=self.patience))
@@ -420,7 +453,7 @@ class ServerEngine:
         end = asyncio.get_running_loop().time() + self.patience
         while True:
             try:
-                answer = await self._client().get(f"{self.url}/weight_info", timeout=self.patience)
+                answer = await self._client().get(self.url + self.about_weights, timeout=self.patience)
                 answer.raise_for_status()
                 return str(answer.json()["weight_version"])
             except _NO_ANSWER:
@@ -432,7 +465,7 @@ class ServerEngine:
         """Give vLLM the label that its tokens are to carry."""
         if self._told != self.version:
             version = self.version
-            await self._post("/update_weight_version", {"new_version": str(version)})
+            await self._post("/update_weight_version", {"new_version": str(version)} | self._versioning)
             self._told = version
 
     async def _post(self, path: str, body: dict[str, Any] | None = None) -> None:
@@ -444,15 +477,15 @@ class ServerEngine:
             raise self._refusal(path, answer.status_code, answer.text)
 
     def _refusal(self, path: str, status: int, text: str) -> Exception:
-        said = f"the vLLM server at {self.url} answered {path.partition('?')[0]} with {status}: {_told(text)}"
-        hint = f". Start it as {START!r}" if status in (401, 403, 404) else ""
+        said = f"the {self.kind} server at {self.url} answered {path.partition('?')[0]} with {status}: {_told(text)}"
+        hint = f". Start it as {self.start!r}" if status in (401, 403, 404) else ""
         return UsageError(said + hint) if 400 <= status < 500 else EngineFailed(said)
 
     def _lost(self, why: str) -> EngineLost:
         self._failure = why
         return EngineLost(
-            f"the vLLM server at {self.url} is lost: {why}. See its log, start it again as {START!r}, and continue the "
-            "run from its last checkpoint with --resume"
+            f"the {self.kind} server at {self.url} is lost: {why}. See its log, start it again as {self.start!r}, and "
+            "continue the run from its last checkpoint with --resume"
         )
 
     def _client(self) -> httpx.AsyncClient:
@@ -483,5 +516,6 @@ def _drawn(choice: dict[str, Any]) -> tuple[list[int], list[float]]:
 def _told(text: str) -> str:
     """The message in an error's JSON."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        text = json.loads(text)["error"]["message"]
+        told = json.loads(text)
+        text = told["error"]["message"] if "error" in told else told["message"]
     return text.strip()[:300]

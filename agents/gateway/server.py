@@ -184,8 +184,8 @@ async def _slowly(
 def _pieces(dialect: Dialect, session: GatewaySession, node: Node, request: Request) -> Iterable[bytes]:
     answer = node.answer
     if request.include_tokens:
-        ids = {"prompt_ids": session.tree.prompt_ids(node), "response_ids": node.response_ids}
-        answer = replace(answer, **ids, logprobs=node.logprobs)
+        prompt = session.tree.prompt_ids(node)
+        answer = replace(answer, prompt_ids=prompt, response_ids=node.response_ids, logprobs=node.logprobs)
     if request.stream:
         return dialect.events(answer, request)
     return [json.dumps(dialect.whole(answer, request)).encode()]
@@ -204,7 +204,7 @@ def _tools(gateway: Gateway) -> Callable[[Http], Any]:
             session = _session(gateway, http)
             if session.tools is None:
                 raise GatewayError("not_found", "this session has no tools")
-            message = json.loads(await _body(http, session.caps.body))
+            message = json.loads(await _body(http, session))
         except GatewayError as error:
             return JSONResponse({"error": str(error)}, error.status)
         except (ValueError, RecursionError):

@@ -17,7 +17,7 @@ from rollenv.agents.gateway.policy import Policy
 from rollenv.agents.gateway.session import Caps, GatewaySession
 from rollenv.agents.gateway.tree import KINDS, TRAINED, Kind
 from rollenv.agents.harness.records import Harness, find_harness
-from rollenv.agents.harness.run import PORT, attached, program, run
+from rollenv.agents.harness.run import PORT, attached, play, program
 from rollenv.agents.offered_tools import offered
 from rollenv.agents.prompts.session import shown
 from rollenv.core import UsageError
@@ -222,7 +222,7 @@ class OverTools(_Play):
         """In a thread: start the machine, and run the harness to its end."""
         attach = attached(self.agent.harness, self.agent.gateway.address)
         with Machine.create(**attach.settings) as self._machine:
-            ended = run(self._machine, self.agent.program(self.calls, task, tools=True), cwd="/root")
+            ended = play(self._machine, self.agent.program(self.calls, task, tools=True), cwd="/root")
         return {name: ended[name] for name in ("exit_code", "output", "seconds")}
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from rollenv.agents.base import Action, ContextFull, EnvHandle, Session
 from rollenv.agents.engines.base import Engine, Ids, Response, Sampling
 from rollenv.agents.offered_tools import offered
+from rollenv.agents.pictures import refuse_pictures
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
@@ -94,7 +95,9 @@ class TokenSession(Session):
 
         Raises:
             ContextFull: there is no room.
+            UsageError: the observation has pictures.
         """
+        refuse_pictures(info, "an agent of token ids")
         prompt = self._prompt(observation, info)
         if self.max_prompt and len(prompt) > self.max_prompt:
             raise ContextFull(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from tokenizers import pre_tokenizers
 from tokenizers.trainers import BpeTrainer
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from rollenv.agents.tiny.settings import TinySize
 
@@ -52,22 +52,26 @@ def build_tokenizer(corpus: Iterable[str], vocabulary: int, *, chat: bool = Fals
     return made
 
 
-def build_model(size: TinySize, tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
+def build_model(size: TinySize, tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM | Qwen3MoeForCausalLM:
     """Build a model with random weights, a function of the seed alone."""
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=size.hidden,
-        intermediate_size=size.intermediate,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        num_key_value_heads=size.heads,
-        max_position_embeddings=size.context,
-        tie_word_embeddings=True,
-        initializer_range=0.05,  # the usual 0.02 suits widths ten times as large and learns more slowly here
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    shape = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": size.hidden,
+        "intermediate_size": size.intermediate,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "num_key_value_heads": size.heads,
+        "max_position_embeddings": size.context,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.05,  # the usual 0.02 suits widths ten times as large and learns more slowly here
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen2ForCausalLM(config)
+        if not size.experts:
+            return Qwen2ForCausalLM(Qwen2Config(**shape))
+        experts = {"moe_intermediate_size": size.intermediate, "num_experts": size.experts, "norm_topk_prob": True}
+        chosen = {"num_experts_per_tok": min(2, size.experts), "head_dim": size.hidden // size.heads}
+        return Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape, **experts, **chosen))

@@ -15,6 +15,8 @@ class TinySize(BaseModel):
     heads: int = Field(4, ge=1)
     intermediate: int = Field(384, ge=1)
     context: int = Field(512, ge=1)
+    experts: int = Field(0, ge=0)
+    """For a mixture of experts (Qwen3-MoE), each as wide as ``intermediate``; every token goes to two of them."""
     vocabulary: int = Field(1024, ge=1)
     """The most tokens; fewer if the corpus has no more to merge."""
 

@@ -195,6 +195,8 @@ def memory_rows(
     dtype = getattr(plan.settings, "dtype", None)
     width = dtype.itemsize if dtype is not None else 4
     teaching = memory.shape_of(teacher.settings).parameters if teacher and teacher.settings is not None else 0
+    if getattr(config.distill, "decay", 0):
+        teaching = memory.shape_of(plan.settings).parameters  # the mean of the model itself
     update = memory.update_of(config, longest, player=width, teacher=teaching, together=together)
     shape = memory.shape_of(plan.settings)
     parts = memory.update_memory(shape, update)

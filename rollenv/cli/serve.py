@@ -62,6 +62,7 @@ def command(
     silence: float = typer.Option(900.0, min=0.1, help="Seconds without a message after which a connection ends."),
     log: str = typer.Option("off", help="Log requests and who opens what, on standard error: off, text or json."),
     traces: bool = typer.Option(False, help="Send traces to OpenTelemetry's collector (OTEL_EXPORTER_OTLP_ENDPOINT)."),
+    group_reward: str = typer.Option("", metavar="MODULE:FUNCTION", help="Scores groups for OpenReward's clients."),
     any_arguments: bool = typer.Option(False, help="Take arguments of environments that name files and programs."),
 ) -> None:
     """Serve environments and sandboxes to any client, from worker processes on this machine."""
@@ -89,6 +90,7 @@ def command(
         drain=drain,
         hand_over=hand_over,
         silence=silence,
+        group_reward=group_reward,
         traces=traces,
         sessions=SessionLimits(
             sessions=sessions,

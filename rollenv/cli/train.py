@@ -129,11 +129,11 @@ def _need_everything(config: TrainConfig) -> None:
 
 
 def _need_player(config: TrainConfig) -> None:
-    """Check that vLLM is installed, or that its servers answer."""
+    """Check that vLLM is installed, or that the servers answer."""
     import httpx
 
     player = config.player
-    if player.kind != "vllm":
+    if player.kind == "local":
         return
     if not player.url and not (vllm := Package("vllm", "vllm")).here:
         raise MissingExtra(f"player.kind=vllm needs {vllm}, which is not installed: {vllm.hint}")
@@ -141,7 +141,9 @@ def _need_player(config: TrainConfig) -> None:
         try:
             httpx.get(f"{url.strip().rstrip('/').removesuffix('/v1')}/health", timeout=player.patience)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise UsageError(f"no vLLM server answers at player.url={url.strip()}: {error}; start it first") from error
+            raise UsageError(
+                f"no {player.kind} server answers at player.url={url.strip()}: {error}; start it first"
+            ) from error
 
 
 def _create(recipe: str, config: TrainConfig) -> tuple[RunDir, TrainConfig]:

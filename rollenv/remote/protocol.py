@@ -144,8 +144,8 @@ _NAMES = {cls: kind for kind, cls in KINDS.items()}
 
 
 def session_name() -> str:
-    """A name for a session that nobody guesses."""
-    return secrets.token_urlsafe(18)
+    """A name for a session that nobody guesses, and that can be a part of a host's name."""
+    return secrets.token_hex(18)
 
 
 def pack(value: Any) -> bytes:

@@ -132,6 +132,12 @@ CURVES: tuple[Chart, ...] = (
         ),
     ),
     (
+        "Routers",
+        "For a mixture of experts: the balance of its routers and the load of the fullest expert. Both are 1 where all "
+        "experts get as many tokens.",
+        (("router/balance", "balance"), ("router/largest_load", "largest load")),
+    ),
+    (
         "Drift",
         "Turns whose tokens are not trained on as they were drawn. Must be 0.",
         (("drift", "turns"),),

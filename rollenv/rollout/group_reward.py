@@ -47,9 +47,7 @@ class GroupReward:
             return
         where = f"the group reward {self.name}, for group {group.number} of {group.task.env_id}"
         try:
-            got = self.function(members)
-            if inspect.isawaitable(got):
-                got = await asyncio.wait_for(got, self.seconds)
+            paid = await self.rewards(members, where)
         except UsageError:
             raise
         except Exception as error:
@@ -61,6 +59,26 @@ class GroupReward:
                 raise RewardUnhealthy(f"{trajectory.error}; so did the {_PATIENCE - 1} before") from error
             return
         self._failed = 0
+        try:
+            sums = [validation.number(t.turns[-1].reward + p, "a reward") for t, p in zip(members, paid, strict=True)]
+        except validation.BadValue as error:
+            raise UsageError(f"{where}, cannot be added: {error}") from error
+        for trajectory, reward in zip(members, sums, strict=True):
+            trajectory.turns[-1].reward = reward
+        self._paid += paid
+
+    async def rewards(self, members: list[Trajectory], where: str) -> list[float]:
+        """What the function pays for each member.
+
+        Args:
+            where: what a refusal begins with.
+
+        Raises:
+            UsageError: it returned something else than a finite number for each member.
+        """
+        got = self.function(members)
+        if inspect.isawaitable(got):
+            got = await asyncio.wait_for(got, self.seconds)
         got = got.tolist() if hasattr(got, "tolist") else got
         if not isinstance(got, list | tuple) or len(got) != len(members):
             what = f"{len(got)} numbers" if isinstance(got, list | tuple) else validation.kind(got)
@@ -68,13 +86,9 @@ class GroupReward:
                 f"{where}, returned {what}; it has to return a list of {len(members)}, one for each episode"
             )
         try:
-            paid = [validation.number(each, f"number {i}") for i, each in enumerate(got)]
-            sums = [validation.number(t.turns[-1].reward + p, "a reward") for t, p in zip(members, paid, strict=True)]
+            return [validation.number(each, f"number {i}") for i, each in enumerate(got)]
         except validation.BadValue as error:
             raise UsageError(f"{where}, cannot be added: {error}") from error
-        for trajectory, reward in zip(members, sums, strict=True):
-            trajectory.turns[-1].reward = reward
-        self._paid += paid
 
     def metrics(self) -> dict[str, float]:
         """The mean that was added to an episode since the last call."""

@@ -131,6 +131,7 @@ class Streamed(Response):
     Args:
         pieces: of the body; when it raises :class:`RollenvError`, the connection ends without an end of the body.
         held: is entered now and left at the end.
+        status: of the answer.
     """
 
     def __init__(
@@ -138,10 +139,11 @@ class Streamed(Response):
         pieces: AsyncGenerator[bytes, None],
         media_type: str,
         held: contextlib.AbstractContextManager[Any],
+        status: int = 200,
     ):
         self._pieces, self._first, self._held = pieces, b"", contextlib.ExitStack()
         self._held.enter_context(held)
-        self.media_type, self.status_code, self.background = media_type, 200, None
+        self.media_type, self.status_code, self.background = media_type, status, None
         self.init_headers()
 
     async def begin(self) -> None:
@@ -167,7 +169,7 @@ class Streamed(Response):
             raise results[0]
 
     async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if self._first:
             await send({"type": "http.response.body", "body": self._first, "more_body": True})
         async for piece in self._pieces:

@@ -144,6 +144,7 @@ class SandboxManager:
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
         limits: Limits | None = None,
+        snapshot: bytes | None = None,
         brief: bool = False,
     ) -> SandboxSession:
         """Start a sandbox.
@@ -153,6 +154,7 @@ class SandboxManager:
             env: environment variables of everything that runs.
             metadata: what the owner wants to remember of it.
             limits: instead of those of the limits.
+            snapshot: files of another one.
             brief: whether it ends with the call that it is made for.
 
         Raises:
@@ -163,6 +165,8 @@ class SandboxManager:
         self._admit(owner)
         seconds = self.lifetime(lifetime)
         settings = {"limits": limits or self.limits.limits, "env": env, "timeout": seconds, **self.limits.settings}
+        if snapshot is not None:
+            settings["snapshot"] = snapshot
         self._opening.append(owner)
         create = functools.partial(Sandbox.create, self.limits.backend, **settings)
         starting = asyncio.get_running_loop().run_in_executor(self._programs, create)

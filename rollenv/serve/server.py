@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import ipaddress
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,7 @@ from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
 from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed, ServerFull, TooFast
+from rollenv.rollout.group_reward import GroupReward, group_function
 from rollenv.rollout.workers.pool import WorkerPool
 from rollenv.serve import handover
 from rollenv.serve.auth import Client, Tokens
@@ -38,6 +40,9 @@ with extra("serve", "rollenv serve"):
     from starlette.responses import PlainTextResponse, Response
     from starlette.routing import BaseRoute, Route, WebSocketRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
+
+#: The name of a host that is a port of a sandbox, before the server's own.
+SANDBOX_HOST = re.compile(r"(\d{1,5})-([0-9a-f]{36})\.", re.IGNORECASE)
 
 #: Bytes of the body of a request.
 LARGEST_BODY = protocol.LARGEST_REQUEST
@@ -63,6 +68,8 @@ class Settings:
     """A file or the URL of a server where sessions go on when this one stops."""
     silence: float = 900.0
     """Seconds without a message after which a connection is closed."""
+    group_reward: str = ""
+    """``module:function`` that scores groups for the protocol ``ors``."""
     traces: bool = False
     """Send traces to a collector of OpenTelemetry."""
     sessions: SessionLimits = field(default_factory=SessionLimits)
@@ -102,8 +109,13 @@ class EnvServer:
         limiter = RateLimiter(settings.sessions.each, self.tokens.quotas)
         self.sessions = SessionManager(workers, settings.sessions, limiter)
         self.sandboxes = SandboxManager(settings.sandboxes, limiter)
+        self.group_reward: GroupReward | None = None
+        if settings.group_reward:
+            self.group_reward = GroupReward(group_function(settings.group_reward), settings.sessions.step)
         self.uploads: set[str] = set()
         """Paths whose bodies are files for sandboxes."""
+        self.hosts: list[BaseRoute] = []
+        """Routes of other hosts than the server's own."""
         self.metrics = Metrics(self.sessions, self.sandboxes)
         self.readiness = ReadinessChecks(self.sessions, self.sandboxes)
         self.started = time.time()
@@ -151,7 +163,7 @@ class EnvServer:
                 raise UsageError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
             routes += importlib.import_module(f"rollenv.serve.protocols.{name}").routes(self)
         handlers = {RollenvError: refused, ClientDisconnect: left}
-        app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
+        app = Starlette(routes=self.hosts + routes, lifespan=self._lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
         return Requests(self._traced(Guard(app, self)))
 
     @contextlib.asynccontextmanager
@@ -305,7 +317,7 @@ class Guard:
             await self._app(scope, self._limited(receive, most) if scope["type"] == "http" else receive, send)
 
     def _problem(self, host: str, origin: str) -> str:
-        name = urlsplit(f"//{host}").hostname or ""
+        name = SANDBOX_HOST.sub("", urlsplit(f"//{host}").hostname or "")
         if self._settings.local and not (is_local(name) or name in self._settings.hosts):
             return f"this server is not {name!r:.80}; whoever runs it can allow the name with --allow-host"
         if origin and urlsplit(origin).netloc != host:

@@ -263,6 +263,60 @@ def test_the_whole_chat_is_sent():
     assert "authorization" not in server.headers[0]
 
 
+RED, BLUE = ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{n}"}} for n in ("cmVk", "Ymx1ZQ=="))
+
+
+def words(said):
+    return {"type": "text", "text": said}
+
+
+@pytest.mark.parametrize("prompt", [None, StepPrompt("{state}")])
+@pytest.mark.parametrize(
+    ("observation", "images", "parts"),
+    [
+        ("<image>How long?", [RED], [RED, words("How long?")]),
+        ("How long?", [RED, BLUE], [RED, BLUE, words("How long?")]),
+        ("A <image> b <image>", [RED, BLUE], [words("A "), RED, words(" b "), BLUE]),
+        ("<image>", [BLUE], [BLUE]),
+        ("no <image> here", [], "no <image> here"),
+    ],
+)
+def test_pictures_stand_where_the_text_has_their_marks(prompt, observation, images, parts):
+    with ChatServer(good) as server:
+        ask(ChatAgent("tiny", server.url, prompt=prompt), [(observation, {"images": images})])
+    assert server.requests[0]["messages"] == [{"role": "user", "content": parts}]
+
+
+@pytest.mark.parametrize(
+    ("observation", "images"),
+    [
+        ("<image> and <image>", [RED]),
+        ("<image>", [RED, BLUE]),
+        ("x", ["data:image/png;base64,cmVk"]),
+        ("x", [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]),
+        ("x", "cmVk"),
+    ],
+)
+def test_pictures_that_do_not_fit_fail_the_episode(observation, images):
+    with ChatServer(good) as server, pytest.raises(AgentFailed, match="image"):
+        ask(ChatAgent("tiny", server.url), [(observation, {"images": images})])
+    assert server.requests == []
+
+
+def test_pictures_of_later_turns_and_of_tools_are_sent_too():
+    with ChatServer(answer(completion("", message={"tool_calls": CALLS[:1]}))) as server:
+        told = {"use_tool": True, "images": [BLUE]}
+        ask(ChatAgent("tiny", server.url), [("<image>", {"images": [RED]}), ("5", told)])
+    _, said, tool, seen = server.requests[1]["messages"]
+    assert (said["role"], tool) == ("assistant", {"role": "tool", "tool_call_id": "call_1", "content": "5"})
+    assert seen == {"role": "user", "content": [BLUE]}
+
+
+def test_what_cannot_be_trained_on_is_refused():
+    with ChatServer(good) as server, pytest.raises(UsageError, match="pictures, which training"):
+        ask(ChatAgent("tiny", server.url, token_ids=True), [("<image>", {"images": [RED]})])
+
+
 def test_the_environments_key_is_used(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-mine")
     with ChatServer(good) as server:

@@ -253,7 +253,7 @@ class Answering(ServerEngine):
         super().__init__("http://server", frozenset({2}), patience=0.1)
 
     def _first_look(self):
-        return {"model_config": {"max_model_len": 64}}
+        return 64
 
     def _client(self):
         def answer(request):

@@ -16,6 +16,7 @@ from rollenv.agents.engines.base import Response, Sampling
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import TokenAgent, TokenizerCodec
 from rollenv.agents.tiny.model import build_tokenizer
+from rollenv.core import UsageError
 from rollenv.rollout.records.samples import drift, trajectory_samples
 from rollenv.rollout.types import Task, Trajectory, Turn
 
@@ -117,6 +118,13 @@ def test_a_thought_that_does_not_end_holds_no_action(said):
     session = TokenAgent(ScriptEngine([encoded(tokenizer, said)]), tokenizer).start(None, 0)
     action = asyncio.run(session.act("go", {}))
     assert (action.finish, "left" in action.text, action.raw) == ("unfinished", False, said)
+
+
+def test_pictures_are_refused_before_a_token_is_drawn():
+    engine, part = ScriptEngine([]), {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+    with pytest.raises(UsageError, match="has pictures, which an agent of token ids cannot see"):
+        play(TokenAgent(engine, tokenizer_for(BY_NAME["chatml"])), [("<image>", {"images": [part]})])
+    assert engine.asked == []
 
 
 def test_long_observations_lose_their_middle_with_a_word():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import io
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ COMPOSE = ROOT / "deploy" / "compose.yaml"
 #: Releases of Debian whose Python is the one that runs the tests, so that its wheels fit.
 RELEASES = {(3, 11): "bookworm", (3, 13): "trixie"}
 
-IMAGE, BASE, NETWORK = "rollenv-test-server", "rollenv-test-base", "rollenv-test"
+IMAGE, BASE, NETWORK, TRAINING = "rollenv-test-server", "rollenv-test-base", "rollenv-test", "rollenv-test-training"
 
 
 def build(client, folder):
@@ -49,6 +50,53 @@ def build(client, folder):
     arguments = {"BASE": BASE, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/source/wheels"}
     told = list(client.build(str(context), IMAGE, dockerfile="deploy/Dockerfile", buildargs=arguments, decode=True))
     assert "error" not in told[-1], "".join(line.get("stream", "") for line in told[-40:])
+
+
+def build_training(client, folder):
+    """Build the training image on the base of :func:`build`, with the CPU build of torch that is installed here."""
+    context = folder / "context"
+    subprocess.run(["git", "clone", "--quiet", ROOT, context], check=True)
+    shutil.copy(ROOT / "deploy" / "Dockerfile.train", context / "deploy")
+    torch = importlib.metadata.version("torch")
+    wheels = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", context / "wheels"]
+    found = [f"--find-links={place}" for place in ("/opt/wheels",) if Path(place).is_dir()]
+    index = ["--extra-index-url=https://download.pytorch.org/whl/cpu", *found]
+    asked = [f"{ROOT}[train]", f"torch=={torch}", "setuptools>=77", "wheel"]
+    got = subprocess.run([*wheels, *index, *asked], capture_output=True, text=True)
+    if got.returncode:
+        pytest.skip(f"no wheels of torch {torch}: {got.stderr[-300:]}")
+    for wheel in (context / "wheels").glob("rollenv-*"):
+        wheel.unlink()
+    arguments = {"BASE": BASE, "EXTRAS": "train", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/source/wheels"}
+    told = list(
+        client.build(str(context), TRAINING, dockerfile="deploy/Dockerfile.train", buildargs=arguments, decode=True)
+    )
+    assert "error" not in told[-1], "".join(line.get("stream", "") for line in told[-40:])
+
+
+def ended(client, command, work):
+    """What a container of the training image printed, whose command ended well.
+
+    Args:
+        work: the folder of its runs.
+    """
+    host = client.create_host_config(
+        binds={str(work): {"bind": "/work", "mode": "rw"}},
+        cap_drop=["ALL"],
+        read_only=True,
+        network_mode="none",
+        security_opt=["no-new-privileges"],
+        tmpfs={"/tmp": ""},
+    )
+    made = client.create_container(TRAINING, command, entrypoint=["tini", "--"], host_config=host)["Id"]
+    try:
+        client.start(made)
+        code = client.wait(made, timeout=500)["StatusCode"]
+        said = client.logs(made).decode()
+        assert code == 0, said[-3000:]
+        return said
+    finally:
+        client.remove_container(made, force=True)
 
 
 class Container:

@@ -3,9 +3,11 @@
 import base64
 import datetime
 import io
+import os
 import threading
 import time
 
+import httpx
 from e2b import (
     CommandExitException,
     InvalidArgumentException,
@@ -242,7 +244,90 @@ def service(box):
     assert Sandbox.kill("none") is False
     fails(SandboxException, Sandbox.create, allow_internet_access=True)
     fails(SandboxException, Sandbox.create, timeout=-1)
-    fails(SandboxException, box.create_snapshot)
+    fails(SandboxException, box.create_snapshot, mode="full")
+    fails(SandboxException, box.update_network, {"deny_out": ["0.0.0.0/0"]})
+
+
+def copies(box):
+    box.files.write("copied", "before")
+    taken, named = box.create_snapshot(), box.create_snapshot(name="mine")
+    box.files.write("copied", "after")
+    for source in (taken.snapshot_id, named.snapshot_id, "mine"):
+        with Sandbox.create(source, envs={"MORE": "new"}) as copy:
+            assert copy.files.read("copied") == "before"
+            assert copy.commands.run("echo $FROM $MORE").stdout == "create new\n"
+    assert {one.snapshot_id for one in box.list_snapshots().next_items()} == {taken.snapshot_id, named.snapshot_id}
+    assert [one.names for one in Sandbox.list_snapshots(name="mine").next_items()] == [named.names]
+    assert Sandbox.delete_snapshot(taken.snapshot_id) is True
+    assert Sandbox.delete_snapshot(taken.snapshot_id) is False
+    fails(SandboxException, Sandbox.create, taken.snapshot_id)
+    forks = box.fork(count=2, timeout=60)
+    forks[0].files.write("copied", "fork")
+    assert [fork.files.read("copied") for fork in (*forks, box)] == ["fork", "after", "after"]
+    assert [fork.get_info().metadata for fork in forks] == [{"run": RUN}] * 2
+    assert all(fork.kill() for fork in forks)
+
+
+def urls(box):
+    box.files.write("öff &+.txt", "signed")
+    with httpx.Client() as http:
+        url = box.download_url("öff &+.txt", use_signature_expiration=60)
+        assert http.get(url).text == "signed"
+        assert http.get(box.download_url("/home/user/öff &+.txt", user="user")).text == "signed"
+        for wrong in (
+            url.replace("signature=", "signature=x"),
+            url.replace("path=", "path=x"),
+            url.replace("signature_expiration=", "signature_expiration=9"),
+            box.download_url("öff &+.txt", use_signature_expiration=-1),
+            box.upload_url("öff &+.txt"),
+        ):
+            assert http.get(wrong).status_code == 401, wrong
+        assert http.post(box.upload_url("up"), files={"file": ("up", b"loaded")}).status_code == 200
+        assert http.post(url, files={"file": ("up", b"no")}).status_code == 401
+        other = url.replace("/files", "/e2b/health")
+        assert http.get(other).status_code != 204, "a signature is for a file"
+    assert box.files.read("up") == "loaded"
+
+
+SERVER = """
+import http.server
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer(200, f"{self.path} {self.headers['Host']} {self.headers['E2B-Traffic-Access-Token']}".encode())
+
+    def do_POST(self):
+        self.answer(418, self.rfile.read(int(self.headers["Content-Length"])))
+
+    def answer(self, status, body):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("X-Own", "yes")
+        self.end_headers()
+        self.wfile.write(body)
+
+http.server.HTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
+"""
+
+
+def ports(box):
+    box.files.write("server.py", SERVER)
+    running = box.commands.run("python3 server.py", background=True)
+    host = box.get_host(8000)
+    assert host.startswith(f"8000-{box.sandbox_id}.localhost:")
+    at = os.environ["E2B_API_URL"].removesuffix("/e2b")  # as *.localhost does, where the system knows it
+    headers = {"Host": host, "E2B-Traffic-Access-Token": box.traffic_access_token}
+    with httpx.Client(base_url=at, headers=headers) as http:
+        while (answer := http.get("/health?a=b%20c")).status_code == 502:
+            time.sleep(0.1)
+        assert (answer.status_code, answer.text) == (200, f"/health?a=b%20c {host} None")
+        answer = http.post("/x", content=b"y" * 300_000)
+        assert (answer.status_code, len(answer.content), answer.headers["x-own"]) == (418, 300_000, "yes")
+        assert http.get("/", headers={"Host": host.replace("8000-", "8001-")}).status_code == 502
+        assert http.get("/", headers={"Host": host.replace("8000-", "70000-")}).status_code == 400
+        gone = host.replace(box.sandbox_id, "0" * 36)
+        assert http.get("/", headers={"Host": gone}).status_code in (401, 404, 410, 502)
+    running.kill()
 
 
 def several(box):
@@ -283,7 +368,23 @@ def end(box):
 
 
 sandbox = Sandbox.create(timeout=200, metadata={"run": RUN}, envs={"FROM": "create"})
-parts = (code, results, contexts, interrupts, contents, folders, commands, background, terminals, service, several, end)
+parts = (
+    code,
+    results,
+    contexts,
+    interrupts,
+    contents,
+    folders,
+    commands,
+    background,
+    terminals,
+    service,
+    copies,
+    urls,
+    ports,
+    several,
+    end,
+)
 for part in parts:
     part(sandbox)
 print("all")

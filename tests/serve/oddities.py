@@ -93,6 +93,20 @@ class Rows(rollenv.Env):
         return "thank you", 1.0, True, False, {}
 
 
+def by_length(members):
+    """A group reward: an answer is paid by its place among those of the group; "judge" asks for what may go wrong."""
+    if any("raise" in member.turns[-1].text for member in members):
+        raise OSError("the judge is away")
+    told = [(len(turn.text), turn.observation) for member in members for turn in member.turns]
+    assert all(member.task.options == {"index": 2} for member in members), told
+    return [sum(len(turn.text) for turn in member.turns) for member in members if "lost" not in member.turns[-1].raw]
+
+
+async def in_order(members):
+    """The same as a coroutine: later candidates get more."""
+    return [float(member.member) for member in members]
+
+
 rollenv.register("test:Echo-v0", "oddities:Echo", abilities=["spawn"])
 rollenv.register("test:Moody-v0", "oddities:Moody")
 rollenv.register("test:Rows-v0", "oddities:Rows", indexed=True)

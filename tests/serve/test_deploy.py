@@ -137,16 +137,41 @@ def test_nothing_private_is_in_the_image(client):
 
 
 @pytest.mark.integration
-def test_the_manifest_of_kubernetes_is_valid():
+@pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes-train.yaml"])
+def test_the_manifests_of_kubernetes_are_valid(name):
+    """By the API's published schemas: there is no API server to apply them to."""
     command = ROOT / ".bench" / "kubernetes" / "bin" / "kubernetes-validate"
     if not command.exists():
         pytest.skip("`make peers` puts kubernetes-validate into .bench/kubernetes")
-    done = subprocess.run([command, "--strict", DEPLOY / "kubernetes.yaml"], capture_output=True, text=True)
+    done = subprocess.run([command, "--strict", DEPLOY / name], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.integration
+def test_a_training_image_trains_as_an_ordinary_user_and_goes_on(client, tmp_path):
+    """With the job's own command, twice: it begins a run, and then goes on with it."""
+    import container
+
+    container.build_training(client, tmp_path)
+    (job,) = [found for found in manifests("kubernetes-train.yaml") if found["kind"] == "Job"]
+    (train,) = job["spec"]["template"]["spec"]["containers"]
+    (script,) = train["args"]
+    small = "iterations=1 model.warm_up.steps=2 model.warm_up.episodes=4 eval.episodes=2 rollout.groups_per_batch=2"
+    script = script.replace(" $resume", f" {small} $resume")
+    work = tmp_path / "work"
+    work.mkdir()
+    work.chmod(0o777)
+    said = [container.ended(client, [*train["command"][2:], script], work) for _ in range(2)]
+    assert all("runs/sokoban" in text for text in said)
+    assert {path.stat().st_uid for path in (work / "runs").rglob("*")} == {10001}
+
+
+def manifests(name):
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
 def test_servers_get_more_time_than_they_take_to_drain():
-    resources = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+    resources = manifests("kubernetes.yaml")
     (pod,) = [found["spec"]["template"]["spec"] for found in resources if found["kind"] == "StatefulSet"]
     (server,) = pod["containers"]
     waited = int(server["lifecycle"]["preStop"]["exec"]["command"][1])

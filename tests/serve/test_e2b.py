@@ -14,6 +14,8 @@ import httpx
 import pytest
 from clients import run
 from serving import patient
+from websockets.exceptions import ConnectionClosedOK, InvalidStatus
+from websockets.sync.client import connect
 
 from rollenv.serve.auth import new_token
 
@@ -345,6 +347,89 @@ def test_tokens_and_owners(serve, tmp_path):
 def test_pages_of_other_sites_are_refused(box):
     answer = box.http.post("/execute", json={"code": "1"}, headers={"Origin": "http://evil.example"})
     assert answer.status_code == 403
+
+
+TALKS = """
+import asyncio, base64, hashlib
+async def talk(reader, writer):
+    head = (await reader.readuntil(b"\\r\\n\\r\\n")).decode()
+    key = next(line for line in head.splitlines() if line.lower().startswith("sec-websocket-key")).split(": ")[1]
+    accept = base64.b64encode(hashlib.sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest()).decode()
+    lines = ["HTTP/1.1 101 S", "Upgrade: websocket", "Connection: Upgrade", f"Sec-WebSocket-Accept: {accept}", "", ""]
+    writer.write("\\r\\n".join(lines).encode())
+    frame = await reader.readexactly(6 + 5)
+    said = bytes(byte ^ frame[2 + i % 4] for i, byte in enumerate(frame[6:]))
+    writer.write(b"\\x81\\x05" + said[::-1] + b"\\x88\\x02\\x03\\xe8")
+    await writer.drain()
+async def main():
+    await (await asyncio.start_server(talk, "127.0.0.1", 9000)).serve_forever()
+asyncio.run(main())
+"""
+
+
+def test_a_websocket_of_a_sandbox(box, server):
+    host = f"9000-{box.told['sandboxID']}.localhost"
+    start = {"process": {"cmd": "/usr/bin/env", "args": ["python3", "-c", TALKS.replace("\\\\", "\\")]}}
+    with box.http.stream("POST", "/process.Process/Start", content=envelope(start), headers=STREAM):
+        end = time.monotonic() + 60
+        while True:
+            with socket.create_connection(("127.0.0.1", server.port)) as sock:
+                try:
+                    with connect(f"ws://{host}/chat", sock=sock, close_timeout=1) as talk:
+                        talk.send("hello")
+                        assert talk.recv() == "olleh"
+                        with pytest.raises(ConnectionClosedOK):
+                            talk.recv()
+                        break
+                except InvalidStatus:  # it has not started
+                    if time.monotonic() > end:
+                        raise
+
+
+def test_ports_need_the_sandboxs_own_key_where_there_are_tokens(serve, tmp_path):
+    token, lines = new_token("me", ["sandboxes"])
+    (tmp_path / "t.toml").write_text(lines)
+    served = serve("--faces", "e2b", "--tokens", str(tmp_path / "t.toml"))
+    box = Client(served, **{"X-API-Key": token}).make()
+    at, key = {"Host": f"8000-{box.told['sandboxID']}.localhost"}, box.told["trafficAccessToken"]
+    for headers, status in (
+        ({}, 401),
+        ({"X-API-Key": token}, 400),
+        ({"Authorization": f"Bearer {token}", "E2B-Traffic-Access-Token": key}, 400),
+        ({"Authorization": "Basic of-its-own", "E2B-Traffic-Access-Token": key}, 502),
+        ({"X-Access-Token": "of its own", "E2B-Traffic-Access-Token": key}, 502),
+        ({"E2B-Traffic-Access-Token": ""}, 401),
+        ({"E2B-Traffic-Access-Token": "x"}, 401),
+        ({"E2B-Traffic-Access-Token": key}, 502),
+    ):
+        assert patient.get(f"{served.http}/", headers=at | headers).status_code == status
+    assert patient.get(f"{served.http}/", headers={"Host": at["Host"].replace("localhost", "evil")}).status_code == 403
+    numbers = range(8000, 8017)
+    key_only = {"E2B-Traffic-Access-Token": key}
+    hosts = [{"Host": at["Host"].replace("8000", str(number))} for number in numbers]
+    answers = [patient.get(f"{served.http}/", headers=key_only | host).status_code for host in hosts]
+    assert answers == [502] * 16 + [400]
+
+
+def test_snapshots_are_their_owners_and_so_many(serve, tmp_path):
+    made = {name: new_token(name, ["sandboxes"]) for name in ("ann", "bob")}
+    (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))
+    served = serve("--faces", "e2b", "--tokens", str(tmp_path / "t.toml"), "--sandboxes", "3")
+    ann, bob = (Client(served, **{"X-API-Key": made[name][0]}).make() for name in made)
+    at = f"/sandboxes/{ann.told['sandboxID']}"
+    names = [ann.http.post(f"{at}/snapshots", json={"name": f"s{n}"}).status_code for n in (*range(17), 0)]
+    assert names == [201] * 16 + [503, 201], "one of the same name takes the place of the old one"
+    assert bob.http.post(f"{at}/snapshots", json={}).status_code == 404
+    assert bob.http.get("/snapshots").json() == []
+    assert bob.http.delete("/templates/s1").status_code == 404
+    assert bob.http.post("/v2/sandboxes", json={"templateID": "snapshots/s1"}).status_code == 400
+    for body in ({"name": "a/b"}, {"name": "a:b"}, {"name": 5}, {"memory": True}):
+        assert ann.http.post(f"{at}/snapshots", json=body).status_code == 400
+    told = ann.http.post(f"{at}/fork", json={"count": 2}).json()
+    assert [[*one] for one in told] == [["sandbox"], ["error"]], "there was room for one"
+    assert told[1]["error"]["code"] == 503
+    for body in ({"count": 0}, {"count": 21}, {"timeout": -1}):
+        assert ann.http.post(f"{at}/fork", json=body).status_code == 400
 
 
 def environ(server, key="any"):

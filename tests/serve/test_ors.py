@@ -13,7 +13,9 @@ from serving import patient
 
 import rollenv
 from rollenv.agents.prompts.session import shown
+from rollenv.core import UsageError
 from rollenv.serve.auth import new_token
+from rollenv.serve.server import EnvServer, Settings
 
 
 class Ors:
@@ -208,7 +210,7 @@ def test_calls_that_are_wrong(server, ors):
     assert ors.post("ping").status_code == 400
     for path in ("tools", "no:Such-v0/tools", "x/tools"):
         assert patient.get(f"{server.http}/{path}").status_code in (400, 404)
-    assert ors.http.post("score_group", json={}).status_code in (404, 405)
+    assert ors.http.post("score_group", json={}).status_code == 404, "this server was given no function"
 
 
 def test_answers_of_every_kind_arrive_whole(ors):
@@ -270,6 +272,57 @@ def test_a_session_that_is_deleted_during_a_call(ors):
     assert answers[0][-1][0] == "error"
 
 
+def said(*blocks, role="assistant"):
+    return {"role": role, "blocks": list(blocks)}
+
+
+def text(words, kind="text"):
+    return {"type": kind, "text": words}
+
+
+def step(action):
+    return {"type": "tool_call", "id": "1", "name": "step", "input": {"action": action}}
+
+
+HEARD = said({"type": "tool_result", "tool_call_id": "1", "blocks": [text("turn 1")]}, role="user")
+
+
+def candidate(*messages):
+    return {"messages": list(messages), "metadata": None}
+
+
+def test_groups_are_scored_by_the_owners_function(serve):
+    served = serve("--faces", "ors", "--group-reward", "oddities:by_length")
+    ors = Ors(served.http, "test:Rows-v0")
+    assert ors.post("score_group", candidates=[candidate(said(text("x")))]).status_code == 410, "there is no session"
+    ors.begin(split="train", index=2)
+    told = ors.http.get("tools").json()
+    assert told["supports_score_group"] is True
+    assert {"reasoning", "tool_call", "tool_result"} < set(told["message_block_types"])
+    group = [
+        candidate(said(text("a?"), role="user"), said(text("long thoughts", "reasoning"), text("abc"))),
+        candidate(said(text("I move"), step("up")), HEARD, said(text("x"))),
+        candidate(said(step("down"))),
+    ]
+    found = ors.events("score_group", candidates=group)
+    scores = json.loads(found[-1][1])["scores"]
+    assert [score["reward"] for score in scores] == [3.0, 3.0, 4.0], "thoughts and words beside a call are no action"
+    assert ors.events("score_group", candidates=group, task_id=found[0][1]) == found, "it can be asked for again"
+    assert ors.events("score_group", candidates=[candidate(said(text("raise")))])[-1][0] == "error"
+    lost = ors.events("score_group", candidates=[candidate(said(text("lost")))])[-1]
+    assert lost[0] == "error"
+    assert "returned 0 numbers" in lost[1]
+    image = {"type": "image", "data": "", "mimeType": "image/png"}
+    for wrong in ([], [candidate()], [candidate(HEARD)], [candidate(said(image))], [5], "x"):
+        assert ors.post("score_group", candidates=wrong).status_code == 400
+    assert ors.call(action="x")["ok"], "none of this was a turn"
+
+
+def test_a_group_reward_that_is_none_starts_no_server():
+    with pytest.raises(UsageError, match="nowhere:none"):
+        EnvServer(Settings(group_reward="nowhere:none"), workers=None)
+
+
 def test_without_room_clients_wait(serve):
     served = serve("--faces", "ors", "--sessions", "1")
     one, two = Ors(served.http).begin(), Ors(served.http)
@@ -313,6 +366,23 @@ def test_keys_and_owners(serve, tmp_path):
     assert ann.call(action="x")["ok"], "nothing was ended"
     bearer = {"Authorization": f"Bearer {made['ann'][0]}"}
     assert patient.get(f"{served.http}/version", headers=bearer).status_code == 200
+
+
+GROUP = """
+from openreward import OpenReward
+from openreward.api.environments.types import Message, TextBlock
+
+with OpenReward().environments.get("game:Sokoban-v0-tiny").session(split="test", index=3) as session:
+    group = [[Message(role="assistant", blocks=[TextBlock(text=text)])] for text in ("a", "b", "c")]
+    print(session.supports_score_group(), [score.reward for score in session.score_group(group)])
+"""
+
+
+@pytest.mark.integration
+def test_its_own_client_has_groups_scored(serve):
+    served = serve("--faces", "ors", "--group-reward", "oddities:in_order")
+    address = {"OPENREWARD_API_URL": served.http, "OPENREWARD_SESSION_URL": served.http, "OPENREWARD_API_KEY": "any"}
+    assert run("openreward", GROUP, **address) == ["True [0.0, 1.0, 2.0]"]
 
 
 REAL = """

@@ -153,7 +153,8 @@ CASES: list[dict[str, list[str]]] = [
     {k: ["distill.name=sibling", "optimizer.epochs=3"] for k in (
         "distill.coef=9.0", "distill.low=0", "distill.square=9.0", "distill.alone=true",
     )},
-    {"distill.name=sibling": []},
+    {"loss.router=9.0": ["model.size.experts=4"], "model.size.experts=4": []},
+    {"distill.name=sibling": [], "distill.decay=0.5": ["distill.name=sibling", "optimizer.minibatch_sequences=8", "iterations=4"]},
     dict.fromkeys(("algorithm.credit=turn", "algorithm.gamma=0.5", "algorithm.lam=0.1", "algorithm.critic={lr=0.1}", "algorithm.critic.kind=head", "algorithm.critic.lr=0.001", "algorithm.critic.warm_up=1"), PPO),
     {"algorithm.critic.clip=0.0001": [*PPO, "optimizer.epochs=2"]},
     {k: [*PPO, "algorithm.credit=turn"] for k in ("algorithm.turn_gamma=0.2", "algorithm.turn_lam=0.1")},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -17,10 +18,12 @@ from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
 from rollenv.trainers.experience import experience, with_successful_sibling
 from rollenv.trainers.policies.attention import Row
+from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.policies.packed import pack
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
+from rollenv.trainers.training_state import restore
 
 ID = "test:Hidden-v0"
 WORDS = ("w", "x", "y", "z")
@@ -101,6 +104,35 @@ def test_what_a_teacher_knows_is_learnt_without_any_reward(models, tmp_path):
     assert sum(row["success"] for row in rows[-3:]) / 3 > 0.55
     assert rows[1]["taught"] == 1
     assert all(row["ratio"] > 0 and row["advantage/q100"] == 0 for row in rows[1:])
+
+
+@pytest.mark.integration
+def test_an_averaged_teacher_is_the_mean_of_the_steps_and_goes_on_after_a_checkpoint(models, tmp_path):
+    mean = ["distill.name=sibling", "distill.decay=0.8", "distill.alone=true", "checkpoint_every=2", "eval.every=9"]
+    whole = trained(models, tmp_path / "whole", *mean, "iterations=4", "keep_checkpoints=9")
+    run, config = RunDir.resume(tmp_path / "whole")
+    state = restore(config, run, {}, lambda *_: None)
+    averaged, last = state.teacher.tensors(), dict(state.policy.weights)
+    first = dict(LocalAgent.load(models / "student").model.named_parameters())
+    away = {name: (averaged[name] - first[name]).norm() / (last[name] - first[name]).norm() for name in last}
+    assert all(0 < share < 1 for share in away.values()), "between where it began and where the model is"
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    shutil.rmtree(tmp_path / "again" / "checkpoints" / "step-000004")
+    with Trainer(config, RunDir(tmp_path / "again")) as again:
+        again.fit()
+    assert read_rows(tmp_path / "again" / "metrics.jsonl")[-1]["teacher_kl"] == whole[-1]["teacher_kl"]
+
+
+def test_a_mean_follows_by_its_decay():
+    tokenizer = build_tokenizer(["a"], 300)
+    policies = [LocalPolicy(build_model(SIZE, tokenizer, seed)) for seed in (0, 1)]
+    before = {name: weight.detach().clone() for name, weight in policies[0].weights.items()}
+    mean = Averaged(policies[0], 0.75)
+    mean.follow(policies[1])
+    for name, weight in mean.tensors().items():
+        torch.testing.assert_close(weight, 0.75 * before[name] + 0.25 * policies[1].weights[name].detach())
+    with pytest.raises(ValueError, match="another model"):
+        mean.load_state_dict({"x": torch.zeros(1)})
 
 
 @pytest.mark.integration

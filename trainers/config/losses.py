@@ -34,6 +34,8 @@ class Loss(Section):
     """Coefficient of the cross-entropy on the responses of successful trajectories."""
     observations: Weight = 0.0
     """Coefficient of the cross-entropy on what the environment says between responses (ECHO)."""
+    router: Weight = 0.0
+    """Coefficient of the balance of routers, for a mixture of experts (0.001 is usual); 1 is even."""
 
 
 class PpoClip(Loss):
@@ -250,6 +252,9 @@ class Sibling(Distill):
     """The trained model teaches itself: it reads the episode of a member of the group that succeeded first (SDPO)."""
 
     name: Literal["sibling"] = "sibling"
+    decay: float = Field(0.0, ge=0, lt=1)
+    """Of the teacher's weights: after every step they move by 1 - decay of the way to the trained ones (0.95 is usual);
+    0 for the trained weights themselves, which cost no memory."""
 
 
 _Distill = NoDistill | Teacher | Sibling

@@ -77,5 +77,15 @@ class HarnessConfig(Section):
     superseded and cancelled."""
 
 
-_Player = LocalPlayer | VllmPlayer
+class SglangPlayer(Section):
+    """SGLang behind servers. They get the trainer's weights after every update, through the run's folder."""
+
+    kind: Literal["sglang"] = "sglang"
+    url: str = Field(min_length=1)
+    """Of an SGLang server, or of several with commas between; each sees the run's folder."""
+    patience: Positive = 20.0
+    """Seconds that a server which does not answer has to come back."""
+
+
+_Player = LocalPlayer | VllmPlayer | SglangPlayer
 AnyPlayer = Annotated[_Player, Field(discriminator="kind"), union("player", "kind", _Player)]

@@ -109,6 +109,11 @@ PRESETS: dict[str, Preset] = {
         "arXiv 2306.13649",
         {"distill": {"name": "teacher", "alone": True, "coef": 1.0}},
     ),
+    "sdpo": Preset(
+        "A = log pi' - log pi of each drawn token; pi', a moving mean of pi, has read a success of the group",
+        "arXiv 2601.20802",
+        {"distill": {"name": "sibling", "alone": True, "coef": 1.0, "decay": 0.95}},
+    ),
 }
 
 

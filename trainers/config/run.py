@@ -24,7 +24,14 @@ from rollenv.trainers.config.losses import (
     NoKl,
     PpoClip,
 )
-from rollenv.trainers.config.player import MAX_LORA_RANK, AnyPlayer, HarnessConfig, LocalPlayer, VllmPlayer
+from rollenv.trainers.config.player import (
+    MAX_LORA_RANK,
+    AnyPlayer,
+    HarnessConfig,
+    LocalPlayer,
+    SglangPlayer,
+    VllmPlayer,
+)
 from rollenv.trainers.config.rewards import RewardsConfig
 from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, Union, Weight, union, union_of
 from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, Seeds, distinct, played
@@ -437,6 +444,8 @@ class TrainConfig(Section):
         if many and workers_of(rollout.workers)[0] == "ray":
             instead = "take a number of processes, which each shard has"
             yield f"rollout.workers cannot be actors of their own with rollout.shards; {instead}"
+        if many and isinstance(player, SglangPlayer):
+            yield "rollout.shards have an engine each, which an SGLang server is not; take player.kind=vllm or local"
         if many and isinstance(player, VllmPlayer) and (player.url or player.actors or player.sleep):
             yield "rollout.shards have an engine each: leave out player.url, player.actors and player.sleep"
         if many and self.played_rank:

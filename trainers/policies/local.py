@@ -22,6 +22,7 @@ from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
 from rollenv.trainers.policies.head import MOST_LOGITS, token_logprobs
 from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged
 from rollenv.trainers.policies.packed import Labels, Packed
+from rollenv.trainers.policies.routing import balance, experts_per_token
 from rollenv.trainers.policies.state import all_finite, tensors_of, whole
 
 logger = logging.getLogger(__name__)
@@ -61,13 +62,13 @@ class Scorer(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.model, self.temperature, self.most_logits = model.requires_grad_(True), temperature, most_logits
         self.packs = choose_attention(model)
-        self.head = head_of(model)
+        self.head, self.experts_per_token = head_of(model), experts_per_token(model)
         if lora:
             adapt(model, lora)
 
     def forward(
         self, batch: Packed, outputs: Collection[Output], entropy_gradient: bool = False
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
         """Compute the parts of :class:`~rollenv.trainers.policies.base.Outputs`.
 
         Args:
@@ -75,14 +76,15 @@ class Scorer(nn.Module):  # type: ignore[misc]
             entropy_gradient: whether the entropy has gradients as well.
 
         Returns:
-            (n,) log-probabilities, (n,) entropies, (n, width) states, (m,) log-probabilities of observations; None for
-            what was not asked.
+            (n,) log-probabilities, (n,) entropies, (n, width) states, (m,) log-probabilities of observations, (4,) the
+            balance of routers; None for what was not asked.
         """
         drawn, said = batch.drawn, batch.said
-        hidden, others = hidden_states(self.model, batch, packs=self.packs)
+        routed: list[tuple[Tensor, ...]] | None = [] if self.experts_per_token else None
+        hidden, others = hidden_states(self.model, batch, packs=self.packs, routed=routed)
         states = hidden.detach()[drawn.of] if "hidden" in outputs else None
         if set(outputs) == {"hidden"}:
-            return None, None, states, None
+            return None, None, states, None, None
         head = functools.partial(
             token_logprobs,
             head=self.head,
@@ -98,7 +100,10 @@ class Scorer(nn.Module):  # type: ignore[misc]
         )
         # what was not drawn has no temperature
         observations = head(others, said.targets)[0][said.of] if len(said.of) else None
-        return chosen[drawn.of], None if entropy is None else entropy[drawn.of], states, observations
+        router = None
+        if routed:
+            router = balance([torch.cat(layer) for layer in zip(*routed, strict=True)], self.experts_per_token)
+        return chosen[drawn.of], None if entropy is None else entropy[drawn.of], states, observations, router
 
 
 class LocalPolicy:
@@ -298,26 +303,36 @@ def compute_as_player(model: PreTrainedModel, *, gradient_checkpointing: bool) -
             module.training = True
 
 
-def hidden_states(model: PreTrainedModel, batch: Packed, *, packs: bool) -> tuple[Tensor, Tensor]:
+def hidden_states(
+    model: PreTrainedModel, batch: Packed, *, packs: bool, routed: list[tuple[Tensor, ...]] | None = None
+) -> tuple[Tensor, Tensor]:
     """The last layer's states from which the labels of a micro-batch are predicted.
 
     Args:
         packs: all sequences as one row; otherwise those of equal length are a batch.
+        routed: gets what the routers of each layer gave, for each time that the model reads.
 
     Returns:
         (u, width) for the response tokens, and the same for what was said between them.
     """
     base, row = body(model), batch.row
+
+    def read(ids: Tensor, **how: Any) -> Tensor:
+        out = base(input_ids=ids, use_cache=False, **how, **({} if routed is None else {"output_router_logits": True}))
+        if routed is not None:
+            routed.append(out.router_logits)
+        last: Tensor = out.last_hidden_state
+        return last
+
     if packs:
         places = row.positions(batch.ids.device)[None]
-        out = base(input_ids=batch.ids[None], position_ids=places, use_cache=False, packed_row=row)
-        states = out.last_hidden_state[0]
+        states = read(batch.ids[None], position_ids=places, packed_row=row)[0]
     elif row.paths is not None:
         raise ValueError("this model cannot read samples that share their beginning: pack them with share=False")
     else:
         runs = batch.ids.split([count * length for count, _, length in row.runs])
         rows = [ids.view(count, -1) for ids, (count, _, _) in zip(runs, row.runs, strict=True)]
-        states = torch.cat([base(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1) for ids in rows])
+        states = torch.cat([read(ids).flatten(0, 1) for ids in rows])
     found, said = states[torch.cat([batch.drawn.at, batch.said.at])].split([len(batch.drawn.at), len(batch.said.at)])
     return found, said
 

@@ -3,17 +3,19 @@
 
 ``OPENREWARD_API_KEY`` is a token of the server; without tokens any text will do. The client leaves out a path in these
 URLs, so the face has none of its own. An environment has one tool, ``step``. Its tasks are the numbered ones, or seeds:
-those of the split ``test`` are what ``rollenv eval`` plays.
+those of the split ``test`` are what ``rollenv eval`` plays. Groups are scored by the function that the server was
+started with (``--group-reward``): the same one as ``rewards.group`` of a recipe.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -27,6 +29,7 @@ from rollenv.env_spec import EnvSpec
 from rollenv.registry import list_envs
 from rollenv.remote.protocol import FAILED, ServerFull, SessionGone, session_name
 from rollenv.rollout.evaluate import DEFAULT_TASKS
+from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.serve.auth import Client
 from rollenv.serve.responses import Json, body_of, json_of, retry_after, status_of, validated
 from rollenv.serve.server import EnvServer
@@ -49,6 +52,9 @@ _PIECE = 4096
 
 #: Calls of a session that are kept, to be asked for again, and seconds that they are; as many may run.
 _CALLS, _KEPT = 8, 60.0
+
+#: Parts of messages besides texts that candidates may have.
+_RICH = ("reasoning", "tool_call", "tool_result")
 
 _TOOL = {
     "name": "step",
@@ -106,8 +112,11 @@ class Play:
         self.prompt = [_block(observation, info, info)]
         return session
 
-    def call(self, session: Session, name: str, given: dict[str, Any]) -> str:
+    def call(self, work: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> str:
         """Start a call, which goes on if its client does not wait for it.
+
+        Args:
+            work: its result is the answer.
 
         Returns:
             The name of the call.
@@ -121,21 +130,21 @@ class Play:
         if len(self.calls) >= _CALLS:
             raise UsageError(f"{len(self.calls)} calls of this session run already")
         key, loop = session_name(), asyncio.get_running_loop()
-        self.calls[key] = loop.create_task(_called(session, name, given))
+        self.calls[key] = loop.create_task(_called(self.about[0], work()))
         self.calls[key].add_done_callback(lambda _: loop.call_later(_KEPT, self.calls.pop, key, None))
         return key
 
 
-async def _called(session: Session, name: str, given: dict[str, Any]) -> tuple[str, str]:
+async def _called(owner: str, work: Coroutine[Any, Any, dict[str, Any]]) -> tuple[str, str]:
     """The last event of a call, and its data."""
     try:
-        return "end", json_of(await _output(session, name, given))
+        return "end", json_of(await work)
     except RollenvError as error:
         return "error", str(error)
     except asyncio.CancelledError:
         return "error", "the session was ended"
     except Exception:
-        logger.exception("a call of %s failed", session.owner)
+        logger.exception("a call of %s failed", owner)
         return "error", FAILED
 
 
@@ -191,6 +200,7 @@ def routes(server: EnvServer) -> list[BaseRoute]:
         "prompt": ("GET", service.prompt),
         "messages": ("GET", service.messages),
         "call": ("POST", service.call),
+        "score_group": ("POST", service.score_group),
     }
     found: list[BaseRoute] = [service.route(f"/{name}", *how) for name, how in (plainly | of_environments).items()]
     return found + [service.route(f"/{{env_id}}/{name}", *how) for name, how in of_environments.items()]
@@ -278,7 +288,9 @@ class _Service:
     async def tools(self, client: Client, request: Request) -> Response:
         """The one tool."""
         tool = _TOOL | {"description": f"Play a turn. {cards.summary(self._env(request))}".strip()}
-        more = {"terminal_tool": None, "supports_score_group": False, "message_block_types": ["text"]}
+        scores = self.server.group_reward is not None
+        blocks = ["text", *(_RICH if scores else ())]
+        more = {"terminal_tool": None, "supports_score_group": scores, "message_block_types": blocks}
         return Json({"tools": [tool]} | more)
 
     async def splits(self, client: Client, request: Request) -> Response:
@@ -321,8 +333,28 @@ class _Service:
         if key is None:
             if not isinstance(name, str) or not isinstance(given, dict):
                 raise UsageError("a call has a name, which is a text, and an input, which is an object")
-            key = play.call(session, name, given)
+            key = play.call(functools.partial(_output, session, name, given))
         return _stream(_answer(str(key), play.calls.get(str(key))))
+
+    async def score_group(self, client: Client, request: Request) -> Response:
+        """What the server's function pays for each of several conversations about the session's task."""
+        if (reward := self.server.group_reward) is None:
+            return Json({"detail": "this server was started without --group-reward module:function"}, 404)
+        play, _ = await self._play(client, request)
+        asked = validated(_Group, await body_of(request))
+        if (key := asked.task_id) is None:
+            _, env_id, task = play.about
+            played = Task(env_id, task["seed"], options={"index": task["index"]} if "index" in task else {})
+            members = [_trajectory(played, number, given) for number, given in enumerate(asked.candidates)]
+            where = f"the group reward {reward.name}, for {env_id}"
+
+            async def scores() -> dict[str, Any]:
+                # in a thread and a loop of its own: functions may take their time without being coroutines
+                paid = await asyncio.to_thread(lambda: asyncio.run(reward.rewards(members, where)))
+                return {"scores": [{"reward": each, "metadata": None} for each in paid]}
+
+            key = play.call(scores)
+        return _stream(_answer(key, play.calls.get(key)))
 
     def _client(self, request: Request) -> Client:
         client = self.server.client(request)
@@ -376,6 +408,65 @@ class _Task(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     seed: int = Field(ge=0)
     index: int | None = Field(None, ge=0)
+
+
+class _Block(BaseModel):
+    """A part of a message; pictures are not taken."""
+
+    type: Literal["text", "reasoning", "tool_call", "tool_result"]
+    text: str = ""
+    name: str = ""
+    input: dict[str, Any] = {}
+    blocks: list[_Block] = []
+
+    @property
+    def words(self) -> str:
+        """What it says; a call of the tool ``step`` says its action."""
+        if self.type == "tool_call":
+            return str(self.input["action"]) if [*self.input] == ["action"] else json_of(self.input)
+        return self.text or _words(self.blocks)
+
+
+class _Message(BaseModel):
+    role: Literal["system", "user", "assistant"]
+    blocks: list[_Block]
+
+
+class _Candidate(BaseModel):
+    messages: list[_Message] = Field(max_length=10_000)
+
+
+class _Group(BaseModel):
+    """Conversations to be scored, or the name of a call that scores some already."""
+
+    candidates: list[_Candidate] = Field(min_length=1, max_length=1024)
+    task_id: str | None = None
+
+
+def _words(blocks: list[_Block]) -> str:
+    return "\n".join(filter(None, (block.words for block in blocks)))
+
+
+def _trajectory(task: Task, number: int, given: _Candidate) -> Trajectory:
+    """A conversation as an episode without rewards: a turn for each message of the assistant.
+
+    Raises:
+        UsageError: there is no such message.
+    """
+    found, heard = Trajectory(task, status="terminated", member=number), ""
+    for message in given.messages:
+        if message.role == "assistant":
+            calls = [block for block in message.blocks if block.type == "tool_call"]
+            said = calls or [block for block in message.blocks if block.type == "text"]
+            raw = _words(message.blocks)
+            found.turns.append(Turn((), (), (), 0.0, _words(said), heard, raw=raw))
+            heard = ""
+        elif message.role == "user":
+            heard = "\n".join(filter(None, (heard, _words(message.blocks))))
+    if not found.turns:
+        raise UsageError(f"candidate {number} has no message of the assistant, so there is nothing to score")
+    found.final_observation = heard
+    return found
 
 
 def _chosen(numbers: range, body: dict[str, Any]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from starlette.routing import BaseRoute
 
-from rollenv.serve.protocols.e2b import control, files, interpreter, processes
+from rollenv.serve.protocols.e2b import control, files, interpreter, ports, processes
 from rollenv.serve.protocols.e2b.base import E2BService
 from rollenv.serve.server import EnvServer
 
@@ -16,4 +16,5 @@ from rollenv.serve.server import EnvServer
 def routes(server: EnvServer) -> list[BaseRoute]:
     """Sandboxes, code, files and processes."""
     service = E2BService(server)
+    server.hosts.append(ports.Ports(service))
     return [route for part in (control, interpreter, files, processes) for route in part.routes(service)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import errno
 import hashlib
 import hmac
 import posixpath
+import re
 import secrets
 import threading
 import time
@@ -15,10 +17,11 @@ import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, StringConstraints
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -30,17 +33,25 @@ from rollenv.serve.auth import Client
 from rollenv.serve.logs import audit
 from rollenv.serve.responses import Json, retry_after, status_of
 from rollenv.serve.sandboxes import SandboxSession
-from rollenv.serve.server import EnvServer
+from rollenv.serve.server import EnvServer, is_local
 
 if TYPE_CHECKING:
     from rollenv.sandbox.filesystem import WatchHandle
     from rollenv.serve.protocols.e2b.processes import Running
+    from rollenv.serve.protocols.e2b.snapshots import Snapshots
 
 PREFIX = "/e2b"
+#: Contents of files; the client's signed URLs leave out the path of its sandbox URL.
+FILES = (f"{PREFIX}/files", "/files")
+#: The version of E2B's own server in sandboxes whose abilities these have; clients look at it before they ask.
+#: From 0.6.2 on files have metadata, and these have none.
+VERSION = "0.6.1"
 #: The home of code, which leads to the scratch folder.
 HOME = "/home/user"
 #: Requests to one sandbox at the same time, those that stream among them.
 _REQUESTS = 128
+#: A host that is an address and no name.
+_ADDRESS = re.compile(r"[\d.]+|.*:.*")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Events that wait for a client, and seconds that what makes them waits for it.
 _WAITING, _PATIENCE = 32, 300.0
@@ -71,7 +82,9 @@ class Kept:
     """A sandbox of this protocol."""
 
     def __init__(self) -> None:
-        self.template = "base"
+        self.template, self.env = "base", dict[str, str]()
+        self.ports: set[int] = set()
+        """Those that clients have asked for."""
         self.paused = False
         self.requests = 0
         self.turns: dict[str, asyncio.Lock] = {}
@@ -89,11 +102,12 @@ class E2BService:
 
     def __init__(self, server: EnvServer):
         self.server, self.sandboxes = server, server.sandboxes
+        self.snapshots: Snapshots
         self._secret = secrets.token_bytes(32)
         self._kept: weakref.WeakKeyDictionary[SandboxSession, Kept] = weakref.WeakKeyDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def client(self, request: Request) -> Client:
+    def client(self, request: HTTPConnection) -> Client:
         """Return the client that manages sandboxes."""
         client = self.server.client(request)
         client.needs("sandboxes")
@@ -103,16 +117,36 @@ class E2BService:
         """The key of a sandbox, with which all but its end and its time can be asked for."""
         return hmac.new(self._secret, name.encode(), hashlib.sha256).hexdigest()
 
-    def box(self, request: Request) -> SandboxSession:
-        """The sandbox that a request is for.
+    def keys(self, box: SandboxSession, request: Request) -> dict[str, Any]:
+        """Return the keys that a client needs, and the domain of the sandbox's ports.
+
+        Some calls carry one of the two tokens, others the other one. Names below ``localhost`` are this machine's; an
+        address has none.
+        """
+        key, host = self.key_of(box.name), request.headers.get("host", "")
+        address = urlsplit(f"//{host}")
+        domain = None if _ADDRESS.fullmatch(address.hostname or "") else host
+        if is_local(address.hostname or ""):
+            domain = f"localhost:{address.port or 80}"
+        told: dict[str, Any] = {"sandboxID": box.name, "templateID": self.kept(box).template, "clientID": "rollenv"}
+        told |= {"envdVersion": VERSION, "domain": domain}
+        return told | {"envdAccessToken": key, "trafficAccessToken": key}
+
+    def box(self, request: HTTPConnection, name: str = "", key: str | None = None) -> SandboxSession:
+        """The sandbox that a request is for: the one of that name, of its header, or that signed its URL.
+
+        Args:
+            key: of that one; by default the header's.
 
         Raises:
             NotAllowed: the client may not use it.
             SessionGone: it has ended, or is paused.
         """
         headers = request.headers
-        name = headers.get("e2b-sandbox-id", "")
-        key = headers.get("x-access-token") or headers.get("e2b-traffic-access-token")
+        name = name or headers.get("e2b-sandbox-id", "")
+        key = key or headers.get("x-access-token") or headers.get("e2b-traffic-access-token")
+        if not name and "signature" in request.query_params and request.url.path in FILES:
+            name, key = self._signed(request)
         if key and self.server.tokens:
             found = self.sandboxes.by_name.get(name)
             if found is None:
@@ -128,6 +162,21 @@ class E2BService:
         if self.kept(box).paused:
             raise SessionGone("the sandbox is paused")
         return box
+
+    def _signed(self, request: HTTPConnection) -> tuple[str, str]:
+        """The sandbox whose key signed the URL of a file, and the key. The URL does not name it."""
+        asked = request.query_params
+        path, user, ends = (asked.get(name, "") for name in ("path", "username", "signature_expiration"))
+        if ends and not (ends.isascii() and ends.isdecimal() and int(ends[:15]) > time.time()):
+            raise NotAllowed("the time of the signed URL is over")
+        operation = "read" if request.scope["method"] == "GET" else "write"
+        for name in self.sandboxes.by_name:
+            key = self.key_of(name)
+            text = ":".join([path, operation, user, key, *filter(None, [ends])])
+            digest = base64.b64encode(hashlib.sha256(text.encode("utf-8", "replace")).digest()).rstrip(b"=")
+            if hmac.compare_digest(b"v1_" + digest, asked["signature"].encode("utf-8", "replace")):
+                return name, key
+        raise NotAllowed("the URL was not signed for this file with the key of a sandbox that runs")
 
     def kept(self, box: SandboxSession) -> Kept:
         """Return what is kept of a sandbox."""
@@ -185,7 +234,7 @@ class E2BService:
         """A route whose errors are told as E2B tells them.
 
         Args:
-            path: below :data:`PREFIX`.
+            path: below :data:`PREFIX`, or one of :data:`FILES`.
             inside: whether it is asked of a sandbox, and not of the service. A sandbox that does not run has no server
                 of its own: 502.
         """
@@ -203,7 +252,7 @@ class E2BService:
                 status = 507
             return Json({"code": status, "message": text}, status, retry_after(error))
 
-        return Route(PREFIX + path, answer, methods=[method])
+        return Route(path if path in FILES else PREFIX + path, answer, methods=[method])
 
 
 # -- answers that come piece by piece ----------------------------------------------------------------------------------

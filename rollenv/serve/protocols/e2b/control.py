@@ -15,13 +15,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rollenv.core import RollenvError, UsageError
-from rollenv.serve.protocols.e2b.base import E2BService, Variables
+from rollenv.serve.protocols.e2b.base import VERSION, E2BService, Variables
+from rollenv.serve.protocols.e2b.snapshots import Snapshots
 from rollenv.serve.responses import Json, body_of, validated
 from rollenv.serve.sandboxes import SandboxSession
 
-#: The version of E2B's own server in sandboxes whose abilities these have; clients look at it before they ask.
-#: From 0.6.2 on files have metadata, and these have none.
-_VERSION = "0.6.1"
 #: Seconds of life where a client asks for none.
 _LIFETIME = 300
 #: Sandboxes on a page of the list.
@@ -69,7 +67,7 @@ class _Query(BaseModel):
 
 def routes(service: E2BService) -> list[BaseRoute]:
     """Return the routes of the service."""
-    control = _Control(service)
+    control, service.snapshots = _Control(service), Snapshots(service)
     one = "/sandboxes/{name}"
     found = [
         ("POST", "/v2/sandboxes", control.make),
@@ -84,11 +82,9 @@ def routes(service: E2BService) -> list[BaseRoute]:
         ("GET", "/sandboxes", control.every),
         ("POST", f"{one}/connect", control.connect),
         ("POST", f"{one}/resume", control.connect),
-        ("POST", f"{one}/fork", control.missing),
-        ("POST", f"{one}/snapshots", control.missing),
         ("PUT", f"{one}/network", control.missing),
     ]
-    return [service.route(method, path, handler) for method, path, handler in found]
+    return [service.route(method, path, handler) for method, path, handler in found] + service.snapshots.routes()
 
 
 class _Control:
@@ -107,11 +103,9 @@ class _Control:
                 raise UsageError(f"sandboxes of this server cannot have {what}; leave out {name!r}")
         if more.get("allowInternetAccess") or more.get("allow_internet_access"):
             raise UsageError("sandboxes of this server have no access to the internet")
-        box = await self.sandboxes.open(
-            client.name, lifetime=asked.timeout, env=asked.envVars or {}, metadata=asked.metadata
-        )
-        self.service.kept(box).template = asked.templateID
-        return Json(self._key(box), 201)
+        told = {"lifetime": asked.timeout, "metadata": asked.metadata}
+        box = await self.service.snapshots.open(client.name, asked.templateID, asked.envVars or {}, **told)
+        return Json(self.service.keys(box, request), 201)
 
     async def every(self, request: Request) -> Response:
         owner = self.service.client(request).name
@@ -130,7 +124,7 @@ class _Control:
 
     async def info(self, request: Request) -> Response:
         box = self._box(request)
-        return Json(self._told(box) | {"envdAccessToken": self.service.key_of(box.name), "domain": None})
+        return Json(self._told(box) | self.service.keys(box, request))
 
     async def end(self, request: Request) -> Response:
         await self.sandboxes.close(self._box(request))
@@ -169,7 +163,7 @@ class _Control:
         if kept.paused:
             await box.sandbox.resume()
             kept.paused = False
-        return Json(self._key(box), 201 if request.url.path.endswith("/resume") else 200)
+        return Json(self.service.keys(box, request), 201 if request.url.path.endswith("/resume") else 200)
 
     async def pause(self, request: Request) -> Response:
         box = self._box(request)
@@ -186,20 +180,14 @@ class _Control:
 
     async def missing(self, request: Request) -> Response:
         self._box(request)
-        return Json({"code": 501, "message": "this server has no forks, snapshots and networks"}, 501)
+        return Json({"code": 501, "message": "sandboxes of this server have no network whose rules could change"}, 501)
 
     # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _key(self, box: SandboxSession) -> dict[str, Any]:
-        """Return the keys that a client needs. Some calls carry one of the two tokens, others the other one."""
-        key = self.service.key_of(box.name)
-        told = {"sandboxID": box.name, "templateID": self.service.kept(box).template, "clientID": "rollenv"}
-        return told | {"envdVersion": _VERSION, "envdAccessToken": key, "trafficAccessToken": key, "domain": None}
 
     def _told(self, box: SandboxSession) -> dict[str, Any]:
         kept, limits = self.service.kept(box), self.sandboxes.limits.limits
         told: dict[str, Any] = {"sandboxID": box.name, "templateID": kept.template, "clientID": "rollenv"}
-        told |= {"envdVersion": _VERSION, "state": _state(kept.paused)}
+        told |= {"envdVersion": VERSION, "state": _state(kept.paused)}
         told |= {"startedAt": _time(box.started), "endAt": _time(self._end(box)), "metadata": box.metadata}
         return told | {"cpuCount": os.cpu_count() or 1, "memoryMB": limits.memory_mb, "diskSizeMB": limits.disk_mb}
 

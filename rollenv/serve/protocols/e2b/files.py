@@ -27,7 +27,7 @@ from rollenv.sandbox.errors import FileRefused, FileThere, NotADirectory, NotFou
 from rollenv.sandbox.filesystem import FileEvent, OnEvent
 from rollenv.sandbox.types import Entry
 from rollenv.serve.protocols.e2b import rpc
-from rollenv.serve.protocols.e2b.base import HOME, PREFIX, E2BService, Feed, Path
+from rollenv.serve.protocols.e2b.base import FILES, HOME, E2BService, Feed, Path
 from rollenv.serve.protocols.e2b.rpc import Message
 from rollenv.serve.responses import Json, Streamed, validated
 from rollenv.serve.sandboxes import SandboxSession
@@ -66,7 +66,7 @@ class _Watcher(BaseModel):
 def routes(service: E2BService) -> list[BaseRoute]:
     """Folders, contents, and a sign of life."""
     files, contents, name = _Filesystem(service), _Contents(service), "filesystem.Filesystem"
-    service.server.uploads.add(f"{PREFIX}/files")
+    service.server.uploads.update(FILES)
     return [
         rpc.unary(service, f"{name}/Stat", _At, files.stat),
         rpc.unary(service, f"{name}/MakeDir", _At, files.make_dir),
@@ -77,8 +77,8 @@ def routes(service: E2BService) -> list[BaseRoute]:
         rpc.unary(service, f"{name}/GetWatcherEvents", _Watcher, files.get_watcher_events),
         rpc.unary(service, f"{name}/RemoveWatcher", _Watcher, files.remove_watcher),
         rpc.server_stream(service, f"{name}/WatchDir", _Watch, files.watch_dir),
-        service.route("GET", "/files", contents.read, inside=True),
-        service.route("POST", "/files", contents.write, inside=True),
+        *(service.route("GET", path, contents.read, inside=True) for path in FILES),
+        *(service.route("POST", path, contents.write, inside=True) for path in FILES),
         service.route("GET", "/health", contents.health, inside=True),
     ]
 

@@ -1,0 +1,100 @@
+"""The engine whose model an SGLang server runs, by its native ``/generate``: tokens in, tokens out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+
+from rollenv.agents.engines.base import Ids, Response, Sampling
+from rollenv.agents.engines.vllm_server import ServerEngine, _Request
+from rollenv.core import UsageError
+
+#: How to start a server that can be trained with.
+START = "python -m sglang.launch_server --model-path MODEL --incremental-streaming-output"
+
+
+class SGLangEngine(ServerEngine):
+    """Draws with an SGLang server (written after 0.5.23), which was started as :data:`START` says.
+
+    It is a :class:`ServerEngine` with SGLang's paths: weights go through a folder that the server reads too
+    (``/update_weights_from_disk``). Running requests are retracted meanwhile, and what they have is computed again.
+    Adapters are merged. Seeds count where the server runs with ``--enable-deterministic-inference``.
+    """
+
+    kind, start = "SGLang", START
+    drawing, going_on, about_weights = "/generate", "/continue_generation", "/model_info"
+    _versioning = {"abort_all_requests": False}
+
+    async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
+        """See :meth:`ServerEngine.generate`.
+
+        Raises:
+            UsageError: also for a narrowed distribution.
+        """
+        if sampling.temperature and (sampling.top_p < 1 or sampling.top_k or sampling.min_p):
+            raise UsageError(
+                "SGLang's log-probabilities are those before top_p, top_k and min_p, so what it draws with them cannot "
+                "be trained on: leave them out"
+            )
+        return await super().generate(prompt, sampling, rng, session=session)
+
+    async def suspend(self) -> None:
+        """Retract all requests of the server; new ones wait."""
+        await self._post("/pause_generation", {"mode": "retract"})
+        self._suspended = True
+
+    def check_sleep(self) -> None:
+        """Raise UsageError: its memory cannot be lent to a trainer."""
+        raise UsageError("an SGLang server does not sleep; leave out player.sleep")
+
+    def check_rank(self, rank: int) -> None:
+        """Raise UsageError for adapters, which have to be merged."""
+        if rank:
+            raise UsageError("an SGLang server gets merged weights: set player.lora=merged")
+
+    async def _read_folder(self) -> None:
+        await self._post("/update_weights_from_disk", {"model_path": str(self.folder), "keep_pause": True})
+
+    async def _forget(self) -> None:
+        """Nothing to do: it forgets them with their weights."""
+
+    def _look(self, client: httpx.Client) -> int:
+        answer = client.get(f"{self.url}/server_info")
+        if answer.status_code != 200:
+            raise UsageError(f"the server at {self.url} cannot be trained with: start it as {START!r}")
+        about = answer.json()
+        self._pieces_differ = bool(about.get("incremental_streaming_output"))
+        if self.model is not None:
+            client.post(f"{self.url}/pause_generation", json={"mode": "retract"}).raise_for_status()
+            self._load(client, "/update_weights_from_disk", {"model_path": str(self.model)})
+        return int(about["max_req_input_len"])
+
+    def _body(self, request: _Request) -> dict[str, Any]:
+        sampling = request.sampling
+        parameters = {
+            "temperature": sampling.temperature,
+            "max_new_tokens": request.limit - len(request.response.ids),
+            "sampling_seed": request.rng.getrandbits(48),
+            "stop_token_ids": sorted(self.stop),
+            "no_stop_trim": True,
+        }
+        tokens = [*request.prompt, *request.response.ids]
+        return {"input_ids": tokens, "sampling_params": parameters, "return_logprob": True, "stream": True}
+
+    async def _choices(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        have = 0
+        async for piece in self._pieces(body):
+            about = piece["meta_info"]
+            ids, logprobs = piece["output_ids"][have:], about["output_token_logprobs"][have:]
+            if [token for _, token, *_ in logprobs] != ids:
+                raise ValueError(f"the tokens {ids!r:.60} came with the log-probabilities {logprobs!r:.60}")
+            have += 0 if self._pieces_differ else len(ids)
+            yield {
+                "token_ids": ids,
+                "logprobs": {"content": [{"logprob": logprob} for logprob, *_ in logprobs]},
+                "finish_reason": (about["finish_reason"] or {}).get("type"),
+                "weight_versions": about.get("weight_versions") if about["finish_reason"] else None,
+            }

@@ -1,0 +1,76 @@
+"""The pictures of an observation, ``info["images"]``, as parts of a chat message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from rollenv.agents.base import AgentFailed
+from rollenv.core import UsageError
+from rollenv.parsing import well_formed
+
+#: Where a picture stands in a text, in order.
+MARK = "<image>"
+
+
+class _Address(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    url: str = Field(pattern=r"^(data:image/|https?://)")
+
+
+class _Part(BaseModel):
+    type: Literal["image_url"]
+    image_url: _Address
+
+
+_PARTS = TypeAdapter(list[_Part])
+
+
+def pictures(info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The pictures of an observation; none if there is no such key.
+
+    Raises:
+        AgentFailed: they are not in the form of OpenAI's ``image_url`` parts.
+    """
+    images = info.get("images")
+    if not images:
+        return []
+    try:
+        _PARTS.validate_python(images)
+    except ValueError as error:
+        raise AgentFailed(f'info["images"] are no parts {{"type": "image_url", ...}}: {str(error)[:300]}') from error
+    return list(images)
+
+
+def content(text: str, images: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """A message's content: the text, with its pictures at their marks, or before it if it has no marks.
+
+    Raises:
+        AgentFailed: there are more marks than pictures, or fewer.
+    """
+    if not images:
+        return well_formed(text)
+    pieces = text.split(MARK) if MARK in text else [*[""] * len(images), text]
+    if len(pieces) != len(images) + 1:
+        raise AgentFailed(f"a prompt has {len(pieces) - 1} marks {MARK} for {len(images)} pictures")
+    parts: list[dict[str, Any]] = []
+    for piece, image in zip(pieces, [*images, None], strict=True):
+        parts += [{"type": "text", "text": well_formed(piece)}] if piece.strip() else []
+        parts += [image] if image is not None else []
+    return parts
+
+
+def refuse_pictures(info: Mapping[str, Any], who: str) -> None:
+    """Refuse an observation with pictures.
+
+    Args:
+        who: cannot see them.
+
+    Raises:
+        UsageError: there are some.
+    """
+    if info.get("images"):
+        raise UsageError(f"the observation has pictures, which {who} cannot see: play it with a ChatAgent (chat:MODEL)")

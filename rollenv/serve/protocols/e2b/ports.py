@@ -1,0 +1,146 @@
+"""Servers in a sandbox: what asks the host ``PORT-SANDBOX.DOMAIN`` (``sandbox.get_host(PORT)``) reaches that port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, WebSocketException
+
+from rollenv.core import RollenvError, UsageError
+from rollenv.remote.protocol import NotAllowed, SessionGone
+from rollenv.serve.protocols.e2b.base import E2BService
+from rollenv.serve.responses import Json, Streamed, status_of
+from rollenv.serve.sandboxes import SandboxSession
+from rollenv.serve.server import SANDBOX_HOST, denied
+
+#: Ports of one sandbox that can be reached; each has a socket on this machine.
+_PORTS = 16
+#: Seconds until a server in a sandbox begins its answer, and between two pieces of it.
+_SECONDS = 300.0
+_KEY = "e2b-traffic-access-token"
+#: Headers of one connection, and the key, which is not the sandbox's business; those that a WebSocket's client writes.
+_OURS = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", _KEY}
+_WRITTEN = re.compile("sec-websocket-|host$")
+
+
+class Ports(BaseRoute):
+    """The hosts of ports.
+
+    With tokens a request needs the sandbox's key in the header ``E2B-Traffic-Access-Token``. One that carries a token
+    of the server is refused, because what is sent here reaches code that nobody trusts.
+    """
+
+    def __init__(self, service: E2BService):
+        self._service = service
+        self._http = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+        service.server.closing.append(self._http.aclose)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return whether a request is for a port."""
+        if scope["type"] not in ("http", "websocket"):
+            return Match.NONE, {}
+        wanted = SANDBOX_HOST.match(HTTPConnection(scope).headers.get("host", ""))
+        return (Match.FULL, {"port": wanted}) if wanted else (Match.NONE, {})
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Carry a request, or a WebSocket, to the port and back."""
+        connection, port = HTTPConnection(scope), int(scope["port"][1])
+        if scope["type"] == "websocket":
+            await receive()  # the request to connect
+        answer: Response
+        try:
+            box = self._box(connection, port, scope["port"][2].lower())
+            forward = await asyncio.to_thread(box.sandbox.sync.ports.forward, port)
+            query = scope["query_string"].decode("latin-1")
+            address = f"{forward.address}{scope['raw_path'].decode('latin-1')}{'?' if query else ''}{query}"
+            if scope["type"] == "websocket":
+                with self._service.request(box):
+                    await self._talk(scope, receive, send, address)
+                return
+            answer = await self._answer(Request(scope, receive), box, address)
+        except (httpx.HTTPError, httpx.InvalidURL, WebSocketException, OSError):
+            answer = Json({"code": 502, "message": f"The sandbox runs, but nothing answers at port {port}"}, 502)
+        except RollenvError as error:
+            answer = Json({"code": status_of(error), "message": str(error)}, status_of(error))
+        if scope["type"] == "http":
+            await answer(scope, receive, send)
+        else:
+            await denied(send, answer.status_code, bytes(answer.body).decode())
+
+    def _box(self, connection: HTTPConnection, port: int, name: str) -> SandboxSession:
+        headers, tokens = connection.headers, self._service.server.tokens
+        key = headers.get(_KEY, "")
+        if tokens:
+            for sent in (headers.get("authorization", ""), f"Bearer {headers.get('x-api-key', '')}"):
+                with contextlib.suppress(NotAllowed):
+                    tokens.client(sent)
+                    raise UsageError("a token of the server must not reach the code in a sandbox; leave it out")
+            if not key:
+                raise NotAllowed(f"the port needs the sandbox's key: {_KEY} = sandbox.traffic_access_token")
+        box = self._service.box(connection, name, key)
+        kept = self._service.kept(box)
+        if len(kept.ports | {port}) > _PORTS:
+            raise UsageError(f"{_PORTS} ports of this sandbox are open already, and there are no more")
+        kept.ports.add(port)
+        return box
+
+    async def _answer(self, request: Request, box: SandboxSession, address: str) -> Response:
+        headers = [(key, value) for key, value in request.headers.raw if key.decode() not in _OURS]
+        body = "content-length" in request.headers or "transfer-encoding" in request.headers
+        content = request.stream() if body else None
+        times = {"timeout": httpx.Timeout(_SECONDS).as_dict()}
+        # not the client's build_request, which adds headers of its own
+        asked = httpx.Request(request.method, f"http://{address}", headers=headers, content=content, extensions=times)
+        got = await self._http.send(asked, stream=True)
+        answer = Streamed(_pieces(got), "", self._service.request(box), got.status_code)
+        answer.raw_headers = [pair for pair in got.headers.raw if pair[0].decode().lower() not in _OURS]
+        return answer
+
+    async def _talk(self, scope: Scope, receive: Receive, send: Send, address: str) -> None:
+        headers = [(key.decode(), value.decode("latin-1")) for key, value in scope["headers"]]
+        headers = [pair for pair in headers if pair[0] not in _OURS and not _WRITTEN.match(pair[0])]
+        how: dict[str, Any] = {"proxy": None, "user_agent_header": None, "max_size": 1 << 20}
+        how["subprotocols"] = scope.get("subprotocols") or None
+        async with connect(f"ws://{address}", additional_headers=headers, **how) as inside:
+            await send({"type": "websocket.accept", "subprotocol": inside.subprotocol})
+            both = [asyncio.ensure_future(_in(receive, inside)), asyncio.ensure_future(_out(inside, send))]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for one in both:
+                one.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+
+async def _pieces(got: httpx.Response) -> AsyncGenerator[bytes, None]:
+    try:
+        async for piece in got.aiter_raw():
+            yield piece
+    except httpx.HTTPError as error:
+        raise SessionGone(f"the server in the sandbox ended its answer: {error}") from error
+    finally:
+        await got.aclose()
+
+
+async def _in(receive: Receive, inside: ClientConnection) -> None:
+    """What the client says, until it goes."""
+    while (message := await receive())["type"] == "websocket.receive":
+        await inside.send(message["text"] if message.get("text") is not None else message["bytes"])
+
+
+async def _out(inside: ClientConnection, send: Send) -> None:
+    """What the server in the sandbox says, and that it has gone."""
+    code = 1011
+    with contextlib.suppress(ConnectionClosed):
+        async for message in inside:
+            await send({"type": "websocket.send", "text" if isinstance(message, str) else "bytes": message})
+        code = 1000
+    await send({"type": "websocket.close", "code": code})

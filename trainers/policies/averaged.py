@@ -1,0 +1,64 @@
+"""A teacher that follows the trained model slowly: the mean of its weights over the last steps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+
+from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
+from rollenv.trainers.policies.local import LocalPolicy
+from rollenv.trainers.policies.packed import Packed
+from rollenv.trainers.policies.state import weights_as
+
+
+class Averaged:
+    """Reads as a policy whose weights are w <- decay w + (1 - decay) v after each step, with v the trained ones.
+
+    Args:
+        policy: holds the mean; it begins as the trained one does, and takes no steps itself.
+    """
+
+    def __init__(self, policy: LocalPolicy, decay: float):
+        self.policy, self.decay, self.packs = policy, decay, policy.packs
+
+    def logprobs(
+        self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
+    ) -> Outputs:
+        """See :class:`~rollenv.trainers.policies.base.Policy`.
+
+        Args:
+            entropy_gradient: whether the entropy has gradients as well.
+        """
+        return self.policy.logprobs(batch, outputs, entropy_gradient=entropy_gradient)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def follow(self, trained: LocalPolicy) -> None:
+        """Move towards the weights of the trained policy."""
+        if isinstance(self.policy.scorer, FSDPModule):
+            self.policy.scorer.reshard()  # the outermost part stays whole after it has read
+        for name, weight in self.policy.weights.items():
+            weight.mul_(self.decay).add_(trained.weights[name], alpha=1 - self.decay)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The mean, by name."""
+        return {name: weight.detach() for name, weight in self.policy.weights.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The mean."""
+        return self.tensors()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved mean.
+
+        Raises:
+            ValueError: it is of another model.
+        """
+        own = self.tensors()
+        if {name: t.shape for name, t in own.items()} != {name: t.shape for name, t in state.items()}:
+            raise ValueError("the averaged teacher is of another model")
+        for name, weight in weights_as(own, state).items():
+            own[name].copy_(weight)

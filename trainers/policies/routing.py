@@ -1,0 +1,44 @@
+"""The routers of a mixture of experts: their balance as a loss, and numbers about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+#: The numbers of :func:`balance`, by name.
+NAMES = ("router/balance", "router/largest_load", "router/idle_experts", "router/entropy")
+
+
+def experts_per_token(model: PreTrainedModel) -> int:
+    """Return how many experts each token goes to; 0 for a model without routers."""
+    records = getattr(model, "_can_record_outputs", None) or {}
+    return int(getattr(model.config, "num_experts_per_tok", 0) or 0) if "router_logits" in records else 0
+
+
+def balance(logits: Sequence[Tensor], chosen: int) -> Tensor:
+    """E sum_i f_i P_i / k: 1 for even routers, E / k where all tokens go to the same k experts.
+
+    f_i is the share of tokens that go to expert i, P_i the mean of its probability, E the number of experts, averaged
+    over layers; f has no gradient. Switch Transformer, arXiv 2101.03961, equations 4 to 6.
+
+    Args:
+        logits: (t, E) of each layer, for all tokens that the model reads.
+        chosen: k, the experts of a token.
+
+    Returns:
+        (4,) the balance; and without gradient the load of the fullest expert (1 is even), the share of experts that no
+        token went to, and the entropy of a token's distribution over experts in nats, each the mean of the layers.
+    """
+    layers = []
+    for layer in logits:
+        logprobs = torch.log_softmax(layer.float(), -1)
+        probabilities, experts = logprobs.exp(), layer.shape[-1]
+        taken = probabilities.detach().topk(chosen).indices
+        load = torch.bincount(taken.flatten(), minlength=experts).float() / len(layer)
+        even = load * experts / chosen
+        entropy = -(probabilities.detach() * logprobs.detach()).sum(-1).mean()
+        layers.append(torch.stack([even @ probabilities.mean(0), even.max(), (load == 0).float().mean(), entropy]))
+    return torch.stack(layers).mean(0)
