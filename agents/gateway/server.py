@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +109,7 @@ async def _read(http: Http, session: GatewaySession, dialect: Dialect) -> tuple[
 
 
 def _endpoint(
-    gateway: Gateway, dialect: Dialect, work: Callable[[Http, GatewaySession, Dialect], Any]
+    gateway: Gateway, dialect: Dialect, work: Callable[[Http, GatewaySession, Dialect], Awaitable[Response]]
 ) -> Callable[[Http], Any]:
     """An endpoint whose errors are in the words of a dialect."""
 
