@@ -12,7 +12,7 @@ from typing import Any
 
 from rollenv.core import UsageError
 from rollenv.envs.terminal.shell import sendable
-from rollenv.sandbox import Machine, SandboxDied, SandboxError, SandboxTimeout
+from rollenv.sandbox import Machine, NotFound, SandboxError, SandboxTimeout
 
 #: Folders of runtimes appear below it. What runs from there is the program's; what else it started is the task's.
 RUNTIMES = "/opt/harness"
@@ -108,26 +108,27 @@ class Program:
         """End it, and what still runs from its runtime. Servers that it started for the task go on.
 
         Returns:
-            ``exit_code`` (None if it was ended here), ``output`` (the end of what it printed), ``seconds`` and
-            ``transcript`` (empty where there is none).
+            ``exit_code`` (None if it was ended here, or with its machine), ``output`` (the end of what it printed),
+            ``seconds`` and ``transcript`` (empty where there is none).
         """
-        running, seconds = self._handle.running, time.monotonic() - self._begun
-        with contextlib.suppress(SandboxTimeout):
-            self.machine.run(["/bin/sh", "-c", _END], user=self.user, cwd="/")
-            self._handle.wait(5.0)
-        self._handle.kill()
+        ended: dict[str, Any] = {"exit_code": None, "output": "", "transcript": ""}
+        running, ended["seconds"] = self._handle.running, time.monotonic() - self._begun
         try:
-            code: int | None = None if running else self._handle.wait().exit_code
-        except SandboxDied:
-            raise
-        except SandboxError as error:  # no such program
-            return {"exit_code": 127, "output": str(error), "seconds": seconds, "transcript": ""}
-        output = self._tail(f"{self.home}/output", _OUTPUT)
-        transcript = self._tail(self.transcript, _TRANSCRIPT) if self.transcript else ""
-        self._as_root('rm -rf "$1"', self.home)
-        return {"exit_code": code, "output": output, "seconds": seconds, "transcript": transcript}
+            self._inside(_END)
+            with contextlib.suppress(SandboxTimeout):
+                self._handle.wait(5.0)
+            self._handle.kill()
+            ended["exit_code"] = None if running else self._handle.wait().exit_code
+            ended["output"] = self._inside(f"cat {self.home}/output | tail -c {_OUTPUT}")
+            if self.transcript:
+                ended["transcript"] = self._inside(f"cat {self.transcript} | tail -c {_TRANSCRIPT}")
+            self._inside(f"rm -rf {self.home}", user="0")
+        except SandboxError as error:  # the machine has ended, or has no such user or folder
+            ended["output"] = str(error)
+        return ended
 
-    def _tail(self, pattern: str, characters: int) -> str:
-        """As the program's user: a link that it left there leads nowhere else."""
-        script = f"cat {pattern} 2> /dev/null | tail -c {characters}"
-        return self.machine.run(["/bin/sh", "-c", script], user=self.user, cwd="/").stdout
+    def _inside(self, script: str, user: str = "") -> str:
+        """Run as the program's user, whom a link that it left leads nowhere else. It may have removed any program."""
+        with contextlib.suppress(NotFound):
+            return self.machine.run(["/bin/sh", "-c", script], user=user or self.user, cwd="/").stdout
+        return ""

@@ -80,6 +80,23 @@ def test_what_cannot_be_started_is_told(env):
         env.start_program({**HOME, "command": ["true"]})
 
 
+def test_a_program_that_removes_what_it_is_ended_with_has_failed_like_any_other(env):
+    ended = played(env, {"command": ["bash", "-c", "rm -f /bin/sh /usr/bin/grep; exit 4"]})
+    assert (ended["exit_code"], ended["output"]) == (4, "")
+    env.machine.kill()
+    _, reward, terminated, _, info = env.step(env.told["submit"])
+    assert (reward, terminated, info["success"]) == (0.0, True, False)
+
+
+def test_a_machine_that_ends_ends_its_program(env):
+    env.start_program({**HOME, "command": ["sleep", "100"]})
+    env.machine.kill()
+    assert not env.poll_program(20.0)["running"]
+    ended = env.end_program()
+    assert ended["exit_code"] is None
+    assert "ended" in ended["output"]
+
+
 def test_no_client_can_attach_folders_of_the_host():
     with pytest.raises(UsageError, match="attached is an Attached"):
         rollenv.make("shell:Mix-v0", attached={"shown": {"/host": "/"}})
