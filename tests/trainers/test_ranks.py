@@ -41,6 +41,10 @@ CASES = {
         "distill.decay=0.5",
         "rollout.samples=trajectory",
         "optimizer.micro_batch_tokens=1000",
+        "model.warm_up.steps=200",
+        "model.warm_up.noise=0.3",
+        "model.warm_up.lr=1e-2",
+        "rollout.group_size=6",
     ],
     "adapters and their reference": ["model.lora.rank=2", "model.lora.alpha=8.0", "kl.name=loss"],
     "one group": ["rollout.groups_per_batch=1", "rollout.group_size=2", "model.gradient_checkpointing=true"],
@@ -119,6 +123,7 @@ def test_ranks_equal_one_process_whatever_they_train(tmp_path):
     found = Together(3, tmp_path, learned_all, names).end()[0]
     for name in names:
         assert assert_equals_one_process(name, found[name]) >= 1
+    assert all(row["taught"] for row in found["siblings"][1])
 
 
 @pytest.mark.integration
