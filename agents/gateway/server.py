@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +108,7 @@ async def _read(http: Http, session: GatewaySession, dialect: Dialect) -> tuple[
 
 
 def _endpoint(
-    gateway: Gateway, dialect: Dialect, work: Callable[[Http, GatewaySession, Dialect], Any]
+    gateway: Gateway, dialect: Dialect, work: Callable[[Http, GatewaySession, Dialect], Awaitable[Response]]
 ) -> Callable[[Http], Any]:
     """An endpoint whose errors are in the words of a dialect."""
 
@@ -183,8 +183,8 @@ async def _slowly(
 def _pieces(dialect: Dialect, session: GatewaySession, node: Node, request: Request) -> Iterable[bytes]:
     answer = node.answer
     if request.include_tokens:
-        ids = {"prompt_ids": session.tree.prompt_ids(node), "response_ids": node.response_ids}
-        answer = replace(answer, **ids, logprobs=node.logprobs)
+        prompt, ids = session.tree.prompt_ids(node), node.response_ids
+        answer = replace(answer, prompt_ids=prompt, response_ids=ids, logprobs=node.logprobs)
     if request.stream:
         return dialect.events(answer, request)
     return [json.dumps(dialect.whole(answer, request)).encode()]
