@@ -84,7 +84,7 @@ class Policy:
         start = 0
         if place.extends and chat.splits == splits:  # else the template has rewritten the history
             assert place.parent is not None
-            start = len(tree.prompt_ids(place.parent)) + len(place.parent.response_ids)
+            start = tree.length(place.parent)
         sampling = self._sampling(session, request, len(prompt))
         rng = random.Random(session.rng.getrandbits(64))
         response = await self.engine.generate(prompt, sampling, rng, session=session.number)

@@ -7,6 +7,7 @@ again stands for the tokens that were read and drawn then (facts and rules: docs
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,7 +68,10 @@ class Node:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {**asdict(self), "state": self.state.hex(), "tools": self.tools.hex()}
+        data = {name: getattr(self, name) for name in self.__slots__}
+        context = [asdict(message) for message in self.context]
+        hashes = {"state": self.state.hex(), "tools": self.tools.hex()}
+        return {**data, **hashes, "context": context, "answer": asdict(self.answer)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Node:
@@ -174,12 +178,19 @@ class Tree:
 
     def prompt_ids(self, node: Node) -> Ids:
         """All tokens that were read for an answer."""
+        return tuple(itertools.chain.from_iterable(reversed(self._parts(node))))
+
+    def length(self, node: Node) -> int:
+        """The number of tokens of a prompt and its answer."""
+        return sum(map(len, self._parts(node))) + len(node.response_ids)
+
+    def _parts(self, node: Node) -> list[Ids]:
         run = [node.tail]
         while node.continues:
             assert node.parent is not None
             node = self.nodes[node.parent]
             run += [node.response_ids, node.tail]
-        return tuple(i for part in reversed(run) for i in part)
+        return run
 
     def named(self, name: str) -> Node | None:
         """The node with the answer, or the call, of this id."""
@@ -209,7 +220,9 @@ def match(message: Message, candidates: Sequence[Node], tools: bytes = b"") -> t
 
 def _likeness(message: Message, said: Message) -> str:
     """Return the way in which a message is what was said, apart from the ids of calls; empty if it is not."""
-    if _calls(message) != _calls(said) or message.text.strip() != said.text.strip():
+    if message.text.strip() != said.text.strip() or len(message.calls) != len(said.calls):
+        return ""
+    if not all(map(_same_call, message.calls, said.calls)):
         return ""
     if message.reasoning.strip() not in ("", said.reasoning.strip()):
         return ""
@@ -218,8 +231,9 @@ def _likeness(message: Message, said: Message) -> str:
     return "exact" if message.reasoning == said.reasoning else "reasoning_lost"
 
 
-def _calls(message: Message) -> list[list[str]]:
-    return [[call.name, call.namespace, canonical(call.arguments)] for call in message.calls]
+def _same_call(a: Call, b: Call) -> bool:
+    same = a.name == b.name and a.namespace == b.namespace
+    return same and (a.arguments == b.arguments or canonical(a.arguments) == canonical(b.arguments))
 
 
 def ordered(messages: Iterable[Message]) -> list[Message]:
@@ -249,7 +263,8 @@ def _sorted(run: list[Message], order: dict[str, int]) -> list[Message]:
 
 def normal(message: Message) -> list[Any]:
     """The normal form of a message, by which chats are compared. It has no reasoning and no ids of calls."""
-    return [message.role, message.text, _calls(message), message.call_id, list(message.images)]
+    calls = [[call.name, call.namespace, canonical(call.arguments)] for call in message.calls]
+    return [message.role, message.text, calls, message.call_id, list(message.images)]
 
 
 def digest(value: Any, before: bytes = b"") -> bytes:
@@ -260,7 +275,7 @@ def digest(value: Any, before: bytes = b"") -> bytes:
 
 def _behind(node: Node) -> bytes:
     """The state of a chat that ends with a node's answer: the answer itself, not its text, as siblings may be equal."""
-    return digest(["answer", node.number], node.state)
+    return hashlib.blake2b(node.state + b"answer %d" % node.number, digest_size=16).digest()
 
 
 # -- from nodes to what is trained -------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def command(
 
     Agents speak chat completions, Responses or Messages. One session is open from the start; its settings are printed.
     Others are opened, rewarded and ended at the administrator's port: POST /sessions, /sessions/ID/reward,
-    /sessions/ID/finish, GET /sessions/ID, /sessions/ID/samples, /metrics.
+    /sessions/ID/finish, GET /sessions/ID, /sessions/ID/samples, /metrics. Its key is drawn, or $ROLLENV_GATEWAY_KEY.
     """
     from rollenv.agents.gateway.gateway import Gateway
     from rollenv.agents.gateway.session import Caps
@@ -96,7 +96,7 @@ async def _serve(gateway: Gateway, admin_port: int) -> None:
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
-    key = secrets.token_hex(32)
+    key = os.environ.get("ROLLENV_GATEWAY_KEY") or secrets.token_hex(32)
     admin = HttpServer(admin_app(gateway, key), "127.0.0.1", admin_port)
     await admin.start()
     async with gateway:
