@@ -21,7 +21,6 @@ from rollenv.sandbox.machine import why_not
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.smoke,
     pytest.mark.skipif(why_not() is not None, reason=f"no machines: {why_not()}"),
 ]
 
@@ -35,7 +34,10 @@ def agent():
     return LocalAgent(build_model(size, tokenizer, 0), tokenizer, ChatPrompt(), Sampling(max_new_tokens=8))
 
 
-@pytest.mark.parametrize("name", ["pi", "mini-swe-agent", "codex", "claude-code", "opencode", "pydantic-ai"])
+SHORTEST = ["pi", "codex", "claude-code", "opencode", "pydantic-ai"]
+
+
+@pytest.mark.parametrize("name", ["mini-swe-agent", *(pytest.param(name, marks=pytest.mark.smoke) for name in SHORTEST)])
 def test_a_harness_plays_a_task_and_its_tokens_are_those_that_were_drawn(name, agent, monkeypatch):
     monkeypatch.setenv("ROLLENV_CACHE", os.path.expanduser("~/.cache/rollenv"))  # installations are large
     drawn = []
