@@ -34,10 +34,12 @@ def agent():
     return LocalAgent(build_model(size, tokenizer, 0), tokenizer, ChatPrompt(), Sampling(max_new_tokens=8))
 
 
-SHORTEST = ["pi", "codex", "claude-code", "opencode", "pydantic-ai"]
+QUICK = [
+    pytest.param(name, marks=pytest.mark.smoke) for name in ("pi", "codex", "claude-code", "opencode", "pydantic-ai")
+]
 
 
-@pytest.mark.parametrize("name", ["mini-swe-agent", *(pytest.param(name, marks=pytest.mark.smoke) for name in SHORTEST)])
+@pytest.mark.parametrize("name", [*QUICK, "mini-swe-agent"])
 def test_a_harness_plays_a_task_and_its_tokens_are_those_that_were_drawn(name, agent, monkeypatch):
     monkeypatch.setenv("ROLLENV_CACHE", os.path.expanduser("~/.cache/rollenv"))  # installations are large
     drawn = []
