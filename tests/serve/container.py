@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -59,8 +60,8 @@ def build_training(client, folder):
     shutil.copy(ROOT / "deploy" / "Dockerfile.train", context / "deploy")
     torch = importlib.metadata.version("torch")
     wheels = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", context / "wheels"]
-    found = [f"--find-links={place}" for place in ("/opt/wheels",) if Path(place).is_dir()]
-    index = ["--extra-index-url=https://download.pytorch.org/whl/cpu", *found]
+    own = "PIP_FIND_LINKS" in os.environ  # where its wheel lies, else PyTorch's index is asked
+    index = [] if own else ["--retries=1", "--extra-index-url=https://download.pytorch.org/whl/cpu"]
     asked = [f"{ROOT}[train]", f"torch=={torch}", "setuptools>=77", "wheel"]
     got = subprocess.run([*wheels, *index, *asked], capture_output=True, text=True)
     if got.returncode:
