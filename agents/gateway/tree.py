@@ -11,7 +11,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from rollenv.agents.gateway.messages import Answer, Call, Message, Request, canonical
@@ -33,6 +33,7 @@ KINDS: tuple[Kind, ...] = ("main", "subagent", "compaction", "aside", "supersede
 TRAINED: tuple[Kind, ...] = ("main", "subagent", "compaction")
 #: Characters from which on a text is found again inside another message.
 _LONG = 24
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 @dataclass(slots=True)
@@ -258,7 +259,7 @@ def ordered(messages: Iterable[Message]) -> list[Message]:
 
 def _sorted(run: list[Message], order: dict[str, int]) -> list[Message]:
     run = sorted(run, key=lambda message: order.get(message.call_id, len(order)))
-    return [replace(m, call_id=f"#{order[m.call_id]}") if m.call_id in order else m for m in run]
+    return [Message("tool", m.text, (), f"#{order[m.call_id]}", "", m.images) if m.call_id in order else m for m in run]
 
 
 def normal(message: Message) -> list[Any]:
@@ -269,8 +270,7 @@ def normal(message: Message) -> list[Any]:
 
 def digest(value: Any, before: bytes = b"") -> bytes:
     """Hash plain data, after the hash of what comes before it."""
-    data = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-    return hashlib.blake2b(before + data, digest_size=16).digest()
+    return hashlib.blake2b(before + _ENCODER.encode(value).encode(), digest_size=16).digest()
 
 
 def _behind(node: Node) -> bytes:

@@ -521,8 +521,8 @@ async def play_with_sdks(session, number, turns):
             case "chat":
                 said = (await vendor.chat.completions.create(model="m", messages=chat)).choices[0].message.content
             case "responses" if streamed:
-                async with vendor.responses.stream(model="m", input=chat) as stream:
-                    said = (await stream.get_final_response()).output_text
+                stream = await vendor.responses.create(model="m", input=chat, stream=True)
+                said = "".join([e.delta async for e in stream if e.type == "response.output_text.delta"])
             case "responses":
                 said = (await vendor.responses.create(model="m", input=chat)).output_text
             case _ if streamed:

@@ -36,7 +36,9 @@ def readable(body: Any) -> dict[str, Any]:
     for _ in range(_DEPTH):
         inner = (value for one in level for value in (one.values() if isinstance(one, dict) else one))
         level = [value for value in inner if isinstance(value, dict | list)]
-    if level:
+        if not level:
+            break
+    else:
         raise invalid(f"the body is nested deeper than {_DEPTH} levels; send a flatter one")
     try:
         written = json.dumps(body, ensure_ascii=False, allow_nan=False)
@@ -136,7 +138,8 @@ def content(of: Mapping[str, Any], key: str, where: str = "") -> tuple[str, tupl
     Returns:
         The joined text, and the URLs of the images.
     """
-    return joined(blocks(of, key, where))
+    value = of.get(key)
+    return (value, ()) if isinstance(value, str) else joined(blocks(of, key, where))
 
 
 def _url(block: Mapping[str, Any], where: str) -> str:
