@@ -244,7 +244,7 @@ def trained(ranks: Ranks, path: Path, *overrides: str, die=(-1, "update", -1)):
     if ranks.first and not path.exists():
         RunDir.create(given, "sokoban")
     ranks.gather(None)
-    run, started = RunDir.resume(path)
+    run, started = RunDir.resume(path) if ranks.first else (RunDir(path), given)  # which locks the folder
     config = run.extend(started, given) if ranks.first else given
     dying, place, number = die
     calls, (owner, name) = itertools.count(1), {"update": (Learner, "_optimizer_step"), "save": (dcp, "save")}[place]
