@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import socket
 import struct
@@ -20,6 +21,8 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers.factory import make_workers
 
+#: Harnesses are taken from the user's cache, where they are installed once: each is some 100 MB.
+CACHE = os.environ.get("ROLLENV_CACHE")
 TASK = "shell:Logs-v0-easy"
 #: Names under which harnesses offer a shell.
 SHELLS = ("bash", "Bash", "exec_command", "shell")
@@ -108,7 +111,8 @@ class Faulty(HarnessAgent):
 @pytest.mark.skipif(shutil.which("npm") is None, reason="harnesses are installed with npm")
 @pytest.mark.parametrize("fault", ["429", "429 with Retry-After", "500", "reset", "cut before the first byte"])
 @pytest.mark.parametrize("harness", ["mini-swe-agent", "pi", "codex", "claude-code"])
-def test_a_failed_call_is_sent_again_and_trained_once(harness, fault):
+def test_a_failed_call_is_sent_again_and_trained_once(harness, fault, monkeypatch):
+    monkeypatch.setenv("ROLLENV_CACHE", CACHE) if CACHE else monkeypatch.delenv("ROLLENV_CACHE", raising=False)
     agent = Faulty(harness, fault)
     with make_workers("inline") as workers, RolloutManager(agent, workers) as manager:
         try:
