@@ -92,11 +92,9 @@ def gateway(record: str | None = None) -> Iterator[list[str]]:
 
 @contextmanager
 def peer(python: str) -> Iterator[list[str]]:
-    """verifiers' interception server, before an endpoint that answers at once."""
-    script = Path(__file__).with_name("bridges") / "verifiers_gateway.py"
-    with subprocess.Popen(
-        [python, str(script), SAID, str(SESSIONS)], stdout=subprocess.PIPE, stdin=-1, text=True
-    ) as run:
+    """verifiers' interception server; the first URL is that of the endpoint behind it, which answers at once."""
+    script = Path(__file__).with_name("gateway_peer.py")
+    with subprocess.Popen([python, str(script), str(SESSIONS)], stdout=subprocess.PIPE, stdin=-1, text=True) as run:
         assert run.stdout
         yield json.loads(run.stdout.readline())
         run.kill()
@@ -122,11 +120,11 @@ def play(urls: list[str]) -> list[list[float]]:
     return times
 
 
-def row(name: str, times: list[list[float]], minus: float = 0.0) -> list[object]:
+def row(name: str, times: list[list[float]]) -> list[object]:
     """What is asked of a gateway."""
 
     def middle(first: int, last: int) -> tuple[float, float]:
-        some = [t - minus for turn in times[first:last] for t in turn]
+        some = [t for turn in times[first:last] for t in turn]
         return statistics.median(some), statistics.quantiles(some, n=20)[18]
 
     small, large, second, end = middle(1, 11), middle(90, 110), middle(1, 3), middle(195, 200)
@@ -144,11 +142,13 @@ def main() -> None:
             ("rollenv", gateway),
             ("rollenv, recorded to disk", lambda: gateway(f"{folder}/record")),
         ]
-        if options.peer:
-            servers.append(("verifiers 0.4.0", lambda: peer(options.peer)))
         for name, server in servers:
             with server() as urls:
                 rows.append(row(name, play(urls)))
+        if options.peer:
+            with peer(options.peer) as (endpoint, *urls):
+                rows.append(row("an endpoint alone", play([endpoint])))
+                rows.append(row("verifiers 0.4.0 before that endpoint", play(urls)))
     head = ["gateway", "20 KB, p50 ms", "p95", "80 KB, p50 ms", "p95", "turn 2", "turn 200", "ratio"]
     save("gateway", f"{header()}\n{table(head, rows)}")
 

@@ -65,7 +65,8 @@ def field(of: Mapping[str, Any], key: str, kind: type[T], where: str = "") -> T 
 
 def text(of: Mapping[str, Any], key: str, where: str = "") -> str:
     """A text; empty where it is absent or null."""
-    return field(of, key, str, where) or ""
+    value = of.get(key)
+    return value if isinstance(value, str) else field(of, key, str, where) or ""
 
 
 def required(of: Mapping[str, Any], key: str, where: str) -> str:
