@@ -33,6 +33,8 @@ KINDS: tuple[Kind, ...] = ("main", "subagent", "compaction", "aside", "supersede
 TRAINED: tuple[Kind, ...] = ("main", "subagent", "compaction")
 #: Characters from which on a text is found again inside another message.
 _LONG = 24
+#: Answers before a root among which the summary is that it begins with.
+_RECENT = 100
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
@@ -296,15 +298,18 @@ def kinds(tree: Tree) -> list[Kind]:
     roots = [node for node in nodes if node.parent is None]
     any_tools = any(node.has_tools for node in nodes)
     summaries: set[int] = set()
+    first: dict[bytes, int] = {}
+    """Of each beginning, the first root that has it."""
     line: dict[int, int] = {}
     """Of each root, the root of the line that it belongs to."""
     for later in roots:
-        line[later.number] = later.number
+        begins, line[later.number] = _beginning(later), later.number
+        same = first.setdefault(begins, later.number) if begins else later.number
         if summary := _summary_in(later, nodes):
             summaries.add(summary.number)
             line[later.number] = _line_of(summary, nodes, root, line)
-        elif same := next((r for r in roots if r.number < later.number and _begins_alike(r, later)), None):
-            line[later.number] = line[same.number]
+        else:
+            line[later.number] = line[same]
     sizes = Counter(line[root[node.number]] for node in nodes if not any_tools or node.has_tools)
     heads = [r.number for r in roots if line[r.number] == r.number and sizes[r.number]]
     main = next(iter(heads), None) if any_tools else max(heads, key=lambda r: (sizes[r], -r), default=None)
@@ -326,9 +331,9 @@ def kinds(tree: Tree) -> list[Kind]:
 
 
 def _summary_in(root: Node, nodes: Sequence[Node]) -> Node | None:
-    """The latest earlier answer without calls whose long text stands in a root's messages."""
+    """The latest of the recent answers without calls whose long text stands in a root's messages."""
     texts = [message.text for message in root.context]
-    for node in reversed(nodes[: root.number]):
+    for node in reversed(nodes[max(0, root.number - _RECENT) : root.number]):
         text = node.answer.text.strip()
         if len(text) >= _LONG and not node.answer.calls and any(text in shown for shown in texts):
             return node
@@ -344,13 +349,10 @@ def _line_of(summary: Node, nodes: Sequence[Node], root: list[int], line: dict[i
     return before[-1] if before else own
 
 
-def _begins_alike(a: Node, b: Node) -> bool:
-    """Return whether two roots begin with the same messages, up to the first of a user."""
-    firsts = []
-    for node in (a, b):
-        users = [i for i, message in enumerate(node.context) if message.role == "user"]
-        firsts.append([normal(message) for message in node.context[: users[0] + 1]] if users else None)
-    return firsts[0] is not None and firsts[0] == firsts[1] and a.tools == b.tools
+def _beginning(root: Node) -> bytes:
+    """Hash of a root's messages up to the first of a user, and its tools; empty if there is none of a user."""
+    users = [i for i, message in enumerate(root.context) if message.role == "user"]
+    return digest([normal(message) for message in root.context[: users[0] + 1]], root.tools) if users else b""
 
 
 def _leaves_tools(node: Node, nodes: Sequence[Node]) -> bool:
