@@ -118,27 +118,46 @@ class Tree:
         """Schemas by their hash."""
         self._answers: dict[bytes, list[Node]] = {}
         self._named: dict[str, Node] = {}
+        self._last_tools: tuple[tuple[Mapping[str, Any], ...], bytes] = ((), digest([]))
+        self._steps: dict[tuple[bytes, Message, str | int, bytes, int], tuple[Node | None, str, bytes]] = {}
 
     def place(self, request: Request) -> Place:
         """Find the deepest answer that a request's chat goes on from."""
-        tools = digest([dict(tool) for tool in request.tools])
+        if request.tools != self._last_tools[0]:
+            self._last_tools = request.tools, digest([dict(tool) for tool in request.tools])
+        tools = self._last_tools[1]
         state, parent, start = b"", None, 0
         chat: list[tuple[Message, Node | None]] = []
         matches: Counter[str] = Counter()
+        order: dict[str, int] = {}
         for message in ordered(request.messages):
-            found = None
             if message.role == "assistant":
-                found, how = match(message, self._answers.get(state, ()), tools)
-                matches[how] += 1
+                order = {call.id: i for i, call in enumerate(message.calls)}
+            found, how, state = self._next(state, message, order.get(message.call_id, message.call_id), tools)
             chat.append((message, found))
-            if found is None:
-                state = digest(normal(message), state)
-            else:
-                state, parent, start = _behind(found), found, len(chat)
+            if message.role == "assistant":
+                matches[how] += 1
+            if found is not None:
+                parent, start = found, len(chat)
         context = tuple(message for message, _ in chat[start:])
         foreign = any(message.role == "assistant" for message in context)
         extends = parent is not None and bool(context) and not foreign and parent.tools == tools
         return Place(parent, context, tuple(chat), state, tools, extends, dict(matches))
+
+    def _next(self, state: bytes, message: Message, name: str | int, tools: bytes) -> tuple[Node | None, str, bytes]:
+        """The node that a message is, the way it was found, and the state behind it; computed once for each chat.
+
+        Args:
+            name: of the call that it answers.
+        """
+        candidates = self._answers.get(state, ()) if message.role == "assistant" else ()
+        key = state, message, name, tools if candidates else b"", len(candidates)
+        step = self._steps.get(key)
+        if step is None:
+            found, how = match(message, candidates, tools)
+            after = _behind(found) if found is not None else digest(normal(message, name), state)
+            step = self._steps[key] = found, how, after
+        return step
 
     def node(self, place: Place, answer: Answer, **tokens: Any) -> Node:
         """The answer to a request as the next node.
@@ -240,34 +259,30 @@ def _same_call(a: Call, b: Call) -> bool:
 
 
 def ordered(messages: Iterable[Message]) -> list[Message]:
-    """Sort the results of calls into the calls' order; a client may send them as they came in.
-
-    A result's ``call_id`` becomes the number of its call in the assistant's message before, where it is one of those.
-    """
+    """Sort the results of calls into the calls' order; a client may send them as they came in."""
     order: dict[str, int] = {}
     result: list[Message] = []
     run: list[Message] = []
-    for message in messages:
-        if message.role == "tool":
+    for message in (*messages, None):
+        if message is not None and message.role == "tool":
             run.append(message)
             continue
-        result += _sorted(run, order)
+        result += sorted(run, key=lambda m: order.get(m.call_id, len(order))) if len(run) > 1 else run
         run = []
-        if message.role == "assistant":
-            order = {call.id: i for i, call in enumerate(message.calls)}
-        result.append(message)
-    return result + _sorted(run, order)
+        if message is not None:
+            result.append(message)
+            order = {call.id: i for i, call in enumerate(message.calls)} if message.role == "assistant" else order
+    return result
 
 
-def _sorted(run: list[Message], order: dict[str, int]) -> list[Message]:
-    run = sorted(run, key=lambda message: order.get(message.call_id, len(order)))
-    return [Message("tool", m.text, (), f"#{order[m.call_id]}", "", m.images) if m.call_id in order else m for m in run]
+def normal(message: Message, name: str | int = "") -> list[Any]:
+    """The normal form of a message, by which chats are compared. It has no reasoning and no ids of calls.
 
-
-def normal(message: Message) -> list[Any]:
-    """The normal form of a message, by which chats are compared. It has no reasoning and no ids of calls."""
+    Args:
+        name: of the call that it answers: the number of the call in the message before, or an id that is not there.
+    """
     calls = [[call.name, call.namespace, canonical(call.arguments)] for call in message.calls]
-    return [message.role, message.text, calls, message.call_id, list(message.images)]
+    return [message.role, message.text, calls, name, list(message.images)]
 
 
 def digest(value: Any, before: bytes = b"") -> bytes:
