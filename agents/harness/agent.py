@@ -94,6 +94,10 @@ class HarnessAgent:
         calls = self.gateway.open(env.env_id, seed=seed, sampling=getattr(self, "sampling", None))
         return InMachine(self, env, calls) if self._machines[env.env_id] else OverTools(self, env, calls)
 
+    def close(self) -> None:
+        """Free the gateway's port."""
+        self.gateway.close()
+
     def program(self, calls: GatewaySession, instruction: str, *, tools: bool = False) -> dict[str, Any]:
         """The harness with a task, as :meth:`~rollenv.envs.terminal.base.TerminalEnv.start_program` takes it.
 
@@ -122,7 +126,8 @@ class TrainedHarnessAgent(OwnsEngine, HarnessAgent):
         self.sampling: Sampling = agent.sampling
 
     def close(self) -> None:
-        """End the engine, where it has to be ended."""
+        """Free the gateway's port, and end the engine, where it has to be ended."""
+        super().close()
         if hasattr(self.agent, "close"):
             self.agent.close()
 
