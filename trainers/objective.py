@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rollenv.core import UsageError
 from rollenv.trainers import losses
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.losses import KlLoss, NoDistill
@@ -115,6 +116,8 @@ class Objective:
                 name: number.expand(len(values)) for name, number in zip(NAMES, out.router.detach(), strict=True)
             }
             total = total + config.loss.router * columns["weights"].sum() * out.router[0]
+        elif config.loss.router:
+            raise UsageError("this model does not tell what its routers choose; leave out loss.router")
         if out.observations is not None:
             total = total + losses.echo(out.observations, config.loss.observations).values.sum() / max(observed, 1)
         return total, metrics

@@ -51,7 +51,7 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
         check_domains(config)
     if config.rewards.group:
         group_function(config.rewards.group)
-    _refuse_idle_keys(config, _keys(overrides) or list(_flat(data)))
+    _refuse_idle_keys(config, _keys(overrides) if overrides else list(_flat(data)))
     return config
 
 

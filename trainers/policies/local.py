@@ -101,7 +101,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
         # what was not drawn has no temperature
         observations = head(others, said.targets)[0][said.of] if len(said.of) else None
         router = None
-        if routed:
+        if routed and routed[0]:  # some models with experts do not tell
             router = balance([torch.cat(layer) for layer in zip(*routed, strict=True)], self.experts_per_token)
         return chosen[drawn.of], None if entropy is None else entropy[drawn.of], states, observations, router
 
