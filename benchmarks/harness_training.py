@@ -160,7 +160,8 @@ def main() -> None:
         warmed = time.perf_counter() - began
         settings = [
             f"model={model}", f"run_dir={run}", f"seed={seed}", "rollout.workers=2", "rollout.max_new_tokens=64",
-            "iterations=16", "eval.every=16", "eval.episodes=100", "optimizer.epochs=2", "optimizer.minibatch_sequences=32",
+            "iterations=16", "eval.every=16", "eval.episodes=100", "optimizer.epochs=2",
+            "optimizer.minibatch_sequences=32",
             f"harness.args={json.dumps(_ARGS[given.harness])}", "harness.max_turns=4", "harness.calls=6", *given.set,
         ]  # fmt: skip
         words = [sys.executable, "-m", "rollenv", "train", "shell", "--harness", given.harness, *settings]
