@@ -38,11 +38,9 @@ class Action:
     usage: Mapping[str, float] = field(default_factory=dict)
     """The endpoint's counts for the answer: ``prompt_tokens``, ``completion_tokens``, ``cost``."""
     reward: float = 0.0
-    """What the answer was worth by itself, besides what the environment gives for it."""
+    """Of the answer by itself, besides what the environment gives for it."""
     calls: tuple[Action, ...] = ()
-    """Where a program played by itself: its answers of the model, each a turn of its own in place of this one."""
-    record: Mapping[str, Any] = field(default_factory=dict)
-    """How a program played, as plain data for people."""
+    """The model's answers to a program that played by itself, each a turn of its own in place of this one."""
 
 
 class AgentFailed(RollenvError):
@@ -79,6 +77,10 @@ class Session(Protocol):
             ContextFull: the prompt is too long for the model.
         """
         ...
+
+    def record(self) -> Mapping[str, Any]:
+        """Return more about the play, as plain data for people; asked for once, before :meth:`close`."""
+        return {}
 
     def close(self) -> None:
         """The episode is over or was given up: free its resources. May be called while :meth:`act` is cancelled."""

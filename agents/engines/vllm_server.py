@@ -356,7 +356,7 @@ class ServerEngine:
         return {"token_ids": tokens, "stream": True, "sampling_params": parameters, **model}
 
     async def _choices(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """What was drawn, piece by piece, in vLLM's form."""
+        """The pieces of an answer as they are drawn, in vLLM's form."""
         async for piece in self._pieces(body):
             yield piece["choices"][0]
 

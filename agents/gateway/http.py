@@ -52,7 +52,7 @@ class HttpServer:
             self.port = self._listening.getsockname()[1]
         config = uvicorn.Config(self.app, lifespan="off", log_config=None, access_log=False)
         config.timeout_keep_alive, config.timeout_graceful_shutdown = 60, 1
-        self._loop, self._server = loop, _Uvicorn(config)
+        self._loop, self._server = loop, Uvicorn(config)
         self._serving = loop.create_task(self._server.serve(sockets=[self._listening.dup()]))
         while not self._server.started:
             if self._serving.done():
@@ -73,7 +73,7 @@ class HttpServer:
             self._listening = None
 
 
-class _Uvicorn(uvicorn.Server):
+class Uvicorn(uvicorn.Server):
     """Leaves signals to the program."""
 
     @contextlib.contextmanager

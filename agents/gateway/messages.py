@@ -134,6 +134,11 @@ class GatewayError(RollenvError):
         self.status = ERRORS[kind]
 
 
+def ended() -> GatewayError:
+    """The error of every call after its session's end."""
+    return GatewayError("ended", "the episode of this session is over; the agent has to stop")
+
+
 def canonical(arguments: str) -> str:
     """Arguments as JSON with sorted keys and nothing between; as they are where they are not JSON."""
     try:

@@ -38,34 +38,23 @@ class Policy:
 
     Args:
         agent: a :class:`~rollenv.agents.local.LocalAgent` or
-            :class:`~rollenv.agents.engine_agent.EngineAgent`: its engine, tokenizer and sampling are used.
-        sampling: in place of the agent's.
+            :class:`~rollenv.agents.engine_agent.EngineAgent`: its engine, tokenizer, sampling and arguments of the
+            chat template are used.
         client_sampling: draw at the temperature and ``top_p`` that the client asks for. Never where the answers are
             trained on: a client that asks for temperature 0 makes all members of a group alike.
-        template_args: for the chat template, such as ``enable_thinking=False``; by default those of the agent's prompt.
 
     Raises:
         UsageError: the agent has no tokens, or its tokenizer has no chat template.
     """
 
-    def __init__(
-        self,
-        agent: Any,
-        sampling: Sampling | None = None,
-        *,
-        client_sampling: bool = False,
-        template_args: Mapping[str, Any] | None = None,
-    ):
+    def __init__(self, agent: Any, *, client_sampling: bool = False):
         if not hasattr(agent, "engine") or not hasattr(agent, "sampling"):
             raise UsageError(f"a gateway needs an agent with a model of its own, not {type(agent).__name__}")
         tokenizer = agent.tokenizer if hasattr(agent, "tokenizer") else agent.codec.tokenizer
         self.name, self.agent = "policy", agent
         self.engine: Engine = agent.engine
-        self.sampling = sampling
         self.client_sampling = client_sampling
-        if template_args is None:
-            template_args = getattr(getattr(agent, "prompt", None), "template_args", {})
-        self.format = ChatFormat.asked(tokenizer, template_args)
+        self.format = ChatFormat.asked(tokenizer, getattr(agent.prompt, "template_args", {}))
         self.text = ResponseText(tokenizer)
         self._kept: WeakKeyDictionary[GatewaySession, OrderedDict[int, Conversation]] = WeakKeyDictionary()
         """By session and node: chats that are ready to go on behind the node's answer."""
@@ -134,13 +123,13 @@ class Policy:
                 tokens=prompt,
                 maximum=self.engine.max_context,
             )
-        sampling: Sampling = session.sampling or self.sampling or self.agent.sampling
+        sampling: Sampling = session.sampling or self.agent.sampling
         most = min(room, sampling.max_new_tokens, request.max_tokens or room)
-        changes: dict[str, Any] = {"max_new_tokens": most, "stop": tuple({*sampling.stop, *request.stop})}
+        changes: dict[str, Any] = {"max_new_tokens": most, "stop": (*sampling.stop, *request.stop)}
         if self.client_sampling:
             asked = {"temperature": request.temperature, "top_p": request.top_p}
             changes |= {name: value for name, value in asked.items() if value is not None}
-            changes["top_p"] = changes.get("top_p") or sampling.top_p  # 0 takes the likeliest, as few servers do
+            changes["top_p"] = changes.get("top_p") or sampling.top_p  # 0 is none
         return dataclasses.replace(sampling, **changes)
 
     # -- prompts -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.gateway.dialects import DIALECTS, Dialect, counted, models
-from rollenv.agents.gateway.messages import GatewayError, Request
+from rollenv.agents.gateway.messages import GatewayError, Request, ended
 from rollenv.agents.gateway.session import GatewaySession
 from rollenv.agents.gateway.tree import Node
 from rollenv.core import RollenvError, UsageError
@@ -61,7 +61,7 @@ def _session(gateway: Gateway, http: Http) -> GatewaySession:
         if session is not None and not session.over:
             return session
         if session is not None or gateway.was_open(key):
-            raise GatewayError("ended", "the episode of this session is over; the agent has to stop")
+            raise ended()
     gateway.refused_keys += 1
     raise GatewayError("auth", "this gateway knows no such session: use the base URL and the key of an open one")
 

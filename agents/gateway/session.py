@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from rollenv.agents.base import Action, AgentFailed, ContextFull
 from rollenv.agents.engines.base import EngineFailed, Sampling
 from rollenv.agents.gateway.mcp import Tools
-from rollenv.agents.gateway.messages import Answer, GatewayError, Request, as_openai
+from rollenv.agents.gateway.messages import Answer, GatewayError, Request, as_openai, ended
 from rollenv.agents.gateway.record import Record
 from rollenv.agents.gateway.tree import TRAINED, Ids, Kind, Node, Place, Tree, in_lines, kinds
 from rollenv.core import RollenvError, UsageError
@@ -184,7 +184,7 @@ class GatewaySession:
         """
         if self.over:
             self.counts["refused_ended"] += 1
-            raise self._ended()
+            raise ended()
         known, pending = self._known.get(key), self._pending.get(key)
         if key and retry and pending is not None:
             self.counts["coalesced"] += 1
@@ -224,7 +224,7 @@ class GatewaySession:
             if not pending.task.cancelled():
                 raise
             if self.over:
-                raise self._ended() from None
+                raise ended() from None
             raise GatewayError("overloaded", "the gateway stops; come again") from None
         finally:
             pending.waiting -= 1
@@ -234,16 +234,13 @@ class GatewaySession:
                     pending.task.cancel()
                     self.counts["cancelled"] += 1
 
-    def _ended(self) -> GatewayError:
-        return GatewayError("ended", "the episode of this session is over; the agent has to stop")
-
     async def _answer(self, request: Request, key: str) -> Node:
         async with self._slots:
             with self.refusals():
                 place = self.tree.place(request)
                 drawn = await self.model.draw(self, place, request)
                 if self.over:  # another thread has sealed the tree
-                    raise self._ended()
+                    raise ended()
                 node = self.tree.node(place, drawn.answer, **drawn.tokens)
                 new_tools = place.tools not in self.tree.tools
                 self._note({"event": "call", "key": key, "node": node.to_dict()}, request.tools if new_tools else None)
@@ -462,12 +459,9 @@ class GatewaySession:
         Args:
             tokens: whether nodes have their tokens, or only ``prompt_tokens`` and ``completion_tokens``.
         """
-        each, trained = kinds(self.tree), [node.number for node in self.trained()] if self.drawn_tokens else []
         nodes = []
-        for node in self.tree.nodes:
-            data = {**node.to_dict(), "kind": each[node.number]}
-            if node.number in trained:
-                data["turn"] = trained.index(node.number)
+        for node, kind in zip(self.tree.nodes, kinds(self.tree), strict=True):
+            data = {**node.to_dict(), "kind": kind}
             if not tokens:
                 for name in ("tail", "response_ids", "logprobs", "versions", "state"):
                     del data[name]

@@ -122,7 +122,7 @@ class TrainedHarnessAgent(OwnsEngine, HarnessAgent):
 
     def __init__(self, agent: Any, harness: Harness | str, **settings: Any):
         super().__init__(agent, harness, **settings)
-        self.agent, self.engine, self.tokenizer = agent, agent.engine, getattr(agent, "tokenizer", None)
+        self.agent, self.engine = agent, agent.engine
         self.sampling: Sampling = agent.sampling
 
     def close(self) -> None:
@@ -139,8 +139,8 @@ class _Play(Session):
         self.agent, self.env, self.calls = agent, env, calls
         self.ended: dict[str, Any] = {}
         """How the harness ended: ``exit_code``, ``output``, ``seconds``."""
-        self._taken: set[int] = set()
-        """Calls that were part of an action, by number."""
+        self._turns: list[int] = []
+        """Calls that were part of an action, by number, in the order of the episode's turns."""
 
     def action(self, text: str) -> Action:
         """An action with the calls since the last one.
@@ -156,14 +156,23 @@ class _Play(Session):
         new: list[Action] = []
         if isinstance(self.agent.gateway.model, Policy):
             nodes = calls.trained(self.agent.kinds)
-            new = [calls.action(node) for node in nodes if node.number not in self._taken]
-            self._taken |= {node.number for node in nodes}
+            fresh = [node for node in nodes if node.number not in self._turns]
+            new = [calls.action(node) for node in fresh]
+            self._turns += [node.number for node in fresh] or [-1]
             if not new:  # several actions of one answer: the others draw nothing
                 last = calls.action(nodes[-1] if nodes else calls.tree.nodes[-1])
                 read = last.prompt_ids + last.response_ids
                 new = [Action(text, read, policy_version=last.policy_version)]
-        record = {"harness": name, **self.ended, **calls.to_dict(tokens=False)}
-        return Action(text, calls=tuple(new), record=record)
+        return Action(text, calls=tuple(new))
+
+    def record(self) -> dict[str, Any]:
+        """The calls as a tree, with the turn of each that is one, and how the harness ended."""
+        told = {"harness": self.agent.harness.name, **self.ended, **self.calls.to_dict(tokens=False)}
+        turns = {number: turn for turn, number in enumerate(self._turns)}
+        for node in told["nodes"]:
+            if node["number"] in turns:
+                node["turn"] = turns[node["number"]]
+        return told
 
     def close(self) -> None:
         self.agent.gateway.forget(self.calls)

@@ -36,9 +36,7 @@ def command(
     host: str = typer.Option("127.0.0.1", help="Address to listen on; other machines need tokens."),
     port: int = typer.Option(8800, min=0, max=65535, help="Port; 0 for any free one."),
     workers: int = typer.Option(0, min=0, help="Worker processes; 0 for one each core."),
-    inline: list[str] = typer.Option(
-        [], metavar="PATTERN", help="Ids that play in the server's own process, as in 'game:*': fast ones only."
-    ),
+    inline: list[str] = typer.Option([], metavar="PATTERN", help="Ids that play in the server's process, as 'game:*'."),
     sessions: int = typer.Option(1024, min=1, help="Sessions at the same time."),
     per_client: int = typer.Option(0, min=0, help="Sessions of one token at the same time; 0 for no limit."),
     rate: float = typer.Option(0.0, min=0, help="Requests of one token a second; 0 for no limit."),

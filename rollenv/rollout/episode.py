@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import math
 import reprlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,10 +15,11 @@ from rollenv.agents.engines.base import EngineFailed, EngineLost
 from rollenv.core import RollenvError, UsageError
 from rollenv.remote.replay_log import ReplayDiffers, ReplayLog
 from rollenv.rollout import validation
-from rollenv.rollout.group_runner import GRACE, Cancellable
+from rollenv.rollout.group_runner import Cancellable
 from rollenv.rollout.records.health import Health, Record
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.rollout.validation import BadValue
+from rollenv.rollout.watchdog import Watchdog
 from rollenv.rollout.workers.base import EnvFailure, EnvResult, WorkerEnv, Workers, describe, error_text, failed
 
 logger = logging.getLogger(__name__)
@@ -68,91 +67,6 @@ class Limits:
         for name in ("max_replays", "max_losses", "max_backoff", "max_replacements"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
-
-
-#: Seconds that the event loop may be late before it counts as blocked.
-_LATE = 0.5
-
-
-class _Watchdog:
-    """Deadlines of one task, for a call and for the whole episode: one timer, which is rarely moved."""
-
-    __slots__ = ("_loop", "_task", "_timer", "cancels", "due", "end", "expired")
-
-    def __init__(self, end: float | None):
-        self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
-        self._timer: asyncio.TimerHandle | None = None
-        self.cancels = 0
-        self.due = math.inf
-        self.end = math.inf if end is None else self._loop.time() + end
-        self.expired = ""
-        """Which deadline passed: "call" or "episode"."""
-        self._set()
-
-    def watch(self, seconds: float | None) -> None:
-        """A call begins."""
-        if seconds is not None:
-            self.due = self._loop.time() + seconds
-            self._set()
-
-    def rest(self) -> None:
-        """The call is over."""
-        self.due = math.inf
-
-    def resume(self, due: float) -> None:
-        """Resume a call that another one interrupted, with its old deadline."""
-        self.due = due
-        self._set()
-
-    def stop(self) -> None:
-        """Nothing is watched any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def call_expired(self) -> bool:
-        """Return whether the task was cancelled because of the call; true once."""
-        if self.expired != "call":
-            return False
-        self.expired = ""
-        assert self._task is not None
-        for _ in range(self.cancels):
-            self._task.uncancel()
-        self.cancels = 0
-        return True
-
-    def cancelled_inside(self) -> bool:
-        """Return whether the task was cancelled by an agent or environment; it may take effect at its next pause."""
-        return bool(self._task and self._task.cancelling())
-
-    async def absorb(self) -> None:
-        """Let a cancelled_inside cancellation pass."""
-        assert self._task is not None
-        while self._task.cancelling():
-            self._task.uncancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)
-
-    def _set(self) -> None:
-        when = min(self.due, self.end)
-        if when < math.inf and (self._timer is None or when < self._timer.when()):
-            self.stop()
-            self._timer = self._loop.call_at(when, self._fire)
-
-    def _fire(self) -> None:
-        assert self._timer is not None
-        now = self._loop.time()
-        late = now - self._timer.when()
-        self._timer = None
-        if late > _LATE:  # the event loop stood still: handle the messages that arrived meanwhile first
-            self.due, self.end = (max(when, now + min(late, GRACE)) for when in (self.due, self.end))
-        if min(self.due, self.end) > now:
-            self._set()
-        elif self._task is not None:
-            self.expired = self.expired or ("call" if self.due <= now else "episode")
-            self.cancels += 1
-            self._task.cancel()
-            self._timer = self._loop.call_later(GRACE, self._fire)  # for those that do not heed it
 
 
 def never() -> bool:
@@ -211,7 +125,7 @@ class Episode:
     failed_in: set[str] = field(default_factory=set)
     """The names of workers in which it failed."""
     since: float = field(init=False)
-    watchdog: _Watchdog = field(init=False)
+    watchdog: Watchdog = field(init=False)
 
     def __post_init__(self) -> None:
         self.since = self.clock()
@@ -229,7 +143,7 @@ class Episode:
             Exception: whatever the agent raises besides its declared errors.
         """
         started = self.clock()
-        self.watchdog = _Watchdog(self.limits.episode)
+        self.watchdog = Watchdog(self.limits.episode)
         try:
             await self._play()
         except AgentFailed as failure:
@@ -267,6 +181,9 @@ class Episode:
         """The environment failed; the failure names it."""
         self._fail(text if self.env_id in text else f"{self.env_id}: {text}", kind)
 
+    def _turns_are_spent(self) -> bool:
+        return self.limits.turns is not None and len(self.trajectory.turns) >= self.limits.turns
+
     def _tokens_are_spent(self) -> bool:
         if self.limits.tokens is None:
             return False
@@ -288,7 +205,7 @@ class Episode:
             if self.lock_step is not None and self.limits.turns is None and self.limits.tokens is None:
                 result, action = await self.lock_step.play(self, session, result)
             while not (result.terminated or result.truncated):
-                if len(trajectory.turns) == self.limits.turns or self._tokens_are_spent():
+                if self._turns_are_spent() or self._tokens_are_spent():
                     result.truncated = True
                     break
                 action = action or await self._answer(session, result)
@@ -297,7 +214,6 @@ class Episode:
                     break
                 before, result = result, await self._call_env("step", action.text)
                 trajectory.turns += turns_of(before, action, result)
-                trajectory.record = dict(action.record) or trajectory.record
                 action = None
         finally:
             self._end_session(session)
@@ -317,12 +233,16 @@ class Episode:
             raise self.classify_agent_error("start()", error) from error
 
     def _end_session(self, session: Session) -> None:
-        try:
-            session.close()
-        except BaseException as error:
-            if self.wanted(error):
-                raise
-            logger.warning("%s: the agent's close() raised %s", self.env_id, describe(error))
+        """Keep the session's record, and close it."""
+        for name in ("record", "close"):
+            try:
+                told: Any = getattr(session, name, dict)()
+                if name == "record":
+                    self.trajectory.record = validation.plain(told, "an agent's record")
+            except BaseException as error:
+                if self.wanted(error):
+                    raise
+                logger.warning("%s: the agent's %s() raised %s", self.env_id, name, describe(error))
 
     async def _answer(self, session: Session, result: EnvResult) -> Action | None:
         """The agent's action; None if its context is full."""
@@ -509,7 +429,7 @@ class Episode:
         """Ask the reward function; its reward is added to the last turn. If it fails, so does the trajectory."""
         self.enter("reward")
         last = self.trajectory.turns[-1]
-        self.watchdog = _Watchdog(None)
+        self.watchdog = Watchdog(None)
         try:
             more = validation.number(await self._heeded(reward(self.trajectory), self.limits.reward), "a reward")
             last.reward = validation.number(last.reward + more, "a reward")

@@ -236,7 +236,6 @@ def _action(value: Action) -> Action:
         _metrics(value.usage, "an action's usage"),
         number(value.reward, "an action's reward"),
         tuple(action(call) for call in _sequence(value.calls, "an action's calls")),
-        _plain(value.record, "an action's record"),
     )
     for name, n in (("logprobs", len(checked.logprobs)), ("versions", len(checked.versions))):
         if n not in (0, len(response_ids)):
@@ -249,11 +248,15 @@ def _messages(values: Any) -> tuple[dict[str, Any], ...]:
     found = _sequence(values, "messages")
     if not all(isinstance(message, dict) for message in found):
         raise BadValue("an action's messages are dicts with a role and a content")
-    return tuple(_plain(found, "an action's messages")) if found else ()
+    return tuple(plain(found, "an action's messages")) if found else ()
 
 
-def _plain(value: Any, what: str) -> Any:
-    """A copy of plain data for JSON."""
+def plain(value: Any, what: str) -> Any:
+    """A copy of plain data for JSON.
+
+    Raises:
+        BadValue: it is something else.
+    """
     try:
         return json.loads(json.dumps(value)) if value else value
     except (TypeError, ValueError, RecursionError) as error:

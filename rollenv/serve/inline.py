@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fnmatch
 import logging
@@ -13,7 +12,7 @@ from typing import Any, cast
 from rollenv.core import RollenvError
 from rollenv.registry import spec
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers.base import Avoid, HostedEnv, Views, avoid_none, failed
+from rollenv.rollout.workers.base import Avoid, HostedEnv, Views, avoid_none
 from rollenv.rollout.workers.pool import Answered, PooledEnv, Worker
 from rollenv.rollout.workers.processes import ProcessWorkers
 
@@ -95,14 +94,7 @@ class _Here:
             answer = error
         done(answer)
 
-    def ask(self, operation: str, number: int, args: tuple[Any, ...]) -> asyncio.Future[Any]:
-        """Return a future of the answer."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        try:
-            future.set_result(self.carry_out(operation, args))
-        except RollenvError as error:
-            future.set_exception(error)
-        return future
+    ask = Worker.ask  # it needs nothing but request()
 
     def carry_out(self, operation: str, args: tuple[Any, ...]) -> Any:
         """Do as :meth:`~rollenv.rollout.workers.host.EnvHost.answer` does."""
@@ -114,8 +106,6 @@ class _Here:
             if self._env is None:
                 return None
             return getattr(self._env, operation)(*args)
-        except RecursionError as error:
-            raise failed(self._env.task.env_id if self._env else "", operation, error) from error
         finally:
             seconds = time.thread_time() - began
             self._seconds += seconds

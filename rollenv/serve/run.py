@@ -10,9 +10,10 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+from rollenv.agents.gateway.http import Uvicorn
 from rollenv.core import UsageError
 from rollenv.needs import extra
 from rollenv.remote import protocol
@@ -66,14 +67,6 @@ class _Prompt(H11Protocol):
         self._late = None
         if self.cycle is before and self.transport.get_protocol() is self:  # else it is a WebSocket now
             self.transport.close()
-
-
-class _Uvicorn(uvicorn.Server):
-    """Leaves signals to :func:`serve`, which lets sessions end first."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def listen(host: str, port: int, unread: float = UNREAD) -> socket.socket:
@@ -145,7 +138,7 @@ async def serve(
         ssl_certfile=str(settings.tls[0]) if settings.tls else None,
         ssl_keyfile=str(settings.tls[1]) if settings.tls else None,
     )
-    web = _Uvicorn(config)
+    web = Uvicorn(config)
     loop = asyncio.get_running_loop()
     draining: list[asyncio.Task[None]] = []
 

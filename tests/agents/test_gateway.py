@@ -61,6 +61,23 @@ class ScriptEngine:
         pass
 
 
+async def until(condition):
+    """Let the event loop go on until something has come true."""
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def held(says=lambda i: f"answer {i}", **settings):
+    """An agent whose answers wait for ``agent.engine.held``."""
+    agent = scripted(says, **settings)
+    agent.engine.held = asyncio.Event()
+    return agent
+
+
+def post(client, session, path="chat/completions", **more):
+    return asyncio.ensure_future(client.post(f"{session.base_url}/{path}", **({"json": HELLO} | more)))
+
+
 def scripted(says, shape="chatml", **settings):
     tokenizer = tokenizer_for(BY_NAME[shape])
     return EngineAgent(ScriptEngine(tokenizer, says, **settings), tokenizer, sampling=Sampling(max_new_tokens=200))
@@ -235,14 +252,12 @@ def test_after_the_end_everything_is_refused_with_410():
 
 
 def test_the_end_cancels_what_runs():
-    agent = scripted(["never"])
+    agent = held(["never"])
 
     async def work(gateway, client):
-        agent.engine.held = asyncio.Event()
         session = gateway.open()
-        call = asyncio.ensure_future(client.post(f"{session.base_url}/chat/completions", json=HELLO))
-        while not agent.engine.running:
-            await asyncio.sleep(0.001)
+        call = post(client, session)
+        await until(lambda: agent.engine.running)
         session.finish()
         return (await call).status_code, agent.engine.running, len(session.tree.nodes)
 
@@ -250,43 +265,30 @@ def test_the_end_cancels_what_runs():
 
 
 def test_a_client_that_goes_away_frees_its_slot():
-    agent = scripted(["never"])
+    agent = held(["never"])
 
     async def work(gateway, client):
-        agent.engine.held = asyncio.Event()
         session = gateway.open()
-        call = asyncio.ensure_future(client.post(f"{session.base_url}/chat/completions", json=HELLO))
-        while not agent.engine.running:
-            await asyncio.sleep(0.001)
+        call = post(client, session)
+        await until(lambda: agent.engine.running)
         call.cancel()
-        while agent.engine.running:
-            await asyncio.sleep(0.001)
+        await until(lambda: not agent.engine.running)
         return session.counts["cancelled"], session.tree.nodes
 
     assert call_over_http(work, agent) == (1, [])
 
 
 def test_a_marked_retry_joins_the_call_that_runs_and_equal_bodies_stay_two():
-    agent = scripted(lambda i: f"answer {i}")
+    agent = held()
 
     async def work(gateway, client):
-        agent.engine.held = asyncio.Event()
         session = gateway.open()
-
-        def post(**headers):
-            return asyncio.ensure_future(
-                client.post(f"{session.base_url}/chat/completions", json=HELLO, headers=headers)
-            )
-
-        calls = [post()]
-        while not agent.engine.running:
-            await asyncio.sleep(0.001)
-        calls.append(post(**{"x-stainless-retry-count": "1"}))
-        while not session.counts["coalesced"]:
-            await asyncio.sleep(0.001)
-        calls.append(post())
-        while agent.engine.running < 2:
-            await asyncio.sleep(0.001)
+        calls = [post(client, session)]
+        await until(lambda: agent.engine.running)
+        calls.append(post(client, session, headers={"x-stainless-retry-count": "1"}))
+        await until(lambda: session.counts["coalesced"])
+        calls.append(post(client, session))
+        await until(lambda: agent.engine.running == 2)
         agent.engine.held.set()
         texts = [(await call).json()["choices"][0]["message"]["content"] for call in calls]
         return texts, len(session.tree.nodes)

@@ -23,7 +23,18 @@ import openai
 import pytest
 import torch
 from chat_server import ChatServer
-from test_gateway import BASH, CALL, HELLO, body, call_over_http, local, scripted  # noqa: F401  # a fixture
+from test_gateway import (  # noqa: F401  # local is a fixture
+    BASH,
+    CALL,
+    HELLO,
+    body,
+    call_over_http,
+    held,
+    local,
+    post,
+    scripted,
+    until,
+)
 
 import rollenv
 from rollenv.agents.gateway import server
@@ -38,21 +49,6 @@ from rollenv.agents.gateway.tree import KINDS
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return taken.getsockname()[1]
-
-
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
-def held(**settings):
-    agent = scripted(lambda i: f"answer {i}", **settings)
-    agent.engine.held = asyncio.Event()
-    return agent
-
-
-def post(client, session, path="chat/completions", **more):
-    return asyncio.ensure_future(client.post(f"{session.base_url}/{path}", **({"json": HELLO} | more)))
 
 
 # -- what is sent ------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from test_gateway import scripted
 import rollenv
 from rollenv.agents.gateway.session import Caps
 from rollenv.agents.harness.agent import HarnessAgent, TrainedHarnessAgent
+from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.samples import drift, trajectory_samples
 from rollenv.rollout.types import Task, Trajectory
@@ -154,6 +155,7 @@ def test_an_environment_without_a_machine_is_played_over_mcp(moves):
     assert (played.status, played.success) == ("terminated", True), played.error
     assert [turn.prompt_ids for turn in played.turns] == agent.engine.prompts
     assert len(trajectory_samples(played)) == 1
+    assert [node["turn"] for node in played.record["nodes"]] == list(range(len(moves)))
 
 
 def test_calls_of_one_answer_are_several_turns_and_the_end_of_the_program_is_a_limit(moves):
@@ -165,3 +167,22 @@ def test_calls_of_one_answer_are_several_turns_and_the_end_of_the_program_is_a_l
     assert [len(turn.response_ids) > 0 for turn in played.turns] == [True, False]
     (sample,) = trajectory_samples(played)
     assert sample.mask.sum() == len(played.turns[0].response_ids)
+
+
+def test_a_limit_on_turns_holds_for_calls_too(moves):
+    """An action of several calls does not step over it."""
+
+    class Three(rollenv.agents.Session):
+        async def act(self, observation, info):
+            return rollenv.agents.Action(moves[0], calls=(rollenv.agents.Action("a"),) * 3)
+
+        def record(self):
+            return {"asked": 3}
+
+    class Agent:
+        def start(self, env, seed):
+            return Three()
+
+    with RolloutManager(Agent(), limits=Limits(turns=2)) as manager:
+        (played,) = manager.play([Trajectory(Task(ROOM, SEED))])
+    assert (played.status, len(played.turns), played.record) == ("truncated", 3, {"asked": 3})

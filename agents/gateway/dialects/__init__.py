@@ -17,7 +17,7 @@ class Dialect(Protocol):
     """A way to write requests, answers and errors. A module is one."""
 
     keepalive: bytes
-    """What says in a stream that the answer is still to come; may be sent before it any number of times."""
+    """A sign of life in a stream; may be sent before the answer any number of times."""
 
     def read(self, body: dict[str, Any], stored: Stored) -> Request:
         """The request in a body.

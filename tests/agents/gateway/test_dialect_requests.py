@@ -1,0 +1,376 @@
+"""What clients write in the three dialects is read as it was meant, or refused with its place."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_dialects import ANSWERS, ASKED, CHAT, IDS, RESPONSES, every_dialect, nothing_stored
+
+from rollenv.agents.gateway.dialects import DIALECTS
+from rollenv.agents.gateway.messages import Call, GatewayError, Message, Request
+
+texts = st.sampled_from(["", "a", " \n b ", "caf\u00e9\u2028", "\U0001f642", '{"x": 1}', "<think>", "\x00\x1b["])
+urls = st.sampled_from(["https://a/b.png", "data:image/png;base64,AAAA", "http://a"])
+images = st.lists(urls, max_size=2).map(tuple)
+arguments = st.sampled_from(
+    [
+        "{}",
+        '{"command":"echo caf\u00e9\\n"}',
+        '{"b":[1,2.5,null,{"\U0001f642":-0.0}],"a":0.1}',
+        '{"n":123456789012345678901}',
+    ]
+)
+users = st.builds(Message, st.just("user"), texts, images=images)
+systems = st.builds(Message, st.just("system"), texts.filter(bool))
+
+
+@st.composite
+def turns(draw):
+    """An assistant's message with the results of its calls."""
+    ids = draw(st.permutations(["call_1", "call_2", "call_3"]))[: draw(st.integers(0, 3))]
+    calls = tuple(Call(id_, "bash", draw(arguments)) for id_ in ids)
+    results = [Message("tool", draw(texts), call_id=id_, images=draw(images)) for id_ in draw(st.permutations(ids))]
+    return [Message("assistant", draw(texts), calls, reasoning=draw(texts)), *results]
+
+
+@st.composite
+def chats(draw):
+    """A chat as clients have it: turns, with a user or system message or two before each."""
+    found = draw(st.lists(systems, max_size=1))
+    for turn in draw(st.lists(turns(), max_size=2)):
+        found += draw(st.lists(users | systems, min_size=1, max_size=2)) + turn
+    return (*found, draw(users))
+
+
+class Writer:
+    """Writes messages as a client of a dialect does, in any of the forms that clients use."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+
+    def either(self, *forms):
+        return self.random.choice(forms)
+
+    def content(self, message, text="text", image=lambda url: {"type": "image_url", "image_url": {"url": url}}):
+        if not message.images and self.either(True, False):
+            return message.text
+        middle = len(message.text) // 2
+        pieces = self.either([message.text], [message.text[:middle], message.text[middle:]])
+        mark = self.either({}, {"cache_control": {"type": "ephemeral"}})
+        return [*({"type": text, "text": piece, **mark} for piece in pieces), *map(image, message.images)]
+
+    def chat(self, chat):
+        messages = []
+        for message in chat:
+            written = {"role": message.role, "content": self.content(message)}
+            if message.role == "system":
+                written["role"] = self.either("system", "developer")
+            if message.role == "assistant":
+                if not message.text:
+                    written["content"] = self.either("", None, [])
+                calls = [
+                    {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                    for call in message.calls
+                ]
+                written["tool_calls"] = calls or self.either(None, [])
+                written[self.either("reasoning_content", "reasoning")] = message.reasoning or self.either("", None)
+            if message.role == "tool":
+                written["tool_call_id"] = message.call_id
+            messages.append(written)
+        return {"messages": messages, "model": "m", "store": False}
+
+    def responses(self, chat):
+        body = {"model": "m", "store": False, "include": ["reasoning.encrypted_content"]}
+        if chat[0].role == "system" and self.either(True, False):
+            body["instructions"], chat = chat[0].text, chat[1:]
+        items = body["input"] = []
+        if len(chat) == 1 and not chat[0].images and chat[0].role == "user":
+            body["input"] = chat[0].text
+            return body
+        for message in chat:
+
+            def image(url):
+                return {"type": "input_image", "image_url": url, "detail": "auto"}
+
+            if message.role == "tool":
+                output = self.content(message, "input_text", image)
+                items.append({"type": "function_call_output", "call_id": message.call_id, "output": output})
+                continue
+            if message.reasoning:
+                part = [{"type": "reasoning_text", "text": message.reasoning}]
+                summary = [{"type": "summary_text", "text": message.reasoning}]
+                items.append({"type": "reasoning", "id": "rs_1", "encrypted_content": None})
+                items[-1] |= self.either({"summary": [], "content": part}, {"summary": summary, "content": None})
+            if message.text or not message.calls:
+                kind = "output_text" if message.role == "assistant" else "input_text"
+                role = self.either("system", "developer") if message.role == "system" else message.role
+                typed = self.either({}, {"type": "message", "id": "msg_1", "status": "completed"})
+                items.append({**typed, "role": role, "content": self.content(message, kind, image)})
+            for call in message.calls:
+                named = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+                items.append({"type": "function_call", **named, **self.either({}, {"id": f"fc_{call.id}"})})
+        return body
+
+    def messages(self, chat):
+        body = {"model": "m", "max_tokens": 100, "metadata": {"user_id": "u"}, "thinking": {"type": "adaptive"}}
+
+        def image(url):
+            if url.startswith("data:"):
+                kind, data = url.removeprefix("data:").split(";base64,")
+                return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
+            return {"type": "image", "source": {"type": "url", "url": url}}
+
+        def blocks(message):
+            content = self.content(message, image=image)
+            return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+        if chat[0].role == "system":
+            body["system"], chat = self.content(chat[0]), chat[1:]
+        messages = body["messages"] = []
+        for before, message in zip([None, *chat], chat, strict=False):
+            if message.role == "assistant":
+                content = [{"type": "thinking", "thinking": message.reasoning, "signature": "s"}]
+                content = content if message.reasoning else [{"type": "redacted_thinking", "data": "x"}]
+                content += blocks(message) if message.text else []
+                for call in message.calls:
+                    named = {"id": call.id, "name": call.name, "input": json.loads(call.arguments)}
+                    content.append({"type": "tool_use", **named})
+            elif message.role == "tool":
+                result = {"type": "tool_result", "tool_use_id": message.call_id, "is_error": False}
+                content = [{**result, "content": self.content(message, image=image)}]
+            else:
+                content = blocks(message)
+            if before and before.role == "tool" and message.role in ("tool", "user"):
+                messages[-1]["content"] += content
+            else:
+                messages.append({"role": "user" if message.role == "tool" else message.role, "content": content})
+        return body
+
+
+@pytest.mark.parametrize("path", IDS)
+@settings(max_examples=30, deadline=None)
+@given(chat=chats(), seed=st.integers(0))
+def test_a_chat_that_a_client_writes_is_read_as_it_was(path, chat, seed):
+    write = getattr(Writer(seed), path.split("/")[0])
+    assert DIALECTS[path].read(write(chat), nothing_stored).messages == chat
+
+
+TOOL = {"name": "bash", "description": "Run.", "parameters": {"type": "object", "properties": {"command": {}}}}
+FUNCTION = {"type": "function", "function": TOOL}
+OFFERS = {
+    "chat/completions": (
+        [{"type": "function", "function": {**TOOL, "strict": True}}],
+        {"auto": "auto", "none": "none", "required": "required"},
+        {"type": "function", "function": {"name": "bash"}},
+    ),
+    "responses": (
+        [{"type": "function", **TOOL, "strict": None}, {"type": "web_search"}],
+        {"auto": "auto", "none": "none", "required": "required"},
+        {"type": "function", "name": "bash"},
+    ),
+    "messages": (
+        [
+            {"name": "bash", "description": "Run.", "input_schema": TOOL["parameters"], "defer_loading": True},
+            {"type": "web_search_20250305", "name": "web_search"},
+        ],
+        {"auto": {"type": "auto"}, "none": {"type": "none"}, "required": {"type": "any"}},
+        {"type": "tool", "name": "bash"},
+    ),
+}
+
+
+@pytest.mark.parametrize("path", IDS)
+def test_tools_and_the_choice_among_them(path):
+    offered, choices, one = OFFERS[path]
+    body = {"messages": ASKED, "input": ASKED, "tools": offered}
+    assert DIALECTS[path].read(body, nothing_stored).tools == (FUNCTION,)
+    for name, choice in {**choices, "bash": one}.items():
+        assert DIALECTS[path].read({**body, "tool_choice": choice}, nothing_stored).tool_choice == name
+    for wrong in ({**one, "name": "other", "function": {"name": "other"}}, "most", 3, {"type": "mcp"}):
+        with pytest.raises(GatewayError, match="tool_choice"):
+            DIALECTS[path].read({**body, "tool_choice": wrong}, nothing_stored)
+    with pytest.raises(GatewayError, match="tool_choice"):
+        DIALECTS[path].read({**body, "tools": [], "tool_choice": choices["required"]}, nothing_stored)
+
+
+def test_functions_in_namespaces_keep_them():
+    inner = {"type": "namespace", "name": "agents", "description": "d", "tools": [{"type": "function", **TOOL}]}
+    call = {"type": "function_call", "call_id": "call_1", "name": "bash", "namespace": "agents", "arguments": "{}"}
+    request = RESPONSES.read({"input": [*ASKED, call], "tools": [inner]}, nothing_stored)
+    assert request.tools == ({**FUNCTION, "namespace": "agents"},)
+    assert request.messages[1].calls == (Call("call_1", "bash", "{}", "agents"),)
+
+
+SETTINGS = {
+    "chat/completions": {"max_completion_tokens": 7, "stop": ["a", "b"]},
+    "responses": {"max_output_tokens": 7, "stop": ["a", "b"]},
+    "messages": {"max_tokens": 7, "stop_sequences": ["a", "b"]},
+}
+
+
+@pytest.mark.parametrize("path", IDS)
+def test_settings_are_read_and_unknown_keys_ignored(path):
+    sent = {"temperature": 0.5, "top_p": 1, "stream": True, "model": "m", "context_management": {"edits": []}}
+    request = DIALECTS[path].read({"messages": ASKED, "input": ASKED, **sent, **SETTINGS[path]}, nothing_stored)
+    assert (request.temperature, request.top_p, request.stream, request.model) == (0.5, 1, True, "m")
+    assert (request.max_tokens, request.stop) == (7, ("a", "b"))
+    nothing = dict.fromkeys([*sent, *SETTINGS[path]])
+    request = DIALECTS[path].read({"messages": ASKED, "input": ASKED, **nothing}, nothing_stored)
+    assert request == dataclasses.replace(
+        Request((Message("user", "Look."),)), include_usage=path != "chat/completions"
+    )
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}
+WRONG = {
+    "no messages": ({}, "messages|input"),
+    "empty messages": ({"messages": [], "input": []}, "messages|input"),
+    "messages of another type": ({"messages": {"a": 1}, "input": 3}, r"must be a list, not"),
+    "a message that is no object": ({"messages": ["a"], "input": ["a"]}, r"\[0\]: must be an object"),
+    "a role": ({"messages": [{"role": "me"}], "input": [{"role": "me"}]}, r"\[0\].role"),
+    "a content": ({"messages": [{"role": "user", "content": 3}], "input": [{"role": "user", "content": 3}]}, "content"),
+    "an image on disk": (
+        {"messages": [{"role": "user", "content": [IMAGE]}], "input": [{"role": "user", "content": [IMAGE]}]},
+        r"\[0\].content\[0\]: an image must be given by an http, https or data URL",
+    ),
+    "a sound": (
+        {
+            "messages": [{"role": "user", "content": [{"type": "input_audio"}]}],
+            "input": [{"role": "user", "content": [{"type": "input_audio"}]}],
+        },
+        "'input_audio' cannot be read",
+    ),
+    "true for a number": ({"temperature": True}, "temperature: must be a number from 0 to 2, not true"),
+    "a large number": ({"temperature": 10**400}, "temperature"),
+    "NaN": ({"temperature": math.nan}, "NaN"),
+    "Infinity inside": ({"tools": [{"parameters": {"maximum": math.inf}}]}, "Infinity"),
+    "a negative number": ({"top_p": -1}, "top_p"),
+    "no tokens": ({"max_tokens": 0, "max_output_tokens": 0}, "max_(output_)?tokens: must be a number from 1"),
+    "half a token": ({"max_tokens": 1.5, "max_output_tokens": 1.5}, "whole number"),
+    "a text for a number": ({"max_tokens": "7", "max_output_tokens": "7"}, "must be a number"),
+    "stream": ({"stream": "yes"}, "stream: must be true or false"),
+    "many stop texts": ({"stop": ["a"] * 17, "stop_sequences": ["a"] * 17}, "at most 16"),
+    "an empty stop text": ({"stop": [""], "stop_sequences": [""]}, "none of them empty"),
+    "a tool without a name": (
+        {"tools": [{"type": "function", "function": {}}, {"input_schema": {}}]},
+        r"tools\[[01]\](.function)?.name: is missing",
+    ),
+}
+
+
+@every_dialect
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
+def test_a_request_that_cannot_be_read_is_refused_with_its_place(dialect, case):
+    wrong, words = case
+    alone = "messages" in wrong or not wrong
+    body = wrong if alone else {"messages": ASKED, "input": ASKED, **wrong}
+    with pytest.raises(GatewayError, match=words) as refused:
+        dialect.read(body, nothing_stored)
+    assert (refused.value.kind, dialect.status(refused.value)) == ("invalid", 400)
+
+
+@pytest.mark.parametrize("n", [2, 0, True, "1"])
+def test_more_answers_than_one_are_refused(n):
+    assert CHAT.read({"messages": ASKED, "n": 1}, nothing_stored)
+    with pytest.raises(GatewayError, match="n: must be 1"):
+        CHAT.read({"messages": ASKED, "n": n}, nothing_stored)
+
+
+@every_dialect
+def test_deep_nesting_is_refused_and_half_characters_are_replaced(dialect):
+    deep = []
+    for _ in range(20_000):
+        deep = [deep]
+    with pytest.raises(GatewayError, match="nested"):
+        dialect.read({"messages": deep}, nothing_stored)
+    said = [{"role": "user", "content": "cut \ud83d"}]
+    (message,) = dialect.read({"messages": said, "input": said}, nothing_stored).messages
+    assert message.text == "cut \ufffd"
+
+
+WORDS = re.findall(
+    r"\w+",
+    """system user assistant tool message function_call function_call_output reasoning item_reference text image
+    image_url tool_use tool_result thinking function namespace required any auto rs_1 msg_1 fc_1""",
+)
+KEYS = re.findall(
+    r"\w+",
+    """type role content text id call_id name arguments function tool_calls tool_call_id output image_url source url
+    data summary thinking input tool_use_id messages tools tool_choice stop n system instructions max_tokens temperature
+    previous_response_id stream_options stop_sequences""",
+)
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(WORDS)
+junk = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
+    max_leaves=12,
+)
+
+
+@st.composite
+def spoilt(draw):
+    """The body of a client with junk somewhere, or junk alone."""
+    found, chat, seed = draw(junk), draw(chats()), draw(st.integers(0))
+    chance = random.Random(seed)
+    body = {"messages": ASKED, "input": ASKED, "tools": [FUNCTION]}
+    for write in (Writer.chat, Writer.responses, Writer.messages):
+        body |= {key: value for key, value in write(Writer(seed), chat).items() if chance.random() < 0.5}
+    place = body = json.loads(json.dumps(body))
+    while chance.random() < 0.8:
+        inner = [one for one in (place.values() if isinstance(place, dict) else place) if isinstance(one, dict | list)]
+        place = chance.choice(inner) if inner else place
+    if isinstance(place, dict):
+        place[chance.choice([*place, "type", "id"])] = found
+    elif place:
+        place[chance.randrange(len(place))] = found
+    return chance.choice([body, body, body, found])
+
+
+@every_dialect
+@settings(max_examples=60, deadline=None)
+@given(body=spoilt())
+def test_any_json_is_read_or_refused(dialect, body):
+    stored = {"1": ANSWERS["all"]}.get
+    try:
+        result = dataclasses.asdict(dialect.read(body, stored))
+    except GatewayError as error:
+        result = dialect.error(error)
+    json.dumps(result, allow_nan=False, ensure_ascii=False).encode()
+
+
+# -- references to earlier answers -------------------------------------------------------------------------------------
+
+
+def test_references_lead_back_to_the_answer():
+    answer = ANSWERS["all"]
+    stored = {answer.id: answer, "call_1": answer, "call_2": answer}.get
+    items = RESPONSES.whole(answer, Request(()))["output"]
+    for typed in ({"type": "item_reference"}, {}):
+        references = [{**typed, "id": item["id"]} for item in items]
+        assert RESPONSES.read({"input": [*ASKED, *references]}, stored).messages[1] == answer.message
+    mixed = [{"type": "item_reference", "id": items[0]["id"]}, *items[1:]]
+    assert RESPONSES.read({"input": mixed}, stored).messages == (answer.message,)
+    request = RESPONSES.read({"input": "Go on.", "previous_response_id": f"resp_{answer.id}"}, stored)
+    assert (request.previous, request.messages) == (answer.id, (Message("user", "Go on."),))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input": "Go on.", "previous_response_id": "resp_0"},
+        {"input": [{"type": "item_reference", "id": "msg_0"}]},
+        {"input": [{"type": "item_reference", "id": "what"}]},
+        {"input": [{"type": "item_reference", "id": "fc_1"}]},
+    ],
+)
+def test_references_to_nothing_are_not_found(body):
+    with pytest.raises(GatewayError, match="send the items themselves") as refused:
+        RESPONSES.read(body, {"1": ANSWERS["all"]}.get)
+    assert RESPONSES.status(refused.value) == 404
