@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -126,8 +125,12 @@ def with_harness(settings: HarnessConfig, player: Player) -> Player:
 
 
 def concurrent_harnesses(settings: HarnessConfig) -> int | None:
-    """The number of episodes at the same time where each is a program of its own; None for no limit."""
-    return 2 * (os.cpu_count() or 1) if settings.name else None
+    """The number of episodes at the same time; None for no limit."""
+    if not settings.name:
+        return None
+    from rollenv.agents.harness.agent import concurrent_plays
+
+    return concurrent_plays()
 
 
 def _own_vllm(settings: VllmPlayer, folder: Path, rank: int, options: dict[str, Any]) -> Any:

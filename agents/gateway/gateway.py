@@ -110,24 +110,25 @@ class Gateway:
             raise UsageError("a session's key has at least 32 letters and digits")
         number = next(self._numbers)
         seed = self.seed * 1_000_003 + number if seed is None else seed
-        session = GatewaySession(
-            self.model,
-            task=task,
-            seed=seed,
-            number=number,
-            key=key,
-            url=self.url,
-            caps=caps or self.caps,
-            sampling=sampling,
-            record=self._record,
-            on_finish=self._finished,
-        )
+        session = self._session(task, seed, number, key=key, caps=caps or self.caps, sampling=sampling)
         if session.id in self.sessions or session.id in self._ended:
             raise UsageError("there is a session with this key already")
         if self._record is not None:
             self._record.append({"event": "open", "session": session.id, "task": task, "seed": seed})
         self.sessions[session.id] = session
         return session
+
+    def _session(self, task: str, seed: int, number: int, **settings: Any) -> GatewaySession:
+        return GatewaySession(
+            self.model,
+            task=task,
+            seed=seed,
+            number=number,
+            url=self.url,
+            record=self._record,
+            on_finish=lambda session: self.on_finish(session),
+            **settings,
+        )
 
     def find(self, key: str) -> GatewaySession | None:
         """The session with a key; None if there is none."""
@@ -154,22 +155,9 @@ class Gateway:
         if len(self._ended) > _REMEMBERED:
             self._ended.pop(next(iter(self._ended)))
 
-    def _finished(self, session: GatewaySession) -> None:
-        self.on_finish(session)
-
     def _restore(self, event: dict[str, Any]) -> None:
         if event["event"] == "open":
-            number = next(self._numbers)
-            session = GatewaySession(
-                self.model,
-                task=event["task"],
-                seed=event["seed"],
-                number=number,
-                url=self.url,
-                caps=self.caps,
-                record=self._record,
-                on_finish=self._finished,
-            )
+            session = self._session(event["task"], event["seed"], next(self._numbers), caps=self.caps)
             session.id = event["session"]
             session.key = ""  # only the client knows it
             self.sessions[session.id] = session

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,6 +28,11 @@ from rollenv.sandbox import Machine, SandboxError
 
 #: Seconds between two looks at a harness that runs: at first, and at most.
 _SOON, _LATER = 0.02, 0.25
+
+
+def concurrent_plays() -> int:
+    """The number of episodes at the same time where each is a program of its own: two for each core."""
+    return 2 * (os.cpu_count() or 1)
 
 
 class HarnessAgent:

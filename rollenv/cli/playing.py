@@ -279,8 +279,7 @@ def playing(
             player,
             pool,
             limits=Limits() if step_deadline is None else Limits(step=step_deadline),
-            max_concurrent=options.concurrency
-            or (2 * (os.cpu_count() or 1) if hasattr(player, "harness") else CONCURRENT),
+            max_concurrent=options.concurrency or _concurrent(player),
             keep_views=out is not None,
             run_dir=out,
         ) as manager,
@@ -291,3 +290,12 @@ def playing(
             dashboard.file = stack.enter_context(folder.writing())
         seconds = folder.seconds if folder else 0.0
         yield {"manager": manager, "played": played, "seconds": seconds, "watch": dashboard.count}
+
+
+def _concurrent(player: Any) -> int:
+    """Episodes at the same time."""
+    if not hasattr(player, "harness"):
+        return CONCURRENT
+    from rollenv.agents.harness.agent import concurrent_plays
+
+    return concurrent_plays()
