@@ -179,7 +179,7 @@ def main() -> None:
             used.write_text(f"{processor_seconds() - before:.0f}")
         rows = read_rows(RunDir(run).metrics_file)
         first, last = evaluations(rows)[0], evaluations(rows)[-1]
-        training = seconds(rows) - seconds(rows, "evaluations")
+        training = seconds(rows) - seconds(rows, "eval")
         body.append(
             (
                 given.harness,
@@ -188,7 +188,7 @@ def main() -> None:
                 8 * rows[-1]["drawn"],
                 f"{warmed:.0f}",
                 f"{training:.0f}",
-                f"{seconds(rows, 'evaluations'):.0f}",
+                f"{seconds(rows, 'eval'):.0f}",
                 used.read_text(),
             )
         )
