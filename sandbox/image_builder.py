@@ -19,8 +19,7 @@ from rollenv.sandbox.errors import SandboxError
 from rollenv.sandbox.images import Image
 from rollenv.sandbox.layers import made, store
 from rollenv.sandbox.machine import LIMITS, PATH, Machine
-from rollenv.sandbox.offline import Offline, with_files
-from rollenv.sandbox.offline.wheels import system_python
+from rollenv.sandbox.offline import Offline, system_python, with_files
 from rollenv.sandbox.types import CommandResult, Limits
 
 #: Images that the host's system can stand for, and what has to be there.

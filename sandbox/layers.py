@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from rollenv.sandbox.inside.archive import OPAQUE, PAX_OPAQUE
+from rollenv.sandbox.inside.files import OPAQUE, PAX_OPAQUE
 
 #: What the name of a folder begins with that is not complete; none so young (seconds) is removed.
 _UNFINISHED, _YOUNG = ".made-", 60.0

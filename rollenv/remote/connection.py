@@ -1,4 +1,4 @@
-"""One WebSocket to a server, for a caller that waits for each answer."""
+"""A WebSocket to a server, ``rollenv+ws://HOST:PORT[,HOST:PORT ...]/ENV_ID``, for one that waits for each answer."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import contextlib
 import functools
 import itertools
 import math
+import os
 import random
+import re
 import socket
 import ssl
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from rollenv.errors import RollenvError, UsageError
 from rollenv.needs import extra
 from rollenv.remote import protocol
-from rollenv.remote.address import Address
 from rollenv.remote.protocol import NotAllowed, ServerError, ServerFull, ServerLost
 
 with extra("serve", "A served environment"):
@@ -26,6 +29,51 @@ with extra("serve", "A served environment"):
     from websockets.frames import Frame, Opcode
     from websockets.http11 import Response
     from websockets.uri import parse_uri
+
+
+_FORM = re.compile(r"rollenv\+(wss?)://([^@/?#]+)(?:/(.*))?", re.DOTALL)
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?")
+
+PORT = 8800
+
+
+@dataclass(frozen=True)
+class Address:
+    """One server. The token for it is in the variable ROLLENV_TOKEN, so that no address that is stored shows it."""
+
+    host: str
+    port: int
+    tls: bool = False
+
+    @property
+    def token(self) -> str:
+        return os.environ.get("ROLLENV_TOKEN", "")
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse(text: str) -> tuple[tuple[Address, ...], str]:
+    """The servers of an address, and the environment id behind it (empty if there is none).
+
+    Raises:
+        UsageError: it is not of this form.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        shown = re.sub(r"//[^@/]*@", "//", text)
+        raise UsageError(
+            f"{shown!r} is not of the form rollenv+ws://HOST:PORT/ENV_ID (a token belongs into ROLLENV_TOKEN)"
+        )
+    scheme, hosts, env_id = match.groups()
+    found = []
+    for host in hosts.split(","):
+        parts = _HOST.fullmatch(host)
+        if parts is None or not 0 < int(parts[2] or PORT) < 65536:
+            raise UsageError(f"{host!r} is not of the form HOST:PORT")
+        found.append(Address(parts[1].strip("[]"), int(parts[2] or PORT), scheme == "wss"))
+    return tuple(found), unquote(env_id or "")
+
 
 #: Seconds to connect.
 CONNECT = 10.0
@@ -186,7 +234,43 @@ class Connection:
     def _once(self, operation: str, args: tuple[Any, ...]) -> Any:
         message = protocol.pack_request([number := next(self._numbers), operation, *args])
         if self._socket is None:
-            self._connect()
+            address = self.address
+            sock = socket.create_connection((address.host, address.port), CONNECT)
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if address.tls:
+                    sock = ssl.create_default_context().wrap_socket(sock, server_hostname=address.host)
+                uri = parse_uri(f"{'wss' if address.tls else 'ws'}://{address}{protocol.PATH}")
+                self._protocol = ClientProtocol(
+                    uri,
+                    subprotocols=[protocol.SUBPROTOCOL],  # type: ignore[list-item]
+                    max_size=protocol.LARGEST_MESSAGE,
+                )
+                self._socket = sock
+                assert self._protocol is not None
+                request = self._protocol.connect()
+                if self.address.token:
+                    request.headers["Authorization"] = f"Bearer {self.address.token}"
+                self._protocol.send_request(request)
+                response = None
+                while response is None:
+                    response = next((event for event in self._events() if isinstance(event, Response)), None)
+                problem = self._protocol.handshake_exc
+                if isinstance(problem, InvalidStatus) or response.status_code != 101:
+                    raise refused(
+                        str(self.address), response.status_code, bytes(response.body or b""), response.headers
+                    )
+                if problem is not None:
+                    raise ServerLost(f"{self.address} does not speak rollenv's protocol: {problem}")
+            except BaseException:
+                sock.close()
+                self._socket = None
+                raise
+            about = self._once("hello", (protocol.VERSION,))
+            version = about.get("version") if isinstance(about, dict) else None
+            if version != protocol.VERSION:
+                self.close()
+                raise UsageError(f"{address} speaks version {version!r:.20} of the protocol, not {protocol.VERSION}")
         assert self._protocol is not None
         self._protocol.send_binary(message)
         self._ahead[number] = None
@@ -196,7 +280,16 @@ class Connection:
         """Read messages until the answer is there. Those to requests that were given up are left out."""
         end = time.monotonic() + self.answer
         while (answer := self._ahead[number]) is None:
-            for message in self._messages(end):
+            # The messages that have come, at least one.
+            whole: list[bytes] = []
+            while not whole:
+                for event in self._heard(end):
+                    if isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT, Opcode.TEXT):
+                        self._parts.append(bytes(event.data))
+                        if event.fin:
+                            whole.append(b"".join(self._parts))
+                            self._parts.clear()
+            for message in whole:
                 for found in self._unpacked(message):
                     if found[0] in self._ahead:
                         self._ahead[found[0]] = found
@@ -211,62 +304,6 @@ class Connection:
             return protocol.unpack_all(message)
         except UsageError as error:
             raise ServerLost(f"{self.address} does not speak rollenv's protocol: {error}") from None
-
-    def _connect(self) -> None:
-        address = self.address
-        sock = socket.create_connection((address.host, address.port), CONNECT)
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if address.tls:
-                sock = ssl.create_default_context().wrap_socket(sock, server_hostname=address.host)
-            uri = parse_uri(f"{'wss' if address.tls else 'ws'}://{address}{protocol.PATH}")
-            self._protocol = ClientProtocol(
-                uri,
-                subprotocols=[protocol.SUBPROTOCOL],  # type: ignore[list-item]
-                max_size=protocol.LARGEST_MESSAGE,
-            )
-            self._socket = sock
-            self._shake_hands()
-        except BaseException:
-            sock.close()
-            self._socket = None
-            raise
-        about = self._once("hello", (protocol.VERSION,))
-        version = about.get("version") if isinstance(about, dict) else None
-        if version != protocol.VERSION:
-            self.close()
-            raise UsageError(f"{address} speaks version {version!r:.20} of the protocol, not {protocol.VERSION}")
-
-    def _shake_hands(self) -> None:
-        assert self._protocol is not None
-        request = self._protocol.connect()
-        if self.address.token:
-            request.headers["Authorization"] = f"Bearer {self.address.token}"
-        self._protocol.send_request(request)
-        response = None
-        while response is None:
-            response = next((event for event in self._events() if isinstance(event, Response)), None)
-        problem = self._protocol.handshake_exc
-        if isinstance(problem, InvalidStatus) or response.status_code != 101:
-            raise refused(str(self.address), response.status_code, bytes(response.body or b""), response.headers)
-        if problem is not None:
-            raise ServerLost(f"{self.address} does not speak rollenv's protocol: {problem}")
-
-    def _messages(self, end: float) -> list[bytes]:
-        """The messages that have come, at least one.
-
-        Args:
-            end: when to give up, in seconds of the monotonic clock.
-        """
-        whole: list[bytes] = []
-        while not whole:
-            for event in self._heard(end):
-                if isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT, Opcode.TEXT):
-                    self._parts.append(bytes(event.data))
-                    if event.fin:
-                        whole.append(b"".join(self._parts))
-                        self._parts.clear()
-        return whole
 
     def _heard(self, end: float) -> list[Any]:
         """Return the messages that came. A server that works on the answer says that it is alive."""

@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Callable
 
-from rollenv.sandbox.inside import kernel, linux, monitor, namespace_init, processes, protocol, seccomp
+from rollenv.sandbox.inside import kernel, linux, monitor, namespace_init, processes, protocol
 
 #: Who ends code: a user whom it cannot signal.
 ENDER = 2
@@ -77,7 +77,7 @@ def main() -> None:
 
 def _harden(rules: int | None, user: int) -> Callable[[], None]:
     # Files without names are freed some time after their owner was killed, and meanwhile the machine kills others too.
-    program = seccomp.filter_program(memfd=False)
+    program = linux.filter_program(memfd=False)
 
     def harden() -> None:
         _become(user)
@@ -88,7 +88,7 @@ def _harden(rules: int | None, user: int) -> Callable[[], None]:
             linux.landlock_restrict(rules)
         else:
             linux.set_dumpable(False)  # others of the same user may not look into it
-        seccomp.install(program)
+        linux.install_filter(program)
 
     return harden
 

@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rollenv.sandbox.inside import kernel, linux, machine, monitor, namespace_init, processes, protocol, seccomp
+from rollenv.sandbox.inside import kernel, linux, machine, monitor, namespace_init, processes, protocol
 
 #: The users inside: the kernel's (only if root started the jail) and the code's.
 KERNEL_USER, CODE_USER = 0, 1000
@@ -346,7 +346,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     loaded = _preload(settings["preload"])
     os.dup2(os.open("/dev/null", os.O_RDWR), 2)
     oom = settings["oom"]
-    program = seccomp.filter_program(memfd=oom is not None, affinity=settings["share"] is not None)
+    program = linux.filter_program(memfd=oom is not None, affinity=settings["share"] is not None)
 
     def build() -> namespace_init.Prepared:
         if "machine" in settings:
@@ -451,7 +451,7 @@ def _harden(privileged: bool, program: bytes) -> Callable[[], None]:
             linux.landlock_restrict(rules)
         else:
             linux.set_dumpable(False)  # others of the same user may not look into it
-        seccomp.install(program)
+        linux.install_filter(program)
 
     return harden
 

@@ -22,8 +22,7 @@ from typing import Any
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.monitor import ResourceMonitor
 from rollenv.sandbox.inside.processes import Child, Job, LimitEnforcer, Namespace
-from rollenv.sandbox.inside.protocol import Failed, Value
-from rollenv.sandbox.inside.report import Violation, write_all
+from rollenv.sandbox.inside.protocol import Failed, Value, Violation, write_all
 
 #: Bytes of one message at most; what is larger ends the channel.
 MAX_MESSAGE = 64 << 20

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Callable
 from typing import Any
 
-from rollenv.sandbox.inside import linux, seccomp
+from rollenv.sandbox.inside import linux
 
 Json = dict[str, Any]
 
@@ -160,12 +160,12 @@ def _make_devices(settings: Json) -> None:
 
 def hardener(memfd: bool, affinity: bool) -> Callable[[], None]:
     """Return a function that leaves a fork, before it reads anything, :data:`CAPABILITIES` and no others."""
-    program = seccomp.filter_program(memfd=memfd, affinity=affinity, machine=True)
+    program = linux.filter_program(memfd=memfd, affinity=affinity, machine=True)
 
     def harden() -> None:
         linux.keep_capabilities(CAPABILITIES)
         linux.set_dumpable(True)
         linux.go_first_when_memory_is_short()
-        seccomp.install(program)
+        linux.install_filter(program)
 
     return harden

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rollenv.sandbox.inside import child, linux, terminal
+from rollenv.sandbox.inside import child, linux
 
 Json = dict[str, Any]
 
@@ -169,7 +169,7 @@ class NamespaceInit:
     def _fork(self, number: int, descriptors: list[int], order: Json) -> None:
         once, trusted = bool(order.get("once")), bool(order.get("trusted")) and self.machine is not None
         try:
-            descriptors += terminal.open_pair() if order.get("terminal") else ()
+            descriptors += child.open_pair() if order.get("terminal") else ()
             descriptors += [os.dup(self.machine)] if trusted and self.machine is not None else []
             if once and self.part is not None:
                 self.part()

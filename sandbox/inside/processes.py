@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollenv.sandbox.inside.monitor import ResourceMonitor
-from rollenv.sandbox.inside.protocol import Cell, Resize, Run, Start, encode
-from rollenv.sandbox.inside.report import Report
+from rollenv.sandbox.inside.protocol import Cell, Report, Resize, Run, Start, encode
 
 Json = dict[str, Any]
 

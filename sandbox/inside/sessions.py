@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from rollenv.sandbox.inside import report
+from rollenv.sandbox.inside import protocol
 
 #: Both read "number, newline, code, null" from one descriptor and write "number status" lines to another; a line of
 #: JavaScript ends with a document: what was shown, or how it failed.
@@ -203,8 +203,8 @@ class Session:
         status, _, document = line.partition(" ")
         said = json.loads(document) if document else {}
         if text := said.get("text"):
-            parts = (report.frame(report.RESULT, "main"), report.frame(report.FIELD, "text", str(text)))
-            report.write_all(self.fd, b"".join(parts) + report.frame(report.SHOWN))
+            parts = (protocol.frame(protocol.RESULT, "main"), protocol.frame(protocol.FIELD, "text", str(text)))
+            protocol.write_all(self.fd, b"".join(parts) + protocol.frame(protocol.SHOWN))
         if status == "0":
             return 0
         if not said:
@@ -214,9 +214,9 @@ class Session:
     def _failed(self, name: str, value: str, trace: str) -> int:
         if trace:
             with contextlib.suppress(OSError):
-                report.write_all(2, trace.encode("utf-8", "replace") + b"\n")
-        frame = report.frame(report.ERROR, name.replace("\0", ""), value.replace("\0", "\\0"), trace)
-        report.write_all(self.fd, frame)
+                protocol.write_all(2, trace.encode("utf-8", "replace") + b"\n")
+        frame = protocol.frame(protocol.ERROR, name.replace("\0", ""), value.replace("\0", "\\0"), trace)
+        protocol.write_all(self.fd, frame)
         return 1
 
 

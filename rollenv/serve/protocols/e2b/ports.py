@@ -59,13 +59,37 @@ class Ports(BaseRoute):
             await receive()  # the request to connect
         answer: Response
         try:
-            box = self._box(connection, port, scope["port"][2].lower())
+            name = scope["port"][2].lower()
+            headers, tokens = connection.headers, self._service.server.tokens
+            key = headers.get(_KEY, "")
+            if tokens:
+                for sent in (headers.get("authorization", ""), f"Bearer {headers.get('x-api-key', '')}"):
+                    with contextlib.suppress(NotAllowed):
+                        tokens.client(sent)
+                        raise UsageError("a token of the server must not reach the code in a sandbox; leave it out")
+                if not key:
+                    raise NotAllowed(f"the port needs the sandbox's key: {_KEY} = sandbox.traffic_access_token")
+            box = self._service.box(connection, name, key)
+            kept = self._service.kept(box)
+            if len(kept.ports | {port}) > _PORTS:
+                raise UsageError(f"{_PORTS} ports of this sandbox are open already, and there are no more")
+            kept.ports.add(port)
             forward = await asyncio.to_thread(box.sandbox.sync.ports.forward, port)
             query = scope["query_string"].decode("latin-1")
             address = f"{forward.address}{scope['raw_path'].decode('latin-1')}{'?' if query else ''}{query}"
             if scope["type"] == "websocket":
                 with self._service.request(box):
-                    await self._talk(scope, receive, send, address)
+                    headers = [(key.decode(), value.decode("latin-1")) for key, value in scope["headers"]]
+                    headers = [pair for pair in headers if pair[0] not in _OURS and not _WRITTEN.match(pair[0])]
+                    how: dict[str, Any] = {"proxy": None, "user_agent_header": None, "max_size": 1 << 20}
+                    how["subprotocols"] = scope.get("subprotocols") or None
+                    async with connect(f"ws://{address}", additional_headers=headers, **how) as inside:
+                        await send({"type": "websocket.accept", "subprotocol": inside.subprotocol})
+                        both = [asyncio.ensure_future(_in(receive, inside)), asyncio.ensure_future(_out(inside, send))]
+                        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                        for one in both:
+                            one.cancel()
+                        await asyncio.gather(*both, return_exceptions=True)
                 return
             answer = await self._answer(Request(scope, receive), box, address)
         except (httpx.HTTPError, httpx.InvalidURL, WebSocketException, OSError):
@@ -76,23 +100,6 @@ class Ports(BaseRoute):
             await answer(scope, receive, send)
         else:
             await denied(send, answer.status_code, bytes(answer.body).decode())
-
-    def _box(self, connection: HTTPConnection, port: int, name: str) -> SandboxSession:
-        headers, tokens = connection.headers, self._service.server.tokens
-        key = headers.get(_KEY, "")
-        if tokens:
-            for sent in (headers.get("authorization", ""), f"Bearer {headers.get('x-api-key', '')}"):
-                with contextlib.suppress(NotAllowed):
-                    tokens.client(sent)
-                    raise UsageError("a token of the server must not reach the code in a sandbox; leave it out")
-            if not key:
-                raise NotAllowed(f"the port needs the sandbox's key: {_KEY} = sandbox.traffic_access_token")
-        box = self._service.box(connection, name, key)
-        kept = self._service.kept(box)
-        if len(kept.ports | {port}) > _PORTS:
-            raise UsageError(f"{_PORTS} ports of this sandbox are open already, and there are no more")
-        kept.ports.add(port)
-        return box
 
     async def _answer(self, request: Request, box: SandboxSession, address: str) -> Response:
         headers = [(key, value) for key, value in request.headers.raw if key.decode() not in _OURS]
@@ -105,19 +112,6 @@ class Ports(BaseRoute):
         answer = Streamed(_pieces(got), "", self._service.request(box), got.status_code)
         answer.raw_headers = [pair for pair in got.headers.raw if pair[0].decode().lower() not in _OURS]
         return answer
-
-    async def _talk(self, scope: Scope, receive: Receive, send: Send, address: str) -> None:
-        headers = [(key.decode(), value.decode("latin-1")) for key, value in scope["headers"]]
-        headers = [pair for pair in headers if pair[0] not in _OURS and not _WRITTEN.match(pair[0])]
-        how: dict[str, Any] = {"proxy": None, "user_agent_header": None, "max_size": 1 << 20}
-        how["subprotocols"] = scope.get("subprotocols") or None
-        async with connect(f"ws://{address}", additional_headers=headers, **how) as inside:
-            await send({"type": "websocket.accept", "subprotocol": inside.subprotocol})
-            both = [asyncio.ensure_future(_in(receive, inside)), asyncio.ensure_future(_out(inside, send))]
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            for one in both:
-                one.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
 
 
 async def _pieces(got: httpx.Response) -> AsyncGenerator[bytes, None]:

@@ -26,10 +26,8 @@ from rollenv import __version__, drawing
 from rollenv.core import RollenvError
 from rollenv.remote.protocol import NotAllowed, error_answer
 from rollenv.report.plain import plain
-from rollenv.serve.protocols.page.catalogue import Catalogue
-from rollenv.serve.protocols.page.episodes import Episodes
+from rollenv.serve.protocols.page.episodes import Catalogue, Episodes, PageRequest
 from rollenv.serve.protocols.page.live import Live
-from rollenv.serve.protocols.page.requests import PageRequest
 from rollenv.serve.responses import Json, body_of, retry_after, status_of
 from rollenv.serve.server import EnvServer
 

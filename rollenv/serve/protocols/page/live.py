@@ -12,7 +12,7 @@ from typing import Any
 from rollenv.core import UsageError
 from rollenv.remote.protocol import SessionGone
 from rollenv.report.plain import clip, plain
-from rollenv.serve.protocols.page.requests import ACTIONS, BYTES, PageRequest, turn_of
+from rollenv.serve.protocols.page.episodes import ACTIONS, BYTES, PageRequest, turn_of
 from rollenv.serve.session import Session
 from rollenv.serve.sessions import SessionManager
 
@@ -67,7 +67,12 @@ class Live:
         session, after = self._session(asked), asked.body.get("after", -1)
         if not isinstance(after, int):
             raise UsageError("'after' is a number")
-        watched = self._watching(session)
+        self._forget()
+        if session not in self._watched:
+            if len(self._watched) >= _WATCHED:
+                raise UsageError(f"{_WATCHED} sessions are watched already")
+            self._watched[session] = _Watched()
+        watched = self._watched[session]
         if after < 0:
             return self._told(session, watched, 0)
         end = time.monotonic() + _WAIT
@@ -109,14 +114,6 @@ class Live:
     def _lasts(self, session: Session) -> bool:
         return self._sessions.by_name.get(session.name) is session
 
-    def _watching(self, session: Session) -> _Watched:
-        self._forget()
-        if session not in self._watched:
-            if len(self._watched) >= _WATCHED:
-                raise UsageError(f"{_WATCHED} sessions are watched already")
-            self._watched[session] = _Watched()
-        return self._watched[session]
-
     def _forget(self) -> None:
         now = time.monotonic()
         for session, watched in list(self._watched.items()):
@@ -139,7 +136,11 @@ class Live:
     def _told(self, session: Session, watched: _Watched, after: int) -> dict[str, Any]:
         told = {"count": watched.count, "turns": [turn for number, turn in watched.turns if number > after]}
         if not watched.count and session.last_step:
-            last = turn_of("step", [_last_action(session)], session.last_step)
+            last = turn_of(
+                "step",
+                [next((args[0] for method, args, _ in reversed(session.history.calls) if method == "step"), "")],
+                session.last_step,
+            )
             told["before"] = last | {"turn": session.turns}
         return told | {"session": _row(session, time.monotonic()), "closed": not self._lasts(session)}
 
@@ -147,10 +148,6 @@ class Live:
 def _size(turn: dict[str, Any]) -> int:
     """Characters of a turn."""
     return sum(len(value) for value in turn.values() if isinstance(value, str)) + sum(map(len, turn.get("choices", ())))
-
-
-def _last_action(session: Session) -> str:
-    return next((args[0] for method, args, _ in reversed(session.history.calls) if method == "step"), "")
 
 
 def key_of(session: Session) -> str:
