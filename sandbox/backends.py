@@ -166,7 +166,19 @@ def prove(worker: Worker) -> dict[str, bool]:
         said = output.text("stderr")[-500:] or done
         raise IsolationError(f"the probes of isolation could not be run: {said}") from None
     answers["memory_limit"] &= worker.about["memory_group"] or _counts_memory(worker)
-    answers["contexts_apart"] = _contexts_apart(worker)
+    # May one context open the memory of another? A descriptor would be enough.
+    output = Output()
+    limits = worker.limits_of(10) | {"timeout": 0}
+    for key, code in {
+        "probe-1": "import os\nprint(os.getpid(), flush=True)",
+        "probe-2": "try: open('/proc/PID/mem', 'rb'); print('open')\nexcept OSError: print('closed')",
+    }.items():
+        worker.run(OpenContext(**limits, key=key))
+        said = output.text("stdout").strip()
+        worker.run(Cell(key, code.replace("PID", said), 10), on_bytes=output.take)
+    for key in ("probe-1", "probe-2"):
+        worker.ask(Signal(key, 9))
+    answers["contexts_apart"] = output.text("stdout").split()[1:] == ["closed"]
     answers |= {name: worker.about[name] for name in _NOT_EVERYWHERE[1:]}
     return {name: bool(answers.get(name)) for name in PROPERTIES}
 
@@ -199,22 +211,6 @@ def _counts_memory(worker: Worker) -> bool:
 
     worker.run(Run(**worker.limits_of(20), code=_HOLD, key="probe"), wait=60, on_bytes=on_bytes)
     return bool(seen) and seen[0] >= 3 * (8 << 20)
-
-
-def _contexts_apart(worker: Worker) -> bool:
-    """Return whether one context may open the memory of another; a descriptor would be enough."""
-    output = Output()
-    limits = worker.limits_of(10) | {"timeout": 0}
-    for key, code in {
-        "probe-1": "import os\nprint(os.getpid(), flush=True)",
-        "probe-2": "try: open('/proc/PID/mem', 'rb'); print('open')\nexcept OSError: print('closed')",
-    }.items():
-        worker.run(OpenContext(**limits, key=key))
-        said = output.text("stdout").strip()
-        worker.run(Cell(key, code.replace("PID", said), 10), on_bytes=output.take)
-    for key in ("probe-1", "probe-2"):
-        worker.ask(Signal(key, 9))
-    return output.text("stdout").split()[1:] == ["closed"]
 
 
 BACKENDS = ("local", "docker")

@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -254,26 +254,20 @@ def docker_image(name: str, *, base_url: str | None = None) -> Image | None:
             target = store() / "roots" / about["Id"].removeprefix("sha256:")
             with made(target) as folder:
                 if folder is not None:
-                    _export(client, about["Id"], folder)
+                    container = client.create_container(about["Id"], ["/nothing"], network_disabled=True)["Id"]
+                    try:
+                        with tempfile.TemporaryFile() as file:
+                            for piece in client.export(container):
+                                file.write(piece)
+                            file.seek(0)
+                            with tarfile.open(fileobj=file) as archive:
+                                unpack(whole(archive), folder)
+                    finally:
+                        client.remove_container(container, force=True, v=True)
     except (docker.errors.DockerException, tarfile.TarError, OSError) as error:
         raise SandboxError(f"the image {name!r} could not be taken from Docker: {error}") from error
-    return _configured(Image.folder(target), about.get("Config") or {})
-
-
-def _export(client: Any, image: str, folder: Any) -> None:
-    container = client.create_container(image, ["/nothing"], network_disabled=True)["Id"]
-    try:
-        with tempfile.TemporaryFile() as file:
-            for piece in client.export(container):
-                file.write(piece)
-            file.seek(0)
-            with tarfile.open(fileobj=file) as archive:
-                unpack(whole(archive), folder)
-    finally:
-        client.remove_container(container, force=True, v=True)
-
-
-def _configured(image: Image, config: Mapping[str, Any]) -> Image:
+    image = Image.folder(target)
+    config = about.get("Config") or {}
     env = dict(each.split("=", 1) for each in config.get("Env") or [] if "=" in each)
     return replace(
         image,

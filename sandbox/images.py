@@ -86,7 +86,14 @@ def skeleton() -> Path:
             (folder / "work/app").mkdir(parents=True)
             for name in ("root", "work", "work/app"):
                 (folder / name).chmod(0o755)
-            _mirror(folder / "usr")
+            # Folders of /usr that programs are installed to, for machines whose root does not own the host's.
+            names = ["bin", "sbin", "libexec", "include", "share", "lib", "local"]
+            names += [path[5:] for path in glob.glob("/usr/lib/*-linux-gnu") + glob.glob("/usr/lib/python3*")]
+            names += ["lib/python3/dist-packages"]
+            names += [path[5:] for path, _, _ in os.walk("/usr/local")]
+            for name in names:
+                if os.path.isdir(f"/usr/{name}") and not os.path.islink(f"/usr/{name}"):
+                    (folder / "usr" / name).mkdir(parents=True, exist_ok=True)
     return target
 
 
@@ -101,17 +108,6 @@ def mounts(work: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
     covers = {"/usr": (str(made_here / "usr"),)} if os.geteuid() != 0 else {}
     rest = (str(made_here / "work"),) if work else ()
     return (("", (*rest, str(made_here / "root"))), *((path, (*covers.get(path, ()), path)) for path in shown))
-
-
-def _mirror(root: Path) -> None:
-    """Folders of /usr that programs are installed to, for machines whose root does not own the host's."""
-    names = ["bin", "sbin", "libexec", "include", "share", "lib", "local"]
-    names += [path[5:] for path in glob.glob("/usr/lib/*-linux-gnu") + glob.glob("/usr/lib/python3*")]
-    names += ["lib/python3/dist-packages"]
-    names += [folder[5:] for folder, _, _ in os.walk("/usr/local")]
-    for name in names:
-        if os.path.isdir(f"/usr/{name}") and not os.path.islink(f"/usr/{name}"):
-            (root / name).mkdir(parents=True, exist_ok=True)
 
 
 def _below(path: str) -> Iterator[str]:
@@ -137,7 +133,14 @@ def _write(root: Path) -> None:
     (root / "run/lock").mkdir(mode=0o1777)
     for name in ETC:
         _copy(f"/etc/{name}", root / "etc" / name)
-    users, groups = _accounts()
+    # Users and groups by number: the usual ones, and those of :data:`_OVERRIDES`.
+    users, groups = dict(_ACCOUNTS), dict(_GROUPS)
+    for line in _overrides().splitlines():
+        user, group, *_ = [*line.split(maxsplit=2), "", ""]
+        with contextlib.suppress(KeyError):
+            users.setdefault(pwd.getpwnam(user).pw_uid, user)
+        with contextlib.suppress(KeyError):
+            groups.setdefault(grp.getgrnam(group).gr_gid, group)
     accounts = {
         "passwd": "".join(f"{name}:x:{n}:{min(n, 65534)}:{name}:{_home(n)}\n" for n, name in users.items()),
         "group": "".join(f"{name}:x:{n}:\n" for n, name in groups.items()),
@@ -158,18 +161,6 @@ def _overrides() -> str:
         return _OVERRIDES.read_text()
     except OSError:
         return ""
-
-
-def _accounts() -> tuple[dict[int, str], dict[int, str]]:
-    """Users and groups by number: the usual ones, and those of :data:`_OVERRIDES`."""
-    users, groups = dict(_ACCOUNTS), dict(_GROUPS)
-    for line in _overrides().splitlines():
-        user, group, *_ = [*line.split(maxsplit=2), "", ""]
-        with contextlib.suppress(KeyError):
-            users.setdefault(pwd.getpwnam(user).pw_uid, user)
-        with contextlib.suppress(KeyError):
-            groups.setdefault(grp.getgrnam(group).gr_gid, group)
-    return users, groups
 
 
 def _home(number: int) -> str:
@@ -271,7 +262,11 @@ class Image:
 
     def names(self, folder: str) -> set[str]:
         """The names in a folder of the image; it may be reached through links such as /bin."""
-        folder = self._real(folder)
+        for _ in range(8):
+            found = self.find(folder)
+            if found is None or not found.is_symlink():
+                break
+            folder = os.path.normpath(os.path.join("/", os.path.dirname(folder), os.readlink(found)))
         return {
             name
             for place, lower in self.mounts
@@ -283,14 +278,6 @@ class Image:
     def has_library(self, name: str) -> bool:
         """Return whether a shared library of this name is where the loader looks."""
         return name in _libraries(self)
-
-    def _real(self, path: str) -> str:
-        for _ in range(8):
-            found = self.find(path)
-            if found is None or not found.is_symlink():
-                break
-            path = os.path.normpath(os.path.join("/", os.path.dirname(path), os.readlink(found)))
-        return path
 
 
 @functools.lru_cache(maxsize=64)

@@ -269,8 +269,25 @@ def start(
     theirs.close()
     channel = JailChannel(process, ours, groups)
     try:
-        settings = _settings(limits, packages) | {"groups": joining, "oom": oom}
-        settings |= {"share": share, "shares": groups.shares()} | ({"machine": machine} if machine else {})
+        named = (sys.base_prefix, sys.prefix)  # of which one may be a link to what has to be shown
+        prefixes = dict.fromkeys([*map(os.path.realpath, named), *named])
+        for path in prefixes:
+            if path.startswith(_COVERED) and not path.startswith("/dev/shm/"):
+                raise IsolationError(f"Python is in {path}, which a sandbox cannot show: move it to another top folder")
+        settings: dict[str, Any] = {
+            "read_only": [p for p in prefixes if not p.startswith("/usr/") and p != "/usr"],
+            "path": list(dict.fromkeys(os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib"))),
+            "preload": list(packages),
+            "scratch_bytes": limits.disk_mb << 20,
+            "scratch_files": limits.files,
+            "memory_bytes": limits.memory_mb << 20,
+            "seconds": limits.seconds,
+            "groups": joining,
+            "oom": oom,
+            "share": share,
+            "shares": groups.shares(),
+        }
+        settings |= {"machine": machine} if machine else {}
         settings |= {"listens": [*([0] if network else []), *(tunnels or {})]}
         channel.send(json.dumps(settings).encode() + b"\n")
         proxies = channel.open_ways_out(network, tunnels or {}) if settings["listens"] else {}
@@ -304,23 +321,6 @@ def _last_words(process: subprocess.Popen[bytes]) -> str:
     with process.stderr as stream:
         said = stream.read().decode(errors="replace").strip()
     return f"It said: {said[-500:]}. " if said else ""
-
-
-def _settings(limits: Limits, packages: Sequence[str]) -> dict[str, Any]:
-    named = (sys.base_prefix, sys.prefix)  # of which one may be a link to what has to be shown
-    prefixes = dict.fromkeys([*map(os.path.realpath, named), *named])
-    for path in prefixes:
-        if path.startswith(_COVERED) and not path.startswith("/dev/shm/"):
-            raise IsolationError(f"Python is in {path}, which a sandbox cannot show: move it to another top folder")
-    return {
-        "read_only": [p for p in prefixes if not p.startswith("/usr/") and p != "/usr"],
-        "path": list(dict.fromkeys(os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib"))),
-        "preload": list(packages),
-        "scratch_bytes": limits.disk_mb << 20,
-        "scratch_files": limits.files,
-        "memory_bytes": limits.memory_mb << 20,
-        "seconds": limits.seconds,
-    }
 
 
 def _advice() -> str:

@@ -228,7 +228,13 @@ class _WayOut(ConnectionServer):
             self._open.add(server)
             try:
                 server.sendall(first)
-                _relay(client, server)
+                # Carry bytes both ways until both sides have ended, or nothing came for a while.
+                for side in (client, server):
+                    side.settimeout(_SILENCE)
+                back = threading.Thread(target=_copy, args=(server, client), name="sandbox-way-back", daemon=True)
+                back.start()
+                _copy(client, server)
+                back.join()
             finally:
                 self._open.discard(server)
 
@@ -271,7 +277,16 @@ class Gateway(_WayOut):
     def carry(self, client: socket.socket) -> None:
         client.settimeout(_PATIENCE)
         try:
-            head, rest = _head(client)
+            # The head of a request with its last line end, and what came after it.
+            data = b""
+            while b"\r\n\r\n" not in data:
+                if len(data) > _HEAD:
+                    raise Refused("431 Request Header Fields Too Large", f"a request's head has at most {_HEAD} bytes")
+                more = client.recv(1 << 14)
+                if not more:
+                    raise Refused("400 Bad Request", "the request has no end")
+                data += more
+            head, _, rest = data.partition(b"\r\n\r\n")
             host, port, first = _asked(head)
             server = self._connected(host, port)
         except Refused as refused:
@@ -292,20 +307,6 @@ class Gateway(_WayOut):
             except OSError as error:
                 why = error
         raise Refused("502 Bad Gateway", f"{host}:{port} could not be reached: {why}")
-
-
-def _head(client: socket.socket) -> tuple[bytes, bytes]:
-    """The head of a request with its last line end, and what came after it."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        if len(data) > _HEAD:
-            raise Refused("431 Request Header Fields Too Large", f"a request's head has at most {_HEAD} bytes")
-        more = client.recv(1 << 14)
-        if not more:
-            raise Refused("400 Bad Request", "the request has no end")
-        data += more
-    head, _, rest = data.partition(b"\r\n\r\n")
-    return head, rest
 
 
 def _asked(head: bytes) -> tuple[str, int, bytes]:
@@ -331,16 +332,6 @@ def _asked(head: bytes) -> tuple[str, int, bytes]:
     named = f"Host: {split.netloc.rpartition('@')[2]}".encode()
     head = b"\r\n".join([f"{method} {path} {version}".encode(), named, *kept, b"Connection: close", b"", b""])
     return host, port or 80, head
-
-
-def _relay(client: socket.socket, server: socket.socket) -> None:
-    """Carry bytes both ways until both sides have ended, or nothing came for a while."""
-    for side in (client, server):
-        side.settimeout(_SILENCE)
-    back = threading.Thread(target=_copy, args=(server, client), name="sandbox-way-back", daemon=True)
-    back.start()
-    _copy(client, server)
-    back.join()
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:

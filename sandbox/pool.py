@@ -133,7 +133,11 @@ class Pool:
             if self._closed:
                 raise SandboxError("the pool is closed")
             if self._free:
-                return self._take_free()
+                # The sandbox idle for longest, else a slot that is not skipped, else the one to be tried next.
+                now = time.monotonic()
+                best = min(self._free, key=lambda p: (p.worker is None, max(p.retry_at, now), p.last_used))
+                self._free.remove(best)
+                return best
             if len(self._queue) >= self._max_waiting:
                 self._counts["refused"] += 1
                 raise PoolFull(f"{len(self._queue)} runs are waiting for {len(self._slots)} sandboxes; try again later")
@@ -154,13 +158,6 @@ class Pool:
             with contextlib.suppress(Exception):  # it is in the health report, and the next run tries again
                 self._ready(slot)
             self._release(slot)
-
-    def _take_free(self) -> _Slot:
-        """The sandbox idle for longest, else a slot that is not skipped, else the one to be tried next."""
-        now = time.monotonic()
-        best = min(self._free, key=lambda p: (p.worker is None, max(p.retry_at, now), p.last_used))
-        self._free.remove(best)
-        return best
 
     def _release(self, slot: _Slot) -> None:
         slot.last_used = time.monotonic()

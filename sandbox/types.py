@@ -6,7 +6,7 @@ import codecs
 import json
 import signal
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
@@ -388,11 +388,11 @@ def parsed_json(text: str) -> Any:
         return None
     level = [document]
     for _ in range(MAX_DEPTH):
-        level = [inner for value in level for inner in _inside(value)]
+        level = [
+            inner
+            for value in level
+            for inner in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+        ]
         if not level:
             return document
     return None
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

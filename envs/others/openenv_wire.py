@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import re
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,13 +19,17 @@ from rollenv.needs import extra
 from rollenv.remote.protocol import NotAllowed, ServerFull, ServerLost
 
 with extra("serve", "An OpenEnv server"):
-    from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
-    from websockets.sync.client import ClientConnection, connect
+    from websockets.exceptions import InvalidStatus, WebSocketException
+
+    from rollenv.remote.connection import WebSocket
 
 #: Bytes of a message.
 _LARGEST = 100 * 2**20
 #: Seconds to connect, and to answer what needs no session.
 _CONNECT = 10.0
+#: Seconds of silence after which a server that has an answer to give is asked whether it is there, and as many more
+#: after which it is lost: a step may hold up its event loop.
+_SILENCE = 60.0
 
 
 class Refused(Exception):
@@ -105,10 +110,9 @@ class Wire:
 
     def __init__(self, base: str, timeout: float = 600.0):
         self.base, self.timeout = base, timeout
-        self._socket: ClientConnection | None = None
-        self._open = contextlib.ExitStack()
+        self._socket: WebSocket | None = None
 
-    def connect(self) -> ClientConnection:
+    def connect(self) -> WebSocket:
         """Begin a session, unless there is one.
 
         Raises:
@@ -117,10 +121,8 @@ class Wire:
         """
         if self._socket is None:
             url = f"ws{self.base.removeprefix('http')}/ws"
-            limits: dict[str, Any] = {"max_size": _LARGEST, "ping_timeout": 120, "open_timeout": _CONNECT}
             try:
-                opening = connect(url, additional_headers=_headers(), close_timeout=2, **limits)
-                self._socket = self._open.enter_context(opening)
+                self._socket = WebSocket(url, _headers(), largest=_LARGEST, silence=_SILENCE)
             except InvalidStatus as error:
                 said = f"{url} answers {error.response.status_code} (a token for it goes to OPENENV_TOKEN)"
                 raise UsageError(f"openenv:{self.base} is no OpenEnv server: {said}") from error
@@ -143,25 +145,22 @@ class Wire:
         """
         again = self._socket is not None and kind == "reset"  # what was closed while nobody asked
         message = json.dumps({"type": kind, "data": data})
+        socket = self.connect()
         try:
-            answer = self._answer(message)
-        except ConnectionClosed as error:
+            with contextlib.suppress(OSError, WebSocketException):  # a server without room says so before it closes
+                socket.send(message)
+            answer = socket.receive(time.monotonic() + self.timeout)[0]
+        except TimeoutError as error:  # a late answer would be taken for that of the next message
+            self.close()
+            raise ServerLost(f"{self.base} gave no answer to a {kind} within {self.timeout:g} s") from error
+        except (OSError, WebSocketException) as error:
             self.close()
             if again:
                 return self.ask(kind, data)
             raise ServerLost(f"the OpenEnv server at {self.base} was lost in a {kind} ({one_line(error)})") from error
-        except TimeoutError as error:  # a late answer would be taken for that of the next message
-            self.close()
-            raise ServerLost(f"{self.base} gave no answer to a {kind} within {self.timeout:g} s") from error
         return self._content(kind, answer)
 
-    def _answer(self, message: str) -> str | bytes:
-        socket = self.connect()
-        with contextlib.suppress(ConnectionClosed):  # a server without room says so before it closes
-            socket.send(message)
-        return socket.recv(timeout=self.timeout)
-
-    def _content(self, kind: str, answer: str | bytes) -> dict[str, Any]:
+    def _content(self, kind: str, answer: bytes) -> dict[str, Any]:
         try:
             told = json.loads(answer)
             what, content = told["type"], told.get("data") or {}
@@ -188,10 +187,9 @@ class Wire:
         """End the session."""
         socket, self._socket = self._socket, None
         if socket is not None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(OSError, WebSocketException):
                 socket.send('{"type": "close"}')
-            with contextlib.suppress(Exception):
-                self._open.close()
+            socket.close()
 
 
 def _details(errors: Any) -> str:

@@ -220,7 +220,13 @@ def check_types(subject: Subject) -> None:
     if not isinstance(drawn := env.render(), str):
         raise Broken(f"render() before the first reset() returned {type(drawn).__name__}; return a str")
     for seed, actions in _sequences(subject):
-        _expect_reset(env.reset(seed))
+        result = env.reset(seed)
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise Broken(f"reset() returned {type(result).__name__}; return (observation, info)")
+        if not isinstance(result[0], str) or not isinstance(result[1], dict):
+            raise Broken(
+                f"reset() returned ({type(result[0]).__name__}, {type(result[1]).__name__}); return (str, dict)"
+            )
         for action in actions:
             *_, terminated, truncated, info = _expect_step(env.step(action))
             if terminated and truncated:
@@ -230,14 +236,6 @@ def check_types(subject: Subject) -> None:
                     raise Broken(f"info['success'] is {info['success']!r}; make it a bool")
                 break
     env.close()
-
-
-def _expect_reset(result: Any) -> tuple[str, dict[str, Any]]:
-    if not (isinstance(result, tuple) and len(result) == 2):
-        raise Broken(f"reset() returned {type(result).__name__}; return (observation, info)")
-    if not isinstance(result[0], str) or not isinstance(result[1], dict):
-        raise Broken(f"reset() returned ({type(result[0]).__name__}, {type(result[1]).__name__}); return (str, dict)")
-    return result
 
 
 def _expect_step(result: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -392,28 +390,31 @@ def check_state(subject: Subject) -> None:
             over = any(result[2] or result[3] for result in map(env.step, actions[:cut]))
             if not over:
                 other.reset(seed + 7)
-                _restore(env, other, actions[cut:], "random_action" in subject.abilities, f"seed {seed}, turn {cut}")
+                rest = actions[cut:]
+                can_sample = "random_action" in subject.abilities
+                where = f"seed {seed}, turn {cut}"
+                state = json.loads(json.dumps(env.get_state()))
+                other.set_state(state)
+                if digest(other.get_state()) != digest(state):
+                    raise Broken(f"get_state() after set_state() differs from what was set ({where})")
+                if can_sample and [env.sample_random_action() for _ in range(3)] != [
+                    other.sample_random_action() for _ in range(3)
+                ]:
+                    raise Broken(
+                        f"an original and its restored copy sample other actions; draw from self.action_rng ({where})"
+                    )
+                _same(
+                    play(env, rest, reset=False),
+                    play(other, rest, reset=False),
+                    f"an original and its restored copy ({where})",
+                )
+                _same(
+                    play(env, rest), play(other, rest), f"the resets after an original and its restored copy ({where})"
+                )
             env.close()
             other.close()
             if over:
                 break
-
-
-def _restore(env: Env, other: Env, rest: list[str], can_sample: bool, where: str) -> None:
-    state = json.loads(json.dumps(env.get_state()))
-    other.set_state(state)
-    if digest(other.get_state()) != digest(state):
-        raise Broken(f"get_state() after set_state() differs from what was set ({where})")
-    if can_sample and [env.sample_random_action() for _ in range(3)] != [
-        other.sample_random_action() for _ in range(3)
-    ]:
-        raise Broken(f"an original and its restored copy sample other actions; draw from self.action_rng ({where})")
-    _same(
-        play(env, rest, reset=False),
-        play(other, rest, reset=False),
-        f"an original and its restored copy ({where})",
-    )
-    _same(play(env, rest), play(other, rest), f"the resets after an original and its restored copy ({where})")
 
 
 def check_spawn(subject: Subject) -> None:

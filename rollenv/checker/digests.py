@@ -69,10 +69,26 @@ class HelperProcess:
         request = pickle.dumps((function, args))
         if self._process is None or self._process.poll() is not None:
             self.close()
-            self._start()
+            self._answers, theirs = os.pipe()
+            code = f"from rollenv.checker.digests import _serve_calls; _serve_calls({theirs})"
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,  # what the environment prints does not matter
+                pass_fds=[theirs],
+                env={**os.environ, **self._env},
+                start_new_session=True,
+            )
+            os.close(theirs)
         try:
-            self._send(len(request).to_bytes(8, "big") + request)
-            ok, value = pickle.loads(self._receive())
+            data = len(request).to_bytes(8, "big") + request
+            assert self._process is not None
+            assert self._process.stdin is not None
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+            deadline = time.monotonic() + self.timeout
+            size = int.from_bytes(self._read(8, deadline), "big")
+            ok, value = pickle.loads(self._read(size, deadline))
         except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
             self.close()
             raise Broken(f"another process that built the environment ended without an answer ({error})") from error
@@ -82,30 +98,6 @@ class HelperProcess:
         if not ok:
             raise Broken(f"another process could not play it: {value}")
         return value
-
-    def _start(self) -> None:
-        self._answers, theirs = os.pipe()
-        code = f"from rollenv.checker.digests import _serve_calls; _serve_calls({theirs})"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,  # what the environment prints does not matter
-            pass_fds=[theirs],
-            env={**os.environ, **self._env},
-            start_new_session=True,
-        )
-        os.close(theirs)
-
-    def _send(self, data: bytes) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write(data)
-        self._process.stdin.flush()
-
-    def _receive(self) -> bytes:
-        deadline = time.monotonic() + self.timeout
-        size = int.from_bytes(self._read(8, deadline), "big")
-        return self._read(size, deadline)
 
     def _read(self, size: int, deadline: float) -> bytes:
         data = bytearray()

@@ -16,7 +16,8 @@ from rollenv.core import Env, ResetResult, StepResult
 from rollenv.env_spec import EnvSpec
 from rollenv.errors import RollenvError, UsageError
 from rollenv.remote import protocol
-from rollenv.remote.connection import Address, Connection, parse
+from rollenv.remote.address import Address, parse
+from rollenv.remote.connection import Connection
 from rollenv.remote.protocol import EnvBroke, ServerLost, SessionGone
 from rollenv.remote.replay_log import ReplayLog, new_seed
 

@@ -233,7 +233,7 @@ def served(env_id: str) -> EnvSpec:
 
 
 #: Where a server takes sessions.
-PATH = "/sessions"
+IMPORT_PATH = "/sessions"
 
 #: Sessions that are sent to another server at the same time, and seconds for all that have stopped in time.
 _AT_ONCE, _SECONDS = 16, 30.0
@@ -268,7 +268,7 @@ async def export_sessions(sessions: SessionManager, place: str, seconds: float) 
                     data = protocol.pack_request(await session.export())
                 if file is None:
                     async with asyncio.timeout_at(end + _SECONDS), room:
-                        (await client.post(place.rstrip("/") + PATH, content=data)).raise_for_status()
+                        (await client.post(place.rstrip("/") + IMPORT_PATH, content=data)).raise_for_status()
                 told.append(data)
             except (RollenvError, TimeoutError, httpx.HTTPError) as error:
                 logger.warning("session %.6s was not handed over: %s", session.name, str(error) or "it is busy")

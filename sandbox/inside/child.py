@@ -26,7 +26,7 @@ from typing import Any
 
 from rollenv.sandbox.inside import files, linux, protocol
 from rollenv.sandbox.inside.interpreter import run_program, runner, serve_cells
-from rollenv.sandbox.inside.protocol import Command, FileOperation, OpenContext, Run, Start, Terminal, from_json
+from rollenv.sandbox.inside.protocol import Command, FileOperation, OpenContext, Run, Terminal, from_json
 
 _PR_SET_PDEATHSIG = 1
 _TIOCSPTLCK, _TIOCGPTPEER = 0x40045431, 0x5441
@@ -57,13 +57,41 @@ def run(command: list[str], size: list[int], ours: int, theirs: int, requests: i
     failures, fail = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
-        _become(command, theirs, fail)
+        try:
+            linux.libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+            os.setsid()
+            fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+            for fd in (0, 1, 2):
+                os.dup2(theirs, fd)
+            for number in (signal.SIGINT, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_DFL)
+            os.execvpe(command[0], command, os.environ)
+        except OSError as error:
+            os.write(fail, str(error.errno).encode())
+        finally:
+            os._exit(127)
     os.close(theirs)
     os.close(fail)
     if failure := os.read(failures, 16):
         raise OSError(int(failure), "no such program in the sandbox", command[0])
     with contextlib.suppress(OSError):
-        _relay(ours, requests)
+        # Until the program's end of the terminal is closed by all that have it.
+        os.set_blocking(ours, False)
+        waiting, sources = b"", {0, requests}
+        while True:
+            wanted = [ours, *(fd for fd in sources if fd != 0 or not waiting)]
+            readable, writable, _ = select.select(wanted, [ours] if waiting else [], [])
+            if writable:
+                with contextlib.suppress(BlockingIOError):
+                    waiting = waiting[os.write(ours, waiting) :]
+            if 0 in readable:
+                waiting = os.read(0, 4096)
+                if not waiting:
+                    sources.discard(0)
+            if requests in readable and not _handle_resize(ours, requests):
+                sources.discard(requests)
+            if ours in readable:
+                protocol.write_all(1, os.read(ours, 1 << 16))  # an error is the end
     os.close(ours)
     status = os.waitpid(pid, 0)[1]
     if os.WIFSIGNALED(status):
@@ -75,42 +103,6 @@ def run(command: list[str], size: list[int], ours: int, theirs: int, requests: i
 def resize(fd: int, size: list[int]) -> None:
     """Rows and columns."""
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", *(min(max(int(n), 1), 0xFFFF) for n in size), 0, 0))
-
-
-def _become(command: list[str], theirs: int, fail: int) -> None:
-    try:
-        linux.libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        os.setsid()
-        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
-        for fd in (0, 1, 2):
-            os.dup2(theirs, fd)
-        for number in (signal.SIGINT, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
-        os.execvpe(command[0], command, os.environ)
-    except OSError as error:
-        os.write(fail, str(error.errno).encode())
-    finally:
-        os._exit(127)
-
-
-def _relay(ours: int, requests: int) -> None:
-    """Until the program's end of the terminal is closed by all that have it."""
-    os.set_blocking(ours, False)
-    waiting, sources = b"", {0, requests}
-    while True:
-        wanted = [ours, *(fd for fd in sources if fd != 0 or not waiting)]
-        readable, writable, _ = select.select(wanted, [ours] if waiting else [], [])
-        if writable:
-            with contextlib.suppress(BlockingIOError):
-                waiting = waiting[os.write(ours, waiting) :]
-        if 0 in readable:
-            waiting = os.read(0, 4096)
-            if not waiting:
-                sources.discard(0)
-        if requests in readable and not _handle_resize(ours, requests):
-            sources.discard(requests)
-        if ours in readable:
-            protocol.write_all(1, os.read(ours, 1 << 16))  # an error is the end
 
 
 def _handle_resize(ours: int, requests: int) -> bool:
@@ -189,41 +181,33 @@ TERMINAL = (1002, 1003)
 def main(streams: Sequence[int], harden: Callable[[], None], scratch: str) -> None:
     """Become the child with these five streams. Does not return."""
     try:
-        _take_place(streams)
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for fd in streams]
+        for target, fd in zip((0, 1, 2, REQUESTS, REPORTS, *TERMINAL), high):  # noqa: B905 (a container's Python may be 3.9)
+            os.dup2(fd, target, inheritable=target < 3)
         harden()
-        _open_streams(len(streams) - 5)
+        os.closerange(3, REQUESTS)
+        os.closerange(REPORTS + len(streams) - 4, 1 << 16)
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", False)), "utf-8", "surrogateescape")
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", False)), "utf-8", "surrogateescape")
+        errors = io.BufferedWriter(io.FileIO(2, "w", False))
+        sys.stderr = io.TextIOWrapper(errors, "utf-8", "backslashreplace", line_buffering=True)
+        sys.argv = [""]
+        sys.path.insert(0, "")
+        for name in [name for name in sys.modules if name.partition(".")[0] == "rollenv"]:
+            del sys.modules[name]  # only a part of the package is there: code that imports it shall find its own
         begin(scratch)
     except BaseException:
         with contextlib.suppress(BaseException):
             os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(127)
-
-
-def _take_place(streams: Sequence[int]) -> None:
-    os.setsid()
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for fd in streams]
-    for target, fd in zip((0, 1, 2, REQUESTS, REPORTS, *TERMINAL), high):  # noqa: B905 (a container's Python may be 3.9)
-        os.dup2(fd, target, inheritable=target < 3)
-
-
-def _open_streams(more: int) -> None:
-    os.closerange(3, REQUESTS)
-    os.closerange(REPORTS + 1 + more, 1 << 16)
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", False)), "utf-8", "surrogateescape")
-    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", False)), "utf-8", "surrogateescape")
-    errors = io.BufferedWriter(io.FileIO(2, "w", False))
-    sys.stderr = io.TextIOWrapper(errors, "utf-8", "backslashreplace", line_buffering=True)
-    sys.argv = [""]
-    sys.path.insert(0, "")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "rollenv"]:
-        del sys.modules[name]  # only a part of the package is there: code that imports it shall find its own
 
 
 def begin(scratch: str) -> None:
@@ -239,11 +223,29 @@ def begin(scratch: str) -> None:
         if request.user:
             become(request.user)
         os.chdir(request.cwd or ".")
-        _limit(request)
+        limits = {
+            resource.RLIMIT_AS: request.memory_bytes,
+            resource.RLIMIT_FSIZE: request.file_bytes,
+            resource.RLIMIT_NPROC: request.processes,
+            resource.RLIMIT_NOFILE: request.open_files,
+            resource.RLIMIT_SIGPENDING: 1024,
+            resource.RLIMIT_MSGQUEUE: 0,
+            resource.RLIMIT_CORE: 0,
+        }
+        for kind, value in limits.items():
+            if value is not None:
+                most = resource.getrlimit(kind)[1]
+                bound = value if most == resource.RLIM_INFINITY else min(value, most)
+                resource.setrlimit(kind, (bound, bound))
         if isinstance(request, Terminal):
             run(request.command, request.size, *TERMINAL, REQUESTS)
         elif isinstance(request, Command):
-            _execute(request.command)
+            for each in (signal.SIGINT, signal.SIGPIPE):
+                signal.signal(each, signal.SIG_DFL)
+            try:
+                os.execvpe(request.command[0], request.command, os.environ)
+            except FileNotFoundError:
+                raise FileNotFoundError(2, "no such program in the sandbox", request.command[0]) from None
         elif isinstance(request, FileOperation):
             files.perform(request)
             os._exit(0)
@@ -260,29 +262,3 @@ def begin(scratch: str) -> None:
         code, request.code = request.code, ""
         run_program(code, REPORTS)
     serve_cells(cells, REQUESTS, REPORTS)
-
-
-def _execute(command: list[str]) -> None:
-    for number in (signal.SIGINT, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_DFL)
-    try:
-        os.execvpe(command[0], command, os.environ)
-    except FileNotFoundError:
-        raise FileNotFoundError(2, "no such program in the sandbox", command[0]) from None
-
-
-def _limit(request: Start) -> None:
-    limits = {
-        resource.RLIMIT_AS: request.memory_bytes,
-        resource.RLIMIT_FSIZE: request.file_bytes,
-        resource.RLIMIT_NPROC: request.processes,
-        resource.RLIMIT_NOFILE: request.open_files,
-        resource.RLIMIT_SIGPENDING: 1024,
-        resource.RLIMIT_MSGQUEUE: 0,
-        resource.RLIMIT_CORE: 0,
-    }
-    for kind, value in limits.items():
-        if value is not None:
-            most = resource.getrlimit(kind)[1]
-            bound = value if most == resource.RLIM_INFINITY else min(value, most)
-            resource.setrlimit(kind, (bound, bound))

@@ -149,22 +149,18 @@ def _wipe() -> None:
     for folder in WRITABLE:
         with contextlib.suppress(PermissionError):  # /dev/shm is root's
             os.chmod(folder, 0o700)
-        _empty(folder)
+        # Without recursion: what is in a folder moves up before the folder goes.
+        moved, prefix = 0, os.urandom(8).hex()  # no name that code can have taken
+        while entries := list(os.scandir(folder)):
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    os.remove(entry.path)
+                    continue
+                os.chmod(entry.path, 0o700)
+                for inner in list(os.scandir(entry.path)):
+                    if inner.is_dir(follow_symlinks=False):
+                        os.chmod(inner.path, 0o700)  # a folder that may not be written cannot be moved
+                    moved += 1
+                    os.rename(inner.path, f"{folder}/{prefix} {moved}")
+                os.rmdir(entry.path)
     os.mkdir(SCRATCH)
-
-
-def _empty(folder: str) -> None:
-    """Without recursion: what is in a folder moves up before the folder goes."""
-    moved, prefix = 0, os.urandom(8).hex()  # no name that code can have taken
-    while entries := list(os.scandir(folder)):
-        for entry in entries:
-            if not entry.is_dir(follow_symlinks=False):
-                os.remove(entry.path)
-                continue
-            os.chmod(entry.path, 0o700)
-            for inner in list(os.scandir(entry.path)):
-                if inner.is_dir(follow_symlinks=False):
-                    os.chmod(inner.path, 0o700)  # a folder that may not be written cannot be moved
-                moved += 1
-                os.rename(inner.path, f"{folder}/{prefix} {moved}")
-            os.rmdir(entry.path)

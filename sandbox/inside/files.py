@@ -143,52 +143,37 @@ def _add_written(archive: tarfile.TarFile, path: str, seen: dict[tuple[int, int]
         if first != path:
             member.type, member.linkname, member.size = tarfile.LNKTYPE, first, 0
     if member.isdir() or member.isreg():
-        member.pax_headers = _attributes(path)
+        member.pax_headers = {}
+        with contextlib.suppress(OSError):  # its own attributes, and whether a folder hides what is below it
+            for name in os.listxattr(path, follow_symlinks=False):
+                if name == OPAQUE or (name.startswith("user.") and not name.startswith("user.overlay.")):
+                    value = os.getxattr(path, name, follow_symlinks=False)
+                    member.pax_headers[f"SCHILY.xattr.{name}"] = value.decode("utf-8", "surrogateescape")
     if not member.isreg():
         archive.addfile(member)
     elif info.st_blocks * 512 >= info.st_size:
         with open(path, "rb") as file:
             archive.addfile(member, file)
     else:
-        _add_with_holes(archive, member, path)
-
-
-def _attributes(path: str) -> dict[str, str]:
-    """A file's own attributes (of the user's namespace), and whether a folder hides what is below it."""
-    found = {}
-    with contextlib.suppress(OSError):
-        for name in os.listxattr(path, follow_symlinks=False):
-            if name == OPAQUE or (name.startswith("user.") and not name.startswith("user.overlay.")):
-                value = os.getxattr(path, name, follow_symlinks=False)
-                found[f"SCHILY.xattr.{name}"] = value.decode("utf-8", "surrogateescape")
-    return found
-
-
-def _add_with_holes(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
-    """In GNU's sparse format 0.1: a map of what is there, and only that."""
-    with open(path, "rb") as file:
-        parts, size = _parts(file.fileno(), member.size), member.size
-        flat = ",".join(f"{number}" for part in parts for number in part)
-        member.pax_headers = {**member.pax_headers, "GNU.sparse.map": flat or "0,0", "GNU.sparse.size": f"{size}"}
-        member.size = sum(length for _, length in parts)
-        archive.addfile(member)
-        for start, length in parts:
-            file.seek(start)
-            tarfile.copyfileobj(file, archive.fileobj, length)  # type: ignore[attr-defined]
-        left = -member.size % tarfile.BLOCKSIZE
-        archive.fileobj.write(bytes(left))
-        archive.offset += member.size + left
-
-
-def _parts(fd: int, size: int) -> list[tuple[int, int]]:
-    """(start, length) of what is no hole."""
-    found, at = [], 0
-    with contextlib.suppress(OSError):  # nothing comes after
-        while at < size:
-            start = os.lseek(fd, at, os.SEEK_DATA)
-            at = min(os.lseek(fd, start, os.SEEK_HOLE), size)
-            found.append((start, at - start))
-    return found
+        # In GNU's sparse format 0.1: a map of what is there, and only that.
+        with open(path, "rb") as file:
+            fd, size, at = file.fileno(), member.size, 0
+            parts: list[tuple[int, int]] = []
+            with contextlib.suppress(OSError):  # nothing comes after
+                while at < size:
+                    start = os.lseek(fd, at, os.SEEK_DATA)
+                    at = min(os.lseek(fd, start, os.SEEK_HOLE), size)
+                    parts.append((start, at - start))
+            flat = ",".join(f"{number}" for part in parts for number in part)
+            member.pax_headers = {**member.pax_headers, "GNU.sparse.map": flat or "0,0", "GNU.sparse.size": f"{size}"}
+            member.size = sum(length for _, length in parts)
+            archive.addfile(member)
+            for start, length in parts:
+                file.seek(start)
+                tarfile.copyfileobj(file, archive.fileobj, length)  # type: ignore[attr-defined]
+            left = -member.size % tarfile.BLOCKSIZE
+            archive.fileobj.write(bytes(left))
+            archive.offset += member.size + left
 
 
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE, _SELF = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200, 0xC00

@@ -329,7 +329,12 @@ def formats(value: Any) -> dict[str, str]:
     if "matplotlib" in sys.modules:
         _figure(value, found)
     if "pandas" in sys.modules and hasattr(value, "columns") and hasattr(value, "to_json"):
-        _table(value, found)
+        with contextlib.suppress(Exception):
+            if len(value) <= _MAX_ROWS:
+                columns = {str(name): value.iloc[:, i] for i, name in enumerate(value.columns)}
+                found["data"] = {
+                    name: json.loads(c.to_json(orient="values", date_format="iso")) for name, c in columns.items()
+                }
     if isinstance(value, (dict, list)):
         found.setdefault("json", value)
     shown = bundle_of(found)
@@ -379,15 +384,6 @@ def _figure(value: Any, found: dict[str, Any]) -> None:
             found["png"] = picture.getvalue()
     with contextlib.suppress(Exception):
         found["chart"] = charts.of_figure(value)
-
-
-def _table(value: Any, found: dict[str, Any]) -> None:
-    with contextlib.suppress(Exception):
-        if len(value) <= _MAX_ROWS:
-            columns = {str(name): value.iloc[:, i] for i, name in enumerate(value.columns)}
-            found["data"] = {
-                name: json.loads(c.to_json(orient="values", date_format="iso")) for name, c in columns.items()
-            }
 
 
 class ShowFigures:

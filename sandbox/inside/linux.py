@@ -412,26 +412,13 @@ def filter_program(memfd: bool = True, affinity: bool = True, machine: bool = Fa
     for pair in (_SYNC, _SYNCFS):
         program += [_op(_EQUAL, pair[column], 0, 1), _op(_RETURN, _ERRNO)]
     program += [_op(_EQUAL, _CLONE3[column], 0, 1), _op(_RETURN, _ERRNO | _ENOSYS)]
-    for name, argument, body in _conditions(memfd):
-        if (number := numbers.get(name)) is None:
-            continue
-        program += [_op(_EQUAL, number, 0, len(body) + 2), _op(_LOAD, 16 + 8 * argument), *body, _op(_LOAD, 0)]
-    allowed = sorted(number for number in numbers.values() if number is not None)
-    for first, last in _ranges(allowed):
-        program += [_op(_NOT_BELOW, first, 0, 2), _op(_ABOVE, last, 1, 0), _op(_RETURN, _ALLOW)]
-    program += [_op(_ABOVE, allowed[-1], 0, 1), _op(_RETURN, _ERRNO | _ENOSYS), _REFUSE]
-    return b"".join(program)
-
-
-def _conditions(memfd: bool) -> list[tuple[str, int, Sequence[bytes]]]:
-    """(call, argument, what is done over the low half of that argument); what falls through may pass."""
 
     def one_of(*refused: int) -> list[bytes]:
         return [op for value in refused for op in (_op(_EQUAL, value, 0, 1), _REFUSE)]
 
     families = [_op(_EQUAL, f, len(_FAMILIES) - i, 0) for i, f in enumerate(_FAMILIES)]
     hiding = [_op(_EQUAL, _SECCOMP_PR_SET_DUMPABLE, 0, 3), _op(_LOAD, 24), _op(_EQUAL, 0, 0, 1), _REFUSE]
-    return [
+    conditions: list[tuple[str, int, Sequence[bytes]]] = [
         ("clone", 0, [_op(_ANY_BIT, _NEW_NAMESPACES, 0, 1), _REFUSE]),
         ("socket", 0, [*families, _op(_RETURN, _ERRNO | _EAFNOSUPPORT)]),
         ("ioctl", 1, one_of(*_TERMINAL)),
@@ -443,6 +430,16 @@ def _conditions(memfd: bool) -> list[tuple[str, int, Sequence[bytes]]]:
         *((name, argument, one_of(1)) for name, argument in _SCHEDULING.items()),
         *([] if memfd else [("prctl", 0, hiding)]),
     ]
+    # (call, argument, what is done over the low half of that argument); what falls through may pass.
+    for name, argument, body in conditions:
+        if (number := numbers.get(name)) is None:
+            continue
+        program += [_op(_EQUAL, number, 0, len(body) + 2), _op(_LOAD, 16 + 8 * argument), *body, _op(_LOAD, 0)]
+    allowed = sorted(number for number in numbers.values() if number is not None)
+    for first, last in _ranges(allowed):
+        program += [_op(_NOT_BELOW, first, 0, 2), _op(_ABOVE, last, 1, 0), _op(_RETURN, _ALLOW)]
+    program += [_op(_ABOVE, allowed[-1], 0, 1), _op(_RETURN, _ERRNO | _ENOSYS), _REFUSE]
+    return b"".join(program)
 
 
 def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:

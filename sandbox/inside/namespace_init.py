@@ -164,7 +164,12 @@ class NamespaceInit:
         elif "signal_all" in order:
             self.kill_all(order["signal_all"])
         elif "clear" in order:
-            self._clear()
+            # Leave nothing of what ran.
+            self.kill_all(signal.SIGKILL)
+            self._reap(0)
+            if self.wipe is not None:
+                self.wipe()
+            self._send(cleared=True)
 
     def _fork(self, number: int, descriptors: list[int], order: Json) -> None:
         once, trusted = bool(order.get("once")), bool(order.get("trusted")) and self.machine is not None
@@ -212,14 +217,6 @@ class NamespaceInit:
                     os._exit(0)
             return True
         return False
-
-    def _clear(self) -> None:
-        """Leave nothing of what ran."""
-        self.kill_all(signal.SIGKILL)
-        self._reap(0)
-        if self.wipe is not None:
-            self.wipe()
-        self._send(cleared=True)
 
     def _send(self, **message: Any) -> None:
         with contextlib.suppress(OSError):

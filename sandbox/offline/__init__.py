@@ -162,16 +162,12 @@ def _of_command(words: list[str]) -> list[str]:
         if name == "uvx":
             return _listed(after, first_only=True)
         if name == "uv" and after:
-            return _of_uv(after)
+            if after[:2] in (["pip", "install"], ["tool", "install"]):
+                return _listed(after[2:])
+            if after[0] == "add":
+                return _listed(after[1:])
+            return _listed(after[1:], first_only=True)[:-1] if after[0] == "run" else []
     return []
-
-
-def _of_uv(words: list[str]) -> list[str]:
-    if words[:2] in (["pip", "install"], ["tool", "install"]):
-        return _listed(words[2:])
-    if words[0] == "add":
-        return _listed(words[1:])
-    return _listed(words[1:], first_only=True)[:-1] if words[0] == "run" else []
 
 
 def _listed(words: list[str], first_only: bool = False) -> list[str]:
@@ -221,16 +217,13 @@ class Debs:
 
     def ensure(self, wanted: Sequence[str]) -> list[str]:
         """Fetch what is neither here nor on the host; return what could not be had, which is not tried again today."""
-        lacking = [name for name in dict.fromkeys(wanted) if not self._is_here(name)]
+        lacking = [name for name in dict.fromkeys(wanted) if not (self.folder / f"{name}.list").exists()]
         return [name for name in lacking if not (self.fetch and not self._failed(name) and self._download(name))]
 
     def _failed(self, name: str) -> bool:
         with contextlib.suppress(FileNotFoundError):
             return time.time() - (self.folder / f"{name}.failed").stat().st_mtime < _AGAIN
         return False
-
-    def _is_here(self, name: str) -> bool:
-        return (self.folder / f"{name}.list").exists()
 
     def _download(self, name: str) -> bool:
         command = ["apt-get", "install", "--yes", "--no-install-recommends", "--no-upgrade"]

@@ -11,7 +11,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from rollenv.errors import UsageError
-from rollenv.remote.connection import Connection, parse
+from rollenv.remote.address import parse
+from rollenv.remote.connection import Connection
 from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.serve.auth import new_token
 from rollenv.serve.server import EnvServer, Settings

@@ -8,7 +8,7 @@ import pytest
 from serving import patient
 
 from rollenv.errors import UsageError
-from rollenv.remote.connection import parse
+from rollenv.remote.address import parse
 from rollenv.remote.env import RemoteEnv, Servers
 from rollenv.remote.protocol import NotAllowed, ServerFull, TooFast
 from rollenv.serve.auth import SCOPES, Tokens, new_token

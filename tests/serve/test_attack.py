@@ -361,7 +361,7 @@ def test_a_server_that_lies_is_lost(lie):
 
 def test_another_version_is_refused_each_time():
     with liar(lambda number, operation: protocol.pack([number, [] if operation == "hello" else "x"])) as port:
-        connection = Connection(rollenv.remote.connection.Address("127.0.0.1", port), patience=0.0)
+        connection = Connection(rollenv.remote.address.Address("127.0.0.1", port), patience=0.0)
         for _ in range(2):
             with pytest.raises(UsageError, match="speaks version None"):
                 connection.ask("spec", "x")

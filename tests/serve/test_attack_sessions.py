@@ -24,7 +24,8 @@ from websockets.sync.server import serve as serve_websocket
 import rollenv
 from rollenv.errors import UsageError
 from rollenv.remote import protocol
-from rollenv.remote.connection import Address, Connection
+from rollenv.remote.address import Address
+from rollenv.remote.connection import Connection
 from rollenv.remote.env import RemoteEnv, Servers
 from rollenv.remote.protocol import Cancelled, ServerFull, ServerLost, SessionGone
 from rollenv.rollout.workers.processes import ProcessWorkers

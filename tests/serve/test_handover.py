@@ -182,7 +182,7 @@ def turns(trajectory):
 )
 def test_other_data_is_refused(server, told):
     body = told if isinstance(told, bytes) else protocol.pack(told)
-    assert patient.post(f"{server.http}{sessions.PATH}", content=body).status_code == 400
+    assert patient.post(f"{server.http}{sessions.IMPORT_PATH}", content=body).status_code == 400
 
 
 def test_whoever_is_no_admin_hands_over_nothing(serve, tmp_path):
@@ -191,7 +191,7 @@ def test_whoever_is_no_admin_hands_over_nothing(serve, tmp_path):
     token, lines = new_token("ann", ["environments", "sandboxes"])
     (tmp_path / "tokens").write_text(lines)
     server = serve("--tokens", str(tmp_path / "tokens"))
-    answer = patient.post(f"{server.http}{sessions.PATH}", headers={"Authorization": f"Bearer {token}"})
+    answer = patient.post(f"{server.http}{sessions.IMPORT_PATH}", headers={"Authorization": f"Bearer {token}"})
     assert answer.status_code == 401
 
 

@@ -235,7 +235,8 @@ def test_sessions_of_clients_that_have_gone_end(serve):
 def test_a_full_server_says_when_to_come_back(serve):
     served = serve("--sessions", "1")
     env = rollenv.make(f"{served.address}/test:Echo-v0")
-    from rollenv.remote.connection import Connection, parse
+    from rollenv.remote.address import parse
+    from rollenv.remote.connection import Connection
 
     hasty = Connection(parse(served.address)[0][0], patience=0.0)
     with pytest.raises(ServerFull, match="1 sessions are taken") as caught:

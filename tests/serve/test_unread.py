@@ -14,7 +14,8 @@ from serving import patient
 from waiting import eventually
 
 import rollenv
-from rollenv.remote.connection import Connection, parse
+from rollenv.remote.address import parse
+from rollenv.remote.connection import Connection
 from rollenv.remote.protocol import ServerLost
 
 #: An answer that is larger than the buffers of the kernel.

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from rollenv.core import UsageError
-from rollenv.remote.connection import parse
+from rollenv.remote.address import parse
 from rollenv.rollout.workers import Workers
 
 WORKERS_HELP = (

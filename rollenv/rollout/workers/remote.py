@@ -12,7 +12,8 @@ from typing import Any
 from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
 from rollenv.remote import protocol
-from rollenv.remote.connection import Address, parse, refused
+from rollenv.remote.address import Address, parse
+from rollenv.remote.connection import refused
 from rollenv.remote.protocol import EnvBroke, NotAllowed, ServerFull, ServerLost, SessionGone
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import Avoid, EnvFailure, EnvResult, avoid_none, validated

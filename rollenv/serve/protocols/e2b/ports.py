@@ -63,9 +63,9 @@ class Ports(BaseRoute):
             headers, tokens = connection.headers, self._service.server.tokens
             key = headers.get(_KEY, "")
             if tokens:
-                for sent in (headers.get("authorization", ""), f"Bearer {headers.get('x-api-key', '')}"):
+                for token in (headers.get("authorization", ""), f"Bearer {headers.get('x-api-key', '')}"):
                     with contextlib.suppress(NotAllowed):
-                        tokens.client(sent)
+                        tokens.client(token)
                         raise UsageError("a token of the server must not reach the code in a sandbox; leave it out")
                 if not key:
                     raise NotAllowed(f"the port needs the sandbox's key: {_KEY} = sandbox.traffic_access_token")
@@ -79,11 +79,11 @@ class Ports(BaseRoute):
             address = f"{forward.address}{scope['raw_path'].decode('latin-1')}{'?' if query else ''}{query}"
             if scope["type"] == "websocket":
                 with self._service.request(box):
-                    headers = [(key.decode(), value.decode("latin-1")) for key, value in scope["headers"]]
-                    headers = [pair for pair in headers if pair[0] not in _OURS and not _WRITTEN.match(pair[0])]
+                    sent = [(header.decode(), value.decode("latin-1")) for header, value in scope["headers"]]
+                    sent = [pair for pair in sent if pair[0] not in _OURS and not _WRITTEN.match(pair[0])]
                     how: dict[str, Any] = {"proxy": None, "user_agent_header": None, "max_size": 1 << 20}
                     how["subprotocols"] = scope.get("subprotocols") or None
-                    async with connect(f"ws://{address}", additional_headers=headers, **how) as inside:
+                    async with connect(f"ws://{address}", additional_headers=sent, **how) as inside:
                         await send({"type": "websocket.accept", "subprotocol": inside.subprotocol})
                         both = [asyncio.ensure_future(_in(receive, inside)), asyncio.ensure_future(_out(inside, send))]
                         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

@@ -148,9 +148,8 @@ class McpSession:
             if tool is None:
                 raise UsageError(f"there is no tool {name!r:.40}; there are {', '.join(self._tools)}")
             answer, data = await tool.call(self.held, arguments)
-            # Return what environments and sandboxes return, in UTF-8 and plain JSON.
-            content = [types.TextContent(text=answer)] if isinstance(answer, str) else answer
-            for part in content:
+            content: list[types.ContentBlock] = [types.TextContent(text=answer)] if isinstance(answer, str) else answer
+            for part in content:  # in UTF-8 and plain JSON, whatever environments return
                 if isinstance(part, types.TextContent):
                     part.text = _utf8(part.text)
             plain = json.loads(json_of(data), parse_constant=lambda _: None)  # JSON has no NaN
@@ -208,7 +207,6 @@ class Door:
 
         try:
             request = Request(scope, receive)
-            # Return the client, and the only environment that it may use.
             client, env_id = self.server.client(request), request.path_params.get("env_id", "")
             if env_id or "sandboxes" not in client.scopes:
                 client.needs("environments")
@@ -224,9 +222,8 @@ class Door:
             if begun:
                 raise
             headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, NotAllowed) else {}
-            await Json(_error(INVALID_REQUEST, str(error)), status_of(error), headers | retry_after(error))(
-                scope, receive, send
-            )
+            answer = Json(_error(INVALID_REQUEST, str(error)), status_of(error), headers | retry_after(error))
+            await answer(scope, receive, send)
         finally:
             if talk is not None and (talk.transport.is_terminated or not talk.established):
                 talk.end()
@@ -245,9 +242,8 @@ class Door:
             mine = sum(talk.held.client.name == client.name for talk in self.talks.values())
             if sessions.draining:
                 raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
-            if len(self.talks) >= limits.sessions or mine >= (
-                sessions.limiter.quota(client.name).sessions or limits.sessions
-            ):
+            most = sessions.limiter.quota(client.name).sessions or limits.sessions
+            if len(self.talks) >= limits.sessions or mine >= most:
                 raise ServerFull("all MCP sessions are taken", retry_after=1.0)
             talk = McpSession(Held(self.server, client, env_id), self._left)
             self.talks[talk.name] = talk

@@ -254,10 +254,8 @@ class Held:
         told = _done(box, "".join(done.logs.stdout), "".join(done.logs.stderr), done)
         every = [(kind, getattr(result, kind)) for result in done.results for kind in ("png", "jpeg")]
         fitting = [(kind, data) for kind, data in every if data and data.isascii() and len(data) <= _PICTURE]
-        return [
-            types.TextContent(text=_as_text(told)),
-            *[types.ImageContent(data=data, mime_type=f"image/{kind}") for kind, data in fitting[:_PICTURES]],
-        ], told
+        pictures = [types.ImageContent(data=data, mime_type=f"image/{kind}") for kind, data in fitting[:_PICTURES]]
+        return [types.TextContent(text=_as_text(told)), *pictures], told
 
     async def run_command(
         self,

@@ -136,12 +136,8 @@ class Live:
     def _told(self, session: Session, watched: _Watched, after: int) -> dict[str, Any]:
         told = {"count": watched.count, "turns": [turn for number, turn in watched.turns if number > after]}
         if not watched.count and session.last_step:
-            last = turn_of(
-                "step",
-                [next((args[0] for method, args, _ in reversed(session.history.calls) if method == "step"), "")],
-                session.last_step,
-            )
-            told["before"] = last | {"turn": session.turns}
+            action = next((args[0] for method, args, _ in reversed(session.history.calls) if method == "step"), "")
+            told["before"] = turn_of("step", [action], session.last_step) | {"turn": session.turns}
         return told | {"session": _row(session, time.monotonic()), "closed": not self._lasts(session)}
 
 
