@@ -44,6 +44,13 @@ def play(env: Env, actions: Sequence[str], seed: int | None = None, *, reset: bo
     return trace
 
 
+def expect_same(a: Sequence[str], b: Sequence[str], what: str) -> None:
+    """Raise :class:`Broken` unless the digests of two episodes are equal."""
+    if a != b:
+        turn = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+        raise Broken(f"{what}: they differ at {'reset' if turn == 0 else f'turn {turn}'}")
+
+
 class HelperProcess:
     """Another Python process that calls functions of rollenv; started on first use, and again if it is lost.
 

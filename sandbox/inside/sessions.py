@@ -120,11 +120,11 @@ class Session:
             return self._failed("KeyboardInterrupt", f"it was interrupted{kept}", "")
         if line is None:
             assert self._process is not None
-            status = self._process.wait()
+            ended = self._process.wait()
             self._let_go()
-            how = f"it exited with {status}" if status >= 0 else f"a signal ended it: {-status}"
+            how = f"it exited with {ended}" if ended >= 0 else f"a signal ended it: {-ended}"
             self._failed("Exit", f"{how}; the next cell starts again without the state", "")
-            return status
+            return ended
         status, _, document = line.partition(" ")
         said = json.loads(document) if document else {}
         if text := said.get("text"):
