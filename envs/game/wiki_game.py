@@ -216,8 +216,9 @@ class WikiGame(TextGame):
 
     Args:
         max_turns: turns before the episode is truncated.
-        backend: ``graph`` plays on a small encyclopedia made here (:class:`GraphWiki`), where the target is always near enough; ``mw`` on a MediaWiki server, which draws the articles, so that a seed
-            does not repeat an episode and there is no oracle.
+        backend: ``graph`` plays on a small encyclopedia made here (:class:`GraphWiki`), where the target is always near
+            enough; ``mw`` on a MediaWiki server, which draws the articles, so that a seed does not repeat an episode
+            and there is no oracle.
         trawler_kwargs: arguments for the backend: ``url``, ``query_delay_ms``, ... of
             :class:`~rollenv.envs.game.wiki_game.MediaWiki`, or ``seed``, ... of ``GraphWiki``.
         page_summary_length: how much of an article to show: a number, and characters, words or sentences.

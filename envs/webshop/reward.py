@@ -5,8 +5,8 @@
 Where the code differs from what one would expect, :class:`RewardRules` has a switch, by default as published.
 
 The colour names are the list of the published environment (princeton-nlp/WebShop, MIT). The nouns of a product's title
-are found by a simple rule, or by spaCy's small English model, as the caller chooses: every word of letters is a noun but
-function words, words of size, colour and praise, and words with the endings of adjectives, adverbs and participles.
+are found by a simple rule, or by spaCy's small English model, as the caller chooses: every word of letters is a noun
+but function words, words of size, colour and praise, and words with the endings of adjectives, adverbs and participles.
 Titles are mostly nouns, so this errs towards taking too many.
 """
 
