@@ -45,7 +45,11 @@ def play(env: Env, actions: Sequence[str], seed: int | None = None, *, reset: bo
 
 
 def expect_same(a: Sequence[str], b: Sequence[str], what: str) -> None:
-    """Raise :class:`Broken` unless the digests of two episodes are equal."""
+    """Compare the digests of two episodes.
+
+    Raises:
+        Broken: they are not equal.
+    """
     if a != b:
         turn = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
         raise Broken(f"{what}: they differ at {'reset' if turn == 0 else f'turn {turn}'}")

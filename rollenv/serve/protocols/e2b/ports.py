@@ -59,21 +59,7 @@ class Ports(BaseRoute):
             await receive()  # the request to connect
         answer: Response
         try:
-            name = scope["port"][2].lower()
-            headers, tokens = connection.headers, self._service.server.tokens
-            key = headers.get(_KEY, "")
-            if tokens:
-                for token in (headers.get("authorization", ""), f"Bearer {headers.get('x-api-key', '')}"):
-                    with contextlib.suppress(NotAllowed):
-                        tokens.client(token)
-                        raise UsageError("a token of the server must not reach the code in a sandbox; leave it out")
-                if not key:
-                    raise NotAllowed(f"the port needs the sandbox's key: {_KEY} = sandbox.traffic_access_token")
-            box = self._service.box(connection, name, key)
-            kept = self._service.kept(box)
-            if len(kept.ports | {port}) > _PORTS:
-                raise UsageError(f"{_PORTS} ports of this sandbox are open already, and there are no more")
-            kept.ports.add(port)
+            box = self._box(connection, port, scope["port"][2].lower())
             forward = await asyncio.to_thread(box.sandbox.sync.ports.forward, port)
             query = scope["query_string"].decode("latin-1")
             address = f"{forward.address}{scope['raw_path'].decode('latin-1')}{'?' if query else ''}{query}"
@@ -100,6 +86,23 @@ class Ports(BaseRoute):
             await answer(scope, receive, send)
         else:
             await denied(send, answer.status_code, bytes(answer.body).decode())
+
+    def _box(self, connection: HTTPConnection, port: int, name: str) -> SandboxSession:
+        headers, tokens = connection.headers, self._service.server.tokens
+        key = headers.get(_KEY, "")
+        if tokens:
+            for sent in (headers.get("authorization", ""), f"Bearer {headers.get('x-api-key', '')}"):
+                with contextlib.suppress(NotAllowed):
+                    tokens.client(sent)
+                    raise UsageError("a token of the server must not reach the code in a sandbox; leave it out")
+            if not key:
+                raise NotAllowed(f"the port needs the sandbox's key: {_KEY} = sandbox.traffic_access_token")
+        box = self._service.box(connection, name, key)
+        kept = self._service.kept(box)
+        if len(kept.ports | {port}) > _PORTS:
+            raise UsageError(f"{_PORTS} ports of this sandbox are open already, and there are no more")
+        kept.ports.add(port)
+        return box
 
     async def _answer(self, request: Request, box: SandboxSession, address: str) -> Response:
         headers = [(key, value) for key, value in request.headers.raw if key.decode() not in _OURS]
