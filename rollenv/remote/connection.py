@@ -61,7 +61,9 @@ class WebSocket:
     def __init__(
         self, url: str, headers: Mapping[str, str], *, largest: int, silence: float, subprotocol: str | None = None
     ):
-        uri, self._silence, self._parts = parse_uri(url), silence, list[bytes]()
+        uri, self._silence = parse_uri(url), silence
+        self._parts: list[bytes] = []
+        self._early: list[Any] = []
         offered: Any = [subprotocol] if subprotocol else None
         self._wire = ClientProtocol(uri, subprotocols=offered, max_size=largest)
         self._socket = socket.create_connection((uri.host, uri.port), CONNECT)
@@ -73,8 +75,10 @@ class WebSocket:
             request.headers.update(headers)
             self._wire.send_request(request)
             end = time.monotonic() + CONNECT
-            while not any(isinstance(event, Response) for event in self._events(end)):
-                pass
+            events: list[Any] = []
+            while not any(isinstance(event, Response) for event in events):
+                events += self._events(end)
+            self._early = events  # a server may speak first
             if self._wire.handshake_exc is not None:
                 raise self._wire.handshake_exc
         except BaseException:
@@ -127,7 +131,8 @@ class WebSocket:
     def _events(self, end: float) -> list[Any]:
         """Send what is to be sent, and wait until something came."""
         self._flush()
-        if events := self._wire.events_received():
+        events, self._early = self._early + self._wire.events_received(), []
+        if events:
             return events
         self._socket.settimeout(max(0.001, min(self._silence, end - time.monotonic())))
         data = self._socket.recv(1 << 18)
